@@ -1,0 +1,151 @@
+//! Durations as Go writes them (`5s`, `1m30s`, `1.5h`), the form every Kubernetes user knows.
+
+use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A span of time, never negative, written as Go's `time.Duration` prints it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GoDuration(pub Duration);
+
+/// Why a text is no duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no duration: write numbers with a unit each (h, m, s, ms), for example 1m30s")]
+pub struct ParseDurationError {
+    text: String,
+}
+
+/// The units the schema accepts, largest first, in nanoseconds.
+const UNITS: [(&str, u64); 4] =
+    [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)];
+
+/// What the schema lets through; [`GoDuration::from_str`] agrees with it.
+const PATTERN: &str = r"^(0|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$";
+
+/// Longest text of a duration, in bytes.
+const MAX_LENGTH: usize = 32;
+
+impl FromStr for GoDuration {
+    type Err = ParseDurationError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = || ParseDurationError { text: text.to_owned() };
+        if text == "0" {
+            return Ok(Self::default());
+        }
+        if text.is_empty() || text.len() > MAX_LENGTH {
+            return Err(refuse());
+        }
+        let mut total: u64 = 0;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(refuse)?;
+            let (number, tail) = rest.split_at(digits);
+            let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+            let (unit, next) = tail.split_at(unit_end);
+            let scale =
+                UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos).ok_or_else(refuse)?;
+            let part = scaled(number, scale).ok_or_else(refuse)?;
+            total = total.checked_add(part).ok_or_else(refuse)?;
+            rest = next;
+        }
+        Ok(Self(Duration::from_nanos(total)))
+    }
+}
+
+/// `number` (decimal, with an optional fraction) times `scale`; None where it is malformed or overflows.
+fn scaled(number: &str, scale: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let mut nanos = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+    let mut place = scale;
+    for digit in fraction.bytes() {
+        place /= 10;
+        nanos = nanos.checked_add(u64::from(digit - b'0') * place)?;
+    }
+    Some(nanos)
+}
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.as_millis() == 0 {
+            return f.write_str("0s");
+        }
+        let mut rest = self.0.as_millis();
+        for (unit, nanos) in UNITS {
+            let millis = u128::from(nanos / 1_000_000);
+            if rest >= millis {
+                write!(f, "{}{unit}", rest / millis)?;
+                rest %= millis;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for GoDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Cow::<str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for GoDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "GoDuration".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": PATTERN, "maxLength": MAX_LENGTH })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_what_go_writes() {
+        for (text, millis) in [
+            ("0", 0),
+            ("5s", 5_000),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("250ms", 250),
+            ("1h0m0s", 3_600_000),
+        ] {
+            assert_eq!(text.parse(), Ok(GoDuration(Duration::from_millis(millis))), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_duration_and_says_what_to_write() {
+        for text in ["", "5", "-5s", "s", "5 s", "1d", "..5s", "1.s", "99999999999h", "5s3"] {
+            let error = text.parse::<GoDuration>().expect_err(text);
+            assert!(error.to_string().contains("1m30s"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn survives_the_round_trip(millis in 0_u64..1_000_000_000_000) {
+            let duration = GoDuration(Duration::from_millis(millis));
+            prop_assert_eq!(duration.to_string().parse(), Ok(duration));
+        }
+    }
+}

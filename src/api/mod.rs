@@ -1,0 +1,19 @@
+//! The words of the system: the kinds `NodeClass` and `NodeSet`, and every label, annotation, taint and finalizer.
+//! No I/O here.
+
+mod duration;
+pub mod names;
+mod node_class;
+mod node_set;
+mod shared;
+
+pub use duration::{GoDuration, ParseDurationError};
+pub use node_class::{
+    ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowMachine, KubeletSource,
+    KubemarkMachine, NodeClass, NodeClassSpec, NodeClassStatus, ProvisionedFile, Provisioning,
+};
+pub use node_set::{
+    Autoscaling, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation, ReplacementOrder,
+    RollingUpdate, ScaleDown, ScaleDownOrder, Strategy, StrategyType, UnhealthyCondition, UnmanagedPods,
+};
+pub use shared::{LocalRef, NodeTemplate, Resources, SecretKeyRef, crds};

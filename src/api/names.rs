@@ -1,0 +1,26 @@
+//! Every name that kube-node writes onto objects of others. A name is written here once and nowhere else.
+
+/// API group of both kinds.
+pub const GROUP: &str = "kube-node.io";
+/// Label of a Node: the NodeSet it was created for.
+pub const LABEL_NODESET: &str = "kube-node.io/nodeset";
+/// Label of a Node: the NodeClass that shapes its machine. A Node written by hand with it is provisioned like any other.
+pub const LABEL_NODECLASS: &str = "kube-node.io/nodeclass";
+/// Label of a Node: the revision its machine is built from.
+pub const LABEL_REVISION: &str = "kube-node.io/revision";
+/// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it.
+pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
+/// Annotation of a Node: delete it before any other when its set shrinks.
+pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
+/// Annotation of a Node: which labels, annotations and taints came from templates, so that only those are taken away.
+pub const ANNOTATION_APPLIED: &str = "kube-node.io/applied-template";
+/// Finalizer of a Node: its machine may still exist.
+pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";
+/// Finalizer of a NodeSet: Nodes of it may still exist.
+pub const FINALIZER_NODES: &str = "kube-node.io/nodes";
+/// Finalizer of a NodeClass: Nodes or NodeSets still need it.
+pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
+/// Taint of a Node that no kubelet has taken over yet.
+pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";
+/// Taint that cluster-autoscaler puts on a Node it is about to remove (utils/taints in its source).
+pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";

@@ -1,0 +1,302 @@
+//! `NodeClass`: a kind of nodes, described by an admin.
+//!
+//! What this version does not serve yet is refused by the schema with a message, never ignored.
+
+use k8s_openapi::{
+    api::core::v1::{Affinity, ResourceRequirements, Toleration},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use super::{
+    GoDuration, LocalRef, NodeTemplate, Resources, SecretKeyRef,
+    shared::{conditions, resources},
+};
+
+/// A kind of nodes: who provisions its machines, and what they are.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "kube-node.io",
+    version = "v1alpha1",
+    kind = "NodeClass",
+    plural = "nodeclasses",
+    shortname = "nclass",
+    category = "kube-node",
+    status = "NodeClassStatus",
+    derive = "PartialEq",
+    doc = "A kind of nodes: who provisions their machines, and what these are.",
+    printcolumn(name = "Controller", type_ = "string", json_path = ".spec.nodeController"),
+    printcolumn(name = "Type", type_ = "string", json_path = ".spec.machineType"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(
+        name = "Accepted",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Accepted")].status"#
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.nodeController != 'kubemark'")
+        .message("nodeController kubemark is not served by this version: use hollow"),
+    validation = Rule::new("self.nodeController != 'hollow' || has(self.capacity)")
+        .message("a hollow machine needs a capacity: write for example capacity: {cpu: \"4\", memory: 16Gi, pods: \"110\"}"),
+    validation = Rule::new("!has(self.reserved) || (has(self.capacity) && self.reserved.all(k, k in self.capacity))")
+        .message("reserved names a resource that capacity does not have: add it to capacity or take it out of reserved"),
+    validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
+        .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"),
+    validation = Rule::new("!has(self.credentialsSecretRef)")
+        .message("credentialsSecretRef is not served by this version: remove it"),
+    validation = Rule::new("!has(self.kubemark)").message("kubemark is not served by this version: remove it"),
+    validation = Rule::new("!has(self.price)").message("price is not served by this version: remove it"),
+    validation = Rule::new("!has(self.allowedOverrides)").message("allowedOverrides is not served by this version: remove it")
+)]
+pub struct NodeClassSpec {
+    /// Name of the NodeController that serves this class: `hollow`, `kubemark`, or that of somebody else's controller,
+    /// which ours leaves alone. Like `StorageClass.provisioner`.
+    #[schemars(length(min = 1, max = 63))]
+    pub node_controller: String,
+    /// Free name of the kind of machine; becomes the label `node.kubernetes.io/instance-type`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub machine_type: Option<String>,
+    /// What a machine has, by resource name, extended resources included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "resources")]
+    pub capacity: Option<Resources>,
+    /// What the system keeps for itself: allocatable = capacity - reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "resources")]
+    pub reserved: Option<Resources>,
+    /// Secret in the operator's namespace with the provider's credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret_ref: Option<LocalRef>,
+    /// What reaches the machine before its kubelet starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioning: Option<Provisioning>,
+    /// Labels, annotations and taints of every Node of the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<NodeTemplate>,
+    /// Further fields of the class that a NodeSet's `classOverrides` may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    pub allowed_overrides: Option<Vec<String>>,
+    /// What a node costs an hour, in any unit, for the autoscaler's price expander.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub price: Option<String>,
+    /// How long a machine lingers after its Node's deletion, for example 30s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_timeout: Option<GoDuration>,
+    /// The disruptor: makes nodes turn unhealthy on purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
+    /// What only a kubemark machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubemark: Option<KubemarkMachine>,
+    /// What only a hollow machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hollow: Option<HollowMachine>,
+}
+
+/// What reaches a machine before its kubelet starts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.files)").message("provisioning.files is not served by this version: remove it"),
+    validation = Rule::new("!has(self.commands)").message("provisioning.commands is not served by this version: remove it")
+)]
+pub struct Provisioning {
+    /// Files on the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub files: Option<Vec<ProvisionedFile>>,
+    /// The kubelet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<KubeletSource>,
+    /// The container runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_runtime: Option<ContainerRuntime>,
+    /// Commands run before the kubelet starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), inner(length(max = 4096)))]
+    pub commands: Option<Vec<String>>,
+}
+
+/// A file on a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisionedFile {
+    /// Absolute path on the machine.
+    #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
+    pub path: String,
+    /// `user:group`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65))]
+    pub owner: Option<String>,
+    /// Octal mode, for example "0640".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^0?[0-7]{3}$"))]
+    pub permissions: Option<String>,
+    /// Where the content comes from: exactly one of three.
+    #[serde(flatten)]
+    pub source: FileSource,
+}
+
+/// Where a file's content comes from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileSource {
+    /// The content itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65536))]
+    pub content: Option<String>,
+    /// A key of a Secret in the operator's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_key_ref: Option<SecretKeyRef>,
+    /// A key of a ConfigMap in the operator's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<SecretKeyRef>,
+}
+
+/// The kubelet of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KubeletSource {
+    /// The version it reports, for example v1.36.3.
+    #[schemars(length(max = 63), regex(pattern = r"^v[0-9]+\.[0-9]+\.[0-9]+"))]
+    pub version: String,
+}
+
+/// The container runtime of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContainerRuntime {
+    /// Its name, for example containerd.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Its version, for example 2.1.0.
+    #[schemars(length(min = 1, max = 63))]
+    pub version: String,
+}
+
+/// The disruptor, with the names of the kubemark actuator's provider configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically) != (has(self.turnUnhealthyAfter) && self.turnUnhealthyAfter)")
+        .message("set exactly one of turnUnhealthyPeriodically and turnUnhealthyAfter to true"),
+    validation = Rule::new("!(has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically) || has(self.healthyDuration)")
+        .message("turnUnhealthyPeriodically needs healthyDuration: write for example healthyDuration: 40s")
+)]
+pub struct Failures {
+    /// Periodic: how long a node is unhealthy each time. After: how long after its boot it turns unhealthy.
+    pub unhealthy_duration: GoDuration,
+    /// Periodic: how long a node is healthy between two failures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub healthy_duration: Option<GoDuration>,
+    /// Unhealthy, healthy, unhealthy and so on from the boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_unhealthy_periodically: Option<bool>,
+    /// Healthy at first, unhealthy for ever from `unhealthyDuration` after the boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_unhealthy_after: Option<bool>,
+    /// How an unhealthy node behaves; Reported when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FailureMode>,
+}
+
+/// How an unhealthy node behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FailureMode {
+    /// Reports Ready=False while its Lease goes on.
+    #[default]
+    Reported,
+    /// Falls silent: neither Lease nor status, so that the Node becomes Unknown after the grace period.
+    Silent,
+}
+
+/// What only a kubemark machine has: it is a pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KubemarkMachine {
+    /// Image of the hollow kubelet; our own when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub image: Option<String>,
+    /// Requests and limits of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// Node selector of the pod.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Tolerations of the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// Affinity of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// Pull secrets of the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<LocalRef>,
+    /// Further arguments of the hollow kubelet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_args: Vec<String>,
+}
+
+/// What only a hollow machine has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.hosts)").message("hollow.hosts is not served by this version: remove it"))]
+pub struct HollowMachine {
+    /// Which process carries the machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub hosts: Option<String>,
+    /// What its containers do unless their pod says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containers: Option<ContainerDefaults>,
+}
+
+/// What a hollow container does by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.cpu) && !has(self.memory)")
+    .message("hollow.containers.cpu and memory are not served by this version: remove them"))]
+pub struct ContainerDefaults {
+    /// How long a container of a pod that ends (`restartPolicy` Never or `OnFailure`) runs, for example 5s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_time: Option<GoDuration>,
+    /// Its exit code, 0 to 255.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 255))]
+    pub exit_code: Option<i32>,
+    /// CPU that a container reports to use, for example 10m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub cpu: Option<String>,
+    /// Memory that a container reports to use, for example 50Mi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub memory: Option<String>,
+}
+
+/// How a NodeClass stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClassStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Revision that new machines of the class get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// How many Nodes are of this class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<i32>,
+    /// `Accepted`, with the reason when refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions")]
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,313 @@
+//! `NodeSet`: how many nodes of a class, said by a developer.
+//!
+//! What this version does not serve yet is refused by the schema with a message, never ignored.
+
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Condition, util::intstr::IntOrString};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use super::{
+    Failures, GoDuration, NodeTemplate, Resources,
+    shared::{conditions, int_or_percent, resources},
+};
+
+/// Ensures that a number of Nodes of one class exist at any time.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "kube-node.io",
+    version = "v1alpha1",
+    kind = "NodeSet",
+    plural = "nodesets",
+    shortname = "nset",
+    category = "kube-node",
+    status = "NodeSetStatus",
+    derive = "PartialEq",
+    doc = "A number of nodes of one class, kept at any time.",
+    scale = r#"{"specReplicasPath":".spec.replicas","statusReplicasPath":".status.replicas","labelSelectorPath":".status.selector"}"#,
+    printcolumn(name = "Class", type_ = "string", json_path = ".spec.nodeClassName"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.replicas"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.replicas"),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Progressing")].reason"#),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Progressing")].message"#),
+    validation = Rule::new("size(self.metadata.name) <= 56")
+        .message("the name is too long: node names are <name>-<6 characters> and hold 63 at most, so use 56 characters or fewer"),
+    validation = Rule::new("!self.metadata.name.contains('.')")
+        .message("the name is a label of its nodes and part of their host names: use no dots")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.autoscaling)").message("autoscaling is not served by this version: remove it"),
+    validation = Rule::new("!has(self.strategy)")
+        .message("strategy is not served by this version: remove it; nodes keep their revision until they are deleted"),
+    validation = Rule::new("!has(self.paused)").message("paused is not served by this version: remove it"),
+    validation = Rule::new("!has(self.revision)").message("revision is not served by this version: remove it"),
+    validation = Rule::new("!has(self.revisionHistoryLimit)")
+        .message("revisionHistoryLimit is not served by this version: remove it"),
+    validation = Rule::new("!has(self.progressDeadlineSeconds)")
+        .message("progressDeadlineSeconds is not served by this version: remove it"),
+    validation = Rule::new("!has(self.drain)").message("drain is not served by this version: remove it"),
+    validation = Rule::new("!has(self.remediation)").message("remediation is not served by this version: remove it"),
+    validation = Rule::new("!has(self.expireAfter)").message("expireAfter is not served by this version: remove it")
+)]
+pub struct NodeSetSpec {
+    /// How many Nodes; 1 when absent.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub replicas: i32,
+    /// The NodeClass of the Nodes.
+    #[schemars(length(min = 1, max = 63))]
+    pub node_class_name: String,
+    /// Labels, annotations and taints of every Node of the set; wins over the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<NodeTemplate>,
+    /// Fields of the class that this set changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_overrides: Option<ClassOverrides>,
+    /// Pins the revision; the class's own when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub revision: Option<String>,
+    /// Lets cluster-autoscaler scale the set; absent, it leaves the set alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+    /// How a change of the class reaches the Nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
+    /// How long a Node must be Ready to count as available, in seconds; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub min_ready_seconds: Option<i32>,
+    /// How long a rollout may make no progress before it pauses itself, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i32>,
+    /// Stops the rollout; scaling and repair go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// How many old revisions are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub revision_history_limit: Option<i32>,
+    /// Which Nodes go first when the set shrinks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_down: Option<ScaleDown>,
+    /// How a Node is emptied before its machine goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// When a Node counts as sick and is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediation: Option<Remediation>,
+    /// Age at which a Node is replaced, for example 720h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expire_after: Option<GoDuration>,
+}
+
+/// Default of `replicas`, as a Deployment has it.
+fn one() -> i32 {
+    1
+}
+
+/// Fields of the class that a set may change without leave of the admin.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassOverrides {
+    /// Replaces amounts of the class's capacity, name by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "resources")]
+    pub capacity: Option<Resources>,
+    /// Replaces amounts of what is reserved, name by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "resources")]
+    pub reserved: Option<Resources>,
+    /// Replaces the machine type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub machine_type: Option<String>,
+    /// Replaces the disruptor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
+}
+
+/// Bounds for cluster-autoscaler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Autoscaling {
+    /// Fewest Nodes.
+    #[schemars(range(min = 0))]
+    pub min_replicas: i32,
+    /// Most Nodes.
+    #[schemars(range(min = 1))]
+    pub max_replicas: i32,
+    /// Options of the node group, by cluster-autoscaler's names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
+}
+
+/// How a change of the class reaches the Nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Strategy {
+    /// Replace Nodes by themselves, or only what is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#type: Option<StrategyType>,
+    /// How fast a rolling update goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+    /// Whether a single deletion brings its replacement first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<ReplacementOrder>,
+}
+
+/// Whether Nodes of an old revision are replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum StrategyType {
+    /// By the controller, within the budget.
+    RollingUpdate,
+    /// Only when somebody deletes them.
+    OnDelete,
+}
+
+/// Budget of a rolling update.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingUpdate {
+    /// How many Nodes above `replicas`, a number or a percentage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "int_or_percent")]
+    pub max_surge: Option<IntOrString>,
+    /// How many Nodes may be missing, a number or a percentage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "int_or_percent")]
+    pub max_unavailable: Option<IntOrString>,
+    /// How many Nodes keep the old revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub partition: Option<i32>,
+}
+
+/// Which comes first when one Node is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ReplacementOrder {
+    /// The new Node, then the old one goes.
+    SurgeFirst,
+    /// The old one goes, then the new Node.
+    DeleteFirst,
+}
+
+/// Which Nodes go first when the set shrinks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ScaleDown {
+    /// The order among Nodes that are Ready and not marked; `LeastPods` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<ScaleDownOrder>,
+}
+
+/// The order of victims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ScaleDownOrder {
+    /// Fewest pods that a drain would move.
+    #[default]
+    LeastPods,
+    /// Youngest first.
+    Newest,
+    /// Oldest first.
+    Oldest,
+}
+
+/// How a Node is emptied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drain {
+    /// After this the machine goes all the same; absent, never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<GoDuration>,
+    /// Whether pods with emptyDir volumes are evicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_empty_dir_data: Option<bool>,
+    /// What happens to pods that no controller would make again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmanaged_pods: Option<UnmanagedPods>,
+}
+
+/// What happens to pods that no controller would make again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UnmanagedPods {
+    /// They are evicted as any other.
+    Evict,
+    /// They block the drain.
+    Keep,
+}
+
+/// When a Node counts as sick.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Remediation {
+    /// How long a Node may take to become Ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_startup_timeout: Option<GoDuration>,
+    /// Conditions of an initialised Node that make it sick.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unhealthy_conditions: Vec<UnhealthyCondition>,
+    /// Above this no Node is replaced: a number or a percentage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "int_or_percent")]
+    pub max_unhealthy: Option<IntOrString>,
+    /// How many repairs run at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_in_flight: Option<i32>,
+}
+
+/// A condition that makes a Node sick when it lasts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnhealthyCondition {
+    /// Type of the condition, for example Ready.
+    #[schemars(length(min = 1, max = 316))]
+    pub r#type: String,
+    /// Its status: True, False or Unknown.
+    #[schemars(regex(pattern = "^(True|False|Unknown)$"))]
+    pub status: String,
+    /// How long it must last, for example 5m.
+    pub r#for: GoDuration,
+}
+
+/// How a NodeSet stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSetStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Nodes that exist and are not leaving.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Nodes that are Ready.
+    #[serde(default)]
+    pub ready_replicas: i32,
+    /// Nodes that have been Ready for `minReadySeconds`.
+    #[serde(default)]
+    pub available_replicas: i32,
+    /// Nodes of the newest revision.
+    #[serde(default)]
+    pub updated_replicas: i32,
+    /// Nodes that are missing or not available.
+    #[serde(default)]
+    pub unavailable_replicas: i32,
+    /// Label selector of the Nodes, for the scale subresource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Revision that the Nodes come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_revision: Option<String>,
+    /// Revision that new Nodes get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_revision: Option<String>,
+    /// `Available`, `Progressing`, `Degraded`, each with a reason that names what it waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions")]
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,5 @@
+//! Decisions: synchronous, without client, clock or runtime. Observed state, the time and an order of chance come in;
+//! what to do and why comes out.
+
+pub mod disruptor;
+pub mod scale;
