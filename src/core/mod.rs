@@ -2,4 +2,6 @@
 //! what to do and why comes out.
 
 pub mod disruptor;
+pub mod revision;
 pub mod scale;
+pub mod taints;
