@@ -118,7 +118,7 @@ mod tests {
         Machine::resolve(&class(change), None).revision().expect("a revision")
     }
 
-    /// A committed name: if this fails, raise HASH_VERSION, or an upgrade would roll every node of every user.
+    /// A committed name: if this fails, raise `HASH_VERSION`, or an upgrade would roll every node of every user.
     #[test]
     fn the_hash_is_stable() {
         assert_eq!(revision(&json!({})), "v1-72aa5e86ee");
