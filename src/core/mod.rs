@@ -2,6 +2,7 @@
 //! what to do and why comes out.
 
 pub mod disruptor;
+pub mod expectations;
 pub mod revision;
 pub mod scale;
 pub mod taints;

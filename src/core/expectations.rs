@@ -1,0 +1,160 @@
+//! What this process has asked the API server for and the watch has not shown yet.
+//!
+//! A set that is looked at again before its new Nodes came back through the watch must not create them twice, nor
+//! choose a second victim for one whose deletion is under way. Counting on the watch alone would: it lags behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far a creation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Creation {
+    /// Sent; whether it took effect is not known.
+    Sent,
+    /// The API server said that it exists.
+    Confirmed,
+}
+
+/// The outstanding creations and deletions of one set, by Node name. Names are never reused, so a name is enough.
+#[derive(Clone, Debug, Default)]
+pub struct Expectations {
+    creations: BTreeMap<String, Creation>,
+    deletions: BTreeSet<String>,
+}
+
+impl Expectations {
+    /// To be called before the creation is sent: its echo may come back first.
+    pub fn creating(&mut self, name: &str) {
+        self.creations.insert(name.to_owned(), Creation::Sent);
+    }
+
+    /// The API server confirmed the creation.
+    pub fn created(&mut self, name: &str) {
+        if let Some(creation) = self.creations.get_mut(name) {
+            *creation = Creation::Confirmed;
+        }
+    }
+
+    /// The API server refused the creation for good: it will never show up.
+    pub fn refused(&mut self, name: &str) {
+        self.creations.remove(name);
+    }
+
+    /// A deletion was accepted.
+    pub fn deleting(&mut self, name: &str) {
+        self.deletions.insert(name.to_owned());
+    }
+
+    /// The watch showed the Node: `leaving` when it carries a deletion timestamp.
+    pub fn seen(&mut self, name: &str, leaving: bool) {
+        self.creations.remove(name);
+        if leaving {
+            self.deletions.remove(name);
+        }
+    }
+
+    /// The watch showed that the Node is gone.
+    pub fn gone(&mut self, name: &str) {
+        self.creations.remove(name);
+        self.deletions.remove(name);
+    }
+
+    /// The watch began anew with a consistent list, asked for after every confirmation so far: what is confirmed
+    /// and not in the list came and went meanwhile. A deletion of a Node that is not in the list is over, too.
+    pub fn relisted(&mut self, listed: impl Fn(&str) -> bool) {
+        self.creations.retain(|name, creation| *creation == Creation::Sent && !listed(name));
+        self.deletions.retain(|name| listed(name));
+    }
+
+    /// Nodes that count as existing although the watch has not shown them.
+    #[must_use]
+    pub fn pending_creations(&self) -> usize {
+        self.creations.len()
+    }
+
+    /// Creations whose outcome is unknown: to be sent again under the same name, which is harmless if they succeeded.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &str> {
+        self.creations
+            .iter()
+            .filter(|(_, creation)| **creation == Creation::Sent)
+            .map(|(name, _)| name.as_str())
+    }
+
+    /// Whether the Node's deletion is under way although the watch may not show it.
+    #[must_use]
+    pub fn is_leaving(&self, name: &str) -> bool {
+        self.deletions.contains(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    #[test]
+    fn an_echo_before_the_answer_leaves_nothing_behind() {
+        let mut expectations = Expectations::default();
+        expectations.creating("a");
+        expectations.seen("a", false);
+        expectations.created("a");
+        assert_eq!(expectations.pending_creations(), 0);
+    }
+
+    #[test]
+    fn a_node_that_came_and_went_during_a_relist_is_not_waited_for() {
+        let mut expectations = Expectations::default();
+        for name in ["came-and-went", "in-the-list", "unknown"] {
+            expectations.creating(name);
+        }
+        expectations.created("came-and-went");
+        expectations.created("in-the-list");
+        expectations.relisted(|name| name == "in-the-list");
+        assert_eq!(expectations.unconfirmed().collect::<Vec<_>>(), ["unknown"]);
+        assert_eq!(expectations.pending_creations(), 1);
+    }
+
+    #[test]
+    fn a_victim_is_chosen_once() {
+        let mut expectations = Expectations::default();
+        expectations.deleting("a");
+        expectations.seen("a", false); // an older state of the Node, still under way when the deletion was accepted
+        assert!(expectations.is_leaving("a"));
+        expectations.seen("a", true);
+        assert!(!expectations.is_leaving("a"));
+    }
+
+    /// The server's side of a Node in the schedules below.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Answer,
+        Echo,
+        Refuse,
+        Gone,
+    }
+
+    proptest! {
+        /// Whatever the order of answers and echoes, nothing stays pending once every Node was shown or refused.
+        #[test]
+        fn nothing_leaks(schedule in vec((0_usize..8, 0_usize..4), 0..80)) {
+            let mut expectations = Expectations::default();
+            let name = |i: usize| format!("n{i}");
+            for i in 0..8 {
+                expectations.creating(&name(i));
+            }
+            let mut settled = BTreeSet::new();
+            for (node, step) in schedule {
+                match [Step::Answer, Step::Echo, Step::Refuse, Step::Gone][step] {
+                    Step::Answer => expectations.created(&name(node)),
+                    Step::Echo => expectations.seen(&name(node), false),
+                    Step::Refuse => expectations.refused(&name(node)),
+                    Step::Gone => expectations.gone(&name(node)),
+                }
+                if step != 0 {
+                    settled.insert(node);
+                }
+            }
+            prop_assert_eq!(expectations.pending_creations(), 8 - settled.len());
+        }
+    }
+}
