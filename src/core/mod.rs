@@ -3,6 +3,7 @@
 
 pub mod disruptor;
 pub mod expectations;
+pub mod node;
 pub mod revision;
 pub mod scale;
 pub mod taints;
