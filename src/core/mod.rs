@@ -4,6 +4,7 @@
 pub mod disruptor;
 pub mod expectations;
 pub mod node;
+pub mod quantity;
 pub mod revision;
 pub mod scale;
 pub mod taints;

