@@ -4,6 +4,7 @@
 //! which may use which: `cli` → `runtime`, `core` → [`api`]; `core` and `api` know no client, no clock and no runtime.
 
 pub mod api;
+pub mod cache;
 pub mod cli;
 pub mod core;
 pub mod runtime;

@@ -1,0 +1,245 @@
+//! What the process knows of the cluster: one watch for each kind, pruned to what somebody reads, shared by all.
+//!
+//! A [`Cache`] is filled by [`reflect::run`] alone. Whoever wants to know of changes gives it an [`Observer`] before
+//! the watch starts; observers run in the order of the changes, on the task of the watch, and must not wait.
+
+mod node;
+mod own;
+mod pod;
+mod reflect;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+pub use node::{ConditionView, NodeView, WireNode};
+pub use own::Own;
+pub use pod::{PodView, WirePod};
+pub use reflect::{ReflectError, run};
+
+/// What is kept of an object.
+pub trait View: Send + Sync + 'static {
+    /// Its name; `namespace/name` where it has a namespace.
+    fn key(&self) -> String;
+    /// What it is looked up by besides its key: a Node by its set, a pod by its Node.
+    fn group(&self) -> Option<&str>;
+}
+
+/// Somebody who follows the changes of a cache.
+pub trait Observer<V>: Send + Sync {
+    /// An object came (`old` is None), changed, or went (`new` is None). The cache shows the new state already.
+    fn changed(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
+    /// The cache has just been filled with a new list, which the server read at its latest state.
+    fn relisted(&self) {}
+}
+
+/// The objects of one kind, as the watch shows them.
+pub struct Cache<V> {
+    objects: RwLock<Objects<V>>,
+    observers: RwLock<Vec<Arc<dyn Observer<V>>>>,
+    in_sync: AtomicBool,
+}
+
+struct Objects<V> {
+    by_key: HashMap<String, Arc<V>>,
+    by_group: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl<V: View> Default for Cache<V> {
+    fn default() -> Self {
+        Self {
+            objects: RwLock::new(Objects { by_key: HashMap::new(), by_group: BTreeMap::new() }),
+            observers: RwLock::default(),
+            in_sync: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<V: View> Cache<V> {
+    /// Lets `observer` know of every change from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer<V>>) {
+        self.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+    }
+
+    /// The object of this key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Arc<V>> {
+        self.read(|objects| objects.by_key.get(key).cloned())
+    }
+
+    /// All objects of a group, by key.
+    #[must_use]
+    pub fn group(&self, group: &str) -> Vec<Arc<V>> {
+        self.read(|objects| {
+            let keys = objects.by_group.get(group).into_iter().flatten();
+            keys.filter_map(|key| objects.by_key.get(key).cloned()).collect()
+        })
+    }
+
+    /// All objects, in no order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<V>> {
+        self.read(|objects| objects.by_key.values().cloned().collect())
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.read(|objects| objects.by_key.len())
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it was filled once; it stays so while a broken watch is made anew.
+    #[must_use]
+    pub fn in_sync(&self) -> bool {
+        self.in_sync.load(Ordering::Acquire)
+    }
+
+    /// A new or changed object.
+    fn apply(&self, object: V) {
+        let new = Arc::new(object);
+        let old = self.write(|objects| objects.insert(new.key(), Arc::clone(&new)));
+        self.tell(old.as_ref(), Some(&new));
+    }
+
+    /// An object that is gone.
+    fn remove(&self, key: &str) {
+        if let Some(old) = self.write(|objects| objects.remove(key)) {
+            self.tell(Some(&old), None);
+        }
+    }
+
+    /// A whole new list took the place of what was known; `listed` are the keys in it, applied one by one already.
+    fn relisted(&self, listed: &BTreeSet<String>) {
+        let gone: Vec<String> = self
+            .read(|objects| objects.by_key.keys().filter(|key| !listed.contains(*key)).cloned().collect());
+        for key in gone {
+            self.remove(&key);
+        }
+        self.in_sync.store(true, Ordering::Release);
+        for observer in self.observers() {
+            observer.relisted();
+        }
+    }
+
+    fn tell(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>) {
+        for observer in self.observers() {
+            observer.changed(old, new);
+        }
+    }
+
+    fn observers(&self) -> Vec<Arc<dyn Observer<V>>> {
+        self.observers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Objects<V>) -> T) -> T {
+        read(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, write: impl FnOnce(&mut Objects<V>) -> T) -> T {
+        write(&mut self.objects.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<V: View> Objects<V> {
+    fn insert(&mut self, key: String, object: Arc<V>) -> Option<Arc<V>> {
+        let old = self.by_key.get(&key).cloned();
+        if old.as_ref().and_then(|old| old.group()) != object.group() {
+            if let Some(old) = &old {
+                self.leave_group(&key, old);
+            }
+            if let Some(group) = object.group() {
+                self.by_group.entry(group.to_owned()).or_default().insert(key.clone());
+            }
+        }
+        self.by_key.insert(key, object);
+        old
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Arc<V>> {
+        let old = self.by_key.remove(key)?;
+        self.leave_group(key, &old);
+        Some(old)
+    }
+
+    fn leave_group(&mut self, key: &str, object: &V) {
+        let Some(group) = object.group() else { return };
+        if let Some(keys) = self.by_group.get_mut(group) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_group.remove(group);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Thing(&'static str, Option<&'static str>);
+
+    impl View for Thing {
+        fn key(&self) -> String {
+            self.0.to_owned()
+        }
+        fn group(&self) -> Option<&str> {
+            self.1
+        }
+    }
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl Observer<Thing> for Log {
+        fn changed(&self, old: Option<&Arc<Thing>>, new: Option<&Arc<Thing>>) {
+            self.0.lock().unwrap().push(format!("{:?} {:?}", old.map(|t| t.1), new.map(|t| t.1)));
+        }
+        fn relisted(&self) {
+            self.0.lock().unwrap().push("relisted".to_owned());
+        }
+    }
+
+    fn names(cache: &Cache<Thing>, group: &str) -> Vec<&'static str> {
+        cache.group(group).iter().map(|thing| thing.0).collect()
+    }
+
+    #[test]
+    fn the_index_follows_an_object_from_group_to_group() {
+        let cache = Cache::default();
+        cache.apply(Thing("a", Some("x")));
+        cache.apply(Thing("b", Some("x")));
+        cache.apply(Thing("a", Some("y")));
+        assert_eq!((names(&cache, "x"), names(&cache, "y")), (vec!["b"], vec!["a"]));
+        cache.apply(Thing("a", None));
+        cache.remove("b");
+        assert!(names(&cache, "x").is_empty() && names(&cache, "y").is_empty());
+        assert_eq!(cache.len(), 1);
+        assert!(cache.read(|objects| objects.by_group.is_empty()));
+    }
+
+    #[test]
+    fn a_relist_takes_away_what_it_does_not_name() {
+        let (cache, log) = (Cache::default(), Arc::new(Log::default()));
+        cache.apply(Thing("gone", Some("x")));
+        cache.observe(log.clone());
+        assert!(!cache.in_sync());
+        cache.apply(Thing("stays", Some("x")));
+        cache.relisted(&BTreeSet::from(["stays".to_owned()]));
+        assert!(cache.in_sync());
+        assert_eq!(names(&cache, "x"), ["stays"]);
+        assert_eq!(*log.0.lock().unwrap(), ["None Some(Some(\"x\"))", "Some(Some(\"x\")) None", "relisted"]);
+    }
+}

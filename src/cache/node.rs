@@ -1,0 +1,265 @@
+//! What is kept of a Node: all metadata a whole write must send back, and of spec and status what is read here.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::Taint,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::Resource;
+use serde::Deserialize;
+
+use super::View;
+use crate::api::names;
+
+/// A Node, pruned.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeView {
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Arc<str>,
+    /// Version of this state.
+    pub resource_version: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// When its deletion was asked for.
+    pub deleted_at: Option<Timestamp>,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
+    /// All annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// All finalizers.
+    pub finalizers: Vec<String>,
+    /// All owners.
+    pub owners: Vec<OwnerReference>,
+    /// `spec.providerID`.
+    pub provider_id: Option<String>,
+    /// `spec.podCIDR`.
+    pub pod_cidr: Option<String>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// All taints.
+    pub taints: Vec<Taint>,
+    /// Conditions, without their texts and heartbeats.
+    pub conditions: Vec<ConditionView>,
+    /// The version that a kubelet has posted; None while none has.
+    pub kubelet_version: Option<String>,
+    /// `status.nodeInfo.bootID`.
+    pub boot_id: Option<String>,
+    /// `status.addresses` of type `InternalIP`.
+    pub internal_ip: Option<String>,
+}
+
+/// A condition of a Node, pruned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionView {
+    /// Its type.
+    pub r#type: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Its reason.
+    pub reason: String,
+    /// When `status` changed last.
+    pub since: Option<Timestamp>,
+}
+
+impl NodeView {
+    /// The NodeSet it was created for.
+    #[must_use]
+    pub fn set(&self) -> Option<&str> {
+        self.label(names::LABEL_NODESET)
+    }
+
+    /// The NodeClass that shapes its machine.
+    #[must_use]
+    pub fn class(&self) -> Option<&str> {
+        self.label(names::LABEL_NODECLASS)
+    }
+
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    /// A condition by its type.
+    #[must_use]
+    pub fn condition(&self, r#type: &str) -> Option<&ConditionView> {
+        self.conditions.iter().find(|condition| condition.r#type == r#type)
+    }
+
+    /// Whether its Ready condition is True.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Whether it carries a finalizer.
+    #[must_use]
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|own| own == finalizer)
+    }
+}
+
+impl View for NodeView {
+    fn key(&self) -> String {
+        self.name.to_string()
+    }
+
+    fn group(&self) -> Option<&str> {
+        self.set()
+    }
+}
+
+/// A Node as the watch delivers it: fields nobody reads (images, managedFields, texts) are skipped while parsing.
+#[derive(Clone, Debug, Deserialize)]
+pub struct WireNode {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    #[serde(rename = "podCIDR")]
+    pod_cidr: Option<String>,
+    unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    conditions: Vec<WireCondition>,
+    node_info: Option<Info>,
+    addresses: Vec<Address>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireCondition {
+    r#type: String,
+    status: String,
+    #[serde(default)]
+    reason: String,
+    last_transition_time: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Info {
+    #[serde(rename = "kubeletVersion")]
+    kubelet_version: String,
+    #[serde(rename = "bootID")]
+    boot_id: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Address {
+    r#type: String,
+    address: String,
+}
+
+impl From<WireNode> for NodeView {
+    fn from(WireNode { metadata, spec, status }: WireNode) -> Self {
+        let info = status.node_info.unwrap_or_default();
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        Self {
+            name: metadata.name.unwrap_or_default().into(),
+            uid: metadata.uid.unwrap_or_default().into(),
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            created: metadata.creation_timestamp.map(|time| time.0),
+            deleted_at: metadata.deletion_timestamp.map(|time| time.0),
+            labels: metadata.labels.unwrap_or_default(),
+            annotations: metadata.annotations.unwrap_or_default(),
+            finalizers: metadata.finalizers.unwrap_or_default(),
+            owners: metadata.owner_references.unwrap_or_default(),
+            provider_id: spec.provider_id,
+            pod_cidr: spec.pod_cidr,
+            unschedulable: spec.unschedulable,
+            taints: spec.taints,
+            conditions: status
+                .conditions
+                .into_iter()
+                .map(|condition| ConditionView {
+                    r#type: condition.r#type,
+                    status: condition.status,
+                    reason: condition.reason,
+                    since: condition.last_transition_time,
+                })
+                .collect(),
+            kubelet_version: some(info.kubelet_version),
+            boot_id: some(info.boot_id),
+            internal_ip: status
+                .addresses
+                .into_iter()
+                .find(|address| address.r#type == "InternalIP")
+                .map(|address| address.address),
+        }
+    }
+}
+
+impl Resource for WireNode {
+    type DynamicType = ();
+    type Scope = kube::core::ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Node".into()
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        "nodes".into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keeps_what_is_read_and_copes_with_what_is_missing() {
+        let bare: WireNode = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        assert_eq!(NodeView::from(bare), NodeView { name: "a".into(), ..NodeView::default() });
+
+        let node: WireNode = serde_json::from_value(json!({
+            "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "labels": {"kube-node.io/nodeset": "s"},
+                         "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "m"}]},
+            "spec": {"providerID": "hollow://a", "podCIDR": "10.0.0.0/24", "unschedulable": true,
+                     "taints": [{"key": "k", "effect": "NoSchedule"}]},
+            "status": {"images": [{"names": ["x"]}],
+                       "addresses": [{"type": "Hostname", "address": "a"}, {"type": "InternalIP", "address": "100.64.0.1"}],
+                       "nodeInfo": {"kubeletVersion": "v1.36.3", "bootID": "b", "osImage": "x"},
+                       "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "m",
+                                       "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+                                       "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+        }))
+        .unwrap();
+        let view = NodeView::from(node);
+        assert!(view.is_ready() && view.unschedulable);
+        assert_eq!(view.set(), Some("s"));
+        assert_eq!(view.internal_ip.as_deref(), Some("100.64.0.1"));
+        assert_eq!(view.kubelet_version.as_deref(), Some("v1.36.3"));
+        assert_eq!(view.taints.len(), 1);
+        assert_eq!(view.created.map(Timestamp::as_second), Some(1_767_225_600));
+    }
+}
