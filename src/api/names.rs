@@ -24,3 +24,7 @@ pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
 pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";
 /// Taint that cluster-autoscaler puts on a Node it is about to remove (utils/taints in its source).
 pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+/// Condition of a Node: whether its machine could be made; written only when something stands in the way.
+pub const CONDITION_MACHINE: &str = "kube-node.io/Machine";
+/// Condition of a Node that leaves: False, with what holds its drain up.
+pub const CONDITION_DRAINED: &str = "kube-node.io/Drained";

@@ -1,10 +1,14 @@
 //! Decisions: synchronous, without client, clock or runtime. Observed state, the time and an order of chance come in;
 //! what to do and why comes out.
 
+pub mod birth;
+pub mod conditions;
 pub mod disruptor;
 pub mod expectations;
 pub mod node;
 pub mod quantity;
 pub mod revision;
 pub mod scale;
+pub mod set;
 pub mod taints;
+pub mod template;

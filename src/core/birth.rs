@@ -1,0 +1,212 @@
+//! What a Node is born with: all that a kubelet ignores on a Node that exists already, so nobody else would set it.
+
+use std::{collections::BTreeMap, env::consts};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+};
+
+use super::{taints, template::Desired};
+use crate::api::names;
+
+/// Annotation by which the controller-manager's ttl controller tells kubelets how long to cache.
+const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
+
+/// Reason of the Ready condition until a kubelet has spoken.
+pub const PROVISIONING: &str = "Provisioning";
+
+/// The letters of a Node name's suffix: those of Kubernetes' own generated names, in which no word can appear.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Length of a Node name's suffix: 387 million names, none of which comes twice.
+const SUFFIX_LENGTH: usize = 6;
+
+/// Who a Node is and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Origin<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its NodeSet.
+    pub set: &'a str,
+    /// Its NodeClass.
+    pub class: &'a str,
+    /// Revision of its machine.
+    pub revision: &'a str,
+    /// NodeController of its class.
+    pub provider: &'a str,
+    /// `spec.providerID`, where it is known at birth.
+    pub provider_id: Option<String>,
+    /// `node.kubernetes.io/instance-type`.
+    pub machine_type: Option<&'a str>,
+    /// The NodeSet as owner.
+    pub owner: OwnerReference,
+    /// How many Nodes the cluster has.
+    pub cluster_size: usize,
+}
+
+/// A new Node name of a set; `pick` returns a number below its argument, by chance.
+pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
+    let suffix =
+        (0..SUFFIX_LENGTH).filter_map(|_| ALPHABET.get(pick(ALPHABET.len()))).map(|byte| char::from(*byte));
+    format!("{set}-{}", suffix.collect::<String>())
+}
+
+/// The object to create.
+///
+/// Ready=False from the start, and no allocatable yet: the node lifecycle controller takes a Node *without* a Ready
+/// condition for one that may take pods.
+#[must_use]
+pub fn node(origin: Origin<'_>, desired: &Desired, now: Timestamp) -> Node {
+    let mut labels = desired.labels.clone();
+    labels.extend(well_known_labels(origin.name, origin.machine_type));
+    let owned = [
+        (names::LABEL_NODESET, origin.set),
+        (names::LABEL_NODECLASS, origin.class),
+        (names::LABEL_REVISION, origin.revision),
+        (names::LABEL_PROVIDER, origin.provider),
+    ];
+    labels.extend(owned.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let mut annotations = desired.annotations.clone();
+    // With the value that fits the cluster, the ttl controller has nothing to write.
+    annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
+    annotations.extend(desired.record().map(|record| (names::ANNOTATION_APPLIED.to_owned(), record)));
+    let taints = [taints::at_birth(), desired.startup_taints.clone(), desired.taints.clone()].concat();
+    Node {
+        metadata: ObjectMeta {
+            name: Some(origin.name.to_owned()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            finalizers: Some(vec![names::FINALIZER_MACHINE.to_owned()]),
+            owner_references: Some(vec![origin.owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            provider_id: origin.provider_id,
+            taints: Some(unique(taints)),
+            ..NodeSpec::default()
+        }),
+        status: Some(NodeStatus { conditions: Some(vec![provisioning(now)]), ..NodeStatus::default() }),
+    }
+}
+
+/// The Ready condition of a Node whose machine is still to be made.
+#[must_use]
+pub fn provisioning(now: Timestamp) -> NodeCondition {
+    NodeCondition {
+        type_: "Ready".to_owned(),
+        status: "False".to_owned(),
+        reason: Some(PROVISIONING.to_owned()),
+        message: Some("the machine is being made".to_owned()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(now)),
+    }
+}
+
+/// The labels that a kubelet sets when it registers its Node itself.
+#[must_use]
+pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<String, String> {
+    let architecture = match consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let mut labels = BTreeMap::new();
+    for prefix in ["kubernetes.io", "beta.kubernetes.io"] {
+        labels.insert(format!("{prefix}/arch"), architecture.to_owned());
+        labels.insert(format!("{prefix}/os"), "linux".to_owned());
+    }
+    labels.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
+    if let Some(machine_type) = machine_type {
+        labels.insert("node.kubernetes.io/instance-type".to_owned(), machine_type.to_owned());
+    }
+    labels
+}
+
+/// As the controller-manager's ttl controller has it (pkg/controller/ttl in Kubernetes 1.36).
+fn ttl_seconds(cluster_size: usize) -> u32 {
+    match cluster_size {
+        0..=100 => 0,
+        101..=500 => 15,
+        501..=1_000 => 30,
+        1_001..=2_000 => 60,
+        _ => 300,
+    }
+}
+
+/// The API server refuses two taints of one key and effect; the first one stays.
+fn unique(taints: Vec<Taint>) -> Vec<Taint> {
+    let mut kept: Vec<Taint> = Vec::with_capacity(taints.len());
+    for taint in taints {
+        if !kept.iter().any(|own| own.key == taint.key && own.effect == taint.effect) {
+            kept.push(taint);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodeTemplate;
+
+    fn origin() -> Origin<'static> {
+        Origin {
+            name: "workers-abc234",
+            set: "workers",
+            class: "medium",
+            revision: "v1-0",
+            provider: "hollow",
+            provider_id: Some("hollow://workers-abc234".to_owned()),
+            machine_type: Some("m.medium"),
+            owner: OwnerReference::default(),
+            cluster_size: 1_500,
+        }
+    }
+
+    #[test]
+    fn a_newborn_takes_no_pods_and_carries_its_templates() {
+        let template: NodeTemplate = serde_json::from_value(serde_json::json!({
+            "labels": {"zone": "a", "kubernetes.io/hostname": "mine"},
+            "annotations": {"note": "x"},
+            "taints": [{"key": "t", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "t", "effect": "NoSchedule", "value": "start"}, {"key": "cni", "effect": "NoExecute"}]
+        }))
+        .unwrap();
+        let node = node(origin(), &Desired::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
+        let labels = node.metadata.labels.unwrap();
+        assert_eq!(labels["zone"], "a");
+        assert_eq!(labels["kubernetes.io/hostname"], "workers-abc234", "a template does not rename the host");
+        assert_eq!(labels[names::LABEL_REVISION], "v1-0");
+        let annotations = node.metadata.annotations.unwrap();
+        assert_eq!(annotations[ANNOTATION_TTL], "60");
+        assert!(annotations[names::ANNOTATION_APPLIED].contains("zone"));
+        let taints: Vec<_> =
+            node.spec.unwrap().taints.unwrap().into_iter().map(|taint| (taint.key, taint.effect)).collect();
+        let pair = |key: &str, effect: &str| (key.to_owned(), effect.to_owned());
+        assert_eq!(
+            taints,
+            [
+                pair(names::TAINT_UNINITIALIZED, "NoSchedule"),
+                pair(names::TAINT_UNINITIALIZED, "NoExecute"),
+                pair("t", "NoSchedule"),
+                pair("cni", "NoExecute")
+            ]
+        );
+        let status = node.status.unwrap();
+        assert!(status.allocatable.is_none());
+        assert_eq!(status.conditions.unwrap()[0].status, "False");
+    }
+
+    #[test]
+    fn names_fit_the_longest_set() {
+        let mut turn = 0;
+        let name = name(&"s".repeat(56), |below| {
+            turn += 1;
+            turn % below
+        });
+        assert_eq!(name.len(), 63);
+        assert!(name.ends_with("-cdfghj"), "{name}");
+    }
+}

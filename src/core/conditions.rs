@@ -1,0 +1,81 @@
+//! Conditions of our own kinds: set by type, with the time of the last change of status kept.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Most characters of a condition's message (apimachinery's limit is 32,768; nobody reads that much).
+const MESSAGE_MAX: usize = 1_024;
+
+/// What a condition is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Says {
+    /// Its type.
+    pub r#type: &'static str,
+    /// True or False.
+    pub status: bool,
+    /// Its reason, a word in `CamelCase`.
+    pub reason: &'static str,
+    /// Its message, for people.
+    pub message: String,
+}
+
+/// `conditions` with each of `says` in it; conditions of other types stay as they are.
+#[must_use]
+pub fn set(
+    conditions: &[Condition],
+    says: Vec<Says>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let mut result = conditions.to_vec();
+    for Says { r#type, status, reason, message } in says {
+        let status = if status { "True" } else { "False" };
+        let old = result.iter().position(|condition| condition.type_ == r#type);
+        let since = old
+            .and_then(|at| result.get(at))
+            .filter(|condition| condition.status == status)
+            .map_or(Time(now), |condition| condition.last_transition_time.clone());
+        let new = Condition {
+            type_: r#type.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: shortened(message),
+            observed_generation: generation,
+            last_transition_time: since,
+        };
+        match old.and_then(|at| result.get_mut(at)) {
+            Some(place) => *place = new,
+            None => result.push(new),
+        }
+    }
+    result
+}
+
+fn shortened(message: String) -> String {
+    if message.chars().count() <= MESSAGE_MAX {
+        return message;
+    }
+    message.chars().take(MESSAGE_MAX - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(status: bool, reason: &'static str) -> Vec<Says> {
+        vec![Says { r#type: "Available", status, reason, message: "m".repeat(5_000) }]
+    }
+
+    #[test]
+    fn the_time_moves_with_the_status_alone() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let first = set(&[], says(true, "A"), Some(1), at(1));
+        let second = set(&first, says(true, "B"), Some(2), at(2));
+        assert_eq!(second[0].last_transition_time.0, at(1));
+        assert_eq!((second[0].reason.as_str(), second[0].observed_generation), ("B", Some(2)));
+        let third = set(&second, says(false, "B"), Some(2), at(3));
+        assert_eq!(third[0].last_transition_time.0, at(3));
+        assert_eq!(third.len(), 1);
+        assert_eq!(third[0].message.chars().count(), MESSAGE_MAX);
+    }
+}

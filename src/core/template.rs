@@ -1,0 +1,316 @@
+//! Templates on living Nodes: what a Node has to carry, and the one change that brings it there.
+//!
+//! Which keys came from a template is recorded on the Node itself (`kube-node.io/applied-template`), so that what
+//! leaves the template leaves the Node, and what others wrote stays. Server-side apply would keep such a record in
+//! managedFields, at twice the price of every later write, and cannot share the list of taints.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Taint;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{NodeTemplate, names::ANNOTATION_APPLIED};
+
+/// What the templates of class and set say together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Taints, one a key and effect.
+    pub taints: Vec<Taint>,
+    /// Taints set at birth only.
+    pub startup_taints: Vec<Taint>,
+}
+
+/// Which keys of a Node came from a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Applied {
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    labels: BTreeSet<String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    annotations: BTreeSet<String>,
+    /// `key:effect`
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    taints: BTreeSet<String>,
+}
+
+/// A Node's metadata and taints as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Current<'a> {
+    /// Labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// Taints.
+    pub taints: &'a [Taint],
+}
+
+/// What to write onto a Node; `None` for a key means to take it away.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// Labels.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Annotations, the record among them.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// The whole list, where it changes.
+    pub taints: Option<Vec<Taint>>,
+}
+
+impl Desired {
+    /// Class and set together; the set wins, key by key.
+    #[must_use]
+    pub fn merge(class: Option<&NodeTemplate>, set: Option<&NodeTemplate>) -> Self {
+        let mut desired = Self::default();
+        for template in [class, set].into_iter().flatten() {
+            desired.labels.extend(template.labels.clone());
+            desired.annotations.extend(template.annotations.clone());
+            template.taints.iter().for_each(|taint| put(&mut desired.taints, taint));
+            template.startup_taints.iter().for_each(|taint| put(&mut desired.startup_taints, taint));
+        }
+        // A Node's own name, which no template can know.
+        desired.labels.remove("kubernetes.io/hostname");
+        desired
+    }
+
+    /// The record for a Node that carries all of this; None where there is nothing to record.
+    #[must_use]
+    pub fn record(&self) -> Option<String> {
+        let applied = self.applied();
+        if applied == Applied::default() {
+            return None;
+        }
+        // Sets of strings always have a JSON form.
+        serde_json::to_string(&applied).ok()
+    }
+
+    fn applied(&self) -> Applied {
+        Applied {
+            labels: self.labels.keys().cloned().collect(),
+            annotations: self.annotations.keys().cloned().collect(),
+            taints: self.taints.iter().map(id).collect(),
+        }
+    }
+
+    /// The change that brings a Node here; None where it is here already.
+    #[must_use]
+    pub fn change(&self, current: Current<'_>) -> Option<Change> {
+        let record = current.annotations.get(ANNOTATION_APPLIED);
+        // A record that somebody broke counts as empty: then nothing is taken away that might be theirs.
+        let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let mut change = Change {
+            labels: difference(current.labels, &self.labels, &applied.labels),
+            annotations: difference(current.annotations, &self.annotations, &applied.annotations),
+            taints: self.taints(current.taints, &applied.taints),
+        };
+        let wanted = self.record();
+        if record != wanted.as_ref() {
+            change.annotations.insert(ANNOTATION_APPLIED.to_owned(), wanted);
+        }
+        (change != Change::default()).then_some(change)
+    }
+
+    fn taints(&self, current: &[Taint], applied: &BTreeSet<String>) -> Option<Vec<Taint>> {
+        let wanted: BTreeSet<String> = self.taints.iter().map(id).collect();
+        let mut taints: Vec<Taint> = current
+            .iter()
+            .filter(|taint| wanted.contains(&id(taint)) || !applied.contains(&id(taint)))
+            .cloned()
+            .collect();
+        for taint in &self.taints {
+            if taints.iter().any(|own| same(own, taint) && own.value == taint.value) {
+                continue;
+            }
+            put(&mut taints, taint);
+        }
+        (taints != current).then_some(taints)
+    }
+}
+
+/// What to set and what to take away; what nobody recorded is not touched.
+fn difference(
+    current: &BTreeMap<String, String>,
+    desired: &BTreeMap<String, String>,
+    applied: &BTreeSet<String>,
+) -> BTreeMap<String, Option<String>> {
+    let set = desired
+        .iter()
+        .filter(|(key, value)| current.get(*key) != Some(value))
+        .map(|(key, value)| (key.clone(), Some(value.clone())));
+    let unset = applied
+        .iter()
+        .filter(|key| !desired.contains_key(*key) && current.contains_key(*key))
+        .map(|key| (key.clone(), None));
+    set.chain(unset).collect()
+}
+
+/// Two taints of one key and effect are one taint to the API server.
+fn same(a: &Taint, b: &Taint) -> bool {
+    a.key == b.key && a.effect == b.effect
+}
+
+fn id(taint: &Taint) -> String {
+    format!("{}:{}", taint.key, taint.effect)
+}
+
+/// Puts a taint in the place of its like, or at the end.
+fn put(taints: &mut Vec<Taint>, taint: &Taint) {
+    match taints.iter_mut().find(|own| same(own, taint)) {
+        Some(own) => own.clone_from(taint),
+        None => taints.push(taint.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::btree_map, prelude::*, sample::select};
+
+    use super::*;
+
+    fn taint(key: &str, value: &str) -> Taint {
+        Taint {
+            key: key.to_owned(),
+            value: Some(value.to_owned()),
+            effect: "NoSchedule".to_owned(),
+            time_added: None,
+        }
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq)]
+    struct Node {
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+        taints: Vec<Taint>,
+    }
+
+    impl Node {
+        fn current(&self) -> Current<'_> {
+            Current { labels: &self.labels, annotations: &self.annotations, taints: &self.taints }
+        }
+
+        fn apply(&mut self, change: Change) {
+            for (map, changes) in
+                [(&mut self.labels, change.labels), (&mut self.annotations, change.annotations)]
+            {
+                for (key, value) in changes {
+                    match value {
+                        Some(value) => map.insert(key, value),
+                        None => map.remove(&key),
+                    };
+                }
+            }
+            if let Some(taints) = change.taints {
+                self.taints = taints;
+            }
+        }
+
+        fn bring_to(&mut self, desired: &Desired) {
+            if let Some(change) = desired.change(self.current()) {
+                self.apply(change);
+            }
+        }
+    }
+
+    #[test]
+    fn the_set_wins_key_by_key() {
+        let class = NodeTemplate {
+            labels: labels(&[("a", "class"), ("b", "class")]),
+            taints: vec![taint("t", "class"), taint("u", "class")],
+            ..NodeTemplate::default()
+        };
+        let set = NodeTemplate {
+            labels: labels(&[("a", "set")]),
+            taints: vec![taint("t", "set")],
+            ..NodeTemplate::default()
+        };
+        let desired = Desired::merge(Some(&class), Some(&set));
+        assert_eq!(desired.labels, labels(&[("a", "set"), ("b", "class")]));
+        assert_eq!(desired.taints, [taint("t", "set"), taint("u", "class")]);
+    }
+
+    #[test]
+    fn what_leaves_the_template_leaves_the_node_and_nothing_else_does() {
+        let mut node =
+            Node { labels: labels(&[("user", "x")]), taints: vec![taint("user", "x")], ..Node::default() };
+        let full = Desired {
+            labels: labels(&[("ours", "1")]),
+            annotations: labels(&[("note", "1")]),
+            taints: vec![taint("ours", "1")],
+            ..Desired::default()
+        };
+        node.bring_to(&full);
+        assert_eq!(node.labels, labels(&[("ours", "1"), ("user", "x")]));
+        assert_eq!(node.taints, [taint("user", "x"), taint("ours", "1")]);
+        node.bring_to(&Desired::default());
+        assert_eq!(node.labels, labels(&[("user", "x")]));
+        assert_eq!(node.taints, [taint("user", "x")]);
+        assert!(node.annotations.is_empty(), "{:?}", node.annotations);
+    }
+
+    #[test]
+    fn a_broken_record_takes_nothing_away() {
+        let mut node = Node {
+            labels: labels(&[("a", "x")]),
+            annotations: labels(&[(ANNOTATION_APPLIED, "{")]),
+            ..Node::default()
+        };
+        node.bring_to(&Desired::default());
+        assert_eq!(node.labels, labels(&[("a", "x")]));
+        assert!(node.annotations.is_empty());
+    }
+
+    #[test]
+    fn when_a_taint_was_added_is_no_difference() {
+        let mut node = Node::default();
+        let desired = Desired { taints: vec![taint("t", "1")], ..Desired::default() };
+        node.bring_to(&desired);
+        node.taints[0].time_added =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(desired.change(node.current()), None);
+    }
+
+    fn small_map() -> impl Strategy<Value = BTreeMap<String, String>> {
+        btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]", 0..4)
+    }
+
+    fn desired() -> impl Strategy<Value = Desired> {
+        (small_map(), small_map(), small_map()).prop_map(|(labels, annotations, taints)| Desired {
+            labels,
+            annotations,
+            taints: taints.iter().map(|(key, value)| taint(key, value)).collect(),
+            ..Desired::default()
+        })
+    }
+
+    proptest! {
+        /// From any template to any other: the Node carries it all, a second look has nothing to do, and what a user
+        /// wrote under keys of his own is as it was.
+        #[test]
+        fn templates_come_and_go(first in desired(), second in desired()) {
+            let user = Node {
+                labels: labels(&[("user", "x")]),
+                annotations: labels(&[("user", "x")]),
+                taints: vec![taint("user", "x")],
+            };
+            let mut node = user.clone();
+            for desired in [&first, &second] {
+                node.bring_to(desired);
+                prop_assert_eq!(desired.change(node.current()), None);
+                for (key, value) in &desired.labels {
+                    prop_assert_eq!(node.labels.get(key), Some(value));
+                }
+                for taint in &desired.taints {
+                    prop_assert!(node.taints.contains(taint));
+                }
+            }
+            node.bring_to(&Desired::default());
+            prop_assert_eq!(node, user);
+        }
+    }
+}
