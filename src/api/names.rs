@@ -24,3 +24,9 @@ pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
 pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";
 /// Taint that cluster-autoscaler puts on a Node it is about to remove (utils/taints in its source).
 pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+/// Annotation of a pod on a hollow Node: how long each of its containers runs, for example 5s.
+pub const ANNOTATION_RUN_TIME: &str = "hollow.kube-node.io/run-time";
+/// Annotation of a pod on a hollow Node: the code its containers exit with, 0 to 255.
+pub const ANNOTATION_EXIT_CODE: &str = "hollow.kube-node.io/exit-code";
+/// Annotation of a pod on a hollow Node: how long its containers take to stop, for example 5s.
+pub const ANNOTATION_STOP_TIME: &str = "hollow.kube-node.io/stop-time";
