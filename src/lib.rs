@@ -1,10 +1,12 @@
 //! kube-node: Kubernetes that manages its own nodes.
 //!
 //! An admin describes kinds of nodes ([`api::NodeClass`]), a developer says how many ([`api::NodeSet`]). Rooms, and
-//! which may use which: `cli` → `runtime`, `core` → [`api`]; `core` and `api` know no client, no clock and no runtime.
+//! which may use which: `cli` → `runtime`, `hollow` → `cache`, `wire`, `core` → [`api`]; `core` and `api` know no client, no clock and no runtime.
 
 pub mod api;
 pub mod cache;
 pub mod cli;
 pub mod core;
+pub mod hollow;
 pub mod runtime;
+pub mod wire;

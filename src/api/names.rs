@@ -28,3 +28,9 @@ pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 pub const CONDITION_MACHINE: &str = "kube-node.io/Machine";
 /// Condition of a Node that leaves: False, with what holds its drain up.
 pub const CONDITION_DRAINED: &str = "kube-node.io/Drained";
+/// Annotation of a pod on a hollow Node: how long each of its containers runs, for example 5s.
+pub const ANNOTATION_RUN_TIME: &str = "hollow.kube-node.io/run-time";
+/// Annotation of a pod on a hollow Node: the code its containers exit with, 0 to 255.
+pub const ANNOTATION_EXIT_CODE: &str = "hollow.kube-node.io/exit-code";
+/// Annotation of a pod on a hollow Node: how long its containers take to stop, for example 5s.
+pub const ANNOTATION_STOP_TIME: &str = "hollow.kube-node.io/stop-time";

@@ -6,6 +6,7 @@
 mod node;
 mod own;
 mod pod;
+mod pod_status;
 mod reflect;
 
 use std::{
@@ -18,7 +19,8 @@ use std::{
 
 pub use node::{ConditionView, NodeView, WireNode};
 pub use own::Own;
-pub use pod::{PodView, WirePod};
+pub use pod::{Container, PodView, RestartPolicy, Scripts, WirePod};
+pub use pod_status::{ContainerState, ContainerView, PodCondition, PodStatus};
 pub use reflect::{ReflectError, run};
 
 /// What is kept of an object.

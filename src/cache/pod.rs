@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Resource;
 use serde::Deserialize;
 
-use super::View;
+use super::{PodStatus, View, pod_status::WireStatus};
+use crate::api::names;
 
 /// Annotation of a pod that mirrors a file of its Node: nobody but the kubelet can move it.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -33,15 +34,64 @@ pub struct PodView {
     pub of_daemon_set: bool,
     /// Whether it mirrors a file of its Node.
     pub is_mirror: bool,
-    /// `status.phase`.
-    pub phase: String,
+    /// `metadata.generation`.
+    pub generation: Option<i64>,
+    /// Containers, in their order.
+    pub containers: Box<[Container]>,
+    /// Init containers, in their order.
+    pub init_containers: Box<[Container]>,
+    /// What happens when a container ends.
+    pub restart_policy: RestartPolicy,
+    /// Whether it has the address of its Node.
+    pub host_network: bool,
+    /// Conditions of others without which it is not Ready.
+    pub readiness_gates: Box<[Box<str>]>,
+    /// What its annotations say about how its hollow containers run.
+    pub scripts: Scripts,
+    /// Its status.
+    pub status: PodStatus,
+}
+
+/// A container as the spec has it, pruned.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Name.
+    pub name: Box<str>,
+    /// Image.
+    pub image: Box<str>,
+    /// `restartPolicy` of its own: `Always` makes an init container a sidecar.
+    pub restart_policy: Option<RestartPolicy>,
+}
+
+/// What happens when a container ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum RestartPolicy {
+    /// It starts again.
+    #[default]
+    Always,
+    /// It starts again after a failure.
+    OnFailure,
+    /// It stays as it is.
+    Never,
+}
+
+/// Annotations of a pod that tell how its hollow containers run, as they were written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scripts {
+    /// How long a container runs.
+    pub run_time: Option<Box<str>>,
+    /// Its exit code.
+    pub exit_code: Option<Box<str>>,
+    /// How long it takes to stop.
+    pub stop_time: Option<Box<str>>,
 }
 
 impl PodView {
     /// Whether it has run to its end.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+        matches!(&*self.status.phase, "Succeeded" | "Failed")
     }
 
     /// Whether a drain has to wait for it: pods of DaemonSets and mirror pods stay, finished ones hold nothing up.
@@ -68,19 +118,24 @@ pub struct WirePod {
     #[serde(default)]
     spec: Spec,
     #[serde(default)]
-    status: Status,
+    status: WireStatus,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
     node_name: String,
+    containers: Vec<Container>,
+    init_containers: Vec<Container>,
+    restart_policy: RestartPolicy,
+    host_network: bool,
+    readiness_gates: Vec<Gate>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    phase: String,
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Gate {
+    condition_type: Box<str>,
 }
 
 impl From<WirePod> for PodView {
@@ -89,6 +144,7 @@ impl From<WirePod> for PodView {
             |owner: &OwnerReference, kind| owner.controller == Some(true) && owner.kind == kind;
         let annotations: &BTreeMap<String, String> =
             metadata.annotations.as_ref().unwrap_or(const { &BTreeMap::new() });
+        let script = |name| annotations.get(name).map(|value| value.as_str().into());
         Self {
             of_daemon_set: metadata
                 .owner_references
@@ -96,6 +152,11 @@ impl From<WirePod> for PodView {
                 .flatten()
                 .any(|owner| controlled_by(owner, "DaemonSet")),
             is_mirror: annotations.contains_key(MIRROR),
+            scripts: Scripts {
+                run_time: script(names::ANNOTATION_RUN_TIME),
+                exit_code: script(names::ANNOTATION_EXIT_CODE),
+                stop_time: script(names::ANNOTATION_STOP_TIME),
+            },
             namespace: metadata.namespace.unwrap_or_default().into(),
             name: metadata.name.unwrap_or_default().into(),
             uid: metadata.uid.unwrap_or_default().into(),
@@ -103,7 +164,13 @@ impl From<WirePod> for PodView {
             node: spec.node_name.into(),
             deleted_at: metadata.deletion_timestamp.map(|time| time.0),
             grace_seconds: metadata.deletion_grace_period_seconds,
-            phase: status.phase,
+            generation: metadata.generation,
+            containers: spec.containers.into(),
+            init_containers: spec.init_containers.into(),
+            restart_policy: spec.restart_policy,
+            host_network: spec.host_network,
+            readiness_gates: spec.readiness_gates.into_iter().map(|gate| gate.condition_type).collect(),
+            status: status.into(),
         }
     }
 }

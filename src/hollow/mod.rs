@@ -1,0 +1,206 @@
+//! Our own hollow kubelet: one process carries thousands of machines, each a Node that behaves as a real one.
+//!
+//! No machine has a task, a timer or a copy of its Node. One [`schedule`] knows what is due; one dispatcher
+//! ([`Kubelets::run`]) sends it with bounded concurrency. What a Node shows follows from the machine, the cache and the
+//! disruptor's phase, and all three say when they change: so nothing is polled, and a no-op is not written.
+//! [`status`] and [`pod`] decide without I/O; [`state`] is behind one lock, held only for decisions.
+//!
+//! Not done: admission of pods by the kubelet (resources, affinity, `NoExecute`), back-off of restarts, probes, events.
+
+mod addresses;
+mod dispatch;
+mod lease;
+mod metrics;
+mod pod;
+mod pod_patch;
+mod request;
+mod schedule;
+mod script;
+mod state;
+mod status;
+mod work;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use kube::Client;
+use prometheus::Registry;
+use tokio::sync::Notify;
+
+pub use dispatch::Kubelets;
+use metrics::Metrics;
+use state::{Clock, State};
+
+use crate::{
+    api::{ContainerDefaults, Failures, Resources},
+    cache::{Cache, NodeView, Observer, PodView},
+};
+
+/// How often a status is written that does not change, give or take half of it, as a kubelet does.
+const REPORT: Duration = Duration::from_mins(5);
+
+/// What a hollow machine is made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineSpec {
+    /// Name of its Node.
+    pub node: Arc<str>,
+    /// UID of its Node: the identity of the machine.
+    pub uid: Arc<str>,
+    /// What it has.
+    pub capacity: Resources,
+    /// What pods may use of it.
+    pub allocatable: Resources,
+    /// Version of its kubelet, such as `v1.36.3`.
+    pub kubelet_version: String,
+    /// Name and version of its container runtime, such as `containerd://2.1.0`.
+    pub container_runtime: String,
+    /// What changes in place.
+    pub settings: Settings,
+}
+
+/// What changes in place.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// The disruptor; none for a machine that stays healthy.
+    pub failures: Option<Failures>,
+    /// What its containers do unless their pod says otherwise.
+    pub containers: ContainerDefaults,
+}
+
+/// A hollow machine as it is.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Name of its Node.
+    pub node: Arc<str>,
+    /// UID of its Node.
+    pub uid: Arc<str>,
+    /// When its Lease was renewed last; None when that was not yet.
+    pub lease_renewed: Option<Timestamp>,
+}
+
+/// The machines of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Hollow {
+    shared: Arc<Shared>,
+}
+
+/// What the handle, the observers and the dispatcher share.
+struct Shared {
+    client: Client,
+    state: Mutex<State>,
+    /// Something may be due earlier than the dispatcher knows.
+    wake: Notify,
+    metrics: Metrics,
+}
+
+impl Hollow {
+    /// No machines yet, and the kubelets that will serve them. Both caches must be filled by a watch, `pods` with all
+    /// pods that are bound to a Node. Fails where the names of the metrics are taken.
+    pub fn new(
+        client: Client,
+        nodes: Arc<Cache<NodeView>>,
+        pods: Arc<Cache<PodView>>,
+        registry: &Registry,
+    ) -> Result<(Self, Kubelets), prometheus::Error> {
+        let shared = Arc::new(Shared {
+            client,
+            state: Mutex::new(State::new(Arc::clone(&nodes), Arc::clone(&pods))),
+            wake: Notify::new(),
+            metrics: Metrics::new(registry)?,
+        });
+        nodes.observe(Arc::clone(&shared) as Arc<dyn Observer<NodeView>>);
+        pods.observe(Arc::clone(&shared) as Arc<dyn Observer<PodView>>);
+        // What the caches show already nobody will announce.
+        for node in nodes.all() {
+            shared.changed(None, Some(&node));
+        }
+        for pod in pods.all() {
+            shared.changed(None, Some(&pod));
+        }
+        Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
+    }
+
+    /// Makes a machine, at once; without effect when one of this UID exists.
+    pub fn create(&self, spec: MachineSpec) {
+        self.shared.change(|state, now| state.create(spec, now));
+    }
+
+    /// Gives a machine other settings; without effect when it does not exist.
+    pub fn update(&self, uid: &str, settings: Settings) {
+        self.shared.change(|state, now| state.update(uid, settings, now));
+    }
+
+    /// Takes a machine away, at once: its Lease and its status stop. Its pods are left to the API server.
+    pub fn delete(&self, uid: &str) {
+        self.shared.change(|state, _| state.delete(uid));
+    }
+
+    /// A machine.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<Machine> {
+        self.shared.state().machines.get_key_value(uid).map(shown)
+    }
+
+    /// All machines, in no order.
+    #[must_use]
+    pub fn list(&self) -> Vec<Machine> {
+        self.shared.state().machines.iter().map(shown).collect()
+    }
+}
+
+fn shown((uid, machine): (&Arc<str>, &state::Machine)) -> Machine {
+    Machine { node: Arc::clone(&machine.node), uid: Arc::clone(uid), lease_renewed: machine.lease.renewed }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and lets the dispatcher look at it.
+    fn change(&self, change: impl FnOnce(&mut State, Clock)) {
+        let mut state = self.state();
+        change(&mut state, Clock::now());
+        self.metrics.machines.set(i64::try_from(state.machines.len()).unwrap_or(i64::MAX));
+        drop(state);
+        self.wake.notify_one();
+    }
+}
+
+impl Observer<NodeView> for Shared {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        self.change(|state, now| {
+            // A name that came back under another UID is another Node.
+            if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+                state.lost_node(old);
+            }
+            if let Some(new) = new {
+                state.saw_node(new, now);
+            }
+        });
+    }
+
+    fn relisted(&self) {
+        self.change(State::relisted);
+    }
+}
+
+impl Observer<PodView> for Shared {
+    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+        self.change(|state, now| {
+            if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+                state.lost_pod(old);
+            }
+            if let Some(new) = new {
+                state.saw_pod(new, now);
+            }
+        });
+    }
+
+    fn relisted(&self) {
+        self.change(State::relisted);
+    }
+}

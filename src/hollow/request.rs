@@ -1,0 +1,107 @@
+//! What is sent to the API server, and in what rhythm after failures.
+
+use std::time::Duration;
+
+use http::Method;
+use kube::Client;
+
+use crate::wire::{self, AnyObject, Body, WireError};
+
+/// First wait after a failure; it doubles with each further one.
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait after a failure: three tries fit into what is left of a Lease's life.
+const BACKOFF_LONGEST: Duration = Duration::from_secs(8);
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Method.
+    pub method: Method,
+    /// Path on the API server.
+    pub path: String,
+    /// Body.
+    pub body: Body,
+}
+
+/// Sends `requests` one after the other up to the first failure; gives the version that the first one made.
+pub async fn send(client: &Client, requests: Vec<Request>) -> Result<String, WireError> {
+    let mut version = None;
+    for Request { method, path, body } in requests {
+        let answer: AnyObject = wire::send(client, method, &path, body).await?;
+        version.get_or_insert_with(|| answer.into_version());
+    }
+    Ok(version.unwrap_or_default())
+}
+
+/// The wait after the `failures`th failure in a row, between half and the whole of its turn.
+#[must_use]
+pub fn backoff(failures: u8) -> Duration {
+    let doublings = u32::from(failures.saturating_sub(1));
+    let longest = BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(doublings)).min(BACKOFF_LONGEST);
+    spread(longest, 0.5)
+}
+
+/// A random time from `least` times `time` to `time`, so that many do not come at once.
+#[must_use]
+pub fn spread(time: Duration, least: f64) -> Duration {
+    time.mul_f64(rand::random_range(least..=1.0))
+}
+
+/// How many requests may be under way: fewer while the server is overloaded or away, and slowly more again after.
+#[derive(Debug)]
+pub struct Window {
+    size: usize,
+}
+
+impl Window {
+    /// Most requests under way.
+    const MOST: usize = 64;
+    /// Fewest, to find out whether the server is back.
+    const FEWEST: usize = 4;
+
+    /// Whether one more may start beside `running`.
+    #[must_use]
+    pub fn has_room(&self, running: usize) -> bool {
+        running < self.size
+    }
+
+    /// Learns from an answer.
+    pub fn answered(&mut self, answer: Result<&str, &WireError>) {
+        self.size = match answer {
+            Err(error) if error.is_overload() => (self.size / 2).max(Self::FEWEST),
+            _ => (self.size + 1).min(Self::MOST),
+        };
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { size: Self::MOST }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_stay_short_of_a_lease() {
+        let waits: Vec<Duration> = (1..=9).map(backoff).collect();
+        assert!(waits[0] <= BACKOFF_FIRST && waits[0] >= BACKOFF_FIRST / 2);
+        assert!(waits.iter().all(|wait| *wait <= BACKOFF_LONGEST));
+        assert!(waits[8] >= BACKOFF_LONGEST / 2);
+    }
+
+    #[test]
+    fn the_window_shrinks_fast_and_opens_slowly() {
+        let mut window = Window::default();
+        for _ in 0..9 {
+            window.answered(Err(&WireError::Late));
+        }
+        assert!(window.has_room(3) && !window.has_room(4));
+        for _ in 0..99 {
+            window.answered(Ok("1"));
+        }
+        assert!(window.has_room(63) && !window.has_room(64));
+    }
+}

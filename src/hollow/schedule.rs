@@ -1,0 +1,202 @@
+//! What is due when, for all machines and pods at once: no timer each.
+//!
+//! A job is known by its lane and the UID of its object. It waits at most once, the earliest asked-for time wins, and it
+//! is never handed out again before [`Schedule::done`].
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// How late a Lease may be before it goes ahead of everything else: half its life is over then.
+const LEASE_SLACK: Duration = Duration::from_secs(10);
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Renew the Lease of a machine.
+    Lease,
+    /// Look at the status of a machine's Node.
+    Status,
+    /// Look at a pod.
+    Pod,
+}
+
+const LANES: [Lane; 3] = [Lane::Lease, Lane::Status, Lane::Pod];
+
+/// A job that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// What is to be done.
+    pub lane: Lane,
+    /// UID of the object.
+    pub uid: Arc<str>,
+    /// Since when it is due.
+    pub due: Instant,
+}
+
+/// All jobs.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    lanes: [Waiting; 3],
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Jobs by their time, those handed out excepted.
+    by_time: BTreeSet<(Instant, Arc<str>)>,
+    jobs: HashMap<Arc<str>, State>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    at: Option<Instant>,
+    handed_out: bool,
+}
+
+impl Schedule {
+    /// Asks for a job at `at`, or earlier if that was asked for before.
+    pub fn ask(&mut self, lane: Lane, uid: &Arc<str>, at: Instant) {
+        let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
+        let job = jobs.entry(Arc::clone(uid)).or_default();
+        let earlier = job.at.is_none_or(|before| at < before);
+        if !earlier {
+            return;
+        }
+        if !job.handed_out {
+            if let Some(before) = job.at {
+                by_time.remove(&(before, Arc::clone(uid)));
+            }
+            by_time.insert((at, Arc::clone(uid)));
+        }
+        job.at = Some(at);
+    }
+
+    /// Forgets a job that is not handed out, and what was asked for meanwhile of one that is.
+    pub fn cancel(&mut self, lane: Lane, uid: &Arc<str>) {
+        let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
+        let Some(job) = jobs.get_mut(uid) else { return };
+        if job.handed_out {
+            job.at = None;
+            return;
+        }
+        if let Some(at) = job.at {
+            by_time.remove(&(at, Arc::clone(uid)));
+        }
+        jobs.remove(uid);
+    }
+
+    /// Hands out the job that should be done first, if one is due.
+    ///
+    /// The longest due goes first, whatever it is; but a Lease that has lived for half its time goes before all others,
+    /// so that no backlog lets one run out.
+    pub fn next(&mut self, now: Instant) -> Option<Job> {
+        let head = |lane: Lane| {
+            let (at, _) = self.lanes[lane as usize].by_time.first()?;
+            Some((*at, lane)).filter(|(at, _)| *at <= now)
+        };
+        let urgent = head(Lane::Lease).filter(|(due, _)| now.duration_since(*due) >= LEASE_SLACK);
+        let (due, lane) =
+            urgent.or_else(|| LANES.into_iter().filter_map(head).min_by_key(|(due, _)| *due))?;
+        let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
+        let (_, uid) = by_time.pop_first()?;
+        jobs.insert(Arc::clone(&uid), State { at: None, handed_out: true });
+        Some(Job { lane, uid, due })
+    }
+
+    /// A job that was handed out is over; what was asked for meanwhile waits from now on.
+    pub fn done(&mut self, lane: Lane, uid: &Arc<str>) {
+        let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
+        match jobs.remove(uid) {
+            Some(State { at: Some(at), .. }) => {
+                by_time.insert((at, Arc::clone(uid)));
+                jobs.insert(Arc::clone(uid), State { at: Some(at), handed_out: false });
+            }
+            Some(State { at: None, .. }) | None => {}
+        }
+    }
+
+    /// When the next job is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.lanes.iter().filter_map(|lane| lane.by_time.first()).map(|(at, _)| *at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn uid(name: &str) -> Arc<str> {
+        Arc::from(name)
+    }
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_earliest_asked_for_time_wins() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        for at in [5, 2, 9] {
+            schedule.ask(Lane::Pod, &uid("a"), start + secs(at));
+        }
+        assert_eq!(schedule.next_due(), Some(start + secs(2)));
+        assert_eq!(schedule.next(start + secs(1)), None);
+        assert_eq!(schedule.next(start + secs(9)).map(|job| job.due), Some(start + secs(2)));
+        assert_eq!(schedule.next(start + secs(9)), None);
+    }
+
+    #[test]
+    fn a_job_that_is_handed_out_waits_for_its_end() {
+        let (mut schedule, start, a) = (Schedule::default(), Instant::now(), uid("a"));
+        schedule.ask(Lane::Status, &a, start);
+        assert!(schedule.next(start).is_some());
+        schedule.ask(Lane::Status, &a, start);
+        assert_eq!((schedule.next(start), schedule.next_due()), (None, None));
+        schedule.done(Lane::Status, &a);
+        assert!(schedule.next(start).is_some());
+        schedule.cancel(Lane::Status, &a);
+        schedule.done(Lane::Status, &a);
+        assert!(schedule.lanes.iter().all(|lane| lane.jobs.is_empty() && lane.by_time.is_empty()));
+    }
+
+    #[test]
+    fn a_lease_waits_its_turn_until_half_its_life_is_over() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        schedule.ask(Lane::Pod, &uid("old"), start);
+        schedule.ask(Lane::Pod, &uid("older"), start);
+        schedule.ask(Lane::Lease, &uid("lease"), start + secs(1));
+        assert_eq!(schedule.next(start + secs(5)).map(|job| job.lane), Some(Lane::Pod));
+        assert_eq!(schedule.next(start + secs(11)).map(|job| job.lane), Some(Lane::Lease));
+    }
+
+    proptest! {
+        /// Whatever is asked for is handed out once, in time, in order.
+        #[test]
+        fn nothing_is_lost(asked in prop::collection::vec((0_usize..3, 0_u8..20, 0_u64..1_000), 0..100)) {
+            let (mut schedule, start) = (Schedule::default(), Instant::now());
+            let mut wanted = HashMap::new();
+            for (lane, name, at) in asked {
+                schedule.ask(LANES[lane], &uid(&name.to_string()), start + Duration::from_millis(at));
+                let earliest = wanted.entry((lane, name.to_string())).or_insert(at);
+                *earliest = at.min(*earliest);
+            }
+            let mut last = start;
+            while let Some(due) = schedule.next_due() {
+                let job = schedule.next(due).expect("it is due");
+                prop_assert!(job.due >= last);
+                last = job.due;
+                let at = wanted.remove(&(job.lane as usize, job.uid.to_string()));
+                prop_assert_eq!(at.map(Duration::from_millis), Some(job.due - start));
+                schedule.done(job.lane, &job.uid);
+            }
+            prop_assert!(wanted.is_empty());
+        }
+    }
+}

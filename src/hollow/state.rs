@@ -1,0 +1,362 @@
+//! All machines and their pods, and what each is to do next. One lock, no I/O.
+
+use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tracing::warn;
+use uuid::Uuid;
+
+use super::{
+    MachineSpec, Settings,
+    addresses::{Addresses, MACHINES},
+    lease::Lease,
+    request::{Request, spread},
+    schedule::{Job, Lane, Schedule},
+    script,
+    status::Shape,
+};
+use crate::{
+    api::FailureMode,
+    cache::{Cache, NodeView, PodView},
+    core::disruptor::{self, Phase},
+    wire::WireError,
+};
+
+/// The time, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// For what is due.
+    pub at: Instant,
+    /// For what is written.
+    pub wall: Timestamp,
+}
+
+impl Clock {
+    /// Now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { at: Instant::now(), wall: Timestamp::now() }
+    }
+
+    /// A moment of the calendar as one to wait for.
+    #[must_use]
+    pub fn until(&self, wall: Timestamp) -> Instant {
+        self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
+    }
+}
+
+/// A hollow machine. It keeps no copy of its Node: the view is the cache's.
+#[derive(Debug)]
+pub struct Machine {
+    pub node: Arc<str>,
+    pub shape: Arc<Shape>,
+    pub settings: Arc<Settings>,
+    /// Its Node, while the cache shows it.
+    pub view: Option<Arc<NodeView>>,
+    pub ip: Option<Ipv4Addr>,
+    pub boot: Option<Uuid>,
+    pub lease: Lease,
+    pub lease_failures: u8,
+    pub status: Writes,
+    /// When its status is to be written even if nothing changes.
+    pub report_at: Option<Instant>,
+    /// Whether it was silent at the last look.
+    pub silent: bool,
+}
+
+/// A pod that is bound to a machine.
+#[derive(Debug)]
+pub struct Pod {
+    pub view: Arc<PodView>,
+    /// The address it was given here; its status may not show it yet.
+    pub ip: Option<Ipv4Addr>,
+    pub writes: Writes,
+}
+
+/// What is remembered of the writes of one object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Writes {
+    /// The version that the last one made.
+    version: u64,
+    /// Failures in a row.
+    pub failures: u8,
+}
+
+impl Writes {
+    /// Whether `version` is older than what was written last, so that nothing can be concluded from it.
+    #[must_use]
+    pub fn outrun(&self, version: &str) -> bool {
+        version.parse().is_ok_and(|seen: u64| seen < self.version)
+    }
+
+    /// A write made `version`. Versions are numbers that grow (Kubernetes 1.35 on); any other hides nothing.
+    pub fn wrote(&mut self, version: &str) {
+        *self = Self { version: version.parse().unwrap_or_default(), failures: 0 };
+    }
+}
+
+/// Everything.
+pub struct State {
+    pub schedule: Schedule,
+    pub machines: HashMap<Arc<str>, Machine>,
+    pub pods: HashMap<Arc<str>, Pod>,
+    pub addresses: Addresses,
+    by_node: HashMap<Arc<str>, Arc<str>>,
+    shapes: Vec<Arc<Shape>>,
+    settings: Vec<Arc<Settings>>,
+    pub node_cache: Arc<Cache<NodeView>>,
+    pub pod_cache: Arc<Cache<PodView>>,
+}
+
+impl State {
+    /// Without machines.
+    #[must_use]
+    pub fn new(node_cache: Arc<Cache<NodeView>>, pod_cache: Arc<Cache<PodView>>) -> Self {
+        Self {
+            schedule: Schedule::default(),
+            machines: HashMap::new(),
+            pods: HashMap::new(),
+            addresses: Addresses::default(),
+            by_node: HashMap::new(),
+            shapes: Vec::new(),
+            settings: Vec::new(),
+            node_cache,
+            pod_cache,
+        }
+    }
+
+    /// A new machine; without effect when it exists.
+    pub fn create(&mut self, spec: MachineSpec, now: Clock) {
+        let MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, settings } =
+            spec;
+        if self.machines.contains_key(&uid) {
+            return;
+        }
+        let shape = Shape { capacity, allocatable, kubelet_version, container_runtime };
+        let machine = Machine {
+            shape: shared(&mut self.shapes, shape),
+            settings: shared(&mut self.settings, settings),
+            view: None,
+            ip: None,
+            boot: None,
+            lease: Lease::default(),
+            lease_failures: 0,
+            status: Writes::default(),
+            report_at: None,
+            silent: false,
+            node: Arc::clone(&node),
+        };
+        self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
+        self.machines.insert(Arc::clone(&uid), machine);
+        if let Some(view) = self.node_cache.get(&node) {
+            self.saw_node(&view, now);
+        }
+        for pod in self.pod_cache.group(&node) {
+            self.saw_pod(&pod, now);
+        }
+    }
+
+    /// Other settings for a machine.
+    pub fn update(&mut self, uid: &str, settings: Settings, now: Clock) {
+        let Some((uid, machine)) = self.machines.get_key_value(uid) else { return };
+        if *machine.settings == settings {
+            return;
+        }
+        let (uid, node) = (Arc::clone(uid), Arc::clone(&machine.node));
+        let settings = shared(&mut self.settings, settings);
+        if let Some(machine) = self.machines.get_mut(&uid) {
+            machine.settings = settings;
+        }
+        self.schedule.ask(Lane::Lease, &uid, now.at);
+        self.schedule.ask(Lane::Status, &uid, now.at);
+        self.ask_pods(&node, now);
+    }
+
+    /// Takes a machine away. Its pods are left to the API server.
+    pub fn delete(&mut self, uid: &str) {
+        let Some((uid, machine)) = self.machines.remove_entry(uid) else { return };
+        self.rest(&uid);
+        self.by_node.remove(&machine.node);
+        for pod in self.pod_cache.group(&machine.node) {
+            self.forget_pod(&pod.uid);
+        }
+        // While a Node shows an address, that stays claimed.
+        let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
+        if let Some(ip) = machine.ip.filter(|ip| shown != Some(*ip)) {
+            self.addresses.release(ip);
+        }
+    }
+
+    /// The machine of a Node.
+    #[must_use]
+    pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
+        self.by_node.get(node)
+    }
+
+    /// A Node came or changed.
+    pub fn saw_node(&mut self, view: &Arc<NodeView>, now: Clock) {
+        let ip = address(view.internal_ip.as_deref()).filter(|ip| MACHINES.contains(*ip));
+        if let Some(ip) = ip {
+            self.addresses.claim(ip);
+        }
+        let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
+        let Some(machine) = self.machines.get_mut(&uid) else { return };
+        if machine.view.is_none() {
+            machine.ip = machine.ip.or(ip);
+            machine.boot = machine.boot.or_else(|| boot(view));
+            if view.kubelet_version.is_some() {
+                // A process before carried this machine: its status is good until the next turn, its Lease exists.
+                machine.lease = Lease::of_a_known_node();
+                machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
+            }
+            self.schedule.ask(Lane::Lease, &uid, now.at);
+        }
+        machine.view = Some(Arc::clone(view));
+        self.schedule.ask(Lane::Status, &uid, now.at);
+    }
+
+    /// A Node is gone.
+    pub fn lost_node(&mut self, view: &Arc<NodeView>) {
+        if let Some(ip) = address(view.internal_ip.as_deref()) {
+            self.addresses.release(ip);
+        }
+        let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
+        self.rest(&uid);
+        if let Some(machine) = self.machines.get_mut(&uid) {
+            machine.view = None;
+            machine.lease = Lease::default();
+            if let Some(ip) = machine.ip.take() {
+                self.addresses.release(ip);
+            }
+        }
+    }
+
+    /// A pod came or changed.
+    pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
+        if !view.host_network
+            && let Some(ip) = address(view.status.pod_ip.as_deref())
+        {
+            self.addresses.claim(ip);
+        }
+        if !self.by_node.contains_key(&view.node) {
+            return;
+        }
+        let before = self.pods.get(&view.uid);
+        if before.is_none_or(|before| before.view.scripts != view.scripts) {
+            for mistake in script::mistakes(&view.scripts) {
+                warn!(namespace = %view.namespace, pod = %view.name, "{mistake}; the default is used");
+            }
+        }
+        let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod {
+            view: Arc::clone(view),
+            ip: None,
+            writes: Writes::default(),
+        });
+        pod.view = Arc::clone(view);
+        self.schedule.ask(Lane::Pod, &view.uid, now.at);
+    }
+
+    /// A pod is gone.
+    pub fn lost_pod(&mut self, view: &PodView) {
+        if !view.host_network
+            && let Some(ip) = address(view.status.pod_ip.as_deref())
+        {
+            self.addresses.release(ip);
+        }
+        self.forget_pod(&view.uid);
+    }
+
+    fn forget_pod(&mut self, uid: &Arc<str>) {
+        self.schedule.cancel(Lane::Pod, uid);
+        let Some(pod) = self.pods.remove(uid) else { return };
+        if let Some(ip) = pod.ip.filter(|_| pod.view.status.pod_ip.is_none()) {
+            self.addresses.release(ip);
+        }
+    }
+
+    /// A cache is complete again: what waited for that can go on.
+    pub fn relisted(&mut self, now: Clock) {
+        for uid in self.machines.keys() {
+            self.schedule.ask(Lane::Status, uid, now.at);
+        }
+        for uid in self.pods.keys() {
+            self.schedule.ask(Lane::Pod, uid, now.at);
+        }
+    }
+
+    /// Looks at all pods of a Node.
+    pub fn ask_pods(&mut self, node: &str, now: Clock) {
+        for pod in self.pod_cache.group(node) {
+            if self.pods.contains_key(&pod.uid) {
+                self.schedule.ask(Lane::Pod, &pod.uid, now.at);
+            }
+        }
+    }
+
+    /// The next job that needs requests; looks that need none are done on the way.
+    pub fn next(&mut self, now: Clock) -> Option<(Job, Vec<Request>)> {
+        while let Some(job) = self.schedule.next(now.at) {
+            let requests = self.prepare(&job, now);
+            if !requests.is_empty() {
+                return Some((job, requests));
+            }
+            self.schedule.done(job.lane, &job.uid);
+        }
+        None
+    }
+
+    /// A job's requests were answered at `now`, having been sent at `sent`.
+    pub fn finish(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+        self.conclude(job, answer, sent, now);
+        self.schedule.done(job.lane, &job.uid);
+    }
+
+    fn rest(&mut self, uid: &Arc<str>) {
+        self.schedule.cancel(Lane::Lease, uid);
+        self.schedule.cancel(Lane::Status, uid);
+    }
+}
+
+impl Machine {
+    /// How it is to behave now. A machine that has not booted yet is healthy.
+    #[must_use]
+    pub fn phase(&self, now: Clock) -> Phase {
+        let since = self.boot.and_then(booted).map(|boot| now.wall.duration_since(boot));
+        let since = since.and_then(|since| Duration::try_from(since).ok()).unwrap_or_default();
+        disruptor::phase(self.settings.failures.as_ref(), since)
+    }
+
+    /// Whether a machine in `phase` writes nothing.
+    #[must_use]
+    pub fn is_silent(&self, phase: Phase) -> bool {
+        let mode = self.settings.failures.as_ref().and_then(|failures| failures.mode).unwrap_or_default();
+        !phase.healthy && mode == FailureMode::Silent
+    }
+}
+
+/// When a machine booted, from its boot ID.
+fn booted(boot: Uuid) -> Option<Timestamp> {
+    let (seconds, nanos) = boot.get_timestamp()?.to_unix();
+    Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?).ok()
+}
+
+/// The boot that a Node shows, where it is one of ours.
+fn boot(view: &NodeView) -> Option<Uuid> {
+    view.boot_id.as_deref()?.parse().ok().filter(|boot| booted(*boot).is_some())
+}
+
+fn address(text: Option<&str>) -> Option<Ipv4Addr> {
+    text?.parse().ok()
+}
+
+/// `value`, shared with all who have the same. Few differ: one for each revision and for each class.
+fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(known) = pool.iter().find(|known| ***known == value) {
+        return Arc::clone(known);
+    }
+    pool.retain(|known| Arc::strong_count(known) > 1);
+    let new = Arc::new(value);
+    pool.push(Arc::clone(&new));
+    new
+}

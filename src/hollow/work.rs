@@ -1,0 +1,249 @@
+//! The jobs: what each sends, and what follows from the answer.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+use jiff::Timestamp;
+use serde_json::json;
+use tracing::warn;
+use uuid::Uuid;
+
+use super::{
+    REPORT,
+    addresses::Block,
+    pod, pod_patch,
+    request::{Request, backoff, spread},
+    schedule::{Job, Lane},
+    script::Script,
+    state::{Clock, State},
+    status::Report,
+};
+use crate::{
+    cache::PodView,
+    wire::{Body, WireError},
+};
+
+/// Time between two renewals of a Lease: a quarter of its life, as a kubelet has it.
+const RENEW: Duration = Duration::from_secs(10);
+/// Longest wait of a machine that found no free address.
+const NO_ADDRESS: Duration = Duration::from_secs(60);
+
+impl State {
+    /// What a job has to send; nothing when nothing needs saying.
+    pub(super) fn prepare(&mut self, job: &Job, now: Clock) -> Vec<Request> {
+        match job.lane {
+            Lane::Lease => self.prepare_lease(&job.uid, now).into_iter().collect(),
+            Lane::Status => self.prepare_status(&job.uid, now).into_iter().collect(),
+            Lane::Pod => self.prepare_pod(&job.uid, now),
+        }
+    }
+
+    /// What follows from the answer.
+    pub(super) fn conclude(
+        &mut self,
+        job: &Job,
+        answer: Result<&str, &WireError>,
+        sent: Timestamp,
+        now: Clock,
+    ) {
+        match job.lane {
+            Lane::Lease => self.conclude_lease(job, answer, sent, now),
+            Lane::Status => self.conclude_status(&job.uid, answer, now),
+            Lane::Pod => self.conclude_pod(&job.uid, answer, now),
+        }
+    }
+
+    fn prepare_lease(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
+        let machine = self.machines.get(uid)?;
+        // Without its Node there is nothing to hold a Lease for.
+        machine.view.as_ref()?;
+        let phase = machine.phase(now);
+        if machine.is_silent(phase) {
+            if let Some(left) = phase.changes_in {
+                self.schedule.ask(Lane::Lease, uid, now.at + left);
+            }
+            return None;
+        }
+        Some(machine.lease.request(&machine.node, uid, now.wall))
+    }
+
+    fn conclude_lease(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+        let Some(machine) = self.machines.get_mut(&job.uid) else { return };
+        let is_first = machine.lease.renewed.is_none();
+        let at_once = machine.lease.answered(answer, sent);
+        let at = match answer {
+            Ok(_) => {
+                machine.lease_failures = 0;
+                // Machines created together do not stay together.
+                let due = if is_first { now.at + spread(RENEW, 0.1) } else { job.due + spread(RENEW, 0.96) };
+                due.max(now.at)
+            }
+            Err(_) if at_once => now.at,
+            Err(error) => {
+                machine.lease_failures = machine.lease_failures.saturating_add(1);
+                complain(&machine.node, "Lease", machine.lease_failures, error);
+                now.at + backoff(machine.lease_failures)
+            }
+        };
+        if machine.view.is_some() {
+            self.schedule.ask(Lane::Lease, &job.uid, at);
+        }
+    }
+
+    fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
+        let view = Arc::clone(self.machines.get(uid)?.view.as_ref()?);
+        let Some(ip) = self.address_of(uid) else {
+            self.schedule.ask(Lane::Status, uid, now.at + NO_ADDRESS);
+            return None;
+        };
+        let machine = self.machines.get_mut(uid)?;
+        let boot = *machine.boot.get_or_insert_with(Uuid::now_v7);
+        let phase = machine.phase(now);
+        let silent = machine.is_silent(phase);
+        let was_silent = std::mem::replace(&mut machine.silent, silent);
+        if let Some(left) = phase.changes_in {
+            self.schedule.ask(Lane::Status, uid, now.at + left);
+        }
+        if silent {
+            return None;
+        }
+        let node = Arc::clone(&machine.node);
+        let report = Report {
+            node: Arc::clone(&node),
+            uid: Arc::clone(uid),
+            shape: Arc::clone(&machine.shape),
+            ip,
+            boot,
+            healthy: phase.healthy,
+        };
+        // What the cache shows is older than what was written: its change will ask again.
+        let outrun = machine.status.outrun(&view.resource_version);
+        let is_due = machine.report_at.is_none_or(|at| at <= now.at);
+        let says_nothing_new = outrun || report.is_shown_by(&view);
+        if let Some(at) = machine.report_at.filter(|_| !is_due && says_nothing_new) {
+            self.schedule.ask(Lane::Status, uid, at);
+        }
+        if was_silent {
+            self.schedule.ask(Lane::Lease, uid, now.at);
+            self.ask_pods(&node, now);
+        }
+        (is_due || !says_nothing_new).then(|| Request {
+            method: Method::PATCH,
+            path: format!("/api/v1/nodes/{node}/status"),
+            body: Body::StrategicPatch(report.patch(&view, now.wall)),
+        })
+    }
+
+    fn conclude_status(&mut self, uid: &Arc<str>, answer: Result<&str, &WireError>, now: Clock) {
+        let Some(machine) = self.machines.get_mut(uid) else { return };
+        if machine.view.is_none() {
+            return;
+        }
+        let at = match answer {
+            Ok(version) => {
+                machine.status.wrote(version);
+                let at = now.at + spread(REPORT.mul_f64(1.5), 1.0 / 3.0);
+                machine.report_at = Some(at);
+                at
+            }
+            Err(error) => {
+                machine.status.failures = machine.status.failures.saturating_add(1);
+                complain(&machine.node, "status", machine.status.failures, error);
+                now.at + backoff(machine.status.failures)
+            }
+        };
+        self.schedule.ask(Lane::Status, uid, at);
+    }
+
+    /// The address of a machine; a new one only when all that are in use are known.
+    fn address_of(&mut self, uid: &Arc<str>) -> Option<std::net::Ipv4Addr> {
+        let machine = self.machines.get_mut(uid)?;
+        if machine.ip.is_none() && self.node_cache.in_sync() {
+            machine.ip = self.addresses.for_machine();
+        }
+        machine.ip
+    }
+
+    fn prepare_pod(&mut self, uid: &Arc<str>, now: Clock) -> Vec<Request> {
+        self.pod_requests(uid, now).unwrap_or_default()
+    }
+
+    fn pod_requests(&mut self, uid: &Arc<str>, now: Clock) -> Option<Vec<Request>> {
+        let view = Arc::clone(&self.pods.get(uid)?.view);
+        let owner = Arc::clone(self.machine_of(&view.node)?);
+        let host_ip = self.address_of(&owner)?;
+        let machine = self.machines.get(&owner)?;
+        // Nothing runs on a machine without a Node; a silent one says nothing, and asks for its pods when it wakes.
+        let cidr = machine.view.as_ref()?.pod_cidr.as_deref().and_then(Block::of_cidr);
+        if machine.is_silent(machine.phase(now)) {
+            return None;
+        }
+        let pod = self.pods.get_mut(uid)?;
+        if pod.writes.outrun(&view.resource_version) {
+            return None;
+        }
+        let ip = if view.host_network {
+            host_ip
+        } else if let Some(ip) = view.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).or(pod.ip) {
+            ip
+        } else if view.deleted_at.is_some() || view.is_finished() {
+            // It never ran, and shall not: it needs none.
+            std::net::Ipv4Addr::UNSPECIFIED
+        } else {
+            let ip =
+                Some(()).filter(|()| self.pod_cache.in_sync()).and_then(|()| self.addresses.for_pod(cidr))?;
+            pod.ip = Some(ip);
+            ip
+        };
+        let script = Script::of(&view, &machine.settings.containers);
+        let step = pod::step(&view, &script, host_ip, ip, now.wall);
+        if let Some(again) = step.again {
+            self.schedule.ask(Lane::Pod, uid, now.until(again));
+        }
+        let path = format!("/api/v1/namespaces/{}/pods/{}", view.namespace, view.name);
+        let write = step.status.map(|status| Request {
+            method: Method::PATCH,
+            path: format!("{path}/status"),
+            body: Body::StrategicPatch(pod_patch::patch(&view, &status)),
+        });
+        let delete = step.delete.then(|| Request {
+            method: Method::DELETE,
+            path: path.clone(),
+            body: Body::Options(deletion(&view)),
+        });
+        Some(write.into_iter().chain(delete).collect())
+    }
+
+    fn conclude_pod(&mut self, uid: &Arc<str>, answer: Result<&str, &WireError>, now: Clock) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        match answer {
+            Ok(version) => pod.writes.wrote(version),
+            Err(error) => {
+                pod.writes.failures = pod.writes.failures.saturating_add(1);
+                // A pod that is gone leaves the cache, and this with it.
+                if error.code() != Some(404) {
+                    complain(&pod.view.name, "pod status", pod.writes.failures, error);
+                }
+                self.schedule.ask(Lane::Pod, uid, now.at + backoff(pod.writes.failures));
+            }
+        }
+    }
+}
+
+/// Says once in a row of failures why something cannot be written. A server that is away is everybody's news.
+fn complain(name: &str, what: &str, failures: u8, error: &WireError) {
+    if failures == 1 && !error.is_overload() {
+        warn!(name, error = error as &dyn std::error::Error, "cannot write the {what}, trying again");
+    }
+}
+
+/// The last word about a pod: at once, and only if it still is this one.
+fn deletion(pod: &PodView) -> Vec<u8> {
+    json!({
+        "apiVersion": "v1", "kind": "DeleteOptions",
+        "gracePeriodSeconds": 0,
+        "preconditions": { "uid": *pod.uid },
+    })
+    .to_string()
+    .into_bytes()
+}
