@@ -6,7 +6,10 @@
 pub mod api;
 pub mod cache;
 pub mod cli;
+pub mod controllers;
 pub mod core;
 pub mod hollow;
+pub mod operator;
+pub mod providers;
 pub mod runtime;
 pub mod wire;

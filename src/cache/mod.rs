@@ -35,7 +35,9 @@ pub trait View: Send + Sync + 'static {
 pub trait Observer<V>: Send + Sync {
     /// An object came (`old` is None), changed, or went (`new` is None). The cache shows the new state already.
     fn changed(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
-    /// The cache has just been filled with a new list, which the server read at its latest state.
+    /// A new list is about to be asked for.
+    fn relisting(&self) {}
+    /// The cache has just been filled with that list, which the server read at its latest state.
     fn relisted(&self) {}
 }
 
@@ -117,6 +119,13 @@ impl<V: View> Cache<V> {
     fn remove(&self, key: &str) {
         if let Some(old) = self.write(|objects| objects.remove(key)) {
             self.tell(Some(&old), None);
+        }
+    }
+
+    /// A whole new list is about to be asked for.
+    fn relisting(&self) {
+        for observer in self.observers() {
+            observer.relisting();
         }
     }
 

@@ -63,6 +63,8 @@ pub struct ConditionView {
     pub reason: String,
     /// When `status` changed last.
     pub since: Option<Timestamp>,
+    /// Its message, of conditions of our own alone: a kubelet's are long and nobody reads them here.
+    pub message: Option<String>,
 }
 
 impl NodeView {
@@ -101,6 +103,22 @@ impl NodeView {
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|own| own == finalizer)
     }
+
+    /// The NodeSet that owns it.
+    #[must_use]
+    pub fn owner(&self) -> Option<&OwnerReference> {
+        let ours = |owner: &&OwnerReference| {
+            owner.kind == "NodeSet"
+                && owner.api_version.split_once('/').is_some_and(|(group, _)| group == names::GROUP)
+        };
+        self.owners.iter().find(|owner| owner.controller == Some(true)).filter(ours)
+    }
+
+    /// Whether anybody controls it.
+    #[must_use]
+    pub fn is_controlled(&self) -> bool {
+        self.owners.iter().any(|owner| owner.controller == Some(true))
+    }
 }
 
 impl View for NodeView {
@@ -108,8 +126,9 @@ impl View for NodeView {
         self.name.to_string()
     }
 
+    /// The set that owns it, else the one its label names: a Node to adopt is found with those that are owned.
     fn group(&self) -> Option<&str> {
-        self.set()
+        self.owner().map(|owner| owner.name.as_str()).or_else(|| self.set())
     }
 }
 
@@ -149,6 +168,8 @@ struct WireCondition {
     status: String,
     #[serde(default)]
     reason: String,
+    #[serde(default)]
+    message: String,
     last_transition_time: Option<Timestamp>,
 }
 
@@ -189,6 +210,7 @@ impl From<WireNode> for NodeView {
                 .conditions
                 .into_iter()
                 .map(|condition| ConditionView {
+                    message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
                     r#type: condition.r#type,
                     status: condition.status,
                     reason: condition.reason,

@@ -53,7 +53,10 @@ where
     let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => listed.clear(),
+            Ok(Event::Init) => {
+                listed.clear();
+                cache.relisting();
+            }
             Ok(Event::InitApply(object)) => {
                 let view = V::from(object);
                 listed.insert(view.key());

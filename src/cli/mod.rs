@@ -1,9 +1,11 @@
 //! The command line: one file per command.
 
 mod crds;
+mod operator;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// Kubernetes that manages its own nodes.
@@ -18,6 +20,8 @@ pub struct Cli {
 enum Command {
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
+    /// Run the controllers, the providers and the hollow kubelets
+    Operator(operator::Operator),
 }
 
 impl Cli {
@@ -25,6 +29,16 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Crds(command) => command.run(),
+            Command::Operator(command) => command.run(),
         }
     }
+}
+
+/// Runs the asynchronous part of a command.
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(future)
 }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 enum Creation {
     /// Sent; whether it took effect is not known.
     Sent,
-    /// The API server said that it exists.
-    Confirmed,
+    /// The API server said that it exists, in this epoch of the watch.
+    Confirmed { epoch: u32 },
 }
 
 /// The outstanding creations and deletions of one set, by Node name. Names are never reused, so a name is enough.
@@ -19,6 +19,8 @@ enum Creation {
 pub struct Expectations {
     creations: BTreeMap<String, Creation>,
     deletions: BTreeSet<String>,
+    /// Counts the lists that the watch began with.
+    epoch: u32,
 }
 
 impl Expectations {
@@ -30,7 +32,7 @@ impl Expectations {
     /// The API server confirmed the creation.
     pub fn created(&mut self, name: &str) {
         if let Some(creation) = self.creations.get_mut(name) {
-            *creation = Creation::Confirmed;
+            *creation = Creation::Confirmed { epoch: self.epoch };
         }
     }
 
@@ -58,10 +60,17 @@ impl Expectations {
         self.deletions.remove(name);
     }
 
-    /// The watch began anew with a consistent list, asked for after every confirmation so far: what is confirmed
-    /// and not in the list came and went meanwhile. A deletion of a Node that is not in the list is over, too.
+    /// The watch is about to ask for a new list.
+    pub fn relisting(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// The list that was announced is there, read at the server's latest state: what was confirmed before it was asked
+    /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too.
     pub fn relisted(&mut self, listed: impl Fn(&str) -> bool) {
-        self.creations.retain(|name, creation| *creation == Creation::Sent && !listed(name));
+        let before =
+            |creation: &Creation| matches!(creation, Creation::Confirmed { epoch } if *epoch != self.epoch);
+        self.creations.retain(|name, creation| !before(creation) && !listed(name));
         self.deletions.retain(|name| listed(name));
     }
 
@@ -109,9 +118,12 @@ mod tests {
         }
         expectations.created("came-and-went");
         expectations.created("in-the-list");
+        expectations.relisting();
+        expectations.creating("after-the-list-was-asked-for");
+        expectations.created("after-the-list-was-asked-for");
         expectations.relisted(|name| name == "in-the-list");
         assert_eq!(expectations.unconfirmed().collect::<Vec<_>>(), ["unknown"]);
-        assert_eq!(expectations.pending_creations(), 1);
+        assert_eq!(expectations.pending_creations(), 2);
     }
 
     #[test]

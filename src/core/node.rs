@@ -199,29 +199,28 @@ fn leave(node: &Node, machine: Machine, pods: Pods, timeout_left: Duration) -> P
             plan.waits_for = Some(Wait::MachineDeletion);
             plan.look_again = Some(POLL);
         }
-        Machine::Exists => {
-            if !node.cordoned {
-                plan.steps.push(Step::Cordon);
-            }
-            match pods {
-                // The look must come after the cordon, or a pod could slip in between.
-                Pods::Unknown => plan.look_again = Some(Duration::ZERO),
-                Pods::Remaining(0) if node.cordoned && timeout_left.is_zero() => {
-                    plan.steps.push(Step::DeleteMachine);
-                    plan.waits_for = Some(Wait::MachineDeletion);
-                    plan.look_again = Some(POLL);
-                }
-                Pods::Remaining(0) => {
-                    plan.waits_for = Some(Wait::DeletionTimeout { left: timeout_left });
-                    plan.look_again = Some(timeout_left);
-                }
-                Pods::Remaining(pods) => {
-                    plan.steps.push(Step::Evict);
-                    plan.waits_for = Some(Wait::Drain { pods });
-                    plan.look_again = Some(POLL);
-                }
-            }
+        // Pods count once the watch shows the cordon: one could slip in before.
+        Machine::Exists if !node.cordoned => {
+            plan.steps.push(Step::Cordon);
+            plan.look_again = Some(POLL);
         }
+        Machine::Exists => match pods {
+            Pods::Unknown => plan.look_again = Some(Duration::ZERO),
+            Pods::Remaining(0) if timeout_left.is_zero() => {
+                plan.steps.push(Step::DeleteMachine);
+                plan.waits_for = Some(Wait::MachineDeletion);
+                plan.look_again = Some(POLL);
+            }
+            Pods::Remaining(0) => {
+                plan.waits_for = Some(Wait::DeletionTimeout { left: timeout_left });
+                plan.look_again = Some(timeout_left);
+            }
+            Pods::Remaining(pods) => {
+                plan.steps.push(Step::Evict);
+                plan.waits_for = Some(Wait::Drain { pods });
+                plan.look_again = Some(POLL);
+            }
+        },
     }
     plan
 }

@@ -44,6 +44,26 @@ pub struct Machine {
     pub hollow: Option<HollowMachine>,
 }
 
+/// Why there can be no such machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// An amount is no quantity.
+    #[error(transparent)]
+    Amount(#[from] ParseQuantityError),
+    /// The system keeps more than there is.
+    #[error(
+        "reserved.{resource} ({reserved}) is larger than capacity.{resource} ({capacity}): raise the capacity, or override reserved too"
+    )]
+    ReservedExceedsCapacity {
+        /// Which resource.
+        resource: String,
+        /// What is reserved.
+        reserved: String,
+        /// What there is.
+        capacity: String,
+    },
+}
+
 /// Why a machine has no revision.
 #[derive(Debug, thiserror::Error)]
 pub enum RevisionError {
@@ -89,6 +109,22 @@ impl Machine {
             kubemark: kubemark.clone(),
             hollow: hollow.clone(),
         }
+    }
+
+    /// Whether such a machine can be: a set may override amounts that fit its class's alone.
+    pub fn check(&self) -> Result<(), MachineError> {
+        for (resource, reserved) in &self.reserved {
+            let capacity = self.capacity.get(resource);
+            let has = capacity.map(quantity::nanos).transpose()?.unwrap_or(0);
+            if quantity::nanos(reserved)? > has {
+                return Err(MachineError::ReservedExceedsCapacity {
+                    resource: resource.clone(),
+                    reserved: reserved.0.clone(),
+                    capacity: capacity.map_or("0", |capacity| &capacity.0).to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The revision's name, for example `v1-9f86d08188`. It fits into a label value.
@@ -179,6 +215,16 @@ mod tests {
         assert_eq!(machine.capacity["cpu"].0, "8");
         assert_eq!(machine.capacity["memory"].0, "16Gi");
         assert_eq!(machine.machine_type.as_deref(), Some("m.large"));
+    }
+
+    #[test]
+    fn overrides_that_do_not_fit_are_named() {
+        let smaller: ClassOverrides =
+            serde_json::from_value(json!({"capacity": {"cpu": "50m"}})).expect("overrides");
+        let machine = Machine::resolve(&class(&json!({})), Some(&smaller));
+        let error = machine.check().expect_err("100m of 50m cannot be reserved").to_string();
+        assert!(error.contains("reserved.cpu (100m)") && error.contains("capacity.cpu (50m)"), "{error}");
+        assert!(Machine::resolve(&class(&json!({})), None).check().is_ok());
     }
 
     #[test]

@@ -27,6 +27,15 @@ pub struct Member {
     pub created: i64,
 }
 
+impl Member {
+    /// A Node that was asked for and that the watch has not shown yet. Nothing is known of it, so it is the first to be
+    /// given up; its name is no Node's, so nobody can delete it yet.
+    #[must_use]
+    pub fn expected(name: String) -> Self {
+        Self { name, leaving: false, marked: false, ready: false, pods: 0, created: i64::MAX }
+    }
+}
+
 /// What brings the set to its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scaling {

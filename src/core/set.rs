@@ -194,7 +194,7 @@ fn health(problem: Option<&Problem>, members: &[Member]) -> Says {
     }
 }
 
-/// As a StatefulSet has it: the revision before an update until every Node has the new one.
+/// As a `StatefulSet` has it: the revision before an update until every Node has the new one.
 fn current_revision(wanted: &Wanted, staying: &[&Member], old: &NodeSetStatus) -> Option<String> {
     let update = wanted.update_revision.as_ref();
     if staying.iter().all(|member| Some(&member.revision) == update) {

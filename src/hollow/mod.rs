@@ -28,7 +28,10 @@ use std::{
 use jiff::Timestamp;
 use kube::Client;
 use prometheus::Registry;
-use tokio::sync::Notify;
+use tokio::sync::{
+    Notify,
+    mpsc::{UnboundedReceiver, unbounded_channel},
+};
 
 pub use dispatch::Kubelets;
 use metrics::Metrics;
@@ -142,6 +145,14 @@ impl Hollow {
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Machine> {
         self.shared.state().machines.get_key_value(uid).map(shown)
+    }
+
+    /// Machines that have just renewed their first Lease, and those that were taken away.
+    #[must_use]
+    pub fn watch(&self) -> UnboundedReceiver<Machine> {
+        let (sender, receiver) = unbounded_channel();
+        self.shared.state().watchers.push(sender);
+        receiver
     }
 
     /// All machines, in no order.

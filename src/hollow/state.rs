@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 use tracing::warn;
 use uuid::Uuid;
 
@@ -105,6 +105,7 @@ pub struct State {
     by_node: HashMap<Arc<str>, Arc<str>>,
     shapes: Vec<Arc<Shape>>,
     settings: Vec<Arc<Settings>>,
+    pub watchers: Vec<UnboundedSender<super::Machine>>,
     pub node_cache: Arc<Cache<NodeView>>,
     pub pod_cache: Arc<Cache<PodView>>,
 }
@@ -121,6 +122,7 @@ impl State {
             by_node: HashMap::new(),
             shapes: Vec::new(),
             settings: Vec::new(),
+            watchers: Vec::new(),
             node_cache,
             pod_cache,
         }
@@ -176,6 +178,7 @@ impl State {
     /// Takes a machine away. Its pods are left to the API server.
     pub fn delete(&mut self, uid: &str) {
         let Some((uid, machine)) = self.machines.remove_entry(uid) else { return };
+        self.tell(&uid, &machine);
         self.rest(&uid);
         self.by_node.remove(&machine.node);
         for pod in self.pod_cache.group(&machine.node) {
@@ -186,6 +189,11 @@ impl State {
         if let Some(ip) = machine.ip.filter(|ip| shown != Some(*ip)) {
             self.addresses.release(ip);
         }
+    }
+
+    /// Tells those who watch that a machine is not as it was.
+    pub fn tell(&mut self, uid: &Arc<str>, machine: &Machine) {
+        self.watchers.retain(|watcher| watcher.send(super::shown((uid, machine))).is_ok());
     }
 
     /// The machine of a Node.

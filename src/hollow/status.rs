@@ -200,6 +200,7 @@ mod tests {
                     r#type: wanted.r#type.to_owned(),
                     status: wanted.status.to_owned(),
                     reason: wanted.reason.to_owned(),
+                    message: None,
                     since: Some(Timestamp::UNIX_EPOCH),
                 })
                 .collect(),

@@ -88,6 +88,10 @@ impl State {
         if machine.view.is_some() {
             self.schedule.ask(Lane::Lease, &job.uid, at);
         }
+        if is_first && answer.is_ok() {
+            let news = super::shown((&job.uid, machine));
+            self.watchers.retain(|watcher| watcher.send(news.clone()).is_ok());
+        }
     }
 
     fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {

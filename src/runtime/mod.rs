@@ -1,3 +1,6 @@
-//! What every long-running process of kube-node needs, whatever it reconciles.
+//! What every process of ours needs around its work.
 
+pub mod admin;
+pub mod preflight;
 pub mod queue;
+pub mod telemetry;

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    future::Future,
+    future::{Future, poll_fn},
     hash::Hash,
     pin::pin,
     time::Duration,
@@ -18,7 +18,7 @@ use tokio::{sync::mpsc, time::Instant};
 /// First wait after a failure; it doubles with each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Longest wait after a failure.
-const BACKOFF_LONGEST: Duration = Duration::from_secs(60);
+const BACKOFF_LONGEST: Duration = Duration::from_mins(1);
 
 /// How a look at a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,9 @@ where
                     None => {}
                 }
             },
-            Some(key) = async { waiting.as_mut().hold_unless(|key| room && !active.contains(key)).next().await } => {
+            Some(key) = poll_fn(|cx| {
+                waiting.as_mut().hold_unless(|key| room && !active.contains(key)).poll_next_unpin(cx)
+            }) => {
                 active.insert(key.clone());
                 if !pace.least_distance.is_zero() {
                     last_start.insert(key.clone(), Instant::now());

@@ -1,0 +1,177 @@
+//! From nothing to N Ready nodes, and then idle: a bare client as the limit, KWOK, and kube-node, on fresh control
+//! planes, in turn.
+//!
+//! `cargo bench -- --nodes 1000,5000 --repeat 3`. Figures go to standard output as a table, to
+//! `target/bench/nodes.json` and, as curves, to `docs/benchmarks/`.
+
+mod bare;
+mod counter;
+mod kwok;
+mod ours;
+mod plane;
+mod process;
+mod report;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use serde::Serialize;
+
+use crate::{counter::Counter, plane::Plane, process::Process};
+
+/// Arguments after `cargo bench --`.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Numbers of nodes
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 5_000])]
+    nodes: Vec<usize>,
+    /// How often each is measured
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// What is measured, in this order, each round
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::Kwok, System::Ours])]
+    systems: Vec<System>,
+    /// How long it idles after the last node is Ready, in seconds
+    #[arg(long, default_value_t = 60)]
+    idle: u64,
+    /// Give up on nodes that are not Ready after this many seconds
+    #[arg(long, default_value_t = 600)]
+    limit: u64,
+    /// Where the curves go
+    #[arg(long, default_value = "docs/benchmarks")]
+    plots: PathBuf,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Who makes the nodes Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum System {
+    /// A client that does the smallest sequence of writes: the limit.
+    Bare,
+    /// KWOK, with the nodes created by the bare client.
+    Kwok,
+    /// kube-node, from `replicas: N`.
+    Ours,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+struct Measured {
+    system: System,
+    nodes: usize,
+    round: usize,
+    /// Seconds from the first write until the last node was Ready and open to pods.
+    seconds: f64,
+    /// Nodes that never came within the limit.
+    missing: usize,
+    /// Writes that the API server served to anybody, per node.
+    writes_per_node: f64,
+    /// Seconds and how many were Ready then.
+    curve: Vec<(f64, usize)>,
+    idle: Option<Idle>,
+}
+
+/// What it costs to keep the nodes.
+#[derive(Clone, Debug, Serialize)]
+struct Idle {
+    /// CPU, in cores.
+    cores: f64,
+    /// CPU of kube-apiserver meanwhile, in cores.
+    apiserver_cores: f64,
+    /// Resident memory at the end, in MiB.
+    rss_mib: f64,
+    /// Age of the oldest Lease at the end, in seconds.
+    oldest_lease: f64,
+    /// Nodes whose Ready condition left True meanwhile.
+    turned_not_ready: usize,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let kwok = if arguments.systems.contains(&System::Kwok) { Some(kwok::build()?) } else { None };
+    let mut all = Vec::new();
+    for round in 0..arguments.repeat {
+        for &nodes in &arguments.nodes {
+            for &system in &arguments.systems {
+                let measured =
+                    runtime.block_on(measure(&arguments, system, nodes, round, kwok.as_deref()))?;
+                eprintln!(
+                    "round {round}: {system:?} {nodes} nodes in {:.1} s, {:.1} writes a node, idle {:?}",
+                    measured.seconds, measured.writes_per_node, measured.idle
+                );
+                all.push(measured);
+                report::write(&all, &arguments.plots)?;
+            }
+        }
+    }
+    println!("{}", report::table(&all));
+    Ok(())
+}
+
+async fn measure(
+    arguments: &Arguments,
+    system: System,
+    nodes: usize,
+    round: usize,
+    kwok: Option<&std::path::Path>,
+) -> anyhow::Result<Measured> {
+    let plane = Plane::start(system == System::Ours)?;
+    let counter = Counter::start(&plane).await?;
+    let writes_before = plane.writes().await?;
+    let process = match system {
+        System::Bare => None,
+        System::Kwok => Some(kwok::start(kwok.context("KWOK is built")?, &plane).await?),
+        System::Ours => Some(Process::of(plane.pid("operator")?)),
+    };
+    counter.begin();
+    let work = async {
+        match system {
+            System::Bare => bare::nodes_to_ready(&plane, nodes).await,
+            System::Kwok => kwok::create_nodes(&plane, nodes).await,
+            System::Ours => ours::scale_to(&plane, nodes).await,
+        }
+    };
+    let limit = Duration::from_secs(arguments.limit);
+    let (done, reached) = tokio::join!(work, counter.reach(nodes, limit));
+    done?;
+    let writes = plane.writes().await? - writes_before;
+    let idle = match process {
+        Some(process) if arguments.idle > 0 => {
+            Some(idle(&plane, &counter, &process, Duration::from_secs(arguments.idle)).await?)
+        }
+        _ => None,
+    };
+    let curve = counter.curve();
+    Ok(Measured {
+        system,
+        nodes,
+        round,
+        seconds: reached.seconds,
+        missing: nodes.saturating_sub(reached.ready),
+        writes_per_node: writes / nodes as f64,
+        curve,
+        idle,
+    })
+}
+
+async fn idle(plane: &Plane, counter: &Counter, process: &Process, span: Duration) -> anyhow::Result<Idle> {
+    // What the scale-up left to do is not idling.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let apiserver = Process::of(plane.pid("kube-apiserver")?);
+    let (before, apiserver_before) = (process.cpu_seconds()?, apiserver.cpu_seconds()?);
+    let lost_before = counter.lost();
+    tokio::time::sleep(span).await;
+    let seconds = span.as_secs_f64();
+    Ok(Idle {
+        cores: (process.cpu_seconds()? - before) / seconds,
+        apiserver_cores: (apiserver.cpu_seconds()? - apiserver_before) / seconds,
+        rss_mib: process.rss_mib()?,
+        turned_not_ready: counter.lost() - lost_before,
+        oldest_lease: plane.oldest_lease().await?,
+    })
+}

@@ -1,0 +1,111 @@
+//! A fresh control plane for each measurement, from the same command that users run.
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, Client, Config,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+
+pub struct Plane {
+    dir: PathBuf,
+}
+
+impl Plane {
+    /// Starts one, with the operator or without.
+    pub fn start(with_operator: bool) -> anyhow::Result<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}-{count}", std::process::id()));
+        let plane = Self { dir };
+        let parent = std::process::id().to_string();
+        let mut arguments = vec!["--detach", "--with-parent", &parent];
+        arguments.extend(if with_operator {
+            ["--nodes", "0"].as_slice()
+        } else {
+            ["--without-operator"].as_slice()
+        });
+        plane.run("up", &arguments)?;
+        Ok(plane)
+    }
+
+    fn run(&self, command: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+            .arg(command)
+            .arg("--data-dir")
+            .arg(&self.dir)
+            .args(arguments)
+            .output()
+            .context("kube-node does not run")?;
+        if !output.status.success() {
+            bail!("kube-node {command} failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    fn state(&self) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&std::fs::read_to_string(self.dir.join("cluster.json"))?)?)
+    }
+
+    pub fn pid(&self, component: &str) -> anyhow::Result<u32> {
+        let pid = self.state()?["components"][component]["pid"].as_u64().context("it does not run")?;
+        Ok(u32::try_from(pid)?)
+    }
+
+    /// A client of the admin, whom the API server does not limit.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// Writes to nodes and leases that the API server has served, to anybody.
+    pub async fn writes(&self) -> anyhow::Result<f64> {
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let text = self.client().await?.request_text(request).await?;
+        let counted = |line: &&str| {
+            line.starts_with("apiserver_request_total{")
+                && ["resource=\"nodes\"", "resource=\"leases\""]
+                    .iter()
+                    .any(|resource| line.contains(resource))
+                && ["POST", "PUT", "PATCH"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
+                && line.contains("code=\"20")
+        };
+        Ok(text.lines().filter(counted).filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+    }
+
+    /// Age of the Lease that was renewed the longest ago, in seconds.
+    pub async fn oldest_lease(&self) -> anyhow::Result<f64> {
+        let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-node-lease");
+        let listed = leases.list(&ListParams::default()).await?;
+        let now = jiff::Timestamp::now();
+        let ages = listed
+            .items
+            .into_iter()
+            .filter_map(|lease| lease.spec?.renew_time)
+            .map(|renewed| now.duration_since(renewed.0).as_secs_f64());
+        Ok(ages.fold(0.0, f64::max))
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if let Err(error) = self.run("down", &["--delete"]) {
+            eprintln!("{error:#}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls to the API server: each with a time limit, each error with what was being done and what may be concluded.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+
+use crate::wire::WireError;
+
+/// Longest that a call may take; kube-apiserver itself gives up after 60 s.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// Field manager of everything the controllers write.
+pub const FIELD_MANAGER: &str = "kube-node";
+
+/// A call that did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The API server, or the way to it, refused.
+    #[error("cannot {action}")]
+    Refused {
+        /// What was being done.
+        action: String,
+        /// What came back.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The same, for a request of our own making.
+    #[error("cannot {action}")]
+    Wire {
+        /// What was being done.
+        action: String,
+        /// What came back.
+        #[source]
+        source: WireError,
+    },
+    /// Nothing came back in time; whether it took effect is not known.
+    #[error("cannot {action}: no answer in {} s", TIME_LIMIT.as_secs())]
+    TimedOut {
+        /// What was being done.
+        action: String,
+    },
+}
+
+impl ApiError {
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Wire { source, .. } => source.code(),
+            Self::TimedOut { .. } => None,
+        }
+    }
+
+    fn is(&self, code: StatusCode) -> bool {
+        self.code() == Some(code.as_u16())
+    }
+
+    /// The object changed since it was read, or a precondition does not hold.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.is(StatusCode::CONFLICT)
+    }
+
+    /// The object does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.is(StatusCode::NOT_FOUND)
+    }
+
+    /// The server asks to come back later; for an eviction, that a disruption budget is in the way.
+    #[must_use]
+    pub fn is_too_many_requests(&self) -> bool {
+        self.is(StatusCode::TOO_MANY_REQUESTS)
+    }
+
+    /// The call certainly had no effect, and would have none the next time: the request itself is refused.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
+    }
+
+    /// The reason for conditions, events and metric labels.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self.code() {
+            Some(403) => "Forbidden",
+            Some(409) => "Conflict",
+            Some(422) => "Invalid",
+            Some(429) => "TooManyRequests",
+            Some(code) if code >= 500 => "ServerError",
+            Some(_) => "Refused",
+            None => "Unreachable",
+        }
+    }
+
+    /// What the API server said, with its details: for an eviction, which budget is in the way and why.
+    #[must_use]
+    pub fn server_message(&self) -> String {
+        let Self::Refused { source, .. } = self else { return self.chain() };
+        let kube::Error::Api(status) = &**source else { return self.chain() };
+        let causes =
+            status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.message.as_str());
+        std::iter::once(status.message.as_str()).chain(causes).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Everything that is known, for people: this error and what caused it.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        chain(self)
+    }
+}
+
+/// An error and its causes in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Some libraries repeat their cause in their own text.
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A call with its time limit; `action` says what it does, as in «cannot create Node a».
+pub async fn call<T>(
+    action: impl FnOnce() -> String,
+    future: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(TIME_LIMIT, future).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(source)) => Err(ApiError::Refused { action: action(), source: Box::new(source) }),
+        Err(_) => Err(ApiError::TimedOut { action: action() }),
+    }
+}
+
+/// Who an object was when it was read: a write that names this reaches no other one, and no newer state.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// UID.
+    pub uid: &'a str,
+    /// Version.
+    pub resource_version: &'a str,
+}
+
+/// A JSON merge patch of a cluster-scoped object in exactly the state that was seen. `change` is an object.
+pub async fn patch<K>(
+    client: &Client,
+    seen: Seen<'_>,
+    mut change: serde_json::Value,
+    what: &str,
+) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    change["metadata"]["uid"] = json!(seen.uid);
+    change["metadata"]["resourceVersion"] = json!(seen.resource_version);
+    let api = Api::<K>::all(client.clone());
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let action = || format!("{what} of {} {}", K::kind(&()), seen.name);
+    call(action, api.patch(seen.name, &params, &Patch::Merge(&change))).await.map(drop)
+}
+
+/// A JSON merge patch of the status of a cluster-scoped object.
+pub async fn patch_status<K>(client: &Client, name: &str, status: &impl Serialize) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    let api = Api::<kube::core::PartialObjectMeta<K>>::all(client.clone());
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let action = || format!("write the status of {} {name}", K::kind(&()));
+    call(action, api.patch_status(name, &params, &Patch::Merge(json!({ "status": status })))).await.map(drop)
+}
+
+/// Deletes a cluster-scoped object in exactly the state that was seen.
+pub async fn delete<K>(client: &Client, seen: Seen<'_>) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    let api = Api::<kube::core::PartialObjectMeta<K>>::all(client.clone());
+    let params = DeleteParams::default().preconditions(Preconditions {
+        uid: Some(seen.uid.to_owned()),
+        resource_version: Some(seen.resource_version.to_owned()),
+    });
+    let action = || format!("delete {} {}", K::kind(&()), seen.name);
+    call(action, api.delete(seen.name, &params)).await.map(drop)
+}

@@ -1,0 +1,100 @@
+//! The controllers: each looks at one object at a time: observe → core decides → apply → say how it stands.
+
+mod api;
+mod events;
+mod metrics;
+pub mod node;
+pub mod nodeclass;
+pub mod nodeset;
+mod revisions;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+
+pub use api::{ApiError, chain};
+pub use events::Events;
+pub use metrics::Metrics;
+pub use revisions::{Revisions, RevisionsError};
+
+use crate::{
+    api::{NodeClass, NodeSet},
+    cache::{Cache, NodeView, Own, PodView},
+    providers::Provider,
+};
+
+/// What the controllers share.
+pub struct Context {
+    /// Client of the operator's own identity.
+    pub client: Client,
+    /// All Nodes.
+    pub nodes: Arc<Cache<NodeView>>,
+    /// All pods that are bound to a Node.
+    pub pods: Arc<Cache<PodView>>,
+    /// All NodeClasses.
+    pub classes: Arc<Cache<Own<NodeClass>>>,
+    /// All NodeSets.
+    pub sets: Arc<Cache<Own<NodeSet>>>,
+    /// What machines are made from.
+    pub revisions: Revisions,
+    /// Events.
+    pub events: Events,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Providers by the name that a class calls them.
+    pub providers: BTreeMap<&'static str, Arc<dyn Provider>>,
+    /// How `spec.providerID` of a new Node begins.
+    pub provider_id_prefix: ProviderIdPrefix,
+}
+
+/// How `spec.providerID` of a new Node begins, before `://<node name>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ProviderIdPrefix {
+    /// The provider's name.
+    #[default]
+    Provider,
+    /// This text.
+    Text(String),
+    /// It is left to somebody else: beside a cloud-controller-manager, which deletes Nodes whose providerID it does
+    /// not know.
+    None,
+}
+
+impl Context {
+    /// The providerID of a Node; None where nobody here knows it.
+    #[must_use]
+    pub fn provider_id(&self, provider: &str, node: &str) -> Option<String> {
+        let provider = self.providers.get(provider)?;
+        match &self.provider_id_prefix {
+            ProviderIdPrefix::Provider => Some(format!("{}://{node}", provider.name())),
+            ProviderIdPrefix::Text(prefix) => Some(format!("{prefix}://{node}")),
+            ProviderIdPrefix::None => None,
+        }
+    }
+}
+
+/// A Node, as events name it.
+#[must_use]
+pub fn reference_to_node(node: &NodeView) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.name.to_string()),
+        // kubectl describe node looks for events by the name in the place of the UID, as kubelets write them.
+        uid: Some(node.name.to_string()),
+        ..ObjectReference::default()
+    }
+}
+
+/// An object of ours, as events name it.
+#[must_use]
+pub fn reference_to<K: kube::Resource<DynamicType = ()>>(own: &Own<K>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: own.metadata.name.clone(),
+        uid: own.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,243 @@
+//! The NodeController: provisions the machine of each Node of its classes, lets pods in when it is at work, drains the
+//! Node and takes the machine away when it leaves. It never counts replicas.
+
+mod adopt;
+mod apply;
+mod drain;
+mod observe;
+mod sweep;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use tokio::time::interval;
+use tracing::{Instrument, debug, info_span, warn};
+
+use super::{ApiError, Context, RevisionsError, chain};
+use crate::{
+    api::{NodeClass, NodeSet},
+    cache::{NodeView, Observer, Own, PodView},
+    core::node::{self, Wait},
+    providers::{MachineId, ProviderError},
+    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+};
+
+/// Nodes looked at at once; each look writes one thing at a time.
+const CONCURRENCY: usize = 48;
+/// How often all machines are compared with all Nodes, for what no watch has told.
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
+/// When to look again at a Node that changed under a write; the watch is nearly always faster.
+const CONFLICT_RETRY: Duration = Duration::from_secs(1);
+
+/// What a look is at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// A Node, by name.
+    Node(Arc<str>),
+    /// A machine whose Node may be gone.
+    Machine(MachineId),
+}
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call to the API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// What the machine is made from.
+    #[error(transparent)]
+    Revisions(#[from] RevisionsError),
+    /// The provider.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+/// The controller.
+pub struct NodeController {
+    context: Arc<Context>,
+    requests: Requests<Key>,
+    /// What each Node waits for, for the metric.
+    waits: Mutex<HashMap<Arc<str>, &'static str>>,
+}
+
+impl NodeController {
+    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    #[must_use]
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<Key>) {
+        let (requests, queue) = queue();
+        let controller = Arc::new(Self { context, requests, waits: Mutex::default() });
+        controller.context.nodes.observe(controller.clone());
+        controller.context.pods.observe(controller.clone());
+        controller.context.classes.observe(controller.clone());
+        controller.context.sets.observe(controller.clone());
+        (controller, queue)
+    }
+
+    /// Works until the future is dropped.
+    pub async fn run(self: Arc<Self>, queue: Queue<Key>) {
+        let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
+        let work = run(queue, pace, |key| {
+            let controller = Arc::clone(&self);
+            let span = info_span!("node", name = key.node());
+            async move {
+                let start = Instant::now();
+                let outcome = outcome(controller.look(&key).await);
+                controller.context.metrics.looked("node", outcome, start.elapsed());
+                outcome
+            }
+            .instrument(span)
+        });
+        tokio::join!(work, self.follow_providers(), self.sweep_now_and_then());
+    }
+
+    async fn look(&self, key: &Key) -> Result<Outcome, Error> {
+        match key {
+            Key::Node(name) => self.look_at_node(name).await,
+            Key::Machine(id) => self.look_at_machine(id).await,
+        }
+    }
+
+    async fn look_at_node(&self, name: &Arc<str>) -> Result<Outcome, Error> {
+        let Some(node) = self.context.nodes.get(name) else {
+            self.waits(name, None);
+            return Ok(Outcome::Done);
+        };
+        let Some(observed) = self.observe(node).await? else {
+            self.waits(name, None);
+            return Ok(Outcome::Done);
+        };
+        let plan = node::decide(
+            &observed.node_state(),
+            observed.machine,
+            observed.pods,
+            observed.deletion_timeout,
+            Timestamp::now(),
+        );
+        self.waits(name, plan.waits_for.as_ref().map(Wait::reason));
+        self.apply(&observed, &plan).await?;
+        Ok(plan.look_again.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Keeps account of what the Node waits for.
+    fn waits(&self, node: &Arc<str>, reason: Option<&'static str>) {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match reason {
+            Some(reason) => waits.insert(Arc::clone(node), reason),
+            None => waits.remove(node),
+        };
+        drop(waits);
+        self.context.metrics.waits(before, reason);
+    }
+
+    /// Looks at every machine that its provider has something to say of.
+    async fn follow_providers(&self) {
+        let mut changes =
+            futures::stream::select_all(self.context.providers.values().map(|provider| provider.watch()));
+        while let Some(id) = changes.next().await {
+            self.requests.add(Key::Machine(id));
+        }
+    }
+
+    async fn sweep_now_and_then(&self) {
+        let mut turns = interval(SWEEP_INTERVAL);
+        loop {
+            turns.tick().await;
+            if self.context.nodes.in_sync() {
+                self.sweep().await;
+            }
+        }
+    }
+}
+
+/// What a look's end means for the next one.
+fn outcome(result: Result<Outcome, Error>) -> Outcome {
+    match result {
+        Ok(outcome) => outcome,
+        // It changed meanwhile: the watch brings the news, this only makes sure.
+        Err(Error::Api(error)) if error.is_conflict() => Outcome::After(CONFLICT_RETRY),
+        // It went meanwhile.
+        Err(Error::Api(error)) if error.is_not_found() => Outcome::Done,
+        Err(Error::Provider(error)) => {
+            debug!(error = chain(&error), "provider");
+            error.retry_after().map_or(Outcome::Failed, Outcome::After)
+        }
+        Err(error) => {
+            warn!(error = chain(&error), "look failed");
+            Outcome::Failed
+        }
+    }
+}
+
+impl Key {
+    fn node(&self) -> &str {
+        match self {
+            Self::Node(name) => name,
+            Self::Machine(id) => &id.node,
+        }
+    }
+}
+
+impl Observer<NodeView> for NodeController {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        match (old, new) {
+            (_, Some(new)) => self.requests.add(Key::Node(Arc::clone(&new.name))),
+            (Some(old), None) => {
+                self.requests.add(Key::Node(Arc::clone(&old.name)));
+                // Its finalizer may have been taken off by force.
+                self.requests.add(Key::Machine(old.machine_id()));
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+impl Observer<PodView> for NodeController {
+    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+        // Pods matter to a Node that is being drained, and to no other.
+        let Some(pod) = new.or(old) else { return };
+        if let Some(node) = self.context.nodes.get(&pod.node).filter(|node| node.deleted_at.is_some()) {
+            self.requests.add(Key::Node(Arc::clone(&node.name)));
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for NodeController {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let generation = |own: Option<&Arc<Own<NodeClass>>>| own.map(|own| own.metadata.generation);
+        if old.is_some() && generation(old) == generation(new) {
+            return;
+        }
+        let Some(class) = new.or(old) else { return };
+        for node in self.context.nodes.all().iter().filter(|node| node.class() == Some(class.name())) {
+            self.requests.add(Key::Node(Arc::clone(&node.name)));
+        }
+    }
+}
+
+impl Observer<Own<NodeSet>> for NodeController {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let overrides = |own: Option<&Arc<Own<NodeSet>>>| {
+            own.and_then(|own| own.object.as_ref().ok()).and_then(|set| set.spec.class_overrides.clone())
+        };
+        if overrides(old) == overrides(new) {
+            return;
+        }
+        let Some(set) = new.or(old) else { return };
+        for node in self.context.nodes.group(set.name()) {
+            self.requests.add(Key::Node(Arc::clone(&node.name)));
+        }
+    }
+}
+
+impl NodeView {
+    /// The machine of this Node.
+    #[must_use]
+    pub fn machine_id(&self) -> MachineId {
+        MachineId { uid: Arc::clone(&self.uid), node: Arc::clone(&self.name) }
+    }
+}

@@ -1,0 +1,222 @@
+//! What a look at a Node sees: whose it is, its machine as the provider has it, and what its class says.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::ListParams};
+
+use super::{Error, NodeController};
+use crate::{
+    api::{NodeClass, NodeClassSpec, names},
+    cache::{NodeView, PodView, WirePod},
+    controllers::api::call,
+    core::{
+        node::{self, Kubelet, Machine, Pods},
+        revision,
+        template::{Change, Current, Desired},
+    },
+    providers::{Existing, MachineId, Provider, Settings},
+};
+
+/// Namespace of the Leases of Nodes.
+const LEASES: &str = "kube-node-lease";
+
+/// A Node of ours, as it is.
+pub(super) struct Observed {
+    pub(super) node: Arc<NodeView>,
+    pub(super) id: MachineId,
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) machine: Machine,
+    pub(super) lease_renewed: Option<Timestamp>,
+    pub(super) pods: Pods,
+    pub(super) deletion_timeout: Duration,
+    /// What is missing on a Node that was written by hand.
+    pub(super) adoption: Option<Adoption>,
+    /// What it is made from; None on a Node that leaves.
+    pub(super) order: Option<(revision::Machine, Settings)>,
+}
+
+/// What a Node that was written by hand lacks.
+pub(super) struct Adoption {
+    pub(super) revision: String,
+    pub(super) machine: revision::Machine,
+    pub(super) template: Change,
+}
+
+impl Observed {
+    /// As the decision wants it.
+    pub(super) fn node_state(&self) -> node::Node {
+        let NodeView { deleted_at, unschedulable, taints, kubelet_version, .. } = &*self.node;
+        node::Node {
+            deleted_at: *deleted_at,
+            finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
+            cordoned: *unschedulable,
+            taints: taints.clone(),
+            kubelet: match kubelet_version {
+                None => Kubelet::Silent,
+                Some(_) if self.node.is_ready() => Kubelet::Ready,
+                Some(_) => Kubelet::NotReady,
+            },
+            lease_renewed: self.lease_renewed,
+        }
+    }
+}
+
+impl NodeController {
+    /// None: not a Node of ours, or nothing can be done for it until something else changes.
+    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>, Error> {
+        let id = node.machine_id();
+        let class = node.class().and_then(|name| self.context.classes.get(name));
+        let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
+        let Some(provider) = self.provider(&node, &id, class).await? else {
+            self.warn_of_missing_class(&node).await;
+            return Ok(None);
+        };
+        let existing = provider.exists(&id).await?;
+        let mut observed = Observed {
+            machine: match &existing {
+                None => Machine::Absent,
+                Some(Existing { leaving: true, .. }) => Machine::Leaving,
+                Some(_) => Machine::Exists,
+            },
+            lease_renewed: None,
+            pods: Pods::Unknown,
+            deletion_timeout: class
+                .and_then(|class| class.spec.deletion_timeout)
+                .map_or(Duration::ZERO, |timeout| timeout.0),
+            adoption: None,
+            order: None,
+            provider,
+            id,
+            node,
+        };
+        if observed.node.deleted_at.is_some() {
+            if observed.node.unschedulable && observed.machine == Machine::Exists {
+                observed.pods = Pods::Remaining(self.pods_in_the_way(&observed.node).await?);
+            }
+            return Ok(Some(observed));
+        }
+        observed.lease_renewed = self.lease(&observed.node, existing.as_ref()).await?;
+        let settings = self.settings(&observed.node, class.map(|class| &class.spec));
+        let named = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
+        let machine = match (named, class) {
+            (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
+                match self.context.revisions.get(observed.node.class().unwrap_or_default(), &revision).await?
+                {
+                    Some(machine) => (*machine).clone(),
+                    None => return Ok(self.revision_is_gone(observed, &revision).await),
+                }
+            }
+            (_, Some(class)) => {
+                let adoption = self.adoption(&observed.node, class).await?;
+                observed.adoption.insert(adoption).machine.clone()
+            }
+            (_, None) => return Ok(None),
+        };
+        let containers =
+            machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
+        observed.order = Some((machine, Settings { containers, ..settings }));
+        Ok(Some(observed))
+    }
+
+    /// The provider that serves a Node; None where that is somebody else.
+    async fn provider(
+        &self,
+        node: &NodeView,
+        id: &MachineId,
+        class: Option<&NodeClass>,
+    ) -> Result<Option<Arc<dyn Provider>>, Error> {
+        let by_name = |name: &str| self.context.providers.get(name).cloned();
+        if let Some(name) = node.label(names::LABEL_PROVIDER) {
+            return Ok(by_name(name));
+        }
+        if let Some(class) = class {
+            return Ok(by_name(&class.spec.node_controller));
+        }
+        // Somebody took the labels away: the machine itself still tells.
+        if node.has_finalizer(names::FINALIZER_MACHINE) {
+            for provider in self.context.providers.values() {
+                if provider.exists(id).await?.is_some() {
+                    return Ok(Some(Arc::clone(provider)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What propagates in place: the class's, as the Node's set changes it.
+    fn settings(&self, node: &NodeView, class: Option<&NodeClassSpec>) -> Settings {
+        let set = node.set().and_then(|set| self.context.sets.get(set));
+        let overrides = set
+            .as_ref()
+            .and_then(|set| set.object.as_ref().ok())
+            .and_then(|set| set.spec.class_overrides.as_ref());
+        let failures = overrides
+            .and_then(|overrides| overrides.failures.clone())
+            .or_else(|| class.and_then(|class| class.failures.clone()));
+        Settings { failures, ..Settings::default() }
+    }
+
+    /// A Node written by hand: what its class makes of it.
+    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, Error> {
+        let set = node.set().and_then(|set| self.context.sets.get(set));
+        let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
+        let machine =
+            revision::Machine::resolve(&class.spec, set.and_then(|set| set.spec.class_overrides.as_ref()));
+        let current = Current { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
+        let template =
+            Desired::merge(class.spec.template.as_ref(), set.and_then(|set| set.spec.template.as_ref()));
+        Ok(Adoption {
+            revision: self.context.revisions.ensure(class, &machine).await?,
+            template: template.change(current).unwrap_or_default(),
+            machine,
+        })
+    }
+
+    async fn warn_of_missing_class(&self, node: &NodeView) {
+        let Some(class) = node.class() else { return };
+        if node.deleted_at.is_none() && self.context.classes.get(class).is_none() {
+            let text = format!(
+                "there is no NodeClass {class}: create it, or correct the label {}",
+                names::LABEL_NODECLASS
+            );
+            self.warn(node, "ClassNotFound", text).await;
+        }
+    }
+
+    async fn revision_is_gone(&self, observed: Observed, revision: &str) -> Option<Observed> {
+        let text =
+            format!("its revision {revision} is not stored any more: delete the Node to have another made");
+        self.warn(&observed.node, "RevisionNotFound", text).await;
+        // A machine that is there goes on; none can be made.
+        (observed.machine == Machine::Exists).then_some(observed)
+    }
+
+    /// When the Node's kubelet renewed its Lease last.
+    async fn lease(&self, node: &NodeView, existing: Option<&Existing>) -> Result<Option<Timestamp>, Error> {
+        let Some(existing) = existing else { return Ok(None) };
+        // Read only where something depends on it: for a Node that still waits for it.
+        if existing.lease_renewed.is_some()
+            || !node.is_ready()
+            || !node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED)
+        {
+            return Ok(existing.lease_renewed);
+        }
+        let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
+        let lease = call(|| format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;
+        Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time).map(|time| time.0))
+    }
+
+    /// How many pods a drain has to wait for. The cache may lag behind the cordon, so its zero is checked.
+    async fn pods_in_the_way(&self, node: &NodeView) -> Result<usize, Error> {
+        let known = self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
+        if known > 0 {
+            return Ok(known);
+        }
+        let pods: Api<WirePod> = Api::all(self.context.client.clone());
+        let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+        let listed = call(|| format!("list the pods of {}", node.name), pods.list(&selector)).await?;
+        Ok(listed.items.into_iter().map(PodView::from).filter(PodView::holds_up_drain).count())
+    }
+}

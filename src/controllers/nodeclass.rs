@@ -1,0 +1,205 @@
+//! Looks after NodeClasses: whether ours can serve them, how many Nodes they have, and that none goes while in use.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde_json::json;
+use tracing::{Instrument, info_span, warn};
+
+use super::{
+    ApiError, Context,
+    api::{self, Seen},
+    chain, reference_to,
+};
+use crate::{
+    api::{NodeClass, NodeClassStatus, NodeSet, names},
+    cache::{NodeView, Observer, Own, View},
+    core::{
+        conditions::{self, Says},
+        revision::Machine,
+    },
+    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+};
+
+/// Least time between two looks at one class: its status counts Nodes.
+const PACE: Pace = Pace { concurrency: 2, least_distance: Duration::from_secs(1) };
+
+/// The controller.
+pub struct NodeClassController {
+    context: Arc<Context>,
+    requests: Requests<String>,
+}
+
+impl NodeClassController {
+    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    #[must_use]
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
+        let (requests, queue) = queue();
+        let controller = Arc::new(Self { context, requests });
+        controller.context.nodes.observe(controller.clone());
+        controller.context.sets.observe(controller.clone());
+        controller.context.classes.observe(controller.clone());
+        (controller, queue)
+    }
+
+    /// Works until the future is dropped.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
+        run(queue, PACE, |name| {
+            let controller = Arc::clone(&self);
+            let span = info_span!("nodeclass", name);
+            async move {
+                let start = Instant::now();
+                let outcome = match controller.look(&name).await {
+                    Ok(()) => Outcome::Done,
+                    Err(error) if error.is_not_found() => Outcome::Done,
+                    Err(error) if error.is_conflict() => Outcome::After(PACE.least_distance),
+                    Err(error) => {
+                        warn!(error = chain(&error), "look failed");
+                        Outcome::Failed
+                    }
+                };
+                controller.context.metrics.looked("nodeclass", outcome, start.elapsed());
+                outcome
+            }
+            .instrument(span)
+        })
+        .await;
+    }
+
+    async fn look(&self, name: &str) -> Result<(), ApiError> {
+        let Some(class) = self.context.classes.get(name) else { return Ok(()) };
+        let nodes = self.context.nodes.all().iter().filter(|node| node.class() == Some(name)).count();
+        let mut sets: Vec<String> = self.context.sets.group(name).iter().map(|set| set.key()).collect();
+        sets.sort();
+        let in_use = nodes > 0 || !sets.is_empty();
+        if class.is_leaving() && !in_use {
+            return self.set_finalizer(&class, false).await;
+        }
+        if !class.is_leaving() {
+            self.set_finalizer(&class, true).await?;
+        }
+        self.status(&class, nodes, &sets).await
+    }
+
+    async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<(), ApiError> {
+        if class.has_finalizer(names::FINALIZER_IN_USE) == wanted {
+            return Ok(());
+        }
+        let mut finalizers = class.metadata.finalizers.clone().unwrap_or_default();
+        if wanted {
+            finalizers.push(names::FINALIZER_IN_USE.to_owned());
+        } else {
+            finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE);
+        }
+        let seen = Seen {
+            name: class.name(),
+            uid: class.metadata.uid.as_deref().unwrap_or_default(),
+            resource_version: class.metadata.resource_version.as_deref().unwrap_or_default(),
+        };
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        api::patch::<NodeClass>(&self.context.client, seen, change, "change the finalizer").await
+    }
+
+    async fn status(&self, class: &Own<NodeClass>, nodes: usize, sets: &[String]) -> Result<(), ApiError> {
+        let object = class.object.as_ref().ok();
+        let old = object.and_then(|class| class.status.clone()).unwrap_or_default();
+        let mut says: Vec<Says> = self.acceptance(class).into_iter().collect();
+        if class.is_leaving() {
+            let message = still_used_by(nodes, sets);
+            self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone()).await;
+            says.push(Says { r#type: "Deleting", status: false, reason: "InUse", message });
+        }
+        let machine = object.map(|class| Machine::resolve(&class.spec, None));
+        let status = NodeClassStatus {
+            observed_generation: class.metadata.generation,
+            revision: machine.and_then(|machine| machine.revision().ok()),
+            nodes: Some(i32::try_from(nodes).unwrap_or(i32::MAX)),
+            conditions: conditions::set(&old.conditions, says, class.metadata.generation, Timestamp::now()),
+        };
+        if object.is_some() && status == old {
+            return Ok(());
+        }
+        api::patch_status::<NodeClass>(&self.context.client, class.name(), &status).await
+    }
+
+    /// `Accepted`; None for a class that somebody else's NodeController has to speak of.
+    fn acceptance(&self, class: &Own<NodeClass>) -> Option<Says> {
+        let says = |status, reason, message| Some(Says { r#type: "Accepted", status, reason, message });
+        let object = match &class.object {
+            Ok(object) => object,
+            Err(error) => {
+                return says(false, "Unreadable", format!("the object does not fit its definition: {error}"));
+            }
+        };
+        let controller = object.spec.node_controller.as_str();
+        if !self.context.providers.contains_key(controller) {
+            return None;
+        }
+        match Machine::resolve(&object.spec, None).check() {
+            Ok(()) => says(true, "Accepted", format!("served by the NodeController {controller}")),
+            Err(error) => says(false, "InvalidMachine", error.to_string()),
+        }
+    }
+}
+
+/// Who keeps a class from going, up to five of them by name.
+fn still_used_by(nodes: usize, sets: &[String]) -> String {
+    let shown = sets.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+    let more = if sets.len() > 5 { format!(" and {} more", sets.len() - 5) } else { String::new() };
+    let sets = if sets.is_empty() { String::new() } else { format!("NodeSets {shown}{more}") };
+    let nodes = if nodes == 0 { String::new() } else { format!("{nodes} nodes") };
+    let both = if sets.is_empty() || nodes.is_empty() { "" } else { " and " };
+    format!("still used by {sets}{both}{nodes}: delete these first")
+}
+
+impl Observer<NodeView> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        let class = |view: Option<&Arc<NodeView>>| view.and_then(|view| view.class().map(str::to_owned));
+        let (old, new) = (class(old), class(new));
+        if old != new {
+            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
+        }
+    }
+}
+
+impl Observer<Own<NodeSet>> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let class = |view: Option<&Arc<Own<NodeSet>>>| view.and_then(|view| view.group().map(str::to_owned));
+        let (old, new) = (class(old), class(new));
+        if old != new {
+            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let key = |own: &Arc<Own<NodeClass>>| {
+            let metadata = &own.metadata;
+            (metadata.uid.clone(), metadata.generation, metadata.finalizers.clone(), own.is_leaving())
+        };
+        if old.map(key) != new.map(key)
+            && let Some(class) = new
+        {
+            self.requests.add(class.key());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_uses_a_class_is_named() {
+        let sets: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into();
+        assert_eq!(still_used_by(0, &sets[..1]), "still used by NodeSets a: delete these first");
+        assert_eq!(
+            still_used_by(12, &sets),
+            "still used by NodeSets a, b, c, d, e and 1 more and 12 nodes: delete these first"
+        );
+    }
+}

@@ -1,0 +1,327 @@
+//! Brings a NodeSet's Nodes to what it asks for: adopts, releases, changes in place, creates, deletes.
+//!
+//! Many writes at once, but bounded; one look writes at most a batch of each kind, so that the next look, which knows
+//! more, comes soon.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use kube::Resource;
+use serde_json::json;
+use tracing::{debug, info};
+
+use super::{
+    Error, NodeSetController,
+    observe::{Blueprint, Observed, is_marked},
+};
+use crate::{
+    api::{NodeSet, names},
+    cache::NodeView,
+    controllers::{
+        ApiError,
+        api::{self, Seen},
+    },
+    core::{
+        birth,
+        scale::{self, Member},
+        set::Problem,
+        template::{Change, Current},
+    },
+    wire::{self, AnyObject, Body},
+};
+
+/// Writes under way at once for one set: as many as keep a small control plane busy, and far fewer than a seat each
+/// of a large one's priority level.
+const WRITES_AT_ONCE: usize = 48;
+/// Most Nodes that one look deletes or changes.
+const BATCH: usize = 500;
+
+/// What a look has done.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// What keeps Nodes from being created.
+    pub(super) problem: Option<Problem>,
+    /// Whether a further look has more to do at once.
+    pub(super) more: bool,
+    /// Whether a write failed in a way that a later look may heal.
+    pub(super) failed: bool,
+}
+
+impl NodeSetController {
+    pub(super) async fn apply(&self, set: &NodeSet, observed: &Observed) -> Result<Applied, Error> {
+        self.add_finalizer(set).await?;
+        for node in &observed.to_release {
+            info!(node = &*node.name, "released: its label names another set, or none");
+            self.change_owners(node, |owners| owners.retain(|owner| owner.uid != observed.uid)).await?;
+        }
+        for node in &observed.to_adopt {
+            let Some(owner) = set.controller_owner_ref(&()) else { continue };
+            info!(node = &*node.name, "adopted: it carries the set's label and nobody owns it");
+            self.change_owners(node, |owners| owners.push(owner)).await?;
+        }
+        let mut applied = Applied::default();
+        match &observed.blueprint {
+            Ok(blueprint) => self.propagate(blueprint, observed, &mut applied).await?,
+            Err(problem) => applied.problem = Some(problem.clone()),
+        }
+        self.scale(set, observed, &mut applied).await?;
+        Ok(applied)
+    }
+
+    async fn add_finalizer(&self, set: &NodeSet) -> Result<(), ApiError> {
+        let mut finalizers = set.metadata.finalizers.clone().unwrap_or_default();
+        if finalizers.iter().any(|finalizer| finalizer == names::FINALIZER_NODES) {
+            return Ok(());
+        }
+        finalizers.push(names::FINALIZER_NODES.to_owned());
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        api::patch::<NodeSet>(&self.context.client, seen_set(set), change, "set the finalizer").await
+    }
+
+    async fn change_owners(
+        &self,
+        node: &NodeView,
+        change: impl FnOnce(&mut Vec<OwnerReference>),
+    ) -> Result<(), ApiError> {
+        let mut owners = node.owners.clone();
+        change(&mut owners);
+        let change = json!({ "metadata": { "ownerReferences": owners } });
+        api::patch::<Node>(&self.context.client, seen_node(node), change, "change the owner").await
+    }
+
+    /// Labels, annotations and taints of the templates onto Nodes that live.
+    async fn propagate(
+        &self,
+        blueprint: &Blueprint,
+        observed: &Observed,
+        applied: &mut Applied,
+    ) -> Result<(), Error> {
+        let changes: Vec<(Arc<NodeView>, Change)> = observed
+            .members
+            .iter()
+            .filter(|node| node.deleted_at.is_none())
+            .filter_map(|node| {
+                let current =
+                    Current { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
+                Some((Arc::clone(node), blueprint.template.change(current)?))
+            })
+            .take(BATCH)
+            .collect();
+        applied.more |= changes.len() == BATCH;
+        stream::iter(changes)
+            .map(Ok)
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(node, change)| async move {
+                let mut patch = json!({ "metadata": {} });
+                if !change.labels.is_empty() {
+                    patch["metadata"]["labels"] = json!(change.labels);
+                }
+                if !change.annotations.is_empty() {
+                    patch["metadata"]["annotations"] = json!(change.annotations);
+                }
+                if let Some(taints) = change.taints {
+                    patch["spec"] = json!({ "taints": taints });
+                }
+                match api::patch::<Node>(&self.context.client, seen_node(&node), patch, "change the template")
+                    .await
+                {
+                    // It changed or went meanwhile: the watch brings the next look.
+                    Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+                    other => other.map_err(Error::from),
+                }
+            })
+            .await
+    }
+
+    async fn scale(&self, set: &NodeSet, observed: &Observed, applied: &mut Applied) -> Result<(), Error> {
+        let (pending, unconfirmed) = self.expectations(&observed.name, |expectations| {
+            let unconfirmed: Vec<String> = expectations.unconfirmed().map(str::to_owned).collect();
+            (expectations.pending_creations(), unconfirmed)
+        });
+        // What was asked for and not shown yet counts as there; so do Nodes adopted a moment ago.
+        let expected = (0..pending).map(|at| Member::expected(format!("{}/{at}", observed.name)));
+        let members: Vec<Member> = observed
+            .members
+            .iter()
+            .chain(&observed.to_adopt)
+            .map(|node| self.member(&observed.name, node))
+            .chain(expected)
+            .collect();
+        let replicas = usize::try_from(set.spec.replicas).unwrap_or(0);
+        let order = set.spec.scale_down.as_ref().and_then(|scale_down| scale_down.order).unwrap_or_default();
+        let scaling = scale::decide(replicas, &members, order);
+        if let Ok(blueprint) = &observed.blueprint {
+            let names =
+                unconfirmed.into_iter().chain((0..scaling.create).map(|_| self.new_name(&observed.name)));
+            self.create(set, observed, blueprint, names.collect(), applied).await;
+            applied.more |= scaling.create_later > 0 && applied.problem.is_none();
+        }
+        self.delete(observed, &scaling.delete, applied).await
+    }
+
+    fn new_name(&self, set: &str) -> String {
+        loop {
+            let name = birth::name(set, |below| rand::random_range(0..below));
+            if self.context.nodes.get(&name).is_none() {
+                return name;
+            }
+        }
+    }
+
+    fn member(&self, set: &str, node: &NodeView) -> Member {
+        let leaving = node.deleted_at.is_some()
+            || self.expectations(set, |expectations| expectations.is_leaving(&node.name));
+        Member {
+            name: node.name.to_string(),
+            leaving,
+            marked: is_marked(node),
+            ready: node.is_ready(),
+            pods: self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count(),
+            created: node.created.map_or(0, Timestamp::as_second),
+        }
+    }
+
+    async fn create(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        blueprint: &Blueprint,
+        names: Vec<String>,
+        applied: &mut Applied,
+    ) {
+        if names.is_empty() {
+            return;
+        }
+        debug!(count = names.len(), "creating Nodes");
+        self.expectations(&observed.name, |expectations| {
+            for name in &names {
+                expectations.creating(name);
+            }
+        });
+        let results: Vec<(String, Result<(), ApiError>)> = stream::iter(names)
+            .map(|name| async move {
+                let result = self.create_one(set, blueprint, &name).await;
+                (name, result)
+            })
+            .buffer_unordered(WRITES_AT_ONCE)
+            .collect()
+            .await;
+        for (name, result) in results {
+            let metrics = &self.context.metrics;
+            match result {
+                Ok(()) => metrics.node_created("success"),
+                Err(error) => {
+                    metrics.node_created(error.reason());
+                    if error.is_final() {
+                        self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                    }
+                    applied.failed = true;
+                    applied.problem = Some(Problem { reason: "CreateFailed", message: error.chain() });
+                }
+            }
+        }
+    }
+
+    async fn create_one(&self, set: &NodeSet, blueprint: &Blueprint, name: &str) -> Result<(), ApiError> {
+        let provider = blueprint.machine.node_controller.as_str();
+        let set_name = set.metadata.name.as_deref().unwrap_or_default();
+        let origin = birth::Origin {
+            name,
+            set: set_name,
+            class: &blueprint.class,
+            revision: &blueprint.revision,
+            provider,
+            provider_id: self.context.provider_id(provider, name),
+            machine_type: blueprint.machine.machine_type.as_deref(),
+            owner: birth::Owner {
+                api_version: &NodeSet::api_version(&()),
+                uid: set.metadata.uid.as_deref().unwrap_or_default(),
+            },
+            cluster_size: self.context.nodes.len(),
+        };
+        let node = birth::node(origin, &blueprint.template, Timestamp::now());
+        match self.post(&node).await {
+            Ok(()) => {}
+            // An earlier call had succeeded after all: nobody else makes such names.
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+        self.expectations(set_name, |expectations| expectations.created(name));
+        Ok(())
+    }
+
+    async fn post(&self, node: &k8s_pb::api::core::v1::Node) -> Result<(), ApiError> {
+        let body = Body::Object(wire::envelope("v1", "Node", node));
+        let path = format!("/api/v1/nodes?fieldManager={}", api::FIELD_MANAGER);
+        // The watch brings the object; the answer is not worth the parsing.
+        match wire::send::<AnyObject>(&self.context.client, Method::POST, &path, body).await {
+            Ok(_) => Ok(()),
+            Err(source) => {
+                let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
+                Err(ApiError::Wire { action: format!("create Node {name}"), source })
+            }
+        }
+    }
+
+    /// Deletes the victims; each under the condition that it is as it was seen.
+    async fn delete(
+        &self,
+        observed: &Observed,
+        victims: &[String],
+        applied: &mut Applied,
+    ) -> Result<(), Error> {
+        applied.more |= victims.len() > BATCH;
+        let nodes: Vec<_> =
+            victims.iter().take(BATCH).filter_map(|name| self.context.nodes.get(name)).collect();
+        stream::iter(nodes)
+            .map(Ok)
+            .try_for_each_concurrent(WRITES_AT_ONCE, |node| async move {
+                match self.delete_one(&observed.name, &node).await {
+                    // It changed meanwhile: the next look sees how, and may choose another victim.
+                    Err(error) if error.is_conflict() => Ok(()),
+                    other => other.map_err(Error::from),
+                }
+            })
+            .await
+    }
+
+    /// Deletes one Node in the state that was seen.
+    pub(super) async fn delete_one(&self, set: &str, node: &NodeView) -> Result<(), ApiError> {
+        let result = api::delete::<Node>(&self.context.client, seen_node(node)).await;
+        let metrics = &self.context.metrics;
+        match &result {
+            Ok(()) => {
+                metrics.node_deleted("success");
+                self.expectations(set, |expectations| expectations.deleting(&node.name));
+                // The echo may have come first.
+                if self.context.nodes.get(&node.name).is_none_or(|now| now.deleted_at.is_some()) {
+                    self.expectations(set, |expectations| expectations.gone(&node.name));
+                }
+            }
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => metrics.node_deleted(error.reason()),
+        }
+        result
+    }
+}
+
+pub(super) fn seen_node(node: &NodeView) -> Seen<'_> {
+    Seen { name: &node.name, uid: &node.uid, resource_version: &node.resource_version }
+}
+
+pub(super) fn seen_set(set: &NodeSet) -> Seen<'_> {
+    seen_meta(&set.metadata)
+}
+
+pub(super) fn seen_meta(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Seen<'_> {
+    Seen {
+        name: metadata.name.as_deref().unwrap_or_default(),
+        uid: metadata.uid.as_deref().unwrap_or_default(),
+        resource_version: metadata.resource_version.as_deref().unwrap_or_default(),
+    }
+}
+
+/// How long to wait when a write failed that the next look may repeat.
+pub(super) const RETRY: Duration = Duration::from_secs(1);

@@ -1,0 +1,166 @@
+//! The NodeSetController: creates and deletes Nodes to match replicas, keeps their templates, and says how the set
+//! stands. It never talks to a provider.
+
+mod apply;
+mod leave;
+mod observe;
+mod status;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tracing::{Instrument, info_span, warn};
+
+use super::{ApiError, Context, RevisionsError, chain};
+use crate::{
+    api::{NodeClass, NodeSet},
+    cache::{NodeView, Observer, Own, View},
+    core::expectations::Expectations,
+    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+};
+
+/// Sets looked at at once; each one creates and deletes its Nodes many at a time.
+const CONCURRENCY: usize = 8;
+/// Least time between two looks at one set: it changes with each of its Nodes, and its status is one write a look.
+const LEAST_DISTANCE: Duration = Duration::from_millis(300);
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call to the API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The revision of its machines.
+    #[error(transparent)]
+    Revisions(#[from] RevisionsError),
+}
+
+/// The controller.
+pub struct NodeSetController {
+    context: Arc<Context>,
+    expectations: Mutex<HashMap<String, Expectations>>,
+    requests: Requests<String>,
+}
+
+impl NodeSetController {
+    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    #[must_use]
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
+        let (requests, queue) = queue();
+        let controller = Arc::new(Self { context, expectations: Mutex::default(), requests });
+        controller.context.nodes.observe(controller.clone());
+        controller.context.sets.observe(controller.clone());
+        controller.context.classes.observe(controller.clone());
+        (controller, queue)
+    }
+
+    /// Works until the future is dropped.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
+        let pace = Pace { concurrency: CONCURRENCY, least_distance: LEAST_DISTANCE };
+        run(queue, pace, |name| {
+            let controller = Arc::clone(&self);
+            let span = info_span!("nodeset", name);
+            async move {
+                let start = Instant::now();
+                let outcome = match controller.look(&name).await {
+                    Ok(outcome) => outcome,
+                    // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
+                    Err(Error::Api(error)) if error.is_conflict() => Outcome::After(LEAST_DISTANCE),
+                    Err(error) => {
+                        warn!(error = chain(&error), "look failed");
+                        Outcome::Failed
+                    }
+                };
+                controller.context.metrics.looked("nodeset", outcome, start.elapsed());
+                outcome
+            }
+            .instrument(span)
+        })
+        .await;
+    }
+
+    /// One look at one set.
+    async fn look(&self, name: &str) -> Result<Outcome, Error> {
+        let Some(set) = self.context.sets.get(name) else {
+            self.expectations.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            return Ok(Outcome::Done);
+        };
+        if set.is_leaving() {
+            return self.leave(&set).await;
+        }
+        let Ok(object) = &set.object else { return self.unreadable(&set).await };
+        let observed = self.observe(object).await?;
+        let applied = self.apply(object, &observed).await?;
+        self.status(&set, object, &observed, &applied).await
+    }
+
+    /// Reads or changes what was asked for and not shown yet.
+    fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
+        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+        with(all.entry(set.to_owned()).or_default())
+    }
+}
+
+impl Observer<NodeView> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        for view in [old, new].into_iter().flatten() {
+            let Some(set) = view.group() else { continue };
+            let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(expectations) = all.get_mut(set) {
+                match new {
+                    Some(new) => expectations.seen(&new.name, new.deleted_at.is_some()),
+                    None => expectations.gone(&view.name),
+                }
+            }
+            drop(all);
+            self.requests.add(set.to_owned());
+        }
+    }
+
+    fn relisting(&self) {
+        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values_mut().for_each(Expectations::relisting);
+    }
+
+    fn relisted(&self) {
+        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
+        for expectations in all.values_mut() {
+            expectations.relisted(|name| self.context.nodes.get(name).is_some());
+        }
+        drop(all);
+        for set in self.context.sets.all() {
+            self.requests.add(set.key());
+        }
+    }
+}
+
+impl Observer<Own<NodeSet>> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let own_status_alone = |old: &Own<NodeSet>, new: &Own<NodeSet>| {
+            old.metadata.generation == new.metadata.generation
+                && old.metadata.finalizers == new.metadata.finalizers
+                && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+                && old.metadata.uid == new.metadata.uid
+        };
+        if let (Some(old), Some(new)) = (old, new)
+            && own_status_alone(old, new)
+        {
+            return;
+        }
+        if let Some(view) = new.or(old) {
+            self.requests.add(view.key());
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let Some(class) = new.or(old) else { return };
+        for set in self.context.sets.group(class.name()) {
+            self.requests.add(set.key());
+        }
+    }
+}

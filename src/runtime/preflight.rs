@@ -1,0 +1,207 @@
+//! Before the work begins: is the API server there, may we do what we will have to do, and are our kinds installed in
+//! a version that has all our fields? Each answer that is no says what to do.
+
+use std::collections::BTreeMap;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use http::Request;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::Value;
+
+use crate::api::{crds, names::GROUP};
+
+/// Why the work cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum PreflightError {
+    /// No answer, or none of an API server.
+    #[error("cannot reach the API server at {url}: check the kubeconfig and that the server runs")]
+    Unreachable {
+        /// Where it should be.
+        url: String,
+        /// What happened.
+        source: Box<kube::Error>,
+    },
+    /// A right is missing.
+    #[error("{who} may not: {}; grant the rights of the chart's ClusterRole to this identity", missing.join(", "))]
+    Rights {
+        /// Whose kubeconfig.
+        who: String,
+        /// Verb, resource and namespace.
+        missing: Vec<String>,
+    },
+    /// Our kinds are not there.
+    #[error(
+        "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
+    )]
+    NotInstalled,
+    /// Our kinds are those of an older version.
+    #[error("the installed definition of {kind} lacks {}: install this version's with `kube-node crds | kubectl apply --server-side -f -`", fields.join(", "))]
+    Older {
+        /// The kind.
+        kind: String,
+        /// Paths of the fields, some of them.
+        fields: Vec<String>,
+    },
+}
+
+/// A right: verb, API group, resource with its subresource, namespace (empty for all).
+pub type Right = (&'static str, &'static str, &'static str, &'static str);
+
+/// What the operator's own identity does. Rights in its namespace have `.` in the place of the namespace.
+pub const OPERATOR: &[Right] = &[
+    ("watch", "", "nodes", ""),
+    ("create", "", "nodes", ""),
+    ("patch", "", "nodes", ""),
+    ("delete", "", "nodes", ""),
+    ("patch", "", "nodes/status", ""),
+    ("watch", "", "pods", ""),
+    ("list", "", "pods", ""),
+    ("create", "", "pods/eviction", ""),
+    ("watch", GROUP, "nodesets", ""),
+    ("patch", GROUP, "nodesets", ""),
+    ("patch", GROUP, "nodesets/status", ""),
+    ("watch", GROUP, "nodeclasses", ""),
+    ("patch", GROUP, "nodeclasses", ""),
+    ("patch", GROUP, "nodeclasses/status", ""),
+    ("create", "apps", "controllerrevisions", "."),
+    ("create", "events.k8s.io", "events", ""),
+    ("get", "coordination.k8s.io", "leases", "kube-node-lease"),
+];
+
+/// What the hollow kubelets' identity does.
+pub const HOLLOW: &[Right] = &[
+    ("patch", "", "nodes/status", ""),
+    ("patch", "", "pods/status", ""),
+    ("delete", "", "pods", ""),
+    ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
+];
+
+/// Reviews under way at once.
+const REVIEWS_AT_ONCE: usize = 8;
+
+/// Whether the API server answers.
+pub async fn reach(client: &Client, url: &str) -> Result<(), PreflightError> {
+    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    client.apiserver_version().await.map(drop).map_err(unreachable)
+}
+
+/// Whether the client's identity has all `rights`.
+pub async fn rights(
+    client: &Client,
+    who: &str,
+    namespace: &str,
+    url: &str,
+    rights: &[Right],
+) -> Result<(), PreflightError> {
+    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let missing: Vec<Option<String>> = stream::iter(rights)
+        .map(|right| async { allowed(client, namespace, *right).await.map_err(unreachable) })
+        .buffered(REVIEWS_AT_ONCE)
+        .try_collect()
+        .await?;
+    let missing: Vec<String> = missing.into_iter().flatten().collect();
+    if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
+}
+
+/// None if allowed, else the right in words.
+async fn allowed(
+    client: &Client,
+    own_namespace: &str,
+    (verb, group, resource, namespace): Right,
+) -> kube::Result<Option<String>> {
+    let namespace = if namespace == "." { own_namespace } else { namespace };
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: some(verb),
+                group: some(group),
+                resource: some(resource),
+                subresource: some(subresource),
+                namespace: some(namespace),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
+    if answer.status.is_some_and(|status| status.allowed) {
+        return Ok(None);
+    }
+    let slash = if subresource.is_empty() { "" } else { "/" };
+    let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
+    Ok(Some(format!("{verb} {resource}{slash}{subresource}{place}")))
+}
+
+/// Whether the installed definitions have every field that ours have.
+pub async fn definitions(client: &Client, url: &str) -> Result<(), PreflightError> {
+    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let path = format!("/openapi/v3/apis/{GROUP}/v1alpha1");
+    let request =
+        Request::get(path).body(Vec::new()).map_err(|error| unreachable(kube::Error::HttpError(error)))?;
+    let document: Value = match client.request(request).await {
+        Ok(document) => document,
+        Err(kube::Error::Api(status)) if status.code == 404 => return Err(PreflightError::NotInstalled),
+        Err(error) => return Err(unreachable(error)),
+    };
+    let installed: BTreeMap<&str, &Value> = document
+        .pointer("/components/schemas")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, schema)| Some((name.rsplit('.').next()?, schema)))
+        .collect();
+    for crd in crds() {
+        let kind = crd.spec.names.kind;
+        let Some(theirs) = installed.get(kind.as_str()) else { return Err(PreflightError::NotInstalled) };
+        for version in crd.spec.versions {
+            let ours = version.schema.and_then(|schema| schema.open_api_v3_schema);
+            let ours = serde_json::to_value(ours).unwrap_or_default();
+            let mut fields = Vec::new();
+            missing(&ours, theirs, "", &mut fields);
+            if !fields.is_empty() {
+                fields.truncate(5);
+                return Err(PreflightError::Older { kind, fields });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Collects the paths of properties that `ours` has and `theirs` lacks.
+fn missing(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, property) in ours.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match theirs.pointer(&format!("/properties/{name}")) {
+            Some(theirs) => missing(property, theirs, &path, found),
+            // The server describes metadata by reference.
+            None if path == "metadata" || path == "kind" || path == "apiVersion" => {}
+            None => found.push(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn missing_fields_are_named_by_their_path() {
+        let ours = json!({"properties": {"spec": {"properties": {"a": {}, "b": {"properties": {"c": {}}}}}, "metadata": {}}});
+        let theirs = json!({"properties": {"spec": {"properties": {"b": {"properties": {}}}}}});
+        let mut found = Vec::new();
+        missing(&ours, &theirs, "", &mut found);
+        assert_eq!(found, ["spec.a", "spec.b.c"]);
+        found.clear();
+        missing(&ours, &ours, "", &mut found);
+        assert!(found.is_empty());
+    }
+}

@@ -1,0 +1,17 @@
+//! The main job on a real control plane: all tests of this binary share one, each works on objects of its own.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../bed/mod.rs"]
+mod bed;
+mod classes;
+mod deletion;
+mod disruptor;
+mod foreign;
+mod handwritten;
+mod pods;
+mod scale;
+mod taints;
+mod templates;
+mod validation;

@@ -1,0 +1,115 @@
+//! Our taints come and go; everybody else's stay.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{Api, api::PropagationPolicy};
+use serde_json::json;
+
+use crate::bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, name, phase, taints};
+
+fn pair(key: &str, effect: &str) -> (String, String) {
+    (key.to_owned(), effect.to_owned())
+}
+
+#[tokio::test]
+async fn a_start_up_taint_is_set_once_and_waited_for() {
+    let mut class = class_spec();
+    class["template"] = json!({"startupTaints": [{"key": "example.com/cni", "effect": "NoSchedule"}]});
+    let own = Own::new("taint-startup", 1, class).await;
+    let node = eventually("ours leave, theirs stays", LONG, async || {
+        let node = own.my_nodes().await.pop()?;
+        (taints(&node) == [pair("example.com/cni", "NoSchedule")]).then_some(node)
+    })
+    .await;
+    own.set_says("Progressing", "True", "Provisioning").await;
+    bed().kubectl(&["taint", "node", &name(&node), "example.com/cni:NoSchedule-"]);
+    own.settled(1).await;
+    always("it is never set again", Duration::from_secs(2), async || {
+        taints(&own.nodes.get(&name(&node)).await.unwrap()).is_empty()
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_daemonset_runs_beside_taints_of_others() {
+    let mut class = class_spec();
+    class["template"] = json!({
+        "labels": {"for": "taint-daemons"},
+        "taints": [{"key": "dedicated", "value": "batch", "effect": "NoSchedule"}],
+    });
+    let own = Own::new("taint-daemons", 2, class).await;
+    let daemons: Api<DaemonSet> = Api::default_namespaced(own.client.clone());
+    create(
+        &daemons,
+        json!({"metadata": {"name": "taint-daemons"}, "spec": {
+        "selector": {"matchLabels": {"app": "taint-daemons"}},
+        "template": {"metadata": {"labels": {"app": "taint-daemons"}}, "spec": {
+            "nodeSelector": {"for": "taint-daemons"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "containers": [{"name": "main", "image": "example.com/agent:1"}]}}}}),
+    )
+    .await
+    .unwrap();
+    let nodes = own.settled(2).await;
+    eventually("a pod on each", LONG, async || {
+        (daemons.get("taint-daemons").await.unwrap().status?.number_ready == 2).then_some(())
+    })
+    .await;
+    let node = name(&nodes[0]);
+    bed().kubectl(&["taint", "node", &node, "mine=1:NoSchedule"]);
+    bed().kubectl(&["taint", "node", &node, "DeletionCandidateOfClusterAutoscaler=1:PreferNoSchedule"]);
+    // A change of the template rewrites the list; the taints of others are in it as they were.
+    own.patch_class(json!({"spec": {"template": {"taints": [{"key": "dedicated", "value": "web", "effect": "NoSchedule"}]}}}))
+        .await;
+    let now = eventually("the new value arrives", LONG, async || {
+        let node = own.nodes.get(&node).await.unwrap();
+        let all = node.spec.as_ref()?.taints.clone()?;
+        all.iter()
+            .any(|taint| taint.key == "dedicated" && taint.value.as_deref() == Some("web"))
+            .then(|| taints(&node))
+    })
+    .await;
+    assert_eq!(
+        now,
+        [
+            pair("dedicated", "NoSchedule"),
+            pair("mine", "NoSchedule"),
+            pair("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule")
+        ]
+    );
+    // A drain leaves the pods of DaemonSets where they are: the Node goes although one runs on it.
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    own.settled(0).await;
+    delete(&daemons, "taint-daemons", PropagationPolicy::Background).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn no_pod_comes_before_the_machine() {
+    // A class whose machines wait for a start-up taint: until it goes, a pod for these nodes stays Pending.
+    let mut class = class_spec();
+    class["template"] =
+        json!({"labels": {"for": "taint-early"}, "startupTaints": [{"key": "wait", "effect": "NoSchedule"}]});
+    let own = Own::new("taint-early", 1, class).await;
+    create(
+        &own.pods,
+        json!({"metadata": {"name": "taint-early"}, "spec": {
+        "nodeSelector": {"for": "taint-early"}, "containers": [{"name": "main", "image": "x"}]}}),
+    )
+    .await
+    .unwrap();
+    always("the pod waits", Duration::from_secs(3), async || {
+        own.pods.get("taint-early").await.unwrap().spec.unwrap().node_name.is_none()
+    })
+    .await;
+    let node = name(&own.my_nodes().await[0]);
+    bed().kubectl(&["taint", "node", &node, "wait:NoSchedule-"]);
+    eventually("the pod runs", LONG, async || {
+        (phase(&own.pods.get("taint-early").await.unwrap()) == "Running").then_some(())
+    })
+    .await;
+    delete(&own.pods, "taint-early", PropagationPolicy::Background).await;
+    own.clean_up().await;
+}

@@ -1,0 +1,199 @@
+//! Every rule of the schema: what it refuses, and that it says what to write instead.
+
+use kube::Api;
+use kube_node::api::{NodeClass, NodeSet};
+use serde_json::{Value, json};
+
+use crate::bed::{bed, class_spec};
+
+/// A change of a good object, by JSON pointer, and what the refusal says; empty: it is accepted.
+type Case = (&'static str, &'static str, Value, &'static str);
+
+fn class_cases() -> Vec<Case> {
+    let not_served = "is not served by this version";
+    vec![
+        ("as it is", "", json!(null), ""),
+        ("extended resources", "/spec/capacity/example.com~1gpu", json!("2"), ""),
+        ("an amount as a number", "/spec/capacity/cpu", json!(4), ""),
+        ("failures", "/spec/failures", json!({"unhealthyDuration": "40s", "turnUnhealthyAfter": true}), ""),
+        ("no controller", "/spec/nodeController", json!(""), "nodeController"),
+        (
+            "kubemark",
+            "/spec/nodeController",
+            json!("kubemark"),
+            "nodeController kubemark is not served by this version: use hollow",
+        ),
+        ("no capacity", "/spec/capacity", json!(null), "a hollow machine needs a capacity"),
+        ("no quantity", "/spec/capacity/cpu", json!("four"), "write for example 4, 500m or 16Gi"),
+        ("a negative amount", "/spec/capacity/cpu", json!("-1"), "an amount cannot be negative"),
+        (
+            "reserved that capacity lacks",
+            "/spec/reserved/example.com~1gpu",
+            json!("1"),
+            "add it to capacity or take it out of reserved",
+        ),
+        ("reserved above capacity", "/spec/reserved/cpu", json!("5"), "reserved is larger than capacity"),
+        ("no duration", "/spec/deletionTimeout", json!("soon"), "deletionTimeout"),
+        ("a duration without a unit", "/spec/deletionTimeout", json!("30"), "deletionTimeout"),
+        (
+            "neither kind of failure",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s"}),
+            "set exactly one of turnUnhealthyPeriodically and turnUnhealthyAfter",
+        ),
+        (
+            "both kinds of failure",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s", "healthyDuration": "5s", "turnUnhealthyPeriodically": true, "turnUnhealthyAfter": true}),
+            "set exactly one of turnUnhealthyPeriodically and turnUnhealthyAfter",
+        ),
+        (
+            "turns without health",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s", "turnUnhealthyPeriodically": true}),
+            "turnUnhealthyPeriodically needs healthyDuration",
+        ),
+        (
+            "an unknown mode",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s", "turnUnhealthyAfter": true, "mode": "Loud"}),
+            "Unsupported value: \"Loud\"",
+        ),
+        (
+            "our label",
+            "/spec/template",
+            json!({"labels": {"kube-node.io/nodeset": "x"}}),
+            "labels under kube-node.io/ are the controller's",
+        ),
+        (
+            "our annotation",
+            "/spec/template",
+            json!({"annotations": {"kube-node.io/x": "x"}}),
+            "annotations under kube-node.io/ are the controller's",
+        ),
+        ("an exit code of 300", "/spec/hollow", json!({"containers": {"exitCode": 300}}), "exitCode"),
+        (
+            "a kubelet without a version",
+            "/spec/provisioning",
+            json!({"kubelet": {"version": "latest"}}),
+            "version",
+        ),
+        ("credentials", "/spec/credentialsSecretRef", json!({"name": "x"}), not_served),
+        ("kubemark's settings", "/spec/kubemark", json!({"image": "x"}), not_served),
+        ("a price", "/spec/price", json!("1"), not_served),
+        ("allowed overrides", "/spec/allowedOverrides", json!(["provisioning"]), not_served),
+        ("files", "/spec/provisioning", json!({"files": [{"path": "/a", "content": "b"}]}), not_served),
+        ("commands", "/spec/provisioning", json!({"commands": ["true"]}), not_served),
+        ("hosts", "/spec/hollow", json!({"hosts": "x"}), not_served),
+        ("used cpu", "/spec/hollow", json!({"containers": {"cpu": "10m"}}), not_served),
+        ("an unknown field", "/spec/capcity", json!({}), "unknown field \"spec.capcity\""),
+    ]
+}
+
+fn set_cases() -> Vec<Case> {
+    let not_served = "is not served by this version";
+    vec![
+        ("as it is", "", json!(null), ""),
+        ("the longest name", "/metadata/name", json!("n".repeat(56)), ""),
+        ("a name too long", "/metadata/name", json!("n".repeat(57)), "use 56 characters or fewer"),
+        ("a name with a dot", "/metadata/name", json!("a.b"), "use no dots"),
+        ("negative replicas", "/spec/replicas", json!(-1), "spec.replicas"),
+        ("too many replicas", "/spec/replicas", json!(100_001), "spec.replicas"),
+        ("replicas as a text", "/spec/replicas", json!("3"), "spec.replicas"),
+        ("no class", "/spec/nodeClassName", json!(""), "nodeClassName"),
+        (
+            "an override that is no quantity",
+            "/spec/classOverrides",
+            json!({"capacity": {"cpu": "x"}}),
+            "write for example 4, 500m or 16Gi",
+        ),
+        ("negative minReadySeconds", "/spec/minReadySeconds", json!(-1), "minReadySeconds"),
+        ("an unknown order", "/spec/scaleDown", json!({"order": "Random"}), "Unsupported value: \"Random\""),
+        (
+            "our label",
+            "/spec/template",
+            json!({"labels": {"kube-node.io/nodeset": "x"}}),
+            "labels under kube-node.io/ are the controller's",
+        ),
+        ("autoscaling", "/spec/autoscaling", json!({"minReplicas": 0, "maxReplicas": 1}), not_served),
+        ("a strategy", "/spec/strategy", json!({"type": "OnDelete"}), not_served),
+        ("paused", "/spec/paused", json!(true), not_served),
+        ("a revision", "/spec/revision", json!("v1-0"), not_served),
+        ("a history limit", "/spec/revisionHistoryLimit", json!(1), not_served),
+        ("a deadline", "/spec/progressDeadlineSeconds", json!(1), not_served),
+        ("drain", "/spec/drain", json!({"timeout": "1m"}), not_served),
+        ("remediation", "/spec/remediation", json!({"maxInFlight": 1}), not_served),
+        ("expiry", "/spec/expireAfter", json!("1h"), not_served),
+        (
+            "a surge of nonsense",
+            "/spec/strategy",
+            json!({"rollingUpdate": {"maxSurge": "many"}}),
+            "write a number of nodes, for example 2, or a percentage, for example 25%",
+        ),
+    ]
+}
+
+/// What the server says to a strict dry run; empty when it accepts.
+async fn verdict<K>(api: &Api<K>, mut object: Value, case: &Case) -> String
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let (_, pointer, value, _) = case;
+    if let Some((parent, key)) = pointer.rsplit_once('/') {
+        // A path that is not there yet is made on the way.
+        let mut at = &mut object;
+        for step in parent.split('/').skip(1) {
+            at = &mut at[step];
+        }
+        at[key.replace("~1", "/")] = value.clone();
+    }
+    let url = format!("{}?dryRun=All&fieldValidation=Strict", api.resource_url());
+    let request = http::Request::post(url)
+        .header("content-type", "application/json")
+        .body(serde_json::to_vec(&object).unwrap())
+        .unwrap();
+    match api.clone().into_client().request::<K>(request).await {
+        Ok(_) => String::new(),
+        Err(kube::Error::Api(status)) => status.message.clone(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn check<K>(api: Api<K>, object: Value, cases: Vec<Case>)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let said = verdict(&api, object.clone(), case).await;
+        let (name, .., wanted) = case;
+        if if wanted.is_empty() { !said.is_empty() } else { !said.contains(wanted) } {
+            wrong.push(format!("{name}: wanted {wanted:?}, got {said:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn a_bad_class_is_refused_with_what_to_write() {
+    let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass",
+        "metadata": {"name": "valid"}, "spec": class_spec()});
+    check(Api::<NodeClass>::all(bed().client().await), object, class_cases()).await;
+}
+
+#[tokio::test]
+async fn a_bad_set_is_refused_with_what_to_write() {
+    let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet",
+        "metadata": {"name": "valid"}, "spec": {"replicas": 1, "nodeClassName": "valid"}});
+    check(Api::<NodeSet>::all(bed().client().await), object, set_cases()).await;
+}
+
+#[test]
+fn kubectl_explains_every_field_it_is_asked_for() {
+    let text = bed().kubectl(&["explain", "nodeset.spec.replicas"]);
+    assert!(text.contains("How many Nodes"), "{text}");
+    let text = bed().kubectl(&["explain", "nodeclass.spec.failures.unhealthyDuration"]);
+    assert!(text.contains("how long a node is unhealthy each time"), "{text}");
+    let text = bed().kubectl(&["get", "kube-node"]);
+    drop(text); // the category is known, else kubectl would have failed
+}
