@@ -36,6 +36,8 @@ pub enum Body {
     MergePatch(Vec<u8>),
     /// A strategic merge patch.
     StrategicPatch(Vec<u8>),
+    /// A JSON patch.
+    JsonPatch(Vec<u8>),
     /// Options of a deletion, as JSON.
     Options(Vec<u8>),
 }
@@ -155,6 +157,7 @@ pub async fn send<T: Message + Default>(
             Body::Object(bytes) => (PROTOBUF, bytes),
             Body::MergePatch(bytes) => ("application/merge-patch+json", bytes),
             Body::StrategicPatch(bytes) => ("application/strategic-merge-patch+json", bytes),
+            Body::JsonPatch(bytes) => ("application/json-patch+json", bytes),
             Body::Options(bytes) => ("application/json", bytes),
         };
         let request = Request::builder()

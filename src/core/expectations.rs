@@ -74,6 +74,11 @@ impl Expectations {
         self.deletions.retain(|name| listed(name));
     }
 
+    /// Names of Nodes that count as existing although the watch has not shown them.
+    pub fn creations(&self) -> impl Iterator<Item = &str> {
+        self.creations.keys().map(String::as_str)
+    }
+
     /// Nodes that count as existing although the watch has not shown them.
     #[must_use]
     pub fn pending_creations(&self) -> usize {

@@ -29,7 +29,7 @@ pub struct Member {
 
 impl Member {
     /// A Node that was asked for and that the watch has not shown yet. Nothing is known of it, so it is the first to be
-    /// given up; its name is no Node's, so nobody can delete it yet.
+    /// given up, once it is shown.
     #[must_use]
     pub fn expected(name: String) -> Self {
         Self { name, leaving: false, marked: false, ready: false, pods: 0, created: i64::MAX }

@@ -1,5 +1,6 @@
 //! Takes the steps that were decided on, in their order; the first that fails ends the look.
 
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,11 +16,13 @@ use crate::{
     api::names,
     cache::NodeView,
     controllers::{
+        ApiError,
         api::{self, Seen, call},
         chain, reference_to_node,
     },
     core::node::{Machine, Plan, Step},
     providers::Order,
+    wire::{self, AnyObject, Body, WireError},
 };
 
 impl NodeController {
@@ -78,11 +81,27 @@ impl NodeController {
         }
     }
 
+    /// Writes the list of taints where it still is the one that was seen. The whole version would be too strict: the
+    /// controller-manager writes annotations onto young Nodes all the time.
     async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), Error> {
         // Whoever creates a Node has its fields tracked, which doubles the price of every later write; nobody has
         // applied anything to a Node this young, so the tracking ends here.
-        let change = json!({ "metadata": { "managedFields": [{}] }, "spec": { "taints": taints } });
-        Ok(api::patch::<Node>(&self.context.client, seen(node), change, "change the taints").await?)
+        let patch = json!([
+            { "op": "test", "path": "/metadata/uid", "value": &*node.uid },
+            { "op": "test", "path": "/spec/taints", "value": node.taints },
+            { "op": "replace", "path": "/spec/taints", "value": taints },
+            { "op": "add", "path": "/metadata/managedFields", "value": [{}] },
+        ]);
+        let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
+        let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, api::FIELD_MANAGER);
+        match wire::send::<AnyObject>(&self.context.client, Method::PATCH, &url, body).await {
+            // Somebody changed the list meanwhile; the watch is about to show it.
+            Ok(_) | Err(WireError::Refused { code: 422, .. }) => Ok(()),
+            Err(source) => {
+                Err(ApiError::Wire { action: format!("change the taints of Node {}", node.name), source }
+                    .into())
+            }
+        }
     }
 
     async fn cordon(&self, node: &NodeView) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 //! Many writes at once, but bounded; one look writes at most a batch of each kind, so that the next look, which knows
 //! more, comes soon.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
@@ -136,17 +136,22 @@ impl NodeSetController {
     }
 
     async fn scale(&self, set: &NodeSet, observed: &Observed, applied: &mut Applied) -> Result<(), Error> {
-        let (pending, unconfirmed) = self.expectations(&observed.name, |expectations| {
-            let unconfirmed: Vec<String> = expectations.unconfirmed().map(str::to_owned).collect();
-            (expectations.pending_creations(), unconfirmed)
-        });
-        // What was asked for and not shown yet counts as there; so do Nodes adopted a moment ago.
-        let expected = (0..pending).map(|at| Member::expected(format!("{}/{at}", observed.name)));
+        let shown: HashSet<&str> =
+            observed.members.iter().chain(&observed.to_adopt).map(|node| &*node.name).collect();
+        // What was asked for and not shown yet counts as there.
+        let expected = observed.expectations.creations().filter(|name| !shown.contains(name));
+        let expected = expected.map(|name| Member::expected(name.to_owned()));
+        let unconfirmed: Vec<String> = observed
+            .expectations
+            .unconfirmed()
+            .filter(|name| !shown.contains(name))
+            .map(str::to_owned)
+            .collect();
         let members: Vec<Member> = observed
             .members
             .iter()
             .chain(&observed.to_adopt)
-            .map(|node| self.member(&observed.name, node))
+            .map(|node| self.member(observed, node))
             .chain(expected)
             .collect();
         let replicas = usize::try_from(set.spec.replicas).unwrap_or(0);
@@ -170,9 +175,8 @@ impl NodeSetController {
         }
     }
 
-    fn member(&self, set: &str, node: &NodeView) -> Member {
-        let leaving = node.deleted_at.is_some()
-            || self.expectations(set, |expectations| expectations.is_leaving(&node.name));
+    fn member(&self, observed: &Observed, node: &NodeView) -> Member {
+        let leaving = node.deleted_at.is_some() || observed.expectations.is_leaving(&node.name);
         Member {
             name: node.name.to_string(),
             leaving,

@@ -35,6 +35,9 @@ impl NodeSetController {
             return Ok(Outcome::Done);
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        self.forget_what_never_came(set.name()).await?;
+        // Before the Nodes are looked at: what is shown in between is then known twice, and never not at all.
+        let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
         let owned: Vec<Arc<NodeView>> = self
             .context
             .nodes
@@ -42,9 +45,8 @@ impl NodeSetController {
             .into_iter()
             .filter(|node| node.owner().is_some_and(|owner| owner.uid == uid))
             .collect();
-        self.forget_what_never_came(set.name()).await?;
         if owned.is_empty() {
-            if self.expectations(set.name(), |expectations| expectations.pending_creations()) > 0 {
+            if pending > 0 {
                 return Ok(Outcome::After(RETRY));
             }
             self.remove_finalizer(set).await?;

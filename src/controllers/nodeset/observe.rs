@@ -7,13 +7,16 @@ use crate::{
     api::{NodeClass, NodeSet, names},
     cache::NodeView,
     controllers::RevisionsError,
-    core::{revision::Machine, set::Problem, template::Desired},
+    core::{expectations::Expectations, revision::Machine, set::Problem, template::Desired},
 };
 
 /// One set, as it is.
 pub(super) struct Observed {
     pub(super) name: String,
     pub(super) uid: String,
+    /// What was asked for and not shown yet, as it was before the Nodes were looked at: what is shown in between is
+    /// then known twice, and never not at all.
+    pub(super) expectations: Expectations,
     /// Nodes that it owns and that carry its label.
     pub(super) members: Vec<Arc<NodeView>>,
     /// Nodes that carry its label and that nobody owns.
@@ -41,6 +44,7 @@ impl NodeSetController {
             to_adopt: Vec::new(),
             to_release: Vec::new(),
             blueprint: self.blueprint(set).await?,
+            expectations: self.expectations(&name, |expectations| expectations.clone()),
             name,
             uid,
         };
