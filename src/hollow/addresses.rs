@@ -28,7 +28,7 @@ impl Block {
 
     /// Whether an address is in it.
     #[must_use]
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
+    pub fn contains(self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address.to_bits())
     }
 }
@@ -89,10 +89,7 @@ mod tests {
 
     #[test]
     fn a_cidr_has_room_for_its_pods() {
-        assert_eq!(
-            Block::of_cidr("10.244.1.0/24"),
-            Some(Block { first: 0x0af4_0102, last: 0x0af4_01fe })
-        );
+        assert_eq!(Block::of_cidr("10.244.1.0/24"), Some(Block { first: 0x0af4_0102, last: 0x0af4_01fe }));
         for none in ["", "10.0.0.0", "10.0.0.0/31", "10.0.0.0/0", "10.0.0.0/99", "fd00::/64"] {
             assert_eq!(Block::of_cidr(none), None, "{none}");
         }

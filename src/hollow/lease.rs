@@ -100,7 +100,8 @@ impl Lease {
         match answer {
             Ok(version) => {
                 self.renewed = Some(sent);
-                self.known = Known::Version { version: version.into(), bare: !matches!(before, Known::Absent) };
+                self.known =
+                    Known::Version { version: version.into(), bare: !matches!(before, Known::Absent) };
                 false
             }
             Err(error) => {

@@ -24,7 +24,8 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, Error>(counter)
         };
-        let machines = IntGauge::new("kube_node_hollow_machines", "Hollow machines carried by this process.")?;
+        let machines =
+            IntGauge::new("kube_node_hollow_machines", "Hollow machines carried by this process.")?;
         registry.register(Box::new(machines.clone()))?;
         let lease_delay = Histogram::with_opts(
             HistogramOpts::new(

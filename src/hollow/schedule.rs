@@ -110,12 +110,9 @@ impl Schedule {
     /// A job that was handed out is over; what was asked for meanwhile waits from now on.
     pub fn done(&mut self, lane: Lane, uid: &Arc<str>) {
         let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
-        match jobs.remove(uid) {
-            Some(State { at: Some(at), .. }) => {
-                by_time.insert((at, Arc::clone(uid)));
-                jobs.insert(Arc::clone(uid), State { at: Some(at), handed_out: false });
-            }
-            Some(State { at: None, .. }) | None => {}
+        if let Some(State { at: Some(at), .. }) = jobs.remove(uid) {
+            by_time.insert((at, Arc::clone(uid)));
+            jobs.insert(Arc::clone(uid), State { at: Some(at), handed_out: false });
         }
     }
 

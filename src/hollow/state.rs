@@ -72,6 +72,8 @@ pub struct Pod {
     /// The address it was given here; its status may not show it yet.
     pub ip: Option<Ipv4Addr>,
     pub writes: Writes,
+    /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
+    pub dismissed: bool,
 }
 
 /// What is remembered of the writes of one object.
@@ -126,9 +128,16 @@ impl State {
         }
     }
 
+    /// What the machines know of the cluster.
+    #[must_use]
+    pub fn caches(&self) -> (Arc<Cache<NodeView>>, Arc<Cache<PodView>>) {
+        (Arc::clone(&self.node_cache), Arc::clone(&self.pod_cache))
+    }
+
     /// A new machine; without effect when it exists.
     pub fn create(&mut self, spec: MachineSpec, now: Clock) {
-        let MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, settings } = spec;
+        let MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, settings } =
+            spec;
         if self.machines.contains_key(&uid) {
             return;
         }
@@ -233,7 +242,9 @@ impl State {
 
     /// A pod came or changed.
     pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
-        if !view.host_network && let Some(ip) = address(view.status.pod_ip.as_deref()) {
+        if !view.host_network
+            && let Some(ip) = address(view.status.pod_ip.as_deref())
+        {
             self.addresses.claim(ip);
         }
         if !self.by_node.contains_key(&view.node) {
@@ -249,6 +260,7 @@ impl State {
             view: Arc::clone(view),
             ip: None,
             writes: Writes::default(),
+            dismissed: false,
         });
         pod.view = Arc::clone(view);
         self.schedule.ask(Lane::Pod, &view.uid, now.at);
@@ -256,7 +268,9 @@ impl State {
 
     /// A pod is gone.
     pub fn lost_pod(&mut self, view: &PodView) {
-        if !view.host_network && let Some(ip) = address(view.status.pod_ip.as_deref()) {
+        if !view.host_network
+            && let Some(ip) = address(view.status.pod_ip.as_deref())
+        {
             self.addresses.release(ip);
         }
         self.forget_pod(&view.uid);

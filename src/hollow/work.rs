@@ -179,7 +179,7 @@ impl State {
             return None;
         }
         let pod = self.pods.get_mut(uid)?;
-        if pod.writes.outrun(&view.resource_version) {
+        if pod.dismissed || pod.writes.outrun(&view.resource_version) {
             return None;
         }
         let ip = if view.host_network {
@@ -190,12 +190,14 @@ impl State {
             // It never ran, and shall not: it needs none.
             std::net::Ipv4Addr::UNSPECIFIED
         } else {
-            let ip = Some(()).filter(|()| self.pod_cache.in_sync()).and_then(|()| self.addresses.for_pod(cidr))?;
+            let ip =
+                Some(()).filter(|()| self.pod_cache.in_sync()).and_then(|()| self.addresses.for_pod(cidr))?;
             pod.ip = Some(ip);
             ip
         };
         let script = Script::of(&view, &machine.settings.containers);
         let step = pod::step(&view, &script, host_ip, ip, now.wall);
+        pod.dismissed = step.delete;
         if let Some(again) = step.again {
             self.schedule.ask(Lane::Pod, uid, now.until(again));
         }
@@ -218,6 +220,7 @@ impl State {
         match answer {
             Ok(version) => pod.writes.wrote(version),
             Err(error) => {
+                pod.dismissed = false;
                 pod.writes.failures = pod.writes.failures.saturating_add(1);
                 // A pod that is gone leaves the cache, and this with it.
                 if error.code() != Some(404) {
