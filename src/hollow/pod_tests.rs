@@ -189,6 +189,7 @@ proptest! {
         for second in iter::successors(Some(0), |second| Some(second + 1)).take(120) {
             if let Some((when, grace)) = deletion && when == second {
                 pod = deleted(pod, when, grace);
+                announced = None;
             }
             let step = look(&pod, &script, second);
             if announced == Some(at(second)) {

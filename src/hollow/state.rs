@@ -23,6 +23,9 @@ use crate::{
     wire::WireError,
 };
 
+/// How long the Lease of a new machine lets the statuses of others go first.
+const STATUS_FIRST: Duration = Duration::from_secs(1);
+
 /// The time, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -213,12 +216,15 @@ impl State {
         if machine.view.is_none() {
             machine.ip = machine.ip.or(ip);
             machine.boot = machine.boot.or_else(|| boot(view));
-            if view.kubelet_version.is_some() {
+            let known = view.kubelet_version.is_some();
+            if known {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
             }
-            self.schedule.ask(Lane::Lease, &uid, now.at);
+            // A status makes a Node Ready, a Lease keeps it so: when many come at once, the first go first.
+            let after = if known { Duration::ZERO } else { spread(STATUS_FIRST, 0.5) };
+            self.schedule.ask(Lane::Lease, &uid, now.at + after);
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);

@@ -75,7 +75,11 @@ impl State {
             Ok(_) => {
                 machine.lease_failures = 0;
                 // Machines created together do not stay together.
-                let due = if is_first { now.at + spread(RENEW, 0.1) } else { job.due + spread(RENEW, 0.96) };
+                let due = if is_first {
+                    now.at + spread(RENEW.mul_f64(1.5), 2.0 / 3.0)
+                } else {
+                    job.due + spread(RENEW, 0.96)
+                };
                 due.max(now.at)
             }
             Err(_) if at_once => now.at,
