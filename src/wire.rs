@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{
     Method, Request, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE},
+    header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
 };
 use k8s_pb::apimachinery::pkg::{
     apis::meta::v1::Status,
@@ -22,6 +22,8 @@ use tokio::time::timeout;
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Media type of Kubernetes' protobuf envelope.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Who writes: the API server makes the name before the slash the field manager of a write.
+const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
 /// First bytes of the envelope (apimachinery, runtime/serializer/protobuf).
 const MAGIC: [u8; 4] = *b"k8s\0";
 /// Longest part of an answer in no known form that is worth repeating, in bytes.
@@ -165,6 +167,7 @@ pub async fn send<T: Message + Default>(
             .uri(path)
             .header(CONTENT_TYPE, content_type)
             .header(ACCEPT, PROTOBUF)
+            .header(USER_AGENT, AGENT)
             .body(Bytes::from(bytes))?;
         let unreachable = |error| WireError::Unreachable(Box::new(error));
         let (head, body) = client.send(request).await.map_err(unreachable)?.into_parts();
@@ -182,9 +185,8 @@ fn open<T: Message + Default>(bytes: &[u8]) -> Result<T, WireError> {
 
 /// What a refusal says: as protobuf, as JSON (from proxies), or in plain words (from the server's filters).
 fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
     #[serde(default)]
-    #[derive(Default)]
     struct Json {
         reason: String,
         message: String,

@@ -28,7 +28,7 @@ impl Block {
 
     /// Whether an address is in it.
     #[must_use]
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
+    pub fn contains(self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address.to_bits())
     }
 }

@@ -1,17 +1,19 @@
 //! The one loop that sends what is due.
 
-use std::sync::Arc;
+use std::{future::pending, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use jiff::Timestamp;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Shared,
-    request::{self, Window},
-    schedule::Lane,
+    request::{self, Request, Window},
+    schedule::{Job, Lane},
     state::Clock,
 };
+use crate::wire::WireError;
 
 /// The kubelets of all machines, to be run.
 pub struct Kubelets {
@@ -35,32 +37,35 @@ impl Kubelets {
                 if job.lane == Lane::Lease {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
-                running.push(async move {
-                    let answer = request::send(&shared.client, requests).await;
-                    (job, now.wall, answer)
-                });
+                running.push(shared.send(job, requests, now.wall));
             }
             let next_due = shared.state().schedule.next_due();
+            let timer = async {
+                match next_due {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            // A full window makes what is due wait for an answer.
             let is_open = window.has_room(running.len());
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some((job, sent, answer)) = running.next(), if !running.is_empty() => {
-                    let answer = answer.as_deref();
-                    window.answered(answer);
-                    shared.metrics.written(job.lane, answer.map_or_else(|error| error.label(), |_| "ok"));
-                    shared.state().finish(&job, answer, sent, Clock::now());
-                }
+                Some(overload) = running.next(), if !running.is_empty() => window.answered(overload),
                 () = shared.wake.notified(), if is_open => {}
-                () = async { match next_due {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                } }, if is_open => {}
+                () = timer, if is_open => {}
             }
         }
-        while let Some((job, sent, answer)) = running.next().await {
-            let answer = answer.as_deref();
-            shared.metrics.written(job.lane, answer.map_or_else(|error| error.label(), |_| "ok"));
-            shared.state().finish(&job, answer, sent, Clock::now());
-        }
+        while running.next().await.is_some() {}
+    }
+}
+
+impl Shared {
+    /// Sends the requests of a job and concludes it; tells whether the server is overloaded.
+    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
+        let answer = request::send(&self.client, requests).await;
+        let answer = answer.as_deref();
+        self.metrics.written(job.lane, answer.map_or_else(WireError::label, |_| "ok"));
+        self.state().finish(&job, answer, sent, Clock::now());
+        answer.is_err_and(WireError::is_overload)
     }
 }

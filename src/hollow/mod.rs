@@ -43,7 +43,7 @@ use crate::{
 };
 
 /// How often a status is written that does not change, give or take half of it, as a kubelet does.
-const REPORT: Duration = Duration::from_mins(5);
+const REPORT: Duration = Duration::from_secs(300);
 
 /// What a hollow machine is made from.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,10 +110,11 @@ impl Hollow {
     ) -> Result<(Self, Kubelets), prometheus::Error> {
         let shared = Arc::new(Shared {
             client,
-            state: Mutex::new(State::new(Arc::clone(&nodes), Arc::clone(&pods))),
+            state: Mutex::new(State::new(nodes, pods)),
             wake: Notify::new(),
             metrics: Metrics::new(registry)?,
         });
+        let (nodes, pods) = shared.state().caches();
         nodes.observe(Arc::clone(&shared) as Arc<dyn Observer<NodeView>>);
         pods.observe(Arc::clone(&shared) as Arc<dyn Observer<PodView>>);
         // What the caches show already nobody will announce.

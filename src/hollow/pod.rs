@@ -50,9 +50,8 @@ pub fn step(pod: &PodView, script: &Script, host_ip: Ipv4Addr, ip: Ipv4Addr, now
         }
         None if has_started(&pod.status) => went_on(pod, script, now),
         None => {
-            let status = started(pod, host_ip, ip, now);
-            let again = script.run_time.map(|time| now + time);
-            (status, again)
+            let again = script.run_time.map(|time| now + paced(pod, script, time));
+            (started(pod, host_ip, ip, now), again)
         }
     };
     let status = with_conditions(pod, status, now);
@@ -102,11 +101,6 @@ fn started(pod: &PodView, host_ip: Ipv4Addr, ip: Ipv4Addr, now: Timestamp) -> Po
 fn went_on(pod: &PodView, script: &Script, now: Timestamp) -> (PodStatus, Option<Timestamp>) {
     let mut status = PodStatus { phase: "Running".into(), ..pod.status.clone() };
     let mut again: Option<Timestamp> = None;
-    let starts_again = match pod.restart_policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => script.exit_code != 0,
-        RestartPolicy::Never => false,
-    };
     for container in &mut status.containers {
         container.ready = matches!(container.state, ContainerState::Running { .. });
         let (ContainerState::Running { since: Some(since) }, Some(run_time)) =
@@ -114,13 +108,14 @@ fn went_on(pod: &PodView, script: &Script, now: Timestamp) -> (PodStatus, Option
         else {
             continue;
         };
-        let end = *since + if starts_again { run_time.max(RESTART_PACE) } else { run_time };
+        let lasts = paced(pod, script, run_time);
+        let end = *since + lasts;
         let next = if now < end {
             Some(end)
-        } else if starts_again {
+        } else if starts_again(pod, script) {
             container.restarts = container.restarts.saturating_add(1);
             container.state = ContainerState::Running { since: Some(now) };
-            Some(now + run_time.max(RESTART_PACE))
+            Some(now + lasts)
         } else {
             let (started, finished) = (Some(*since), Some(to_seconds(end)));
             *container = end_of(container, script.exit_code, started, finished);
@@ -132,6 +127,20 @@ fn went_on(pod: &PodView, script: &Script, now: Timestamp) -> (PodStatus, Option
         return (ended(&PodView { status, ..pod.clone() }, 0, now), None);
     }
     (status, again)
+}
+
+/// Whether a container that ends starts again.
+fn starts_again(pod: &PodView, script: &Script) -> bool {
+    match pod.restart_policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => script.exit_code != 0,
+        RestartPolicy::Never => false,
+    }
+}
+
+/// How long a container really runs that is to run for `run_time`.
+fn paced(pod: &PodView, script: &Script, run_time: Duration) -> Duration {
+    if starts_again(pod, script) { run_time.max(RESTART_PACE) } else { run_time }
 }
 
 /// All containers ended; those that still ran with `code`.

@@ -23,6 +23,9 @@ use crate::{
     wire::WireError,
 };
 
+/// How long the Lease of a new machine lets the statuses of others go first.
+const STATUS_FIRST: Duration = Duration::from_secs(1);
+
 /// The time, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -72,6 +75,8 @@ pub struct Pod {
     /// The address it was given here; its status may not show it yet.
     pub ip: Option<Ipv4Addr>,
     pub writes: Writes,
+    /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
+    pub dismissed: bool,
 }
 
 /// What is remembered of the writes of one object.
@@ -126,6 +131,12 @@ impl State {
             node_cache,
             pod_cache,
         }
+    }
+
+    /// What the machines know of the cluster.
+    #[must_use]
+    pub fn caches(&self) -> (Arc<Cache<NodeView>>, Arc<Cache<PodView>>) {
+        (Arc::clone(&self.node_cache), Arc::clone(&self.pod_cache))
     }
 
     /// A new machine; without effect when it exists.
@@ -213,12 +224,15 @@ impl State {
         if machine.view.is_none() {
             machine.ip = machine.ip.or(ip);
             machine.boot = machine.boot.or_else(|| boot(view));
-            if view.kubelet_version.is_some() {
+            let known = view.kubelet_version.is_some();
+            if known {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
             }
-            self.schedule.ask(Lane::Lease, &uid, now.at);
+            // A status makes a Node Ready, a Lease keeps it so: when many come at once, the first go first.
+            let after = if known { Duration::ZERO } else { spread(STATUS_FIRST, 0.5) };
+            self.schedule.ask(Lane::Lease, &uid, now.at + after);
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);
@@ -260,6 +274,7 @@ impl State {
             view: Arc::clone(view),
             ip: None,
             writes: Writes::default(),
+            dismissed: false,
         });
         pod.view = Arc::clone(view);
         self.schedule.ask(Lane::Pod, &view.uid, now.at);

@@ -40,7 +40,7 @@ pub struct Report {
     pub shape: Arc<Shape>,
     /// Its address.
     pub ip: Ipv4Addr,
-    /// Its boot: a UUIDv7, which carries the time.
+    /// Its boot: a UUID of version 7, which carries the time.
     pub boot: Uuid,
     /// Whether it is to look healthy.
     pub healthy: bool,

@@ -75,7 +75,11 @@ impl State {
             Ok(_) => {
                 machine.lease_failures = 0;
                 // Machines created together do not stay together.
-                let due = if is_first { now.at + spread(RENEW, 0.1) } else { job.due + spread(RENEW, 0.96) };
+                let due = if is_first {
+                    now.at + spread(RENEW.mul_f64(1.5), 2.0 / 3.0)
+                } else {
+                    job.due + spread(RENEW, 0.96)
+                };
                 due.max(now.at)
             }
             Err(_) if at_once => now.at,
@@ -183,7 +187,7 @@ impl State {
             return None;
         }
         let pod = self.pods.get_mut(uid)?;
-        if pod.writes.outrun(&view.resource_version) {
+        if pod.dismissed || pod.writes.outrun(&view.resource_version) {
             return None;
         }
         let ip = if view.host_network {
@@ -201,6 +205,7 @@ impl State {
         };
         let script = Script::of(&view, &machine.settings.containers);
         let step = pod::step(&view, &script, host_ip, ip, now.wall);
+        pod.dismissed = step.delete;
         if let Some(again) = step.again {
             self.schedule.ask(Lane::Pod, uid, now.until(again));
         }
@@ -223,6 +228,7 @@ impl State {
         match answer {
             Ok(version) => pod.writes.wrote(version),
             Err(error) => {
+                pod.dismissed = false;
                 pod.writes.failures = pod.writes.failures.saturating_add(1);
                 // A pod that is gone leaves the cache, and this with it.
                 if error.code() != Some(404) {
