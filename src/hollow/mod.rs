@@ -43,7 +43,7 @@ use crate::{
 };
 
 /// How often a status is written that does not change, give or take half of it, as a kubelet does.
-const REPORT: Duration = Duration::from_secs(300);
+const REPORT: Duration = Duration::from_mins(5);
 
 /// What a hollow machine is made from.
 #[derive(Clone, Debug, PartialEq)]

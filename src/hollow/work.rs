@@ -26,7 +26,7 @@ use crate::{
 /// Time between two renewals of a Lease: a quarter of its life, as a kubelet has it.
 const RENEW: Duration = Duration::from_secs(10);
 /// Longest wait of a machine that found no free address.
-const NO_ADDRESS: Duration = Duration::from_secs(60);
+const NO_ADDRESS: Duration = Duration::from_mins(1);
 
 impl State {
     /// What a job has to send; nothing when nothing needs saying.
