@@ -6,6 +6,7 @@
 pub mod api;
 pub mod cache;
 pub mod cli;
+pub mod cluster;
 pub mod controllers;
 pub mod core;
 pub mod hollow;

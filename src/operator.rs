@@ -242,6 +242,10 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
     let (classes, class_queue) = NodeClassController::new(context);
     let ready = caches.readiness();
+    parts.spawn(
+        preflight::definitions(client.clone(), access.url, shutdown.clone())
+            .map(|r| r.map_err(OperatorError::from)),
+    );
     caches.fill_own(&client, &mut parts);
     caches.fill_rest(&client, &mut parts);
     // Nobody acts on half a picture: a set whose Nodes are not listed yet would seem to have none.
@@ -258,7 +262,6 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
 
 async fn check(access: &Access, hollow: &Access, namespace: &str) -> Result<(), PreflightError> {
     preflight::reach(&access.client, &access.url).await?;
-    preflight::definitions(&access.client, &access.url).await?;
     preflight::rights(&access.client, &access.identity, namespace, &access.url, preflight::OPERATOR).await?;
     preflight::rights(&hollow.client, &hollow.identity, namespace, &hollow.url, preflight::HOLLOW).await
 }

@@ -1,7 +1,11 @@
 //! The command line: one file per command.
 
 mod crds;
+mod down;
+mod kubectl;
 mod operator;
+mod status;
+mod up;
 
 use std::process::ExitCode;
 
@@ -20,6 +24,14 @@ pub struct Cli {
 enum Command {
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
+    /// Start a real control plane on this machine, with nodes
+    Up(up::Up),
+    /// End a cluster of this machine
+    Down(down::Down),
+    /// Say how a cluster of this machine stands
+    Status(status::Status),
+    /// Run the cluster's own kubectl against it
+    Kubectl(kubectl::Kubectl),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
 }
@@ -30,6 +42,10 @@ impl Cli {
         match self.command {
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
+            Command::Up(command) => command.run(),
+            Command::Down(command) => command.run(),
+            Command::Status(command) => command.run(),
+            Command::Kubectl(command) => command.run(),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Before the work begins: is the API server there, may we do what we will have to do, and are our kinds installed in
 //! a version that has all our fields? Each answer that is no says what to do.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
@@ -10,6 +13,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::api::{crds, names::GROUP};
 
@@ -80,6 +84,10 @@ pub const HOLLOW: &[Right] = &[
     ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
+/// How long the server may take to publish the schema of a definition that was just installed.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is asked meanwhile.
+const COMPARE_AGAIN: Duration = Duration::from_secs(1);
 /// Reviews under way at once.
 const REVIEWS_AT_ONCE: usize = 8;
 
@@ -139,8 +147,26 @@ async fn allowed(
     Ok(Some(format!("{verb} {resource}{slash}{subresource}{place}")))
 }
 
-/// Whether the installed definitions have every field that ours have.
-pub async fn definitions(client: &Client, url: &str) -> Result<(), PreflightError> {
+/// Ends with an error when the installed definitions lack a field that ours have, else at shutdown. The server may show
+/// a new definition some seconds after it serves it, so that is not waited for before the work begins.
+pub async fn definitions(
+    client: Client,
+    url: String,
+    shutdown: CancellationToken,
+) -> Result<(), PreflightError> {
+    let deadline = Instant::now() + PUBLISHED_WITHIN;
+    loop {
+        match compare(&client, &url).await {
+            Ok(()) => break,
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => tokio::time::sleep(COMPARE_AGAIN).await,
+        }
+    }
+    shutdown.cancelled().await;
+    Ok(())
+}
+
+async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {
     let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
     let path = format!("/openapi/v3/apis/{GROUP}/v1alpha1");
     let request =

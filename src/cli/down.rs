@@ -1,0 +1,55 @@
+//! `kube-node down`: ends a cluster of this machine, also one whose supervisor was killed.
+
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use nix::sys::signal::Signal;
+
+use crate::cluster::{Layout, layout::supervisor};
+
+/// How long the supervisor may take: kube-apiserver alone drains for up to twenty seconds.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Arguments of `down`.
+#[derive(Debug, Args)]
+pub struct Down {
+    /// Folder of the cluster; the user's default one when absent
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Delete the folder as well, with everything the cluster has stored
+    #[arg(long)]
+    delete: bool,
+}
+
+impl Down {
+    /// Ends the cluster.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        super::block_on(async {
+            let layout = Layout::new(self.data_dir.as_deref())?;
+            let Some(state) = layout.load()? else {
+                println!("There is no cluster in {}.", layout.dir().display());
+                return Ok(ExitCode::SUCCESS);
+            };
+            let supervisor = supervisor(&state);
+            if let Some(supervisor) = supervisor {
+                supervisor.signal(Signal::SIGTERM).context("cannot stop the cluster")?;
+                if !supervisor.wait_gone(LIMIT).await {
+                    bail!("pid {} does not end: see {}", supervisor.pid, layout.log("up").display());
+                }
+            }
+            let lock = layout.lock()?;
+            let leftovers = layout.stop_leftovers(&lock).await?;
+            if supervisor.is_some() || leftovers > 0 {
+                println!("The cluster in {} has ended.", layout.dir().display());
+            } else {
+                println!("The cluster in {} was not running.", layout.dir().display());
+            }
+            if self.delete {
+                fs::remove_dir_all(layout.dir())
+                    .with_context(|| format!("cannot delete {}", layout.dir().display()))?;
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! `kube-node up`: a real control plane on this machine, with nodes. Stays until Ctrl-C, or goes to the background.
+
+use std::{
+    fs,
+    io::{Read, Seek, SeekFrom},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{
+    Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
+    procs::ProcessId,
+};
+
+/// How often the process in the background is looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// How often the parent of the cluster is looked for.
+const PARENT_POLL: Duration = Duration::from_millis(500);
+
+/// Arguments of `up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// How many nodes; those of the last time when absent, or 10
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=100_000))]
+    nodes: Option<i32>,
+    /// Who makes the machines
+    #[arg(long, value_enum, default_value_t)]
+    provider: ProviderName,
+    /// Folder of the cluster; one of the user's when absent
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl; found or built when absent
+    #[arg(long, value_name = "DIR")]
+    binaries: Option<PathBuf>,
+    /// Return when the nodes are Ready; `down` ends the cluster
+    #[arg(long)]
+    detach: bool,
+    /// Port of kube-apiserver on 127.0.0.1; a free one when absent
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Without the operator nothing turns a NodeSet into nodes: run one yourself
+    #[arg(long)]
+    without_operator: bool,
+    /// One more argument for a component, such as kube-apiserver=--v=4; may be repeated
+    #[arg(long, value_name = "COMPONENT=ARG")]
+    component_arg: Vec<ComponentArg>,
+    /// End when this process does
+    #[arg(long, value_name = "PID", hide = true)]
+    with_parent: Option<i32>,
+    /// The process in the background: somebody else says how it went
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+/// Providers of machines that `up` can use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ProviderName {
+    /// Machines in the operator's process
+    #[default]
+    Hollow,
+}
+
+impl Up {
+    /// Starts the cluster and stays with it, or leaves it in the background.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        super::block_on(async {
+            if self.detach { self.in_background().await } else { self.in_foreground().await }
+        })
+    }
+
+    async fn in_foreground(self) -> anyhow::Result<ExitCode> {
+        let progress = Progress::stderr();
+        let stop = stop_signals(self.with_parent)?;
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        let ProviderName::Hollow = self.provider;
+        let options = Options {
+            data_dir: self.data_dir,
+            binaries: self.binaries,
+            port: self.port,
+            component_args: self.component_arg,
+            with_operator: !self.without_operator,
+            operator_program: None,
+            nodes: match (self.without_operator, self.nodes) {
+                (true, _) => Nodes::None,
+                (false, None) => Nodes::Keep,
+                (false, Some(nodes)) => Nodes::Exactly(nodes),
+            },
+        };
+        let Some(created) = stop.run_until_cancelled(Cluster::create(options, &progress)).await else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        let cluster = created?;
+        let launched = stop.run_until_cancelled(cluster.launch(&progress)).await;
+        progress.finish();
+        if let Some(Ok(nodes)) = &launched {
+            if !self.detached {
+                println!("{}", summary(&layout, *nodes, self.without_operator));
+                println!("Ctrl-C ends it.");
+            }
+            stop.cancelled().await;
+        }
+        cluster.shutdown(&progress).await?;
+        progress.finish();
+        launched.transpose()?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Runs `up` again as a process of its own, shows what it says, and returns when its nodes are Ready.
+    async fn in_background(self) -> anyhow::Result<ExitCode> {
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        layout.prepare(KUBERNETES_VERSION)?;
+        // Whoever holds it runs the cluster already; the process in the background takes it anew.
+        drop(layout.lock()?);
+        let path = layout.log("up");
+        let log = fs::OpenOptions::new().create(true).append(true).open(&path);
+        let log = log.with_context(|| format!("cannot write {}", path.display()))?;
+        let from = log.metadata()?.len();
+        let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+        let mut child =
+            Command::new(std::env::current_exe().context("cannot find the program of kube-node itself")?)
+                .args(arguments)
+                .arg("--detached")
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log)
+                // Ctrl-C in this terminal is not for the cluster any more.
+                .process_group(0)
+                .spawn()
+                .context("cannot run kube-node in the background")?;
+        let mut shown = from;
+        loop {
+            let ended = child.try_wait()?;
+            shown = show(&path, shown)?;
+            if let Some(status) = ended {
+                bail!("the cluster did not start ({status}); see {}", path.display());
+            }
+            if is_ready(&layout, &child)? {
+                break;
+            }
+            sleep(POLL).await;
+        }
+        let nodes = if self.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
+        println!("{}", summary(&layout, nodes, self.without_operator));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Whether the process in the background says that all is there.
+fn is_ready(layout: &Layout, child: &Child) -> anyhow::Result<bool> {
+    let state = layout.load()?;
+    let ours = |id: ProcessId| u32::try_from(id.pid).is_ok_and(|pid| pid == child.id());
+    Ok(state.is_some_and(|state| state.ready && state.supervisor.is_some_and(ours)))
+}
+
+/// Shows what was written from here on; returns where that ends.
+fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
+    let mut file = fs::File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    eprint!("{}", String::from_utf8_lossy(&text));
+    Ok(from + u64::try_from(text.len())?)
+}
+
+/// What to do next.
+fn summary(layout: &Layout, nodes: i32, without_operator: bool) -> String {
+    let own = if Layout::new(None).is_ok_and(|default| default == *layout) {
+        String::new()
+    } else {
+        format!(" --data-dir {}", layout.dir().display())
+    };
+    let kubeconfig = layout.kubeconfig();
+    let kubeconfig = kubeconfig.display();
+    let what = if without_operator {
+        "The control plane is ready; no operator runs.".to_owned()
+    } else {
+        format!("{nodes} nodes are Ready.")
+    };
+    format!(
+        "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n  kubectl scale nodeset {NODE_SET} --replicas=20\n  kube-node down{own}\n"
+    )
+}
+
+/// Cancelled by SIGINT, SIGTERM, SIGHUP, or the end of the parent.
+fn stop_signals(parent: Option<i32>) -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let mut signals = signal(kind).context("cannot receive signals")?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            stop.cancel();
+        });
+    }
+    if let Some(parent) = parent {
+        let parent = ProcessId::of(parent).with_context(|| format!("there is no process {parent}"))?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            while parent.is_alive() {
+                sleep(PARENT_POLL).await;
+            }
+            stop.cancel();
+        });
+    }
+    Ok(stop)
+}

@@ -1,0 +1,253 @@
+//! The processes of a cluster: their names, their order, their flags.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{layout::Layout, ports::Ports};
+
+/// The service range; kube-apiserver's own Service is its first address.
+const SERVICE_RANGE: &str = "10.96.0.0/16";
+/// Client limits of kube-controller-manager and kube-scheduler. Their defaults, 20 and 50 requests a second, would
+/// be all that one sees of a cluster with thousands of pods.
+const CLIENT_QPS: [&str; 2] = ["--kube-api-qps=2000", "--kube-api-burst=4000"];
+/// etcd refuses writes beyond this; its default of 2 GiB is soon full of Node updates. 8 GiB is its advised maximum.
+const ETCD_QUOTA_BYTES: u64 = 8 << 30;
+
+/// A process of the cluster. The order is that of the start; the end is in reverse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Component {
+    /// The store.
+    #[serde(rename = "etcd")]
+    Etcd,
+    /// The API.
+    #[serde(rename = "kube-apiserver")]
+    Apiserver,
+    /// The controllers.
+    #[serde(rename = "kube-controller-manager")]
+    ControllerManager,
+    /// The scheduler.
+    #[serde(rename = "kube-scheduler")]
+    Scheduler,
+    /// Our own operator.
+    #[serde(rename = "operator")]
+    Operator,
+}
+
+impl Component {
+    /// All, in the order of their start.
+    pub const ALL: [Self; 5] =
+        [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Operator];
+
+    /// The name of the binary, of the log file and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Apiserver => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(self, ports: &Ports) -> String {
+        let (scheme, port) = match self {
+            Self::Etcd => ("https", ports.etcd),
+            Self::Apiserver => ("https", ports.apiserver),
+            Self::ControllerManager => ("https", ports.controller_manager),
+            Self::Scheduler => ("https", ports.scheduler),
+            Self::Operator => ("http", ports.operator),
+        };
+        format!("{scheme}://127.0.0.1:{port}")
+    }
+
+    /// Where its health is asked for: a base URL and a path.
+    pub(super) fn health(self, ports: &Ports) -> (String, &'static str) {
+        match self {
+            Self::Etcd => (format!("http://127.0.0.1:{}", ports.etcd_metrics), "/health"),
+            Self::Apiserver | Self::Operator => (self.address(ports), "/readyz"),
+            Self::ControllerManager | Self::Scheduler => (self.address(ports), "/healthz"),
+        }
+    }
+
+    /// The arguments of the process.
+    pub(super) fn arguments(self, layout: &Layout, ports: &Ports) -> Vec<String> {
+        match self {
+            Self::Etcd => etcd(layout, ports),
+            Self::Apiserver => apiserver(layout, ports),
+            Self::ControllerManager => controller_manager(layout, ports),
+            Self::Scheduler => scheduler(layout, ports),
+            Self::Operator => operator(layout, ports),
+        }
+    }
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One argument more for a component, written `kube-apiserver=--v=4`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComponentArg {
+    /// Whose.
+    pub component: Component,
+    /// The argument as the component reads it.
+    pub arg: String,
+}
+
+impl FromStr for ComponentArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Component::ALL.map(Component::name).join(", ");
+        let (name, arg) =
+            text.split_once('=').ok_or("write it as component=--flag=value, such as kube-apiserver=--v=4")?;
+        let component = Component::ALL
+            .into_iter()
+            .find(|component| component.name() == name)
+            .ok_or_else(|| format!("unknown component {name}: there are {names}"))?;
+        Ok(Self { component, arg: arg.to_owned() })
+    }
+}
+
+/// `--name=path`.
+fn file(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+fn etcd(layout: &Layout, ports: &Ports) -> Vec<String> {
+    let pki = |file: &str| layout.pki().join(file);
+    let client = format!("https://127.0.0.1:{}", ports.etcd);
+    let peer = format!("https://127.0.0.1:{}", ports.etcd_peer);
+    vec![
+        "--name=default".into(),
+        file("data-dir", &layout.path("etcd")),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=default={peer}"),
+        format!("--listen-metrics-urls=http://127.0.0.1:{}", ports.etcd_metrics),
+        "--client-cert-auth=true".into(),
+        file("trusted-ca-file", &pki("etcd-ca.crt")),
+        file("cert-file", &pki("etcd.crt")),
+        file("key-file", &pki("etcd.key")),
+        "--peer-client-cert-auth=true".into(),
+        file("peer-trusted-ca-file", &pki("etcd-ca.crt")),
+        file("peer-cert-file", &pki("etcd.crt")),
+        file("peer-key-file", &pki("etcd.key")),
+        // A test cluster may lose its last writes with the machine's power; an fsync for each write would make the
+        // disk what every measurement measures.
+        "--unsafe-no-fsync=true".into(),
+        format!("--quota-backend-bytes={ETCD_QUOTA_BYTES}"),
+        "--log-level=warn".into(),
+    ]
+}
+
+fn apiserver(layout: &Layout, ports: &Ports) -> Vec<String> {
+    let pki = |file: &str| layout.pki().join(file);
+    vec![
+        format!("--secure-port={}", ports.apiserver),
+        "--bind-address=127.0.0.1".into(),
+        "--advertise-address=127.0.0.1".into(),
+        // The endpoints of the Service `kubernetes` may not be a loopback address.
+        "--endpoint-reconciler-type=none".into(),
+        format!("--etcd-servers=https://127.0.0.1:{}", ports.etcd),
+        file("etcd-cafile", &pki("etcd-ca.crt")),
+        file("etcd-certfile", &pki("etcd-client.crt")),
+        file("etcd-keyfile", &pki("etcd-client.key")),
+        file("tls-cert-file", &pki("apiserver.crt")),
+        file("tls-private-key-file", &pki("apiserver.key")),
+        file("client-ca-file", &pki("ca.crt")),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        "--allow-privileged=true".into(),
+        format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
+        file("service-account-key-file", &pki("sa.pub")),
+        file("service-account-signing-key-file", &pki("sa.key")),
+        // Hollow nodes have no host name that resolves.
+        "--kubelet-preferred-address-types=InternalIP,Hostname".into(),
+        file("kubelet-client-certificate", &pki("kubelet-client.crt")),
+        file("kubelet-client-key", &pki("kubelet-client.key")),
+        file("requestheader-client-ca-file", &pki("front-proxy-ca.crt")),
+        "--requestheader-allowed-names=front-proxy-client".into(),
+        "--requestheader-username-headers=X-Remote-User".into(),
+        "--requestheader-group-headers=X-Remote-Group".into(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
+        file("proxy-client-cert-file", &pki("front-proxy-client.crt")),
+        file("proxy-client-key-file", &pki("front-proxy-client.key")),
+    ]
+}
+
+/// What kube-controller-manager and kube-scheduler have in common.
+fn controller(layout: &Layout, name: &str, kubeconfig: &Path, port: u16) -> Vec<String> {
+    let mut args = vec![
+        file("kubeconfig", kubeconfig),
+        file("authentication-kubeconfig", kubeconfig),
+        file("authorization-kubeconfig", kubeconfig),
+        "--bind-address=127.0.0.1".into(),
+        format!("--secure-port={port}"),
+        file("tls-cert-file", &layout.pki().join(format!("{name}.crt"))),
+        file("tls-private-key-file", &layout.pki().join(format!("{name}.key"))),
+        // There is one of each; an election would only make the start slower.
+        "--leader-elect=false".into(),
+    ];
+    args.extend(CLIENT_QPS.map(String::from));
+    args
+}
+
+fn controller_manager(layout: &Layout, ports: &Ports) -> Vec<String> {
+    let pki = |file: &str| layout.pki().join(file);
+    let kubeconfig = layout.path("controller-manager.kubeconfig");
+    let mut args = controller(layout, "controller-manager", &kubeconfig, ports.controller_manager);
+    args.extend([
+        "--use-service-account-credentials=true".into(),
+        file("service-account-private-key-file", &pki("sa.key")),
+        file("root-ca-file", &pki("ca.crt")),
+        file("cluster-signing-cert-file", &pki("ca.crt")),
+        file("cluster-signing-key-file", &pki("ca.key")),
+    ]);
+    args
+}
+
+fn scheduler(layout: &Layout, ports: &Ports) -> Vec<String> {
+    controller(layout, "scheduler", &layout.path("scheduler.kubeconfig"), ports.scheduler)
+}
+
+fn operator(layout: &Layout, ports: &Ports) -> Vec<String> {
+    let path = |path: PathBuf| path.display().to_string();
+    vec![
+        "operator".into(),
+        "--kubeconfig".into(),
+        path(layout.operator_kubeconfig()),
+        "--hollow-kubeconfig".into(),
+        path(layout.hollow_kubeconfig()),
+        "--namespace".into(),
+        super::NAMESPACE.into(),
+        "--admin-address".into(),
+        format!("127.0.0.1:{}", ports.operator),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn component_args() {
+        let parsed: ComponentArg = "kube-apiserver=--v=4".parse().unwrap();
+        assert_eq!(parsed, ComponentArg { component: Component::Apiserver, arg: "--v=4".into() });
+        assert!("kubelet=--v=4".parse::<ComponentArg>().unwrap_err().contains("kube-scheduler"));
+        assert!("kube-apiserver".parse::<ComponentArg>().is_err());
+    }
+}

@@ -1,0 +1,286 @@
+//! The data folder of one cluster: what lies where, whether it is ours, and the lock of the one who runs it.
+//!
+//! A folder is taken when it does not exist, is empty, or holds a `cluster.json` of our format. Anything else is left
+//! as it is, with an error that says why.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, ErrorKind},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    component::Component,
+    files::{FileError, create_private_dir},
+    procs::ProcessId,
+    state::{State, StateError},
+};
+
+/// Files that a first start, cut off early, may leave in a folder without `cluster.json`.
+const EARLY: [&str; 3] = ["lock", "logs", "cluster.json.tmp"];
+/// How long a component may take to obey SIGTERM before it gets SIGKILL: kube-apiserver drains for some seconds.
+pub(super) const GRACE: Duration = Duration::from_secs(20);
+
+/// Why a data folder does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// There is no home folder to put the default in.
+    #[error("no home folder to keep the cluster in: say where with --data-dir")]
+    NoHome,
+    /// The folder cannot be made or written.
+    #[error("the data folder {} is not writable", path.display())]
+    NotWritable {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The folder is full of other things.
+    #[error("{} is not empty and holds no kube-node cluster: use an empty or new folder", path.display())]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process runs this cluster.
+    #[error("the cluster in {} is already running{}", path.display(), pid.map(|pid| format!(", pid {pid}")).unwrap_or_default())]
+    Running {
+        /// The folder.
+        path: PathBuf,
+        /// The supervisor, where it has written its pid already.
+        pid: Option<i32>,
+    },
+    /// A process of an earlier run cannot be stopped.
+    #[error("cannot stop {component} (pid {pid}) of an earlier run")]
+    Leftover {
+        /// Whose process.
+        component: &'static str,
+        /// Its pid.
+        pid: i32,
+        /// What the system says.
+        source: nix::errno::Errno,
+    },
+    /// The state file does not serve.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The paths of one data folder; the folder need not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    dir: PathBuf,
+}
+
+/// The right to run the cluster of a data folder; the system takes it back when the process ends, however it ends.
+#[derive(Debug)]
+pub struct DirLock {
+    _file: File,
+}
+
+impl Layout {
+    /// The folder `dir`, or the user's default one.
+    pub fn new(dir: Option<&Path>) -> Result<Self, LayoutError> {
+        let dir = match dir {
+            Some(dir) => std::path::absolute(dir)
+                .map_err(|source| LayoutError::NotWritable { path: dir.to_owned(), source })?,
+            None => directories::ProjectDirs::from("", "", "kube-node")
+                .ok_or(LayoutError::NoHome)?
+                .data_local_dir()
+                .join("default"),
+        };
+        Ok(Self { dir })
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A file or folder in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The admin's kubeconfig.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.path("kubeconfig")
+    }
+
+    /// The operator's kubeconfig.
+    #[must_use]
+    pub fn operator_kubeconfig(&self) -> PathBuf {
+        self.path("operator.kubeconfig")
+    }
+
+    /// The hollow kubelets' kubeconfig.
+    #[must_use]
+    pub fn hollow_kubeconfig(&self) -> PathBuf {
+        self.path("hollow.kubeconfig")
+    }
+
+    /// Certificates and keys.
+    #[must_use]
+    pub fn pki(&self) -> PathBuf {
+        self.path("pki")
+    }
+
+    /// What a component wrote.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.path("logs").join(format!("{name}.log"))
+    }
+
+    /// `cluster.json`.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.path("cluster.json")
+    }
+
+    /// The state, `None` where there is no cluster.
+    pub fn load(&self) -> Result<Option<State>, LayoutError> {
+        match self.state().try_exists() {
+            Ok(true) => Ok(Some(State::load(&self.state())?)),
+            Ok(false) => Ok(None),
+            Err(source) => Err(FileError::new("read", &self.state(), source).into()),
+        }
+    }
+
+    /// Makes the folder where needed, checks that it is ours, and returns its state or a new one.
+    pub fn prepare(&self, kubernetes_version: &str) -> Result<State, LayoutError> {
+        let not_writable = |source| LayoutError::NotWritable { path: self.dir.clone(), source };
+        match fs::read_dir(&self.dir) {
+            Ok(entries) => {
+                let foreign =
+                    entries.flatten().any(|entry| !EARLY.iter().any(|name| entry.file_name() == *name));
+                if foreign && !self.state().exists() {
+                    return Err(LayoutError::NotOurs { path: self.dir.clone() });
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(source) => return Err(not_writable(source)),
+        }
+        let state = match self.load()? {
+            Some(state) => state,
+            None => State::new(kubernetes_version),
+        };
+        state.check_kubernetes(kubernetes_version)?;
+        create_private_dir(&self.path("logs")).map_err(|error| {
+            not_writable(
+                std::error::Error::source(&error)
+                    .map_or_else(|| ErrorKind::Other.into(), |source| io::Error::other(source.to_string())),
+            )
+        })?;
+        self.open_lock().map_err(not_writable)?;
+        Ok(state)
+    }
+
+    /// Takes the right to run the cluster.
+    pub fn lock(&self) -> Result<DirLock, LayoutError> {
+        let file =
+            self.open_lock().map_err(|source| LayoutError::NotWritable { path: self.dir.clone(), source })?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirLock { _file: file }),
+            Err(TryLockError::WouldBlock) => {
+                let supervisor = self.load().ok().flatten().and_then(|state| state.supervisor);
+                let pid = supervisor.filter(|id| id.is_alive()).map(|id| id.pid);
+                Err(LayoutError::Running { path: self.dir.clone(), pid })
+            }
+            Err(TryLockError::Error(source)) => {
+                Err(LayoutError::NotWritable { path: self.dir.clone(), source })
+            }
+        }
+    }
+
+    fn open_lock(&self) -> io::Result<File> {
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.path("lock"))
+    }
+
+    /// Stops the processes of a cluster that nobody supervises any more, last started first. Returns how many ran.
+    ///
+    /// Only whoever holds the lock may call it, else it would stop a cluster under its supervisor.
+    pub async fn stop_leftovers(&self, _lock: &DirLock) -> Result<usize, LayoutError> {
+        let Some(mut state) = self.load()? else { return Ok(0) };
+        let mut stopped = 0;
+        for component in Component::ALL.into_iter().rev() {
+            let Some(id) = state.components.get(&component).copied().filter(|id| id.is_alive()) else {
+                continue;
+            };
+            stopped += 1;
+            id.terminate(GRACE).await.map_err(|source| LayoutError::Leftover {
+                component: component.name(),
+                pid: id.pid,
+                source,
+            })?;
+        }
+        state.components.clear();
+        state.supervisor = None;
+        state.save(&self.state())?;
+        Ok(stopped)
+    }
+}
+
+/// The supervisor of a cluster, or the reason why there is none to talk to.
+#[must_use]
+pub fn supervisor(state: &State) -> Option<ProcessId> {
+    state.supervisor.filter(|id| id.is_alive())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(name: &str) -> Layout {
+        let dir = std::env::temp_dir().join(format!("kube-node-layout-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Layout::new(Some(&dir)).unwrap()
+    }
+
+    #[test]
+    fn one_runs_a_folder_at_a_time() {
+        let layout = layout("lock");
+        let mut state = layout.prepare("1.36.3").unwrap();
+        let lock = layout.lock().unwrap();
+        state.supervisor = ProcessId::current();
+        state.save(&layout.state()).unwrap();
+        let error = layout.lock().unwrap_err().to_string();
+        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+        drop(lock);
+        layout.lock().unwrap();
+        fs::remove_dir_all(layout.dir()).unwrap();
+    }
+
+    #[test]
+    fn folders_of_others_are_refused_and_kept() {
+        let layout = layout("foreign");
+        fs::create_dir_all(layout.dir()).unwrap();
+        layout.prepare("1.36.3").unwrap();
+        // Cut off before the state was written: still ours.
+        layout.prepare("1.36.3").unwrap();
+        fs::write(layout.path("thesis.txt"), "x").unwrap();
+        assert!(matches!(layout.prepare("1.36.3"), Err(LayoutError::NotOurs { .. })));
+        fs::remove_dir_all(layout.dir()).unwrap();
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let layout = layout("format");
+        fs::create_dir_all(layout.dir()).unwrap();
+        fs::write(layout.state(), r#"{"formatVersion": 7}"#).unwrap();
+        let error = layout.prepare("1.36.3").unwrap_err().to_string();
+        assert!(error.contains("format 7"), "{error}");
+        fs::remove_dir_all(layout.dir()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made() {
+        let error = Layout::new(Some(Path::new("/proc/kube-node"))).unwrap().prepare("1.36.3").unwrap_err();
+        assert!(matches!(error, LayoutError::NotWritable { .. }), "{error}");
+    }
+}

@@ -1,0 +1,214 @@
+//! What a cluster needs before the operator starts: the definitions of our kinds, and charts/kube-node/files (who the
+//! operator is, what it may do, what admission refuses). Applied server-side, so that a second time changes nothing.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    core::GroupVersionKind,
+    runtime::{conditions, wait::await_condition},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Under this name `up` applies.
+pub(super) const FIELD_MANAGER: &str = "kube-node-up";
+/// The files in the order to apply them in: what stands in a namespace comes after it.
+const FILES: [(&str, &str); 3] = [
+    ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),
+    ("rbac.yaml", include_str!("../../charts/kube-node/files/rbac.yaml")),
+    ("policies.yaml", include_str!("../../charts/kube-node/files/policies.yaml")),
+];
+/// How long kube-apiserver may take to serve a new kind.
+const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
+
+/// Why the cluster could not be furnished.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// A file of ours is no list of Kubernetes objects.
+    #[error("{file} is not valid")]
+    Invalid {
+        /// The file.
+        file: &'static str,
+        /// What is wrong with it.
+        source: serde_norway::Error,
+    },
+    /// An object has no apiVersion and kind.
+    #[error("{file} holds an object without apiVersion and kind")]
+    NoType {
+        /// The file.
+        file: &'static str,
+    },
+    /// kube-apiserver refused an object.
+    #[error("cannot apply {kind} {name}")]
+    Apply {
+        /// Kind of the object.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server says.
+        source: Box<kube::Error>,
+    },
+    /// The definition of a kind was applied but is not served.
+    #[error("the definition {name} is not served")]
+    Watch {
+        /// Its name.
+        name: String,
+        /// What the watch says.
+        source: Box<kube::runtime::wait::Error>,
+    },
+    /// The same, for too long.
+    #[error("the definition {name} is not served after {} s", ESTABLISH_LIMIT.as_secs())]
+    NotServed {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Applies the definitions and the files, and waits until the definitions are served.
+pub(super) async fn apply_all(client: &Client) -> Result<(), ManifestError> {
+    tokio::try_join!(apply_crds(client), apply_files(client))?;
+    Ok(())
+}
+
+async fn apply_crds(client: &Client) -> Result<(), ManifestError> {
+    let api = &Api::<CustomResourceDefinition>::all(client.clone());
+    try_join_all(crate::api::crds().into_iter().map(|crd| async move {
+        let name = crd.name_any();
+        apply(api, "CustomResourceDefinition", &name, &crd).await?;
+        let established = await_condition(api.clone(), &name, conditions::is_crd_established());
+        match tokio::time::timeout(ESTABLISH_LIMIT, established).await {
+            Err(_) => Err(ManifestError::NotServed { name }),
+            Ok(Err(source)) => Err(ManifestError::Watch { name, source: Box::new(source) }),
+            Ok(Ok(_)) => Ok(()),
+        }
+    }))
+    .await?;
+    Ok(())
+}
+
+async fn apply_files(client: &Client) -> Result<(), ManifestError> {
+    for (file, text) in FILES {
+        let objects = parse(file, text)?;
+        // Namespaces one after the other, before what they hold.
+        if file == "namespace.yaml" {
+            for (object, resource) in &objects {
+                apply_dynamic(client, object, resource).await?;
+            }
+        } else {
+            try_join_all(objects.iter().map(|(object, resource)| apply_dynamic(client, object, resource)))
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+async fn apply_dynamic(
+    client: &Client,
+    object: &DynamicObject,
+    resource: &ApiResource,
+) -> Result<(), ManifestError> {
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    };
+    apply(&api, &resource.kind, &object.name_any(), object).await
+}
+
+/// Server-side apply; what somebody else has set in our fields becomes ours again.
+pub(super) async fn apply<K>(
+    api: &Api<K>,
+    kind: &str,
+    name: &str,
+    object: &(impl Serialize + std::fmt::Debug),
+) -> Result<(), ManifestError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    match api.patch(name, &params, &Patch::Apply(object)).await {
+        Ok(_) => Ok(()),
+        Err(source) => Err(ManifestError::Apply {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            source: Box::new(source),
+        }),
+    }
+}
+
+fn parse(file: &'static str, text: &str) -> Result<Vec<(DynamicObject, ApiResource)>, ManifestError> {
+    serde_norway::Deserializer::from_str(text)
+        .map(|document| {
+            let object = DynamicObject::deserialize(document)
+                .map_err(|source| ManifestError::Invalid { file, source })?;
+            let types = object.types.as_ref().ok_or(ManifestError::NoType { file })?;
+            let gvk = GroupVersionKind::try_from(types).map_err(|_| ManifestError::NoType { file })?;
+            let resource = ApiResource::from_gvk(&gvk);
+            Ok((object, resource))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::NAMESPACE;
+
+    fn all() -> Vec<(DynamicObject, ApiResource)> {
+        FILES.into_iter().flat_map(|(file, text)| parse(file, text).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_binding_names_a_role_that_there_is() {
+        let objects = all();
+        let mut bindings = 0;
+        for (object, resource) in &objects {
+            let field = match resource.kind.as_str() {
+                "ClusterRoleBinding" | "RoleBinding" => &object.data["roleRef"]["name"],
+                "ValidatingAdmissionPolicyBinding" => &object.data["spec"]["policyName"],
+                _ => continue,
+            };
+            bindings += 1;
+            let kind = match resource.kind.as_str() {
+                "ValidatingAdmissionPolicyBinding" => "ValidatingAdmissionPolicy",
+                _ => object.data["roleRef"]["kind"].as_str().unwrap(),
+            };
+            assert!(
+                objects.iter().any(|(other, other_resource)| other_resource.kind == kind
+                    && other.namespace() == object.namespace()
+                    && Some(other.name_any().as_str()) == field.as_str()),
+                "{} of {}",
+                resource.kind,
+                object.name_any()
+            );
+        }
+        assert_eq!(bindings, 8);
+    }
+
+    #[test]
+    fn plurals_are_those_of_the_server() {
+        let mut plurals: Vec<String> = all().into_iter().map(|(_, resource)| resource.plural).collect();
+        plurals.sort();
+        plurals.dedup();
+        assert_eq!(
+            plurals,
+            [
+                "clusterrolebindings",
+                "clusterroles",
+                "namespaces",
+                "rolebindings",
+                "roles",
+                "serviceaccounts",
+                "validatingadmissionpolicies",
+                "validatingadmissionpolicybindings"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_first_object_is_our_namespace() {
+        assert_eq!(all()[0].0.name_any(), NAMESPACE);
+    }
+}

@@ -1,0 +1,36 @@
+//! A Kubernetes control plane on this machine, without containers: found or built, started, kept running, stopped.
+//!
+//! One supervisor runs one data folder ([`layout`]). It starts etcd, kube-apiserver, kube-controller-manager,
+//! kube-scheduler and our operator as child processes, each in a process group of its own, starts again what dies by
+//! itself, and stops all in reverse order. Everything listens on 127.0.0.1 only. `cluster.json` ([`state`]) names each
+//! process by pid and start time: `down` and the next `up` find what a killed supervisor has left.
+
+pub mod binaries;
+mod build;
+pub mod component;
+pub mod files;
+mod fleet;
+mod go;
+mod health;
+mod keeper;
+pub mod kubeconfig;
+pub mod layout;
+mod manifests;
+pub mod pki;
+pub mod ports;
+pub mod procs;
+pub mod progress;
+pub mod state;
+mod supervisor;
+
+pub use binaries::Binaries;
+pub use component::{Component, ComponentArg};
+pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
+pub use health::{Probe, ProbeError, client_of};
+pub use layout::Layout;
+pub use manifests::ManifestError;
+pub use progress::Progress;
+pub use supervisor::{Cluster, ClusterError, Options};
+
+/// Namespace of the operator, its service accounts and the revisions.
+pub const NAMESPACE: &str = "kube-node-system";

@@ -1,0 +1,132 @@
+//! Processes by identity: a pid alone may have been handed to somebody else, a pid with its start time cannot.
+//!
+//! Read from `/proc`, so Linux only. A zombie counts as dead: it holds nothing and answers nothing.
+
+use std::{fs, time::Duration};
+
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+/// How often a dying process is looked at.
+const POLL: Duration = Duration::from_millis(50);
+
+/// One process, told apart from a later one that got the same pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessId {
+    /// The pid.
+    pub pid: i32,
+    /// When the process started, in clock ticks since the machine's boot.
+    pub start_time: u64,
+}
+
+impl ProcessId {
+    /// The process that has this pid now; `None` when there is none, or a zombie.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, start_time) = parse_stat(&stat)?;
+        (!matches!(state, 'Z' | 'X')).then_some(Self { pid, start_time })
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        Self::of(i32::try_from(std::process::id()).ok()?)
+    }
+
+    /// Whether exactly this process still runs.
+    #[must_use]
+    pub fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Sends a signal; one to a process that is gone is no error.
+    pub fn signal(self, signal: Signal) -> Result<(), Errno> {
+        if !self.is_alive() {
+            return Ok(());
+        }
+        match kill(Pid::from_raw(self.pid), signal) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Memory in use, in bytes.
+    #[must_use]
+    pub fn resident_bytes(self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        parse_rss(&status)
+    }
+
+    /// Waits until the process is gone; false when it outlives the time limit.
+    pub async fn wait_gone(self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.is_alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(POLL).await;
+        }
+        true
+    }
+
+    /// SIGTERM, a time to obey, then SIGKILL.
+    pub async fn terminate(self, grace: Duration) -> Result<(), Errno> {
+        self.signal(Signal::SIGTERM)?;
+        if !self.wait_gone(grace).await {
+            self.signal(Signal::SIGKILL)?;
+            self.wait_gone(Duration::from_secs(5)).await;
+        }
+        Ok(())
+    }
+}
+
+/// State and start time out of `/proc/PID/stat`. The name in its second field may hold spaces and parentheses.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let after_name = stat.rsplit_once(')')?.1;
+    let mut fields = after_name.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // Field 22 of the line; the state is field 3.
+    let start_time = fields.nth(18)?.parse().ok()?;
+    Some((state, start_time))
+}
+
+/// `VmRSS` out of `/proc/PID/status`, in bytes.
+fn parse_rss(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_with_a_hostile_name() {
+        let stat = "42 (a) Z (b) S 1 42 42 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 10";
+        assert_eq!(parse_stat(stat), Some(('S', 98765)));
+        assert_eq!(parse_stat("42 (x"), None);
+    }
+
+    #[test]
+    fn a_reused_pid_is_somebody_else() {
+        let me = ProcessId::current().unwrap();
+        assert!(me.is_alive());
+        let predecessor = ProcessId { start_time: me.start_time - 1, ..me };
+        assert!(!predecessor.is_alive());
+        // A signal to the predecessor must not reach us: SIGKILL would end this test.
+        predecessor.signal(Signal::SIGKILL).unwrap();
+    }
+
+    #[test]
+    fn rss_in_bytes() {
+        assert_eq!(parse_rss("Name:\tx\nVmRSS:\t    2048 kB\n"), Some(2 * 1024 * 1024));
+        assert!(ProcessId::current().unwrap().resident_bytes().unwrap() > 0);
+    }
+}

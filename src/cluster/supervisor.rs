@@ -1,0 +1,395 @@
+//! The supervisor of one cluster: everything from the data folder to nodes that are Ready, and back.
+//!
+//! [`Cluster::create`] takes the folder, [`Cluster::launch`] starts what is in it, [`Cluster::shutdown`] ends it;
+//! [`Cluster::start`] is the first two in one. A cluster that is dropped kills its processes.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, BufRead, BufReader, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kube::Client;
+use tokio::time::sleep;
+
+use super::{
+    binaries::{Binaries, BinariesError, KUBERNETES_VERSION},
+    component::{Component, ComponentArg},
+    files::{FileError, write_private},
+    fleet::{self, FleetError, Nodes},
+    health::{Probe, ProbeError, client_of},
+    keeper::{Keeper, KeeperError, Plan},
+    kubeconfig,
+    layout::{DirLock, GRACE, Layout, LayoutError},
+    manifests::{self, ManifestError},
+    pki::{Pki, PkiError},
+    ports::{PortError, Ports},
+    procs::ProcessId,
+    progress::Progress,
+    state::{StateError, StateFile},
+};
+
+/// How long a component may take to become ready; far more than it needs, for machines that are busy.
+const READY_LIMIT: Duration = Duration::from_mins(2);
+/// How often a starting component is asked.
+const POLL: Duration = Duration::from_millis(50);
+/// How much of a log an error shows.
+const LOG_LINES: usize = 8;
+const LOG_LINE_CHARS: usize = 400;
+/// Where in a log its last lines are looked for, in bytes from the end.
+const LOG_TAIL_BYTES: u64 = 64 << 10;
+
+/// Users whose kubeconfigs a cluster has: file, name, groups.
+const USERS: [(&str, &str, &[&str]); 5] = [
+    ("kubeconfig", "kubernetes-admin", &["system:masters"]),
+    ("controller-manager.kubeconfig", "system:kube-controller-manager", &[]),
+    ("scheduler.kubeconfig", "system:kube-scheduler", &[]),
+    (
+        "operator.kubeconfig",
+        "system:serviceaccount:kube-node-system:kube-node-operator",
+        SERVICE_ACCOUNT_GROUPS,
+    ),
+    ("hollow.kubeconfig", "system:serviceaccount:kube-node-system:kube-node-hollow", SERVICE_ACCOUNT_GROUPS),
+];
+/// What a token of the ServiceAccount would carry, the certificate carries as well.
+const SERVICE_ACCOUNT_GROUPS: &[&str] =
+    &["system:serviceaccounts", "system:serviceaccounts:kube-node-system"];
+
+/// What a cluster is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The data folder; the user's default one when absent.
+    pub data_dir: Option<PathBuf>,
+    /// The folder of the control plane's programs; found or built when absent.
+    pub binaries: Option<PathBuf>,
+    /// kube-apiserver's port on 127.0.0.1; that of the last start or a free one when absent.
+    pub port: Option<u16>,
+    /// Further arguments of the components.
+    pub component_args: Vec<ComponentArg>,
+    /// Whether the operator runs; without it nothing turns a NodeSet into Nodes.
+    pub with_operator: bool,
+    /// The program with the `operator` command; the running one when absent, which a test binary is not.
+    pub operator_program: Option<PathBuf>,
+    /// The nodes to begin with; none without the operator.
+    pub nodes: Nodes,
+}
+
+/// Why a cluster does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// There are no programs.
+    #[error(transparent)]
+    Binaries(#[from] BinariesError),
+    /// The data folder does not serve.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The state cannot be written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There are no ports.
+    #[error(transparent)]
+    Ports(#[from] PortError),
+    /// There are no certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A kubeconfig cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no client for the cluster.
+    #[error(transparent)]
+    Client(#[from] ProbeError),
+    /// Our own program cannot be found.
+    #[error("cannot find the program of kube-node itself")]
+    Itself(#[source] io::Error),
+    /// A component cannot be started.
+    #[error("cannot start {component}")]
+    Start {
+        /// Which one.
+        component: Component,
+        /// Why.
+        source: KeeperError,
+    },
+    /// A component ended while it was starting.
+    #[error("{component} ended while it was starting ({}); the end of {}:\n{tail}", status.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string()), log.display())]
+    Ended {
+        /// Which one.
+        component: Component,
+        /// How.
+        status: Option<ExitStatus>,
+        /// Its log.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+    },
+    /// A component did not become ready.
+    #[error("{component} is not ready after {} s; the end of {}:\n{tail}\nwhen asked", READY_LIMIT.as_secs(), log.display())]
+    NotReady {
+        /// Which one.
+        component: Component,
+        /// Its log.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+        /// What it said, or did not.
+        source: ProbeError,
+    },
+    /// The cluster could not be furnished.
+    #[error(transparent)]
+    Manifests(#[from] ManifestError),
+    /// The nodes are not there.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+}
+
+/// A cluster that this process supervises.
+#[derive(Debug)]
+pub struct Cluster {
+    layout: Layout,
+    binaries: Binaries,
+    ports: Ports,
+    pki: Pki,
+    admin: String,
+    state: Arc<StateFile>,
+    /// In the order of [`Component::ALL`].
+    keepers: [Keeper; 5],
+    with_operator: bool,
+    nodes: Nodes,
+    /// Given back last: until then nobody else may touch the folder.
+    _lock: DirLock,
+}
+
+impl Cluster {
+    /// Creates and launches a cluster; what was started is stopped again when that fails.
+    pub async fn start(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
+        let cluster = Self::create(options, progress).await?;
+        match cluster.launch(progress).await {
+            Ok(_) => Ok(cluster),
+            Err(error) => {
+                cluster.shutdown(progress).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the data folder, stops what an earlier run has left, and makes ports, certificates and kubeconfigs.
+    pub async fn create(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
+        let layout = Layout::new(options.data_dir.as_deref())?;
+        // Before the programs: a build of minutes is in vain for a folder that does not serve.
+        layout.prepare(KUBERNETES_VERSION)?;
+        let lock = layout.lock()?;
+        layout.stop_leftovers(&lock).await?;
+        let binaries = Binaries::locate(options.binaries.as_deref(), progress).await?;
+        let mut state = layout.prepare(KUBERNETES_VERSION)?;
+        let ports = Ports::choose(options.port, state.ports)?;
+        KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
+        state.ports = Some(ports);
+        state.binaries = Some(binaries.dir().to_owned());
+        state.supervisor = ProcessId::current();
+        state.ready = false;
+        state.save(&layout.state())?;
+
+        let pki = Pki::ensure(&layout.pki())?;
+        let admin = write_kubeconfigs(&layout, &ports, &pki)?;
+        let state = Arc::new(StateFile::new(layout.state(), state));
+        let itself = match options.operator_program {
+            Some(program) => program,
+            None => std::env::current_exe().map_err(ClusterError::Itself)?,
+        };
+        let keepers = Component::ALL.map(|component| {
+            let mut args = component.arguments(&layout, &ports);
+            let more = options.component_args.iter().filter(|more| more.component == component);
+            args.extend(more.map(|more| more.arg.clone()));
+            let program = match component {
+                Component::Operator => itself.clone(),
+                _ => binaries.path(component.name()),
+            };
+            Keeper::new(Plan { component, program, args, log: layout.log(component.name()) }, state.clone())
+        });
+        Ok(Self {
+            layout,
+            binaries,
+            ports,
+            pki,
+            admin,
+            state,
+            keepers,
+            with_operator: options.with_operator,
+            nodes: options.nodes,
+            _lock: lock,
+        })
+    }
+
+    /// Starts everything and waits until it is ready. Returns the number of nodes that were asked for.
+    pub async fn launch(&self, progress: &Progress) -> Result<i32, ClusterError> {
+        let since = Instant::now();
+        progress.step("Starting etcd");
+        self.start_component(Component::Etcd).await?;
+        progress.step("Starting kube-apiserver");
+        self.start_component(Component::Apiserver).await?;
+        progress.step("Starting kube-controller-manager and kube-scheduler");
+        let client = self.client().await?;
+        let furnish = async { manifests::apply_all(&client).await.map_err(ClusterError::from) };
+        tokio::try_join!(
+            self.start_component(Component::ControllerManager),
+            self.start_component(Component::Scheduler),
+            furnish,
+        )?;
+        progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
+        let mut nodes = 0;
+        if self.with_operator {
+            progress.step("Starting the operator");
+            self.start_component(Component::Operator).await?;
+            nodes = fleet::bring_up(&client, self.nodes, progress).await?;
+        }
+        self.state.change(|state| state.ready = true)?;
+        Ok(nodes)
+    }
+
+    /// Stops everything, last started first, and gives the data folder back.
+    pub async fn shutdown(self, progress: &Progress) -> Result<(), ClusterError> {
+        for component in Component::ALL.into_iter().rev() {
+            if self.pid(component).is_some() {
+                progress.step(&format!("Stopping {component}"));
+            }
+            self.stop_component(component).await;
+        }
+        self.state.change(|state| {
+            state.supervisor = None;
+            state.ready = false;
+        })?;
+        Ok(())
+    }
+
+    /// Starts a component where it does not run, and waits until it is ready.
+    pub async fn start_component(&self, component: Component) -> Result<(), ClusterError> {
+        let keeper = self.keeper(component);
+        let deaths = keeper.run().deaths;
+        keeper.start().await.map_err(|source| ClusterError::Start { component, source })?;
+        let probe = Probe::new(component, &self.ports, &self.admin).await?;
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let Err(source) = probe.check().await else { return Ok(()) };
+            let run = keeper.run();
+            let log = self.layout.log(component.name());
+            if run.deaths > deaths {
+                return Err(ClusterError::Ended { component, status: run.last_death, tail: tail(&log), log });
+            }
+            if Instant::now() >= deadline {
+                return Err(ClusterError::NotReady { component, tail: tail(&log), log, source });
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Stops a component in good order; it stays down until [`Self::start_component`].
+    pub async fn stop_component(&self, component: Component) {
+        self.keeper(component).end(Some(GRACE)).await;
+    }
+
+    /// Ends a component by SIGKILL; it stays down until [`Self::start_component`].
+    pub async fn kill_component(&self, component: Component) {
+        self.keeper(component).end(None).await;
+    }
+
+    /// The pid of a component that runs.
+    #[must_use]
+    pub fn pid(&self, component: Component) -> Option<i32> {
+        self.keeper(component).run().id.map(|id| id.pid)
+    }
+
+    /// The URL of a component.
+    #[must_use]
+    pub fn address(&self, component: Component) -> String {
+        component.address(&self.ports)
+    }
+
+    /// Path of the admin's kubeconfig.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.layout.kubeconfig()
+    }
+
+    /// A kubeconfig, as text, for any user and at most two groups: the cluster's authority signs a new certificate.
+    pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<String, ClusterError> {
+        kubeconfig_for(&self.ports, &self.pki, user, groups)
+    }
+
+    /// A client with the admin's rights.
+    pub async fn client(&self) -> Result<Client, ClusterError> {
+        Ok(client_of(&self.admin).await?)
+    }
+
+    /// What lies where.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The programs that run.
+    #[must_use]
+    pub fn binaries(&self) -> &Binaries {
+        &self.binaries
+    }
+
+    fn keeper(&self, component: Component) -> &Keeper {
+        &self.keepers[component as usize]
+    }
+}
+
+fn kubeconfig_for(ports: &Ports, pki: &Pki, user: &str, groups: &[&str]) -> Result<String, ClusterError> {
+    let identity = pki.client(user, groups)?;
+    Ok(kubeconfig::render(&Component::Apiserver.address(ports), &pki.ca()?, user, &identity))
+}
+
+/// Writes the kubeconfig of every user and returns the admin's.
+fn write_kubeconfigs(layout: &Layout, ports: &Ports, pki: &Pki) -> Result<String, ClusterError> {
+    for (file, user, groups) in USERS {
+        write_private(&layout.path(file), &kubeconfig_for(ports, pki, user, groups)?)?;
+    }
+    Ok(super::files::read(&layout.kubeconfig())?)
+}
+
+/// The last lines of a log, indented; what cannot be read is left out, for this is part of another error.
+fn tail(log: &Path) -> String {
+    let mut lines = VecDeque::new();
+    if let Ok(mut file) = File::open(log) {
+        let length = file.metadata().map_or(0, |meta| meta.len());
+        let _ = file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)));
+        for line in BufReader::new(file).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            lines.push_back(format!("  {}", line.chars().take(LOG_LINE_CHARS).collect::<String>()));
+            if lines.len() > LOG_LINES {
+                lines.pop_front();
+            }
+        }
+    }
+    if lines.is_empty() { "  (empty)".to_owned() } else { Vec::from(lines).join("\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log() {
+        let path = std::env::temp_dir().join(format!("kube-node-tail-{}", std::process::id()));
+        let text = (0..50_000).map(|line| format!("line {line}")).collect::<Vec<_>>().join("\n") + "\n";
+        std::fs::write(&path, text).unwrap();
+        let tail = tail(&path);
+        assert_eq!(tail.lines().count(), LOG_LINES);
+        assert!(tail.starts_with("  line 49992\n") && tail.ends_with("  line 49999"), "{tail}");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(super::tail(&path), "  (empty)");
+    }
+
+    #[test]
+    fn keepers_are_found_by_component() {
+        for (index, component) in Component::ALL.into_iter().enumerate() {
+            assert_eq!(component as usize, index);
+        }
+    }
+}
