@@ -24,7 +24,9 @@ async fn readiness(own: &Own, count: usize) -> Vec<(String, jiff::Timestamp)> {
     while seen.len() < count {
         let event = tokio::time::timeout(LONG, events.next()).await.expect("it changes").unwrap();
         let Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event else { continue };
-        if node.status.as_ref().and_then(|status| status.node_info.as_ref()).is_none() {
+        // Until its kubelet has spoken it is Ready=False for want of a machine.
+        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        if info.is_none_or(|info| info.kubelet_version.is_empty()) {
             continue;
         }
         let Some(ready) = condition(&node, "Ready") else { continue };

@@ -10,7 +10,7 @@ use crate::bed::{bed, class_spec};
 type Case = (&'static str, &'static str, Value, &'static str);
 
 fn class_cases() -> Vec<Case> {
-    let not_served = "is not served by this version";
+    let not_served = "not served by this version";
     vec![
         ("as it is", "", json!(null), ""),
         ("extended resources", "/spec/capacity/example.com~1gpu", json!("2"), ""),
@@ -91,7 +91,7 @@ fn class_cases() -> Vec<Case> {
 }
 
 fn set_cases() -> Vec<Case> {
-    let not_served = "is not served by this version";
+    let not_served = "not served by this version";
     vec![
         ("as it is", "", json!(null), ""),
         ("the longest name", "/metadata/name", json!("n".repeat(56)), ""),
