@@ -1,6 +1,6 @@
 //! The jobs: what each sends, and what follows from the answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
@@ -160,7 +160,7 @@ impl State {
     }
 
     /// The address of a machine; a new one only when all that are in use are known.
-    fn address_of(&mut self, uid: &Arc<str>) -> Option<std::net::Ipv4Addr> {
+    fn address_of(&mut self, uid: &Arc<str>) -> Option<Ipv4Addr> {
         let machine = self.machines.get_mut(uid)?;
         if machine.ip.is_none() && self.node_cache.in_sync() {
             machine.ip = self.addresses.for_machine();
@@ -192,7 +192,7 @@ impl State {
             ip
         } else if view.deleted_at.is_some() || view.is_finished() {
             // It never ran, and shall not: it needs none.
-            std::net::Ipv4Addr::UNSPECIFIED
+            Ipv4Addr::UNSPECIFIED
         } else {
             let ip =
                 Some(()).filter(|()| self.pod_cache.in_sync()).and_then(|()| self.addresses.for_pod(cidr))?;
