@@ -108,6 +108,15 @@ impl<V: View> Cache<V> {
         self.in_sync.load(Ordering::Acquire)
     }
 
+    /// A full cache, for the tests of those who read one.
+    #[cfg(test)]
+    pub(crate) fn full(objects: impl IntoIterator<Item = V>) -> Arc<Self> {
+        let cache = Arc::new(Self::default());
+        objects.into_iter().for_each(|object| cache.apply(object));
+        cache.in_sync.store(true, Ordering::Release);
+        cache
+    }
+
     /// A new or changed object.
     fn apply(&self, object: V) {
         let new = Arc::new(object);

@@ -383,3 +383,7 @@ fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
     pool.push(Arc::clone(&new));
     new
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

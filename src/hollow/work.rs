@@ -1,6 +1,6 @@
 //! The jobs: what each sends, and what follows from the answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
@@ -105,7 +105,7 @@ impl State {
             return None;
         };
         let machine = self.machines.get_mut(uid)?;
-        let boot = *machine.boot.get_or_insert_with(Uuid::now_v7);
+        let boot = *machine.boot.get_or_insert_with(|| booting(now.wall));
         let phase = machine.phase(now);
         let silent = machine.is_silent(phase);
         let was_silent = std::mem::replace(&mut machine.silent, silent);
@@ -164,7 +164,7 @@ impl State {
     }
 
     /// The address of a machine; a new one only when all that are in use are known.
-    fn address_of(&mut self, uid: &Arc<str>) -> Option<std::net::Ipv4Addr> {
+    fn address_of(&mut self, uid: &Arc<str>) -> Option<Ipv4Addr> {
         let machine = self.machines.get_mut(uid)?;
         if machine.ip.is_none() && self.node_cache.in_sync() {
             machine.ip = self.addresses.for_machine();
@@ -196,7 +196,7 @@ impl State {
             ip
         } else if view.deleted_at.is_some() || view.is_finished() {
             // It never ran, and shall not: it needs none.
-            std::net::Ipv4Addr::UNSPECIFIED
+            Ipv4Addr::UNSPECIFIED
         } else {
             let ip =
                 Some(()).filter(|()| self.pod_cache.in_sync()).and_then(|()| self.addresses.for_pod(cidr))?;
@@ -238,6 +238,13 @@ impl State {
             }
         }
     }
+}
+
+/// A boot ID that carries the time of the boot.
+fn booting(now: Timestamp) -> Uuid {
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+    let nanos = now.subsec_nanosecond().unsigned_abs();
+    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
 }
 
 /// Says once in a row of failures why something cannot be written. A server that is away is everybody's news.

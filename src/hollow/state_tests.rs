@@ -1,0 +1,186 @@
+//! Scripts against a server that says yes to everything: what is sent, and when.
+
+use std::collections::HashSet;
+
+use super::*;
+use crate::{
+    api::{ContainerDefaults, Failures, GoDuration, Resources},
+    cache::{Container, PodStatus},
+};
+
+/// A state with a clock of its own, and all that it sent: seconds since the start, method and last part of the path.
+struct World {
+    state: State,
+    start: Clock,
+    sent: Vec<(u64, String)>,
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn node(name: &str, version: u64) -> NodeView {
+    NodeView {
+        name: name.into(),
+        uid: format!("uid-{name}").into(),
+        resource_version: version.to_string(),
+        ..NodeView::default()
+    }
+}
+
+fn pod(name: &str, node: &str) -> PodView {
+    PodView {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: format!("uid-{name}").into(),
+        node: node.into(),
+        containers: [Container { name: "a".into(), ..Container::default() }].into(),
+        status: PodStatus { phase: "Pending".into(), ..PodStatus::default() },
+        ..PodView::default()
+    }
+}
+
+impl World {
+    fn new(nodes: Vec<NodeView>, pods: Vec<PodView>) -> Self {
+        Self {
+            state: State::new(Cache::full(nodes), Cache::full(pods)),
+            start: Clock::now(),
+            sent: Vec::new(),
+        }
+    }
+
+    fn clock(&self, second: u64) -> Clock {
+        Clock { at: self.start.at + secs(second), wall: self.start.wall + secs(second) }
+    }
+
+    fn create(&mut self, name: &str, failures: Option<Failures>) {
+        let spec = MachineSpec {
+            node: name.into(),
+            uid: format!("uid-{name}").into(),
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            kubelet_version: "v1.36.3".to_owned(),
+            container_runtime: "containerd://2.1.0".to_owned(),
+            settings: Settings { failures, containers: ContainerDefaults::default() },
+        };
+        self.state.create(spec, self.start);
+    }
+
+    /// Sends all that is due up to `second`, in hundredths of a second; each write makes version 1,000.
+    fn run(&mut self, second: u64) {
+        let hundredth = Duration::from_millis(10);
+        let end = self.start.at + secs(second);
+        let mut now = self.start;
+        while now.at <= end {
+            while let Some((job, requests)) = self.state.next(now) {
+                let after = now.at.duration_since(self.start.at).as_secs();
+                for request in requests {
+                    let path = request.path.rsplit('/').next().unwrap_or_default();
+                    self.sent.push((after, format!("{} {path}", request.method)));
+                }
+                self.state.finish(&job, Ok("1000"), now.wall, now);
+            }
+            now = Clock { at: now.at + hundredth, wall: now.wall + hundredth };
+        }
+    }
+
+    fn times(&self, what: &str) -> Vec<u64> {
+        self.sent.iter().filter(|(_, sent)| sent == what).map(|(at, _)| *at).collect()
+    }
+}
+
+#[test]
+fn a_new_machine_shows_itself_once_and_keeps_its_lease() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(140);
+    assert_eq!(world.times("PATCH status"), [0]);
+    assert_eq!(world.times("POST leases"), [0]);
+    let renewals = world.times("PUT a");
+    assert!((12..=15).contains(&renewals.len()), "{renewals:?}");
+    assert!(renewals[0] >= 10, "{renewals:?}");
+}
+
+#[test]
+fn an_unchanged_status_is_written_again_after_minutes() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(460);
+    let writes = world.times("PATCH status");
+    assert!((2..=4).contains(&writes.len()) && writes[1] >= 150, "{writes:?}");
+}
+
+#[test]
+fn a_machine_of_a_process_before_is_taken_up_without_a_write_of_status() {
+    let boot = Uuid::now_v7();
+    let known = NodeView {
+        kubelet_version: Some("v1.36.3".to_owned()),
+        boot_id: Some(boot.to_string()),
+        internal_ip: Some("100.64.0.7".to_owned()),
+        ..node("a", 1)
+    };
+    let mut world = World::new(vec![known], vec![]);
+    world.create("a", None);
+    let machine = &world.state.machines["uid-a"];
+    assert_eq!((machine.ip, machine.boot), (Some(Ipv4Addr::new(100, 64, 0, 7)), Some(boot)));
+    assert!(world.state.next(world.start).is_some_and(|(job, _)| job.lane == Lane::Lease));
+}
+
+#[test]
+fn a_silent_machine_says_nothing_until_it_is_healthy() {
+    let failures = Failures {
+        unhealthy_duration: GoDuration(secs(30)),
+        healthy_duration: Some(GoDuration(secs(60))),
+        turn_unhealthy_periodically: Some(true),
+        mode: Some(FailureMode::Silent),
+        ..Failures::default()
+    };
+    let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
+    world.create("a", Some(failures));
+    world.run(29);
+    assert!(world.sent.is_empty(), "{:?}", world.sent);
+    world.run(120);
+    let quiet = |at: &u64| (91..120).contains(at);
+    assert!(world.sent.iter().any(|(at, _)| *at == 30), "{:?}", world.sent);
+    assert!(!world.sent.iter().any(|(at, _)| quiet(at)), "{:?}", world.sent);
+}
+
+#[test]
+fn a_deleted_machine_is_quiet_and_its_address_comes_again() {
+    let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
+    world.create("a", None);
+    world.run(5);
+    let ip = world.state.machines["uid-a"].ip;
+    world.state.delete("uid-a");
+    world.sent.clear();
+    world.run(60);
+    assert!(world.sent.is_empty() && world.state.pods.is_empty());
+    assert!(world.state.schedule.next_due().is_none());
+    assert_eq!(world.state.addresses.for_machine(), ip);
+}
+
+#[test]
+fn pods_have_addresses_of_their_own_and_are_written_once() {
+    let pods = (0..50).map(|n| pod(&format!("p{n}"), "a")).collect();
+    let mut world = World::new(vec![node("a", 1)], pods);
+    world.create("a", None);
+    world.run(20);
+    assert_eq!(world.sent.iter().filter(|(_, sent)| sent == "PATCH status").count(), 51);
+    let ips: HashSet<_> = world.state.pods.values().map(|pod| pod.ip).collect();
+    assert_eq!(ips.len(), 50);
+}
+
+#[test]
+fn an_older_view_is_not_answered() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(1);
+    let (old, new) = (Arc::new(node("a", 999)), Arc::new(node("a", 1_001)));
+    world.sent.clear();
+    world.state.saw_node(&old, world.clock(2));
+    world.run(2);
+    assert!(world.times("PATCH status").is_empty());
+    world.state.saw_node(&new, world.clock(3));
+    world.run(3);
+    assert_eq!(world.times("PATCH status").len(), 1);
+}
