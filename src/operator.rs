@@ -182,26 +182,37 @@ impl Caches {
         })
     }
 
-    /// Classes and sets first: a Node is looked at as soon as it is known, and its class should be known by then.
-    fn fill_own(&self, client: &Client, parts: &mut JoinSet<Result<(), OperatorError>>) {
-        let (classes, sets) = (Arc::clone(&self.classes), Arc::clone(&self.sets));
-        let config = watcher::Config::default;
+    /// Fills all of them until `shutdown`. Classes and sets first: a Node is looked at as soon as it is known, and its
+    /// class should be known by then.
+    fn fill(
+        &self,
+        client: &Client,
+        shutdown: &CancellationToken,
+        parts: &mut JoinSet<Result<(), OperatorError>>,
+    ) {
         let api: Api<DeserializeGuard<NodeClass>> = Api::all(client.clone());
-        parts.spawn(cache::run(api, config(), classes).map(|result| result.map_err(OperatorError::from)));
+        spawn(parts, shutdown, cache::run(api, watcher::Config::default(), Arc::clone(&self.classes)));
         let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
-        parts.spawn(cache::run(api, config(), sets).map(|result| result.map_err(OperatorError::from)));
-    }
-
-    fn fill_rest(&self, client: &Client, parts: &mut JoinSet<Result<(), OperatorError>>) {
-        let (nodes, pods) = (Arc::clone(&self.nodes), Arc::clone(&self.pods));
+        spawn(parts, shutdown, cache::run(api, watcher::Config::default(), Arc::clone(&self.sets)));
         let api: Api<WireNode> = Api::all(client.clone());
-        let config = watcher::Config::default();
-        parts.spawn(cache::run(api, config.clone(), nodes).map(|result| result.map_err(OperatorError::from)));
-        let api: Api<WirePod> = Api::all(client.clone());
+        spawn(parts, shutdown, cache::run(api, watcher::Config::default(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.
-        let bound = config.fields("spec.nodeName!=");
-        parts.spawn(cache::run(api, bound, pods).map(|result| result.map_err(OperatorError::from)));
+        let bound = watcher::Config::default().fields("spec.nodeName!=");
+        let api: Api<WirePod> = Api::all(client.clone());
+        spawn(parts, shutdown, cache::run(api, bound, Arc::clone(&self.pods)));
     }
+}
+
+/// Starts a part that ends at shutdown at the latest.
+fn spawn<E: Send + 'static>(
+    parts: &mut JoinSet<Result<(), OperatorError>>,
+    shutdown: &CancellationToken,
+    part: impl Future<Output = Result<(), E>> + Send + 'static,
+) where
+    OperatorError: From<E>,
+{
+    let part = shutdown.clone().run_until_cancelled_owned(part);
+    parts.spawn(part.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
 }
 
 /// Runs the operator until `shutdown`.
@@ -242,12 +253,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
     let (classes, class_queue) = NodeClassController::new(context);
     let ready = caches.readiness();
-    parts.spawn(
-        preflight::definitions(client.clone(), access.url, shutdown.clone())
-            .map(|r| r.map_err(OperatorError::from)),
-    );
-    caches.fill_own(&client, &mut parts);
-    caches.fill_rest(&client, &mut parts);
+    spawn(&mut parts, &shutdown, preflight::definitions(client.clone(), access.url));
+    caches.fill(&client, &shutdown, &mut parts);
     // Nobody acts on half a picture: a set whose Nodes are not listed yet would seem to have none.
     let work = async move {
         while !ready().is_empty() {
@@ -256,7 +263,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         info!("watches are in sync");
         tokio::join!(sets.run(set_queue), nodes.run(node_queue), classes.run(class_queue));
     };
-    parts.spawn(shutdown.clone().run_until_cancelled_owned(work).map(|_| Ok(())));
+    spawn(&mut parts, &shutdown, work.map(Ok::<(), OperatorError>));
     supervise(parts, shutdown).await
 }
 

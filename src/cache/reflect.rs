@@ -1,12 +1,13 @@
 //! Keeps a cache filled by a watch, for as long as the process lives.
 
-use std::{collections::BTreeSet, fmt::Debug, pin::pin, sync::Arc};
+use std::{collections::BTreeSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::{
     Api, Resource, ResourceExt,
     runtime::{
         WatchStreamExt,
+        utils::{Backoff, ResetTimerBackoff},
         watcher::{self, Event, watcher},
     },
 };
@@ -14,6 +15,13 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::{Cache, View};
+
+/// The first wait of a broken watch.
+const FIRST_WAIT: Duration = Duration::from_millis(400);
+/// The longest.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// A watch that held this long is sound: the next wait is the first again.
+const CALM: Duration = Duration::from_secs(30);
 
 /// Why a watch cannot go on: the operator lacks the right, or the kind is not installed.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +57,7 @@ where
     V: View + From<K>,
 {
     let kind = K::plural(&()).into_owned();
-    let mut events = pin!(watcher(api, config).default_backoff());
+    let mut events = pin!(watcher(api, config).backoff(ResetTimerBackoff::new(Patience::default(), CALM)));
     let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
         match event {
@@ -85,6 +93,30 @@ where
         }
     }
     Ok(())
+}
+
+/// How long a broken watch waits before it is made anew; longer after each further failure. Everything here lives by
+/// watches, so [`LONGEST_WAIT`] is short, where kube's own default is 30 s; and the waits are spread, so that the watches of
+/// a process do not all come at once.
+#[derive(Debug, Default)]
+struct Patience {
+    failures: u32,
+}
+
+impl Iterator for Patience {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_WAIT);
+        self.failures = self.failures.saturating_add(1);
+        Some(wait.mul_f64(rand::random_range(0.5..=1.0)))
+    }
+}
+
+impl Backoff for Patience {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
 }
 
 /// As [`View::key`] has it.

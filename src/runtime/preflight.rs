@@ -13,7 +13,6 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use crate::api::{crds, names::GROUP};
 
@@ -147,23 +146,17 @@ async fn allowed(
     Ok(Some(format!("{verb} {resource}{slash}{subresource}{place}")))
 }
 
-/// Ends with an error when the installed definitions lack a field that ours have, else at shutdown. The server may show
-/// a new definition some seconds after it serves it, so that is not waited for before the work begins.
-pub async fn definitions(
-    client: Client,
-    url: String,
-    shutdown: CancellationToken,
-) -> Result<(), PreflightError> {
+/// Ends with an error when the installed definitions lack a field that ours have, else never. The server may show a new
+/// definition some seconds after it serves it, so that is not waited for before the work begins.
+pub async fn definitions(client: Client, url: String) -> Result<(), PreflightError> {
     let deadline = Instant::now() + PUBLISHED_WITHIN;
     loop {
         match compare(&client, &url).await {
-            Ok(()) => break,
+            Ok(()) => return std::future::pending().await,
             Err(error) if Instant::now() >= deadline => return Err(error),
             Err(_) => tokio::time::sleep(COMPARE_AGAIN).await,
         }
     }
-    shutdown.cancelled().await;
-    Ok(())
 }
 
 async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {

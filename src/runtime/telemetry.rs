@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// What is logged unless `RUST_LOG` says otherwise.
-const DEFAULT_FILTER: &str = "info,kube_client=warn,kube_runtime=warn,tower=warn,hyper=warn";
+/// What is logged unless `RUST_LOG` says otherwise. The client's own errors come back to us, who say what they mean.
+const DEFAULT_FILTER: &str = "info,kube_client=off,kube_runtime=warn,tower=warn,hyper=warn";
 
 /// Form of the logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -40,7 +40,17 @@ pub fn bed() -> &'static Bed {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bed-{}", std::process::id()));
         let bed = Bed { dir };
         let parent = std::process::id().to_string();
-        let up = bed.kube_node(&["up", "--detach", "--nodes", "0", "--with-parent", &parent]);
+        let json = "operator=--log-format=json";
+        let up = bed.kube_node(&[
+            "up",
+            "--detach",
+            "--nodes",
+            "0",
+            "--with-parent",
+            &parent,
+            "--component-arg",
+            json,
+        ]);
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
         bed
     })

@@ -6,6 +6,7 @@
 #[path = "../bed/mod.rs"]
 mod bed;
 mod classes;
+mod commands;
 mod deletion;
 mod disruptor;
 mod foreign;

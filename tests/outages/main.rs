@@ -64,6 +64,7 @@ async fn survivors() {
     killed_at_random_moments().await;
     api_server_away().await;
     objects_of_an_older_definition().await;
+    definitions_that_are_older_or_missing().await;
 }
 
 async fn killed_half_way_through_a_scale_up() {
@@ -156,4 +157,44 @@ async fn objects_of_an_older_definition() {
     .await;
     bed().kubectl(&["delete", "nodeset", "malformed", "--wait=false"]);
     own.clean_up().await;
+}
+
+/// What an operator says that is started by hand; it must end by itself.
+fn operator_says() -> String {
+    let kubeconfig = bed().dir.join("kubeconfig");
+    let output = std::process::Command::new("timeout")
+        .args([
+            "90",
+            env!("CARGO_BIN_EXE_kube-node"),
+            "operator",
+            "--admin-address",
+            "127.0.0.1:0",
+            "--kubeconfig",
+        ])
+        .arg(kubeconfig)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Comes last: afterwards the cluster has no kinds of ours any more.
+async fn definitions_that_are_older_or_missing() {
+    let crds: Api<CustomResourceDefinition> = Api::all(bed().client().await);
+    let older = json!([{"op": "remove",
+        "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/minReadySeconds"}]);
+    let older = Patch::Json::<()>(serde_json::from_value(older).unwrap());
+    crds.patch("nodesets.kube-node.io", &PatchParams::default(), &older).await.unwrap();
+    // The API server publishes the change some seconds later.
+    sleep(Duration::from_secs(5)).await;
+    let said = operator_says();
+    assert!(said.contains("definition of NodeSet lacks spec.minReadySeconds"), "{said}");
+    for name in ["nodesets.kube-node.io", "nodeclasses.kube-node.io"] {
+        bed().kubectl(&["delete", "crd", name]);
+    }
+    let said = operator_says();
+    assert!(
+        said.contains("install the CustomResourceDefinitions first") || said.contains("has no kinds of"),
+        "{said}"
+    );
 }

@@ -1,0 +1,147 @@
+//! Where the control plane's programs come from, with a Go that is not one: what is built once, what is said when it
+//! cannot be. The real build is what every other test on the control plane stands on.
+
+// No runtime runs here, and a test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+/// Builds are recorded, take a moment, and make programs that end at once.
+const FAKE_GO: &str = r#"#!/bin/sh
+case "$1" in
+  version) echo "go version ${FAKE_GO_VERSION:-go1.26.8} linux/amd64" ;;
+  env) pwd; pwd ;;
+  build)
+    if [ -n "$FAKE_GO_SAYS" ]; then echo "$FAKE_GO_SAYS" >&2; exit 1; fi
+    for last in "$@"; do :; done
+    while [ "$1" != -o ]; do shift; done
+    echo "$last" >> "$FAKE_GO_LOG"
+    echo half > "$2"
+    sleep "${FAKE_GO_SECONDS:-0.2}"
+    printf '#!/bin/sh\nexit 7\n' > "$2"
+    chmod +x "$2"
+    ;;
+esac
+"#;
+
+struct Scene {
+    dir: PathBuf,
+}
+
+impl Scene {
+    fn new(name: &str) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("build-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("bin")).unwrap();
+        fs::write(dir.join("bin/go"), FAKE_GO).unwrap();
+        fs::set_permissions(dir.join("bin/go"), fs::Permissions::from_mode(0o755)).unwrap();
+        Self { dir }
+    }
+
+    fn up(&self, data: &str, env: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+        command
+            .args(["up", "--without-operator", "--data-dir"])
+            .arg(self.dir.join(data))
+            .env("XDG_CACHE_HOME", self.dir.join("cache"))
+            .env("PATH", format!("{}:/usr/bin:/bin", self.dir.join("bin").display()))
+            .env("FAKE_GO_LOG", self.dir.join("builds"))
+            .env_remove("KUBEBUILDER_ASSETS")
+            .envs(env.iter().copied())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped());
+        command
+    }
+
+    fn start(&self, data: &str, env: &[(&str, &str)]) -> Child {
+        self.up(data, env).spawn().unwrap()
+    }
+
+    fn builds(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.dir.join("builds")).unwrap_or_default();
+        log.lines().map(|line| line.rsplit('/').next().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn two_at_once_build_everything_once() {
+    let scene = Scene::new("twice");
+    let (first, second) = (scene.start("a", &[]), scene.start("b", &[]));
+    for child in [first, second] {
+        let output = child.wait_with_output().unwrap();
+        // What was built is found and run; it is no etcd.
+        assert!(said(&output).contains("etcd ended while it was starting"), "{}", said(&output));
+    }
+    let mut builds = scene.builds();
+    builds.sort();
+    assert_eq!(builds, ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "v3"]);
+}
+
+#[test]
+fn a_build_that_was_cut_off_leaves_nothing_broken() {
+    let scene = Scene::new("cut");
+    let mut child = scene.start("a", &[("FAKE_GO_SECONDS", "0.5")]);
+    while scene.builds().len() < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = scene.builds().len();
+    let output = scene.start("a", &[]).wait_with_output().unwrap();
+    assert!(said(&output).contains("etcd ended while it was starting"), "{}", said(&output));
+    // Two were whole and are kept; the third was half a file and is built again.
+    assert_eq!(scene.builds().len() - before, 3, "{:?}", scene.builds());
+    assert!(
+        said(&output).contains("signal") || said(&output).contains("exit status: 7"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn what_is_missing_is_said_with_what_to_do() {
+    for (name, env, wanted) in [
+        ("old", ("FAKE_GO_VERSION", "go1.20.1"), "Go is too old: go version go1.20.1"),
+        (
+            "network",
+            ("FAKE_GO_SAYS", "go: k8s.io/api@v0: Get \"https://x\": dial tcp: lookup x: no such host"),
+            "cannot download the Go modules of etcd: check the network",
+        ),
+        ("full", ("FAKE_GO_SAYS", "write /x: no space left on device"), "not enough room on the disk"),
+        ("broken", ("FAKE_GO_SAYS", "main.go:1:1: syntax error"), "the build of etcd failed"),
+    ] {
+        let scene = Scene::new(name);
+        let output = scene.up("a", &[env]).output().unwrap();
+        assert!(!output.status.success());
+        assert!(said(&output).contains(wanted), "{name}: {}", said(&output));
+    }
+    let scene = Scene::new("none");
+    fs::remove_file(scene.dir.join("bin/go")).unwrap();
+    let output = scene.up("a", &[("PATH", "/nonexistent")]).output().unwrap();
+    assert!(said(&output).contains("Go is not installed"), "{}", said(&output));
+}
+
+#[test]
+fn a_folder_that_lacks_programs_is_named() {
+    let scene = Scene::new("folder");
+    let empty = scene.dir.join("empty");
+    fs::create_dir_all(&empty).unwrap();
+    let output = scene.up("a", &[]).arg("--binaries").arg(&empty).output().unwrap();
+    assert!(said(&output).contains("has no etcd, kube-apiserver"), "{}", said(&output));
+    let output = scene.up("a", &[("KUBEBUILDER_ASSETS", &empty.display().to_string())]).output().unwrap();
+    assert!(said(&output).contains("KUBEBUILDER_ASSETS"), "{}", said(&output));
+}

@@ -1,0 +1,156 @@
+//! The commands themselves: what they say, and how they fail.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::bed::bed;
+
+fn kube_node(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args).output().unwrap()
+}
+
+/// One clear line on standard error, and a code that is not zero.
+fn refusal(args: &[&str]) -> String {
+    let output = kube_node(args);
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let dir =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("commands-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+#[test]
+fn status_says_how_the_cluster_stands() {
+    let output = bed().kube_node(&["status", "-o", "json"]);
+    assert!(output.status.success());
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["running"], true);
+    let components = status["components"].as_array().unwrap();
+    assert_eq!(components.len(), 5);
+    for component in components {
+        assert_eq!(component["health"], "ok", "{component}");
+        assert!(component["residentBytes"].as_u64().unwrap() > 1 << 20, "{component}");
+    }
+    let text = String::from_utf8(bed().kube_node(&["status"]).stdout).unwrap();
+    assert!(text.contains("kube-scheduler") && text.contains("running, Kubernetes 1.36.3"), "{text}");
+    let nowhere = scratch("nowhere");
+    let output = kube_node(&["status", "--data-dir", nowhere.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn up_refuses_what_it_cannot_do() {
+    let foreign = scratch("foreign");
+    fs::write(foreign.join("thesis.txt"), "x").unwrap();
+    let foreign = foreign.to_str().unwrap();
+    let other_version = scratch("version");
+    fs::write(other_version.join("cluster.json"), r#"{"formatVersion": 99}"#).unwrap();
+    let port = bed().state()["ports"]["apiserver"].to_string();
+    let fresh = scratch("fresh");
+    for (args, wanted) in [
+        (vec!["up", "--provider", "kubemark"], "[possible values: hollow]"),
+        (vec!["up", "--nodes=-1"], "-1 is not in 0..=100000"),
+        (vec!["up", "--component-arg", "kubelet=--v=4"], "unknown component kubelet"),
+        (vec!["up", "--data-dir", foreign], "is not empty and holds no kube-node cluster"),
+        (vec!["up", "--data-dir", "/proc/kube-node"], "/proc/kube-node is not writable"),
+        (vec!["up", "--data-dir", other_version.to_str().unwrap()], "has format 99"),
+        (vec!["up", "--data-dir", bed().dir.to_str().unwrap()], "is already running, pid"),
+        (
+            vec!["up", "--data-dir", fresh.to_str().unwrap(), "--port", &port],
+            "is taken: choose another --port",
+        ),
+        (vec!["kubectl", "--data-dir", foreign, "--", "get", "nodes"], "start one with kube-node up"),
+    ] {
+        let said = refusal(&args);
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+    assert!(fs::exists(PathBuf::from(foreign).join("thesis.txt")).unwrap(), "what is not ours stays");
+}
+
+#[test]
+fn down_without_a_cluster_is_no_error() {
+    let empty = scratch("empty");
+    let output = kube_node(&["down", "--data-dir", empty.to_str().unwrap(), "--delete"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("There is no cluster in"));
+    assert!(empty.exists(), "what is no cluster is not deleted");
+}
+
+#[test]
+fn kubectl_passes_its_exit_code_on() {
+    assert_eq!(bed().try_kubectl(&["get", "nonsense"]).status.code(), Some(1));
+    assert!(bed().kubectl(&["version"]).contains("Server Version: v1.36.3"));
+}
+
+#[test]
+fn the_operator_says_why_it_cannot_work() {
+    let dir = scratch("operator");
+    let kubeconfig = fs::read_to_string(bed().dir.join("kubeconfig")).unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let stranger =
+        write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n    client-key-data:"));
+    let port = bed().state()["ports"]["apiserver"].to_string();
+    let nobody_there = write("nobody", &kubeconfig.replace(&port, "1"));
+    let broken = write("broken", "{");
+    let operator = |kubeconfig: &str| {
+        refusal(&["operator", "--admin-address", "127.0.0.1:0", "--kubeconfig", kubeconfig])
+    };
+    let said = operator(&stranger);
+    assert!(
+        said.contains("may not: watch nodes, create nodes") && said.contains("create pods/eviction"),
+        "{said}"
+    );
+    let said = operator(&nobody_there);
+    assert!(said.contains("cannot reach the API server at https://127.0.0.1:1"), "{said}");
+    let said = operator(&broken);
+    assert!(said.contains("cannot be used"), "{said}");
+    let said = operator("/nonexistent");
+    assert!(said.contains("/nonexistent cannot be used"), "{said}");
+    let taken = format!("127.0.0.1:{}", bed().state()["ports"]["operator"]);
+    let good = bed().dir.join("kubeconfig");
+    let said = refusal(&["operator", "--admin-address", &taken, "--kubeconfig", good.to_str().unwrap()]);
+    assert!(said.contains("choose another --admin-address"), "{said}");
+}
+
+#[test]
+fn the_operator_can_be_looked_at() {
+    let port = bed().state()["ports"]["operator"].as_u64().unwrap();
+    for path in ["healthz", "readyz"] {
+        let output =
+            Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{port}/{path}")]).output().unwrap();
+        assert_eq!(output.stdout, b"ok", "{path}");
+    }
+    let metrics = bed().metrics();
+    for name in [
+        "kube_node_reconciles_total",
+        "kube_node_machines",
+        "kube_node_hollow_machines",
+        "kube_node_waiting_nodes",
+    ] {
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}: {metrics}");
+    }
+}
+
+#[test]
+fn logs_are_json_where_that_is_asked_for() {
+    let text = fs::read_to_string(bed().dir.join("logs/operator.log")).unwrap();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
+    }
+    assert!(text.contains("watches are in sync"), "{text}");
+}
