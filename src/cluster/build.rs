@@ -73,6 +73,7 @@ pub(super) async fn build(cache: &Path, progress: &Progress) -> Result<(), Binar
     let scratch = cache.join("scratch");
     // What a build that was cut off has left; ours alone, thanks to the lock.
     let _ = fs::remove_dir_all(&scratch);
+    create_private_dir(&scratch.join("built"))?;
     for module in [&KUBERNETES, &ETCD] {
         let dir = scratch.join(module.name);
         create_private_dir(&dir)?;
@@ -175,7 +176,8 @@ async fn build_one(
     progress: &Progress,
 ) -> Result<(), BinariesError> {
     let (module, package) = package(program);
-    let built = scratch.join(program);
+    // Beside the modules, one of which has the name of its program.
+    let built = scratch.join("built").join(program);
     progress.step(step);
     let mut child = go_command(&scratch.join(module.name))
         .args(["build", "-v", "-trimpath", "-ldflags", &ldflags(), "-o"])
