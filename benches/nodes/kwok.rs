@@ -10,36 +10,62 @@ use anyhow::{Context, ensure};
 
 use crate::{bare, plane::Plane, process::Process};
 
-/// Builds it once; Go's cache makes the next time quick.
-pub fn build() -> anyhow::Result<PathBuf> {
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok");
-    let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kwok");
-    eprintln!("building KWOK (a minute or two the first time)");
-    let status = Command::new("go")
-        .current_dir(module)
-        .env("CGO_ENABLED", "0")
-        .args(["build", "-trimpath", "-ldflags", "-s -w", "-o"])
-        .arg(&binary)
-        .arg("sigs.k8s.io/kwok/cmd/kwok")
-        .status()
-        .context("Go is not installed")?;
-    ensure!(status.success(), "KWOK was not built");
-    Ok(binary)
+/// KWOK's program, and what tells it how nodes and pods behave.
+pub struct Kwok {
+    binary: PathBuf,
+    stages: Vec<PathBuf>,
 }
 
-/// Starts it for all nodes of the plane, with the Leases of a kubelet.
-pub async fn start(binary: &Path, plane: &Plane) -> anyhow::Result<Process> {
-    let child = Command::new(binary)
-        .arg("--kubeconfig")
-        .arg(plane.kubeconfig())
-        .args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40", "--v=0"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("KWOK does not run")?;
-    // Its informers and its config take a moment.
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    Ok(Process::owned(child))
+/// The stages that kwokctl gives it when nodes have Leases.
+const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"];
+
+/// Builds it once; Go's cache makes the next time quick.
+pub fn build() -> anyhow::Result<Kwok> {
+    let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kwok");
+    eprintln!("building KWOK (a minute or two the first time)");
+    let path = binary.to_string_lossy();
+    go(&["build", "-trimpath", "-ldflags", "-s -w", "-o", &path, "sigs.k8s.io/kwok/cmd/kwok"])?;
+    let module = PathBuf::from(go(&["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"])?.trim());
+    let mut stages = Vec::new();
+    for stage in STAGES {
+        for file in std::fs::read_dir(module.join("kustomize/stage").join(stage))? {
+            let file = file?.path();
+            if file.extension().is_some_and(|kind| kind == "yaml") && !file.ends_with("kustomization.yaml") {
+                stages.push(file);
+            }
+        }
+    }
+    Ok(Kwok { binary, stages })
+}
+
+fn go(arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("go")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok"))
+        .env("CGO_ENABLED", "0")
+        .args(arguments)
+        .output()
+        .context("Go is not installed")?;
+    ensure!(output.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+impl Kwok {
+    /// Starts it for all nodes of the plane, with the Leases of a kubelet.
+    pub async fn start(&self, plane: &Plane) -> anyhow::Result<Process> {
+        let mut child = Command::new(&self.binary)
+            .arg("--kubeconfig")
+            .arg(plane.kubeconfig())
+            .args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40"])
+            .args(self.stages.iter().flat_map(|stage| [PathBuf::from("--config"), stage.clone()]))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("KWOK does not run")?;
+        // Its informers take a moment.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        ensure!(child.try_wait()?.is_none(), "KWOK has ended");
+        Ok(Process::owned(child))
+    }
 }
 
 /// Creates the nodes that it makes Ready.

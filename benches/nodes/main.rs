@@ -98,8 +98,7 @@ fn main() -> anyhow::Result<()> {
     for round in 0..arguments.repeat {
         for &nodes in &arguments.nodes {
             for &system in &arguments.systems {
-                let measured =
-                    runtime.block_on(measure(&arguments, system, nodes, round, kwok.as_deref()))?;
+                let measured = runtime.block_on(measure(&arguments, system, nodes, round, kwok.as_ref()))?;
                 eprintln!(
                     "round {round}: {system:?} {nodes} nodes in {:.1} s, {:.1} writes a node, idle {:?}",
                     measured.seconds, measured.writes_per_node, measured.idle
@@ -118,14 +117,14 @@ async fn measure(
     system: System,
     nodes: usize,
     round: usize,
-    kwok: Option<&std::path::Path>,
+    kwok: Option<&kwok::Kwok>,
 ) -> anyhow::Result<Measured> {
     let plane = Plane::start(system == System::Ours)?;
     let counter = Counter::start(&plane).await?;
     let writes_before = plane.writes().await?;
     let process = match system {
         System::Bare => None,
-        System::Kwok => Some(kwok::start(kwok.context("KWOK is built")?, &plane).await?),
+        System::Kwok => Some(kwok.context("KWOK is built")?.start(&plane).await?),
         System::Ours => Some(Process::of(plane.pid("operator")?)),
     };
     counter.begin();
