@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom, Write},
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
@@ -105,8 +105,8 @@ impl Up {
         progress.finish();
         if let Some(Ok(nodes)) = &launched {
             if !self.detached {
-                println!("{}", summary(&layout, *nodes, self.without_operator));
-                println!("Ctrl-C ends it.");
+                super::say(summary(&layout, *nodes, self.without_operator));
+                super::say("Ctrl-C ends it.");
             }
             stop.cancelled().await;
         }
@@ -160,7 +160,7 @@ impl Up {
             sleep(POLL).await;
         }
         let nodes = if self.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
-        println!("{}", summary(&layout, nodes, self.without_operator));
+        super::say(summary(&layout, nodes, self.without_operator));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -182,7 +182,7 @@ fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
     file.seek(SeekFrom::Start(from))?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
-    eprint!("{}", String::from_utf8_lossy(&text));
+    let _ = std::io::stderr().write_all(&text);
     Ok(from + u64::try_from(text.len())?)
 }
 
