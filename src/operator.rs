@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -126,6 +126,10 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> 
         }
         None => Config::infer().await.map_err(|source| OperatorError::NoConfig(Box::new(source)))?,
     };
+    // kube takes it from HTTPS_PROXY, whatever NO_PROXY says; a proxy is no way to this machine.
+    if config.cluster_url.host().is_some_and(is_loopback) {
+        config.proxy_url = None;
+    }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Whether a write may be repeated depends on the write: each caller decides.
@@ -136,6 +140,12 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> 
     let client = Client::try_from(config)
         .map_err(|source| OperatorError::Client { url: url.clone(), source: Box::new(source) })?;
     Ok(Access { client, url, identity })
+}
+
+/// Whether a URL's host is this machine.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// A token that SIGINT and SIGTERM cancel.
@@ -295,4 +305,19 @@ async fn supervise(
         warn!("stopped with work under way");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_this_machine() {
+        for host in ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["10.96.0.1", "localhost.example.org", "[2001:db8::1]", ""] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
 }

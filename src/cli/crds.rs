@@ -21,7 +21,7 @@ impl Crds {
         for crd in api::crds() {
             let yaml = serde_norway::to_string(&crd).context("the definition does not serialise")?;
             match &self.output_dir {
-                None => print!("---\n{yaml}"),
+                None => super::say(format_args!("---\n{}", yaml.trim_end())),
                 Some(dir) => {
                     let file = dir.join(format!("{}.yaml", crd.spec.names.plural));
                     fs::write(

@@ -28,7 +28,7 @@ impl Down {
         super::block_on(async {
             let layout = Layout::new(self.data_dir.as_deref())?;
             let Some(state) = layout.load()? else {
-                println!("There is no cluster in {}.", layout.dir().display());
+                super::say(format_args!("There is no cluster in {}.", layout.dir().display()));
                 return Ok(ExitCode::SUCCESS);
             };
             let supervisor = supervisor(&state);
@@ -41,9 +41,9 @@ impl Down {
             let lock = layout.lock()?;
             let leftovers = layout.stop_leftovers(&lock).await?;
             if supervisor.is_some() || leftovers > 0 {
-                println!("The cluster in {} has ended.", layout.dir().display());
+                super::say(format_args!("The cluster in {} has ended.", layout.dir().display()));
             } else {
-                println!("The cluster in {} was not running.", layout.dir().display());
+                super::say(format_args!("The cluster in {} was not running.", layout.dir().display()));
             }
             if self.delete {
                 fs::remove_dir_all(layout.dir())

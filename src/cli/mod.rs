@@ -7,7 +7,11 @@ mod operator;
 mod status;
 mod up;
 
-use std::process::ExitCode;
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -48,6 +52,11 @@ impl Cli {
             Command::Kubectl(command) => command.run(),
         }
     }
+}
+
+/// Prints a line of the result. `println!` panics when whoever reads, such as `head`, has read enough.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// Runs the asynchronous part of a command.

@@ -63,7 +63,7 @@ impl Status {
             let layout = Layout::new(self.data_dir.as_deref())?;
             let report = report(&layout).await?;
             match self.output {
-                Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+                Output::Json => super::say(serde_json::to_string_pretty(&report)?),
                 Output::Text => print(&report),
             }
             Ok(if report.running { ExitCode::SUCCESS } else { ExitCode::from(NOT_RUNNING) })
@@ -121,22 +121,22 @@ fn print(report: &Report) {
     let state = if *running { "running" } else { "not running" };
     let version =
         kubernetes_version.as_ref().map(|version| format!(", Kubernetes {version}")).unwrap_or_default();
-    println!("Cluster      {state}{version}");
-    println!("Data         {}", data_dir.display());
-    println!("Kubeconfig   {}", kubeconfig.display());
+    super::say(format_args!("Cluster      {state}{version}"));
+    super::say(format_args!("Data         {}", data_dir.display()));
+    super::say(format_args!("Kubeconfig   {}", kubeconfig.display()));
     if let Some((ready, wanted)) = nodes {
-        println!("Nodes        {ready} of {wanted} Ready");
+        super::say(format_args!("Nodes        {ready} of {wanted} Ready"));
     }
     if components.is_empty() {
         return;
     }
-    println!();
-    println!("{:<24} {:>8} {:>9}  {:<28} HEALTH", "COMPONENT", "PID", "MEMORY", "ADDRESS");
+    super::say("");
+    super::say(format_args!("{:<24} {:>8} {:>9}  {:<28} HEALTH", "COMPONENT", "PID", "MEMORY", "ADDRESS"));
     for row in components {
         let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         let memory =
             row.resident_bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
         let address = row.address.as_deref().unwrap_or("-");
-        println!("{:<24} {pid:>8} {memory:>9}  {address:<28} {}", row.name, row.health);
+        super::say(format_args!("{:<24} {pid:>8} {memory:>9}  {address:<28} {}", row.name, row.health));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom, Write},
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use nix::sys::signal::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -104,8 +105,8 @@ impl Up {
         progress.finish();
         if let Some(Ok(nodes)) = &launched {
             if !self.detached {
-                println!("{}", summary(&layout, *nodes, self.without_operator));
-                println!("Ctrl-C ends it.");
+                super::say(summary(&layout, *nodes, self.without_operator));
+                super::say("Ctrl-C ends it.");
             }
             stop.cancelled().await;
         }
@@ -117,6 +118,7 @@ impl Up {
 
     /// Runs `up` again as a process of its own, shows what it says, and returns when its nodes are Ready.
     async fn in_background(self) -> anyhow::Result<ExitCode> {
+        let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.data_dir.as_deref())?;
         layout.prepare(KUBERNETES_VERSION)?;
         // Whoever holds it runs the cluster already; the process in the background takes it anew.
@@ -137,29 +139,41 @@ impl Up {
                 .process_group(0)
                 .spawn()
                 .context("cannot run kube-node in the background")?;
-        let mut shown = from;
+        let (mut shown, mut told) = (from, false);
         loop {
             let ended = child.try_wait()?;
             shown = show(&path, shown)?;
+            if told && ended.is_some() {
+                bail!("interrupted: the cluster was not started");
+            }
             if let Some(status) = ended {
                 bail!("the cluster did not start ({status}); see {}", path.display());
             }
             if is_ready(&layout, &child)? {
                 break;
             }
+            // Until it is ready it is ours to end; it then says itself what it stops.
+            if stop.is_cancelled() && !told {
+                process_of(&child).map_or(Ok(()), |process| process.signal(Signal::SIGTERM))?;
+                told = true;
+            }
             sleep(POLL).await;
         }
         let nodes = if self.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
-        println!("{}", summary(&layout, nodes, self.without_operator));
+        super::say(summary(&layout, nodes, self.without_operator));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn process_of(child: &Child) -> Option<ProcessId> {
+    i32::try_from(child.id()).ok().and_then(ProcessId::of)
 }
 
 /// Whether the process in the background says that all is there.
 fn is_ready(layout: &Layout, child: &Child) -> anyhow::Result<bool> {
     let state = layout.load()?;
-    let ours = |id: ProcessId| u32::try_from(id.pid).is_ok_and(|pid| pid == child.id());
-    Ok(state.is_some_and(|state| state.ready && state.supervisor.is_some_and(ours)))
+    Ok(state
+        .is_some_and(|state| state.ready && state.supervisor.is_some_and(|id| process_of(child) == Some(id))))
 }
 
 /// Shows what was written from here on; returns where that ends.
@@ -168,7 +182,7 @@ fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
     file.seek(SeekFrom::Start(from))?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
-    eprint!("{}", String::from_utf8_lossy(&text));
+    let _ = std::io::stderr().write_all(&text);
     Ok(from + u64::try_from(text.len())?)
 }
 

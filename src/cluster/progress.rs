@@ -3,7 +3,7 @@
 //! Everything goes to standard error; standard output is for results.
 
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -50,7 +50,7 @@ impl Progress {
         match &*self.0 {
             Mode::Silent => {}
             Mode::Plain { last } => {
-                eprintln!("{text}");
+                say(text);
                 *last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             }
             Mode::Bar(bar) => {
@@ -67,7 +67,7 @@ impl Progress {
             Mode::Plain { last } => {
                 let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
                 if last.elapsed() >= PLAIN_INTERVAL {
-                    eprintln!("{text}");
+                    say(text);
                     *last = Instant::now();
                 }
             }
@@ -79,9 +79,9 @@ impl Progress {
     pub fn line(&self, text: &str) {
         match &*self.0 {
             Mode::Silent => {}
-            Mode::Plain { .. } => eprintln!("{text}"),
-            Mode::Bar(bar) if bar.is_finished() => eprintln!("{text}"),
-            Mode::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
+            Mode::Plain { .. } => say(text),
+            Mode::Bar(bar) if bar.is_finished() => say(text),
+            Mode::Bar(bar) => bar.suspend(|| say(text)),
         }
     }
 
@@ -91,4 +91,9 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// `eprintln!` would panic when the reader has gone; a cluster goes on without one.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
