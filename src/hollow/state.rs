@@ -23,9 +23,6 @@ use crate::{
     wire::WireError,
 };
 
-/// How long the Lease of a new machine lets the statuses of others go first.
-const STATUS_FIRST: Duration = Duration::from_secs(1);
-
 /// The time, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -224,15 +221,14 @@ impl State {
         if machine.view.is_none() {
             machine.ip = machine.ip.or(ip);
             machine.boot = machine.boot.or_else(|| boot(view));
-            let known = view.kubelet_version.is_some();
-            if known {
+            if view.kubelet_version.is_some() {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
             }
-            // A status makes a Node Ready, a Lease keeps it so: when many come at once, the first go first.
-            let after = if known { Duration::ZERO } else { spread(STATUS_FIRST, 0.5) };
-            self.schedule.ask(Lane::Lease, &uid, now.at + after);
+            // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
+            // the sooner it acts, the fewer others write first.
+            self.schedule.ask(Lane::Lease, &uid, now.at);
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);

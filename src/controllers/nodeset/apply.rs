@@ -204,9 +204,11 @@ impl NodeSetController {
                 expectations.creating(name);
             }
         });
-        let results: Vec<(String, Result<(), ApiError>)> = stream::iter(names)
-            .map(|name| async move {
-                let result = self.create_one(set, blueprint, &name).await;
+        // Each counts those before it: the watch shows them later.
+        let size = self.context.nodes.len() + observed.expectations.pending_creations();
+        let results: Vec<(String, Result<(), ApiError>)> = stream::iter((size + 1..).zip(names))
+            .map(|(size, name)| async move {
+                let result = self.create_one(set, blueprint, &name, size).await;
                 (name, result)
             })
             .buffer_unordered(WRITES_AT_ONCE)
@@ -228,7 +230,13 @@ impl NodeSetController {
         }
     }
 
-    async fn create_one(&self, set: &NodeSet, blueprint: &Blueprint, name: &str) -> Result<(), ApiError> {
+    async fn create_one(
+        &self,
+        set: &NodeSet,
+        blueprint: &Blueprint,
+        name: &str,
+        cluster_size: usize,
+    ) -> Result<(), ApiError> {
         let provider = blueprint.machine.node_controller.as_str();
         let set_name = set.metadata.name.as_deref().unwrap_or_default();
         let origin = birth::Origin {
@@ -243,7 +251,7 @@ impl NodeSetController {
                 api_version: &NodeSet::api_version(&()),
                 uid: set.metadata.uid.as_deref().unwrap_or_default(),
             },
-            cluster_size: self.context.nodes.len(),
+            cluster_size,
         };
         let node = birth::node(origin, &blueprint.template, Timestamp::now());
         match self.post(&node).await {
