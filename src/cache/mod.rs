@@ -8,6 +8,7 @@ mod own;
 mod pod;
 mod pod_status;
 mod reflect;
+mod words;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,6 +23,7 @@ pub use own::Own;
 pub use pod::{Container, PodView, RestartPolicy, Scripts, WirePod};
 pub use pod_status::{ContainerState, ContainerView, PodCondition, PodStatus};
 pub use reflect::{ReflectError, run};
+pub use words::{Word, word};
 
 /// What is kept of an object.
 pub trait View: Send + Sync + 'static {

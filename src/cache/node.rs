@@ -10,7 +10,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::Deserialize;
 
-use super::View;
+use super::{View, Word, word};
 use crate::api::names;
 
 /// A Node, pruned.
@@ -56,11 +56,11 @@ pub struct NodeView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionView {
     /// Its type.
-    pub r#type: String,
+    pub r#type: Word,
     /// `True`, `False` or `Unknown`.
-    pub status: String,
+    pub status: Word,
     /// Its reason.
-    pub reason: String,
+    pub reason: Word,
     /// When `status` changed last.
     pub since: Option<Timestamp>,
     /// Its message, of conditions of our own alone: a kubelet's are long and nobody reads them here.
@@ -89,13 +89,13 @@ impl NodeView {
     /// A condition by its type.
     #[must_use]
     pub fn condition(&self, r#type: &str) -> Option<&ConditionView> {
-        self.conditions.iter().find(|condition| condition.r#type == r#type)
+        self.conditions.iter().find(|condition| &*condition.r#type == r#type)
     }
 
     /// Whether its Ready condition is True.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.condition("Ready").is_some_and(|ready| ready.status == "True")
+        self.condition("Ready").is_some_and(|ready| &*ready.status == "True")
     }
 
     /// Whether it carries a finalizer.
@@ -211,9 +211,9 @@ impl From<WireNode> for NodeView {
                 .into_iter()
                 .map(|condition| ConditionView {
                     message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
-                    r#type: condition.r#type,
-                    status: condition.status,
-                    reason: condition.reason,
+                    r#type: word(&condition.r#type),
+                    status: word(&condition.status),
+                    reason: word(&condition.reason),
                     since: condition.last_transition_time,
                 })
                 .collect(),

@@ -55,7 +55,7 @@ pub struct Window {
 
 impl Window {
     /// Most requests under way.
-    const MOST: usize = 64;
+    const MOST: usize = 48;
     /// Fewest, to find out whether the server is back.
     const FEWEST: usize = 4;
 
@@ -100,6 +100,6 @@ mod tests {
         for _ in 0..99 {
             window.answered(false);
         }
-        assert!(window.has_room(63) && !window.has_room(64));
+        assert!(window.has_room(Window::MOST - 1) && !window.has_room(Window::MOST));
     }
 }

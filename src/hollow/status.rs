@@ -100,7 +100,7 @@ impl Report {
         self.machine_is_shown_by(node)
             && wanted(self.healthy).iter().all(|wanted| {
                 node.condition(wanted.r#type)
-                    .is_some_and(|shown| shown.status == wanted.status && shown.reason == wanted.reason)
+                    .is_some_and(|shown| &*shown.status == wanted.status && &*shown.reason == wanted.reason)
             })
     }
 
@@ -118,7 +118,7 @@ impl Report {
         let conditions: Vec<Value> = wanted(self.healthy)
             .into_iter()
             .map(|Wanted { r#type, status, reason, message }| {
-                let before = node.condition(r#type).filter(|before| before.status == status);
+                let before = node.condition(r#type).filter(|before| &*before.status == status);
                 let since = before.and_then(|before| before.since).unwrap_or(now);
                 json!({
                     "type": r#type, "status": status, "reason": reason, "message": message,
@@ -197,9 +197,9 @@ mod tests {
             conditions: wanted(report.healthy)
                 .iter()
                 .map(|wanted| ConditionView {
-                    r#type: wanted.r#type.to_owned(),
-                    status: wanted.status.to_owned(),
-                    reason: wanted.reason.to_owned(),
+                    r#type: wanted.r#type.into(),
+                    status: wanted.status.into(),
+                    reason: wanted.reason.into(),
                     message: None,
                     since: Some(Timestamp::UNIX_EPOCH),
                 })

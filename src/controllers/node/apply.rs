@@ -56,7 +56,8 @@ impl NodeController {
     async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
         let Some((machine, settings)) = observed.order.clone() else { return Ok(()) };
         let order = Order { id: observed.id.clone(), machine, settings };
-        let troubled = observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| c.status == "False");
+        let troubled =
+            observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False");
         match observed.provider.create(&order).await {
             Ok(()) => {
                 debug!("machine created");
@@ -128,12 +129,12 @@ impl NodeController {
         let status = if status { "True" } else { "False" };
         let old = node.condition(r#type);
         if old.is_some_and(|old| {
-            old.status == status && old.reason == reason && old.message.as_deref() == Some(message)
+            &*old.status == status && &*old.reason == reason && old.message.as_deref() == Some(message)
         }) {
             return Ok(());
         }
         let now = Timestamp::now();
-        let since = old.filter(|old| old.status == status).and_then(|old| old.since).unwrap_or(now);
+        let since = old.filter(|old| &*old.status == status).and_then(|old| old.since).unwrap_or(now);
         let condition = NodeCondition {
             type_: r#type.to_owned(),
             status: status.to_owned(),

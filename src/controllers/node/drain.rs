@@ -57,7 +57,7 @@ impl NodeController {
             let message = format!("{first}{more}");
             self.warn(node, "DrainBlocked", message.clone()).await;
             self.say(node, names::CONDITION_DRAINED, false, reason, &message).await?;
-        } else if node.condition(names::CONDITION_DRAINED).is_some_and(|drained| drained.reason == reason) {
+        } else if node.condition(names::CONDITION_DRAINED).is_some_and(|drained| &*drained.reason == reason) {
             self.say(node, names::CONDITION_DRAINED, false, "Draining", "pods are leaving").await?;
         }
         failed.map_or(Ok(()), |error| Err(error.into()))

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Nodes looked at at once; each look writes one thing at a time.
-const CONCURRENCY: usize = 48;
+const CONCURRENCY: usize = 32;
 /// How often all machines are compared with all Nodes, for what no watch has told.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// When to look again at a Node that changed under a write; the watch is nearly always faster.

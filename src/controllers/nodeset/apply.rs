@@ -33,9 +33,9 @@ use crate::{
     wire::{self, AnyObject, Body},
 };
 
-/// Writes under way at once for one set: as many as keep a small control plane busy, and far fewer than a seat each
-/// of a large one's priority level.
-const WRITES_AT_ONCE: usize = 48;
+/// Writes under way at once for one set: more than keep a control plane busy, at some milliseconds each, and each with a
+/// connection of its own.
+const WRITES_AT_ONCE: usize = 32;
 /// Most Nodes that one look deletes or changes.
 const BATCH: usize = 500;
 

@@ -22,7 +22,7 @@ use crate::{
 /// Finalizer by which the garbage collector takes owner references off before it lets an owner go.
 const FINALIZER_ORPHAN: &str = "orphan";
 /// Deletions under way at once.
-const DELETIONS_AT_ONCE: usize = 48;
+const DELETIONS_AT_ONCE: usize = 32;
 
 impl NodeSetController {
     /// One look at a set whose deletion was asked for.

@@ -125,7 +125,7 @@ fn member(node: &NodeView, template: Option<&Desired>) -> Member {
     };
     let leaving = node.deleted_at.is_some();
     let trouble = if leaving { names::CONDITION_DRAINED } else { names::CONDITION_MACHINE };
-    let ready = node.condition("Ready").filter(|ready| ready.status == "True");
+    let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
     Member {
         name: node.name.to_string(),
         leaving,
@@ -135,7 +135,7 @@ fn member(node: &NodeView, template: Option<&Desired>) -> Member {
         revision: node.label(names::LABEL_REVISION).unwrap_or_default().to_owned(),
         trouble: node
             .condition(trouble)
-            .filter(|condition| condition.status == "False")
-            .map(|condition| (condition.reason.clone(), condition.message.clone().unwrap_or_default())),
+            .filter(|condition| &*condition.status == "False")
+            .map(|condition| (condition.reason.to_string(), condition.message.clone().unwrap_or_default())),
     }
 }
