@@ -19,7 +19,7 @@ ready() {
 }
 
 {
-  say "cargo run --release -- up --detach" kube-node up --detach --data-dir "$scratch/data" | sed "s#$scratch/data#~/.local/share/kube-node/default#g"
+  say "cargo run --release -- up --detach" kube-node up --detach --data-dir "$scratch/data" | sed "s#$scratch/data#~/.local/share/kube-node/default#g; s# --data-dir [^ ]*##g"
   kubectl create deployment web --image=example.com/web --replicas=30 >/dev/null
   say "kubectl scale nodeset hollow-nodes --replicas=100" kubectl scale nodeset hollow-nodes --replicas=100
   ready 100
