@@ -12,6 +12,7 @@ mod disruptor;
 mod foreign;
 mod handwritten;
 mod pods;
+mod policies;
 mod scale;
 mod taints;
 mod templates;
