@@ -1,9 +1,8 @@
-//! KWOK, built from its Go module, running before the first node is created.
+//! KWOK, built from its Go module.
 
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, ensure};
@@ -51,8 +50,8 @@ fn go(arguments: &[&str]) -> anyhow::Result<String> {
 
 impl Kwok {
     /// Starts it for all nodes of the plane, with the Leases of a kubelet.
-    pub async fn start(&self, plane: &Plane) -> anyhow::Result<Process> {
-        let mut child = Command::new(&self.binary)
+    pub fn start(&self, plane: &Plane) -> anyhow::Result<Process> {
+        let child = Command::new(&self.binary)
             .arg("--kubeconfig")
             .arg(plane.kubeconfig())
             .args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40"])
@@ -61,9 +60,6 @@ impl Kwok {
             .stderr(Stdio::null())
             .spawn()
             .context("KWOK does not run")?;
-        // Its informers take a moment.
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        ensure!(child.try_wait()?.is_none(), "KWOK has ended");
         Ok(Process::owned(child))
     }
 }

@@ -30,7 +30,7 @@ struct Arguments {
     #[arg(long, default_value_t = 3)]
     repeat: usize,
     /// What is measured, in this order, each round
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::Kwok, System::Ours])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::KwokAfter, System::Kwok, System::Ours])]
     systems: Vec<System>,
     /// How long it idles after the last node is Ready, in seconds
     #[arg(long, default_value_t = 60)]
@@ -48,11 +48,13 @@ struct Arguments {
 
 /// Who makes the nodes Ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 enum System {
     /// A client that does the smallest sequence of writes: the limit.
     Bare,
-    /// KWOK, with the nodes created by the bare client.
+    /// The nodes created by the bare client, then KWOK.
+    KwokAfter,
+    /// KWOK, running already while the bare client creates the nodes.
     Kwok,
     /// kube-node, from `replicas: N`.
     Ours,
@@ -93,7 +95,8 @@ struct Idle {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let kwok = if arguments.systems.contains(&System::Kwok) { Some(kwok::build()?) } else { None };
+    let with_kwok = arguments.systems.iter().any(|system| matches!(system, System::Kwok | System::KwokAfter));
+    let kwok = if with_kwok { Some(kwok::build()?) } else { None };
     let mut all = Vec::new();
     for round in 0..arguments.repeat {
         for &nodes in &arguments.nodes {
@@ -123,21 +126,32 @@ async fn measure(
     let counter = Counter::start(&plane).await?;
     let writes_before = plane.writes().await?;
     let process = match system {
-        System::Bare => None,
-        System::Kwok => Some(kwok.context("KWOK is built")?.start(&plane).await?),
+        System::Bare | System::KwokAfter => None,
+        System::Kwok => {
+            let process = kwok.context("KWOK is built")?.start(&plane)?;
+            // Its informers take a moment.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Some(process)
+        }
         System::Ours => Some(Process::of(plane.pid("operator")?)),
     };
     counter.begin();
     let work = async {
         match system {
-            System::Bare => bare::nodes_to_ready(&plane, nodes).await,
-            System::Kwok => kwok::create_nodes(&plane, nodes).await,
-            System::Ours => ours::scale_to(&plane, nodes).await,
+            System::Bare => bare::nodes_to_ready(&plane, nodes).await?,
+            System::Kwok => kwok::create_nodes(&plane, nodes).await?,
+            System::KwokAfter => {
+                kwok::create_nodes(&plane, nodes).await?;
+                return Ok(Some(kwok.context("KWOK is built")?.start(&plane)?));
+            }
+            System::Ours => ours::scale_to(&plane, nodes).await?,
         }
+        anyhow::Ok(None)
     };
     let limit = Duration::from_secs(arguments.limit);
     let (done, reached) = tokio::join!(work, counter.reach(nodes, limit));
-    done?;
+    // Ends KWOK when its nodes have been counted.
+    drop(done?);
     let writes = plane.writes().await? - writes_before;
     let idle = match process {
         Some(process) if arguments.idle > 0 => {

@@ -35,6 +35,11 @@ impl Plane {
             ["--without-operator"].as_slice()
         });
         plane.run("up", &arguments)?;
+        if !with_operator {
+            // Others pay for nothing of ours.
+            let kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies";
+            plane.run("kubectl", &["--", "delete", kinds, "--all"])?;
+        }
         Ok(plane)
     }
 

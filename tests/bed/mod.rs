@@ -83,15 +83,21 @@ impl Bed {
 
     /// A client of the admin. Each test has a runtime of its own, and a client lives in one.
     pub async fn client(&self) -> Client {
-        self.client_as(None).await
+        self.client_of(None, &[]).await
     }
 
-    /// A client that acts as `user`.
-    pub async fn client_as(&self, user: Option<&str>) -> Client {
+    /// A client that acts as `user` of these groups.
+    pub async fn client_as(&self, user: &str, groups: &[&str]) -> Client {
+        self.client_of(Some(user.to_owned()), groups).await
+    }
+
+    async fn client_of(&self, user: Option<String>, groups: &[&str]) -> Client {
         let kubeconfig = Kubeconfig::read_from(self.dir.join("kubeconfig")).expect("a kubeconfig");
         let mut config =
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        config.auth_info.impersonate = user.map(str::to_owned);
+        config.auth_info.impersonate = user;
+        config.auth_info.impersonate_groups =
+            (!groups.is_empty()).then(|| groups.iter().map(|&group| group.to_owned()).collect());
         config.default_retry = false;
         Client::try_from(config).unwrap()
     }

@@ -11,6 +11,7 @@ mod deletion;
 mod disruptor;
 mod foreign;
 mod handwritten;
+mod machines;
 mod pods;
 mod policies;
 mod scale;

@@ -7,7 +7,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::bed::{Own, bed, class_spec, create, delete, name};
+use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, name};
 
 const HOLLOW: &str = "system:serviceaccount:kube-node-system:kube-node-hollow";
 
@@ -20,24 +20,65 @@ async fn refused(nodes: &Api<Node>, node: &str, change: Value) -> String {
 }
 
 #[tokio::test]
-async fn the_hollow_identity_serves_its_own_nodes_and_changes_no_labels() {
+async fn the_hollow_identity_serves_hollow_nodes_only() {
     let own = Own::new("policy-hollow", 1, class_spec()).await;
     let mine = name(&own.settled(1).await[0]);
     create(&own.nodes, json!({"metadata": {"name": "policy-foreign"}})).await.unwrap();
-    let nodes: Api<Node> = Api::all(bed().client_as(Some(HOLLOW)).await);
+    let nodes: Api<Node> = Api::all(bed().client_as(HOLLOW, &[]).await);
 
     let condition = json!({"status": {"conditions": [{"type": "example.com/Tried", "status": "True"}]}});
     nodes.patch_status(&mine, &PatchParams::default(), &Patch::Strategic(&condition)).await.unwrap();
+    let only_hollow = "serves only Nodes with the label kube-node.io/provider=hollow";
     let said = refused(&nodes, "policy-foreign", condition).await;
-    assert!(said.contains("serves only Nodes with the label kube-node.io/provider=hollow"), "{said}");
-    let said =
-        refused(&nodes, &mine, json!({"metadata": {"labels": {"kube-node.io/nodeset": "mine"}}})).await;
-    assert!(said.contains("labels under kube-node.io/"), "{said}");
+    assert!(said.contains(only_hollow), "{said}");
     let adopted = json!({"metadata": {"labels": {"kube-node.io/provider": "hollow"}}});
-    refused(&nodes, "policy-foreign", adopted).await;
+    let said = refused(&nodes, "policy-foreign", adopted).await;
+    assert!(said.contains(only_hollow), "{said}");
+    let given_away = json!({"metadata": {"labels": {"kube-node.io/provider": "example.com"}}});
+    let said = refused(&nodes, &mine, given_away).await;
+    assert!(said.contains(only_hollow), "{said}");
     let created = create(&nodes, json!({"metadata": {"name": "policy-new"}})).await.unwrap_err();
     assert!(matches!(created, kube::Error::Api(status) if status.code == 403));
 
     delete(&own.nodes, "policy-foreign", PropagationPolicy::Background).await;
     own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_writes_nothing_that_the_operator_decides_by() {
+    let admin: Api<Node> = Api::all(bed().client().await);
+    let nodes: Api<Node> = Api::all(
+        bed().client_as("system:node:policy-kubelet", &["system:nodes", "system:authenticated"]).await,
+    );
+
+    let with_label =
+        json!({"metadata": {"name": "policy-kubelet", "labels": {"kube-node.io/nodeclass": "hollow"}}});
+    // An API server takes some seconds to put a new policy into effect.
+    let said = eventually("registration with a label of ours is refused", LONG, async || {
+        match create(&nodes, with_label.clone()).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => Some(status.message.clone()),
+            Err(error) => panic!("{error}"),
+            Ok(_) => {
+                delete(&admin, "policy-kubelet", PropagationPolicy::Background).await;
+                None
+            }
+        }
+    })
+    .await;
+    assert!(said.contains("take them out of its --node-labels"), "{said}");
+    create(&nodes, json!({"metadata": {"name": "policy-kubelet", "labels": {"example.com/rack": "7"}}}))
+        .await
+        .unwrap();
+    for part in ["labels", "annotations"] {
+        let change = json!({"metadata": {part: {"kube-node.io/nodeset": "mine"}}});
+        let said = refused(&nodes, "policy-kubelet", change).await;
+        assert!(said.contains(&format!("{part} under kube-node.io/")), "{said}");
+    }
+    let condition = json!({"status": {"conditions": [{"type": "example.com/Tried", "status": "True"}]}});
+    nodes
+        .patch_status("policy-kubelet", &PatchParams::default(), &Patch::Strategic(&condition))
+        .await
+        .unwrap();
+
+    delete(&admin, "policy-kubelet", PropagationPolicy::Background).await;
 }

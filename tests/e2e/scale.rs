@@ -89,7 +89,7 @@ async fn the_right_to_scale_suffices() {
     )
     .await
     .unwrap();
-    let sets: Api<NodeSet> = Api::all(bed().client_as(Some("scaler")).await);
+    let sets: Api<NodeSet> = Api::all(bed().client_as("scaler", &[]).await);
     let change = Patch::Merge(json!({"spec": {"replicas": 2}}));
     // The API server learns of a new role through a watch of its own.
     eventually("the role works", LONG, async || {
