@@ -29,7 +29,7 @@ use crate::{
     api::{NodeClass, NodeSet},
     cache::{self, Cache, NodeView, Own, PodView, ReflectError, WireNode, WirePod},
     controllers::{
-        Context, Events, Metrics, ProviderIdPrefix, Revisions, node::NodeController,
+        Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, node::NodeController,
         nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     hollow::Hollow,
@@ -252,6 +252,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         classes: Arc::clone(&caches.classes),
         sets: Arc::clone(&caches.sets),
         revisions: Revisions::new(client.clone(), &namespace),
+        turns: Turns::default(),
         events: Events::new(client.clone(), "kube-node"),
         metrics: Metrics::register(&registry)?,
         providers: BTreeMap::from([(hollow.name(), hollow)]),

@@ -14,6 +14,7 @@ pub use node_class::{
 };
 pub use node_set::{
     Autoscaling, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation, ReplacementOrder,
-    RollingUpdate, ScaleDown, ScaleDownOrder, Strategy, StrategyType, UnhealthyCondition, UnmanagedPods,
+    RollingUpdate, RolloutStatus, ScaleDown, ScaleDownOrder, StartFailures, Strategy, StrategyType,
+    UnhealthyCondition, UnmanagedPods, WaitStatus,
 };
 pub use shared::{LocalRef, NodeTemplate, Resources, SecretKeyRef, crds};

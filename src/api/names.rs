@@ -14,6 +14,14 @@ pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
 pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
 /// Annotation of a Node: which labels, annotations and taints came from templates, so that only those are taken away.
 pub const ANNOTATION_APPLIED: &str = "kube-node.io/applied-template";
+/// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as a rollout does it.
+pub const ANNOTATION_RESTARTED_AT: &str = "kube-node.io/restarted-at";
+/// Annotation of a NodeSet: a rollout that halted itself before this time (RFC 3339) goes on.
+pub const ANNOTATION_RESUMED_AT: &str = "kube-node.io/resumed-at";
+/// Annotation of a Node: it is not replaced for being sick, unless the value is `false`.
+pub const ANNOTATION_SKIP_REMEDIATION: &str = "kube-node.io/skip-remediation";
+/// Annotation of a pod: no drain evicts it, unless the value is `false`.
+pub const ANNOTATION_DO_NOT_EVICT: &str = "kube-node.io/do-not-evict";
 /// Finalizer of a Node: its machine may still exist.
 pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";
 /// Finalizer of a NodeSet: Nodes of it may still exist.

@@ -2,7 +2,10 @@
 //!
 //! What this version does not serve yet is refused by the schema with a message, never ignored.
 
-use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Condition, util::intstr::IntOrString};
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{Condition, Time},
+    util::intstr::IntOrString,
+};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,17 +44,10 @@ use super::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.autoscaling)").message("autoscaling is not served by this version: remove it"),
-    validation = Rule::new("!has(self.strategy)")
-        .message("strategy is not served by this version: remove it; nodes keep their revision until they are deleted"),
-    validation = Rule::new("!has(self.paused)").message("paused is not served by this version: remove it"),
-    validation = Rule::new("!has(self.revision)").message("revision is not served by this version: remove it"),
-    validation = Rule::new("!has(self.revisionHistoryLimit)")
-        .message("revisionHistoryLimit is not served by this version: remove it"),
-    validation = Rule::new("!has(self.progressDeadlineSeconds)")
-        .message("progressDeadlineSeconds is not served by this version: remove it"),
-    validation = Rule::new("!has(self.drain)").message("drain is not served by this version: remove it"),
-    validation = Rule::new("!has(self.remediation)").message("remediation is not served by this version: remove it"),
-    validation = Rule::new("!has(self.expireAfter)").message("expireAfter is not served by this version: remove it")
+    validation = Rule::new("!has(self.strategy) || !has(self.strategy.rollingUpdate) || !has(self.strategy.rollingUpdate.partition) || self.strategy.rollingUpdate.partition <= self.replicas || self.replicas == 0")
+        .message("strategy.rollingUpdate.partition is more than replicas: write how many nodes keep the old revision, at most replicas"),
+    validation = Rule::new("!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)")
+        .message("progressDeadlineSeconds must be more than minReadySeconds: a node that is Ready for less makes no progress")
 )]
 pub struct NodeSetSpec {
     /// How many Nodes; 1 when absent.
@@ -67,7 +63,7 @@ pub struct NodeSetSpec {
     /// Fields of the class that this set changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_overrides: Option<ClassOverrides>,
-    /// Pins the revision; the class's own when absent.
+    /// Pins the revision of the machines, for example v1-9f86d08188; the class's newest when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub revision: Option<String>,
@@ -81,16 +77,17 @@ pub struct NodeSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub min_ready_seconds: Option<i32>,
-    /// How long a rollout may make no progress before it pauses itself, in seconds.
+    /// How long a rollout may wait for its new Nodes without progress before it halts itself, in seconds; 600 when
+    /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 604_800))]
     pub progress_deadline_seconds: Option<i32>,
     /// Stops the rollout; scaling and repair go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// How many old revisions are kept.
+    /// How many old revisions that no Node has are kept; 10 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000))]
     pub revision_history_limit: Option<i32>,
     /// Which Nodes go first when the set shrinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +95,7 @@ pub struct NodeSetSpec {
     /// How a Node is emptied before its machine goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// When a Node counts as sick and is replaced.
+    /// When a Node counts as sick and is replaced; absent, never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
     /// Age at which a Node is replaced, for example 720h.
@@ -148,16 +145,18 @@ pub struct Autoscaling {
 }
 
 /// How a change of the class reaches the Nodes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.type) || self.type != 'OnDelete' || !has(self.rollingUpdate) || !has(self.rollingUpdate.partition)")
+    .message("strategy.rollingUpdate.partition has no meaning with type OnDelete: remove one of the two"))]
 pub struct Strategy {
-    /// Replace Nodes by themselves, or only what is deleted.
+    /// Replace Nodes by itself (`RollingUpdate`, when absent), or only what is deleted (`OnDelete`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#type: Option<StrategyType>,
-    /// How fast a rolling update goes.
+    /// How many Nodes may be more or fewer than `replicas` while Nodes are replaced, whatever the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
-    /// Whether a single deletion brings its replacement first.
+    /// Whether the replacement of a single Node comes first (`SurgeFirst`, when absent).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<ReplacementOrder>,
 }
@@ -171,19 +170,21 @@ pub enum StrategyType {
     OnDelete,
 }
 
-/// Budget of a rolling update.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// The one budget that rollout, repair, expiry and deletions by hand spend from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.maxSurge) || !(string(self.maxSurge) in ['0', '0%', '00%', '000%']) || (has(self.maxUnavailable) && !(string(self.maxUnavailable) in ['0', '0%', '00%', '000%']))")
+    .message("maxSurge and maxUnavailable cannot both be 0: nothing could be replaced; write maxUnavailable: 1, or leave maxSurge at 1"))]
 pub struct RollingUpdate {
-    /// How many Nodes above `replicas`, a number or a percentage.
+    /// How many Nodes above `replicas`, a number or a percentage, rounded up; 1 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     pub max_surge: Option<IntOrString>,
-    /// How many Nodes may be missing, a number or a percentage.
+    /// How many Nodes may be missing, a number or a percentage, rounded down; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unavailable: Option<IntOrString>,
-    /// How many Nodes keep the old revision.
+    /// How many Nodes keep the old revision, so that the others try the new one first; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub partition: Option<i32>,
@@ -225,10 +226,10 @@ pub struct Drain {
     /// After this the machine goes all the same; absent, never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<GoDuration>,
-    /// Whether pods with emptyDir volumes are evicted.
+    /// Whether pods with emptyDir volumes are evicted (true, when absent) or block the drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
-    /// What happens to pods that no controller would make again.
+    /// What happens to pods that no controller would make again; Evict when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmanaged_pods: Option<UnmanagedPods>,
 }
@@ -246,17 +247,17 @@ pub enum UnmanagedPods {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Remediation {
-    /// How long a Node may take to become Ready.
+    /// How long a Node may take to become Ready and initialised; absent, for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_startup_timeout: Option<GoDuration>,
     /// Conditions of an initialised Node that make it sick.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unhealthy_conditions: Vec<UnhealthyCondition>,
-    /// Above this no Node is replaced: a number or a percentage.
+    /// While more Nodes are sick than this, a number or a percentage, none is replaced; 100% when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unhealthy: Option<IntOrString>,
-    /// How many repairs run at once.
+    /// How many repairs run at once; as many as the budget allows when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<i32>,
@@ -306,8 +307,63 @@ pub struct NodeSetStatus {
     /// Revision that new Nodes get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_revision: Option<String>,
+    /// Where the replacement of outdated Nodes stands; absent when none is outdated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+    /// Nodes that failed to start one after the other; absent when the last one started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_failures: Option<StartFailures>,
+    /// What the set waits for, the most important first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<WaitStatus>,
     /// `Available`, `Progressing`, `Degraded`, each with a reason that names what it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
+}
+
+/// Where the replacement of outdated Nodes stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// Revision that the Nodes are to have.
+    pub revision: String,
+    /// When it began.
+    pub start_time: Time,
+    /// When a new Node became available or an old one was gone last.
+    pub progress_time: Time,
+    /// Nodes of the revision that were available then.
+    #[serde(default)]
+    pub available: i32,
+    /// Outdated Nodes that are left, those that are leaving included.
+    #[serde(default)]
+    pub outdated: i32,
+    /// When it halted itself because `progressDeadlineSeconds` were over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halt_time: Option<Time>,
+}
+
+/// Nodes that failed to start one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StartFailures {
+    /// How many.
+    pub count: i32,
+    /// When the last one was given up.
+    pub last_time: Time,
+}
+
+/// One thing that the set waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitStatus {
+    /// What it is, in one word, for example `DrainBlocked`.
+    pub reason: String,
+    /// What it is, in a sentence that names Nodes, pods and budgets.
+    pub message: String,
+    /// How many Nodes it concerns.
+    #[serde(default)]
+    pub nodes: i32,
+    /// Since when the set waits for it.
+    pub since: Time,
 }

@@ -94,8 +94,8 @@ pub(super) fn int_or_percent(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-int-or-string": true,
         "maxLength": 8,
         "x-kubernetes-validations": [{
-            "rule": "type(self) == int ? self >= 0 : self.matches('^[0-9]{1,3}%$')",
-            "message": "write a number of nodes, for example 2, or a percentage, for example 25%"
+            "rule": "type(self) == int ? self >= 0 : self.matches('^(100|[0-9]{1,2})%$')",
+            "message": "write a number of nodes, for example 2, or a percentage of replicas from 0% to 100%, for example 25%"
         }]
     })
 }

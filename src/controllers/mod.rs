@@ -7,6 +7,7 @@ pub mod node;
 pub mod nodeclass;
 pub mod nodeset;
 mod revisions;
+mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,6 +18,7 @@ pub use api::{ApiError, chain};
 pub use events::Events;
 pub use metrics::Metrics;
 pub use revisions::{Revisions, RevisionsError};
+pub use turns::Turns;
 
 use crate::{
     api::{NodeClass, NodeSet},
@@ -38,6 +40,8 @@ pub struct Context {
     pub sets: Arc<Cache<Own<NodeSet>>>,
     /// What machines are made from.
     pub revisions: Revisions,
+    /// Whose drain may begin.
+    pub turns: Turns,
     /// Events.
     pub events: Events,
     /// Metrics.

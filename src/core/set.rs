@@ -103,6 +103,7 @@ pub fn stand(
         current_revision: current_revision(wanted, &staying, old),
         update_revision: wanted.update_revision.clone().or_else(|| old.update_revision.clone()),
         conditions: conditions::set(&old.conditions, says, wanted.generation, now),
+        ..NodeSetStatus::default()
     };
     Standing { status, look_again }
 }

@@ -17,7 +17,7 @@ use kube::{
 use kube_node::{
     api::{NodeClass, NodeSet},
     cache::{self, Cache, View, WireNode, WirePod},
-    controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, node::NodeController},
+    controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, node::NodeController},
     providers::{Existing, MachineId, Order, Provider, ProviderError, Settings},
 };
 use serde::de::DeserializeOwned;
@@ -119,6 +119,7 @@ async fn serve(shelves: Arc<Shelves>) {
         classes: Arc::default(),
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
+        turns: Turns::default(),
         events: Events::new(client.clone(), PROVIDER),
         metrics: Metrics::register(&registry).unwrap(),
         providers: BTreeMap::from([(PROVIDER, provider)]),

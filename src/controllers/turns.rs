@@ -1,0 +1,88 @@
+//! Whose drain may begin. A Node of a set that was deleted, by hand or by its set, keeps working until its set's budget
+//! has room: the NodeSetController grants turns, the NodeController begins no drain without one.
+//!
+//! Kept in memory alone: a new process grants again from what it sees, and a drain that has begun (the Node is cordoned)
+//! needs no turn any more.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+type Wake = Box<dyn Fn(&Arc<str>) + Send + Sync>;
+
+/// The turns of all sets.
+#[derive(Default)]
+pub struct Turns {
+    /// UIDs of Nodes, by set.
+    granted: Mutex<HashMap<Arc<str>, HashSet<Arc<str>>>>,
+    wake: OnceLock<Wake>,
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("granted", &self.granted).finish_non_exhaustive()
+    }
+}
+
+impl Turns {
+    /// Who is told the name of a Node that got its turn. The first caller stays.
+    pub fn on_grant(&self, wake: impl Fn(&Arc<str>) + Send + Sync + 'static) {
+        drop(self.wake.set(Box::new(wake)));
+    }
+
+    /// Grants a turn to a Node that its set is about to delete.
+    pub fn grant(&self, set: &str, uid: &Arc<str>) {
+        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        granted.entry(set.into()).or_default().insert(Arc::clone(uid));
+    }
+
+    /// Sets the turns of a set: UIDs and names. Those that are new are told.
+    pub fn set(&self, set: &str, turns: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
+        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = granted.remove(set).unwrap_or_default();
+        let mut now = HashSet::new();
+        let mut new = Vec::new();
+        for (uid, name) in turns {
+            if !before.contains(&uid) {
+                new.push(name);
+            }
+            now.insert(uid);
+        }
+        if !now.is_empty() {
+            granted.insert(set.into(), now);
+        }
+        drop(granted);
+        if let Some(wake) = self.wake.get() {
+            new.iter().for_each(wake);
+        }
+    }
+
+    /// Whether the drain of a Node of this set may begin.
+    #[must_use]
+    pub fn has(&self, set: &str, uid: &str) -> bool {
+        let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        granted.get(set).is_some_and(|uids| uids.contains(uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_told_once_and_ends_with_the_next_look() {
+        let turns = Turns::default();
+        let told: Arc<Mutex<Vec<Arc<str>>>> = Arc::default();
+        let into = Arc::clone(&told);
+        turns.on_grant(move |name| into.lock().unwrap().push(Arc::clone(name)));
+        let turn = |uid: &str| (Arc::from(uid), Arc::from(format!("node-{uid}")));
+        turns.grant("set", &"a".into());
+        turns.set("set", [turn("a"), turn("b")]);
+        assert!(turns.has("set", "a") && turns.has("set", "b") && !turns.has("other", "a"));
+        turns.set("set", [turn("b")]);
+        assert!(!turns.has("set", "a"));
+        assert_eq!(*told.lock().unwrap(), ["node-b".into()]);
+    }
+}
