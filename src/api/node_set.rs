@@ -44,8 +44,6 @@ use super::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.autoscaling)").message("autoscaling is not served by this version: remove it"),
-    validation = Rule::new("!has(self.strategy) || !has(self.strategy.rollingUpdate) || !has(self.strategy.rollingUpdate.partition) || self.strategy.rollingUpdate.partition <= self.replicas || self.replicas == 0")
-        .message("strategy.rollingUpdate.partition is more than replicas: write how many nodes keep the old revision, at most replicas"),
     validation = Rule::new("!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)")
         .message("progressDeadlineSeconds must be more than minReadySeconds: a node that is Ready for less makes no progress")
 )]
@@ -347,6 +345,8 @@ pub struct RolloutStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StartFailures {
+    /// Revision that the set asked for then: another one begins anew.
+    pub revision: String,
     /// How many.
     pub count: i32,
     /// When the last one was given up.

@@ -184,7 +184,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 8);
+        assert_eq!(bindings, 7);
     }
 
     #[test]

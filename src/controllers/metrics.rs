@@ -18,6 +18,7 @@ pub struct Metrics {
     machines: IntGaugeVec,
     nodes_created: IntCounterVec,
     nodes_deleted: IntCounterVec,
+    nodes_replaced: IntCounterVec,
 }
 
 impl Metrics {
@@ -67,6 +68,13 @@ impl Metrics {
                     &["result"],
                 )?,
             )?,
+            nodes_replaced: register(
+                registry,
+                IntCounterVec::new(
+                    Opts::new("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
+                    &["cause"],
+                )?,
+            )?,
         })
     }
 
@@ -97,6 +105,11 @@ impl Metrics {
     /// A Node was created, or not: `success` or the reason of the refusal.
     pub fn node_created(&self, result: &str) {
         self.nodes_created.with_label_values(&[result]).inc();
+    }
+
+    /// A Node was deleted to be replaced.
+    pub fn node_replaced(&self, cause: &str) {
+        self.nodes_replaced.with_label_values(&[cause]).inc();
     }
 
     /// A Node's deletion was asked for, with this result.

@@ -1,13 +1,14 @@
 //! Looks after NodeClasses: whether ours can serve them, how many Nodes they have, and that none goes while in use.
 
 use std::{
-    sync::Arc,
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use serde_json::json;
-use tracing::{Instrument, info_span, warn};
+use tracing::{Instrument, info, info_span, warn};
 
 use super::{
     ApiError, Context,
@@ -19,6 +20,7 @@ use crate::{
     cache::{NodeView, Observer, Own, View},
     core::{
         conditions::{self, Says},
+        history,
         revision::Machine,
     },
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
@@ -27,10 +29,15 @@ use crate::{
 /// Least time between two looks at one class: its status counts Nodes.
 const PACE: Pace = Pace { concurrency: 2, least_distance: Duration::from_secs(1) };
 
+/// Least time between two looks at the stored revisions of one class: it asks for a list.
+const PRUNE_INTERVAL: Duration = Duration::from_mins(1);
+
 /// The controller.
 pub struct NodeClassController {
     context: Arc<Context>,
     requests: Requests<String>,
+    /// When the revisions of a class were looked at last.
+    pruned: Mutex<HashMap<String, Instant>>,
 }
 
 impl NodeClassController {
@@ -38,7 +45,7 @@ impl NodeClassController {
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
         let (requests, queue) = queue();
-        let controller = Arc::new(Self { context, requests });
+        let controller = Arc::new(Self { context, requests, pruned: Mutex::default() });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -53,7 +60,7 @@ impl NodeClassController {
             async move {
                 let start = Instant::now();
                 let outcome = match controller.look(&name).await {
-                    Ok(()) => Outcome::Done,
+                    Ok(outcome) => outcome,
                     Err(error) if error.is_not_found() => Outcome::Done,
                     Err(error) if error.is_conflict() => Outcome::After(PACE.least_distance),
                     Err(error) => {
@@ -69,19 +76,53 @@ impl NodeClassController {
         .await;
     }
 
-    async fn look(&self, name: &str) -> Result<(), ApiError> {
-        let Some(class) = self.context.classes.get(name) else { return Ok(()) };
-        let nodes = self.context.nodes.all().iter().filter(|node| node.class() == Some(name)).count();
+    async fn look(&self, name: &str) -> Result<Outcome, ApiError> {
+        let Some(class) = self.context.classes.get(name) else {
+            self.pruned.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            return Ok(Outcome::Done);
+        };
+        let all = self.context.nodes.all();
+        let of_class = || all.iter().filter(|node| node.class() == Some(name));
+        let nodes = of_class().count();
         let mut sets: Vec<String> = self.context.sets.group(name).iter().map(|set| set.key()).collect();
         sets.sort();
         let in_use = nodes > 0 || !sets.is_empty();
         if class.is_leaving() && !in_use {
-            return self.set_finalizer(&class, false).await;
+            self.set_finalizer(&class, false).await?;
+            return Ok(Outcome::Done);
         }
         if !class.is_leaving() {
             self.set_finalizer(&class, true).await?;
         }
-        self.status(&class, nodes, &sets).await
+        self.status(&class, nodes, &sets).await?;
+        let named = of_class().filter_map(|node| node.label(names::LABEL_REVISION)).map(str::to_owned);
+        self.prune(name, named.collect()).await
+    }
+
+    /// Forgets revisions that no Node and no set names, now and then.
+    async fn prune(&self, class: &str, mut needed: BTreeSet<String>) -> Result<Outcome, ApiError> {
+        let now = Instant::now();
+        let last = self.pruned.lock().unwrap_or_else(PoisonError::into_inner).get(class).copied();
+        if let Some(left) = last.and_then(|last| PRUNE_INTERVAL.checked_sub(now.duration_since(last))) {
+            return Ok(Outcome::After(left));
+        }
+        self.pruned.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
+        let mut limit = None;
+        for own in self.context.sets.group(class) {
+            // What a set that cannot be read needs is not known.
+            let Ok(set) = &own.object else { return Ok(Outcome::Done) };
+            needed.extend(set.spec.revision.clone());
+            let status = set.status.clone().unwrap_or_default();
+            needed.extend(status.current_revision.into_iter().chain(status.update_revision));
+            let own = set.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
+            limit = limit.max(Some(own.unwrap_or(history::DEFAULT_LIMIT)));
+        }
+        let gone =
+            self.context.revisions.prune(class, &needed, limit.unwrap_or(history::DEFAULT_LIMIT)).await?;
+        if gone > 0 {
+            info!(class, count = gone, "forgot revisions that nothing names");
+        }
+        Ok(Outcome::Done)
     }
 
     async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<(), ApiError> {

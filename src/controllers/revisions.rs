@@ -1,8 +1,8 @@
 //! Revisions as `ControllerRevision`s in the operator's namespace: what each Node's machine is made from, kept for as
-//! long as its class exists.
+//! long as a Node or a set names it, and some longer, for a rollback.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -12,13 +12,16 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 
 use super::api::{ApiError, FIELD_MANAGER, call};
 use crate::{
     api::{NodeClass, names::LABEL_NODECLASS},
-    core::revision::{Machine, RevisionError},
+    core::{
+        history::{self, Stored},
+        revision::{Machine, RevisionError},
+    },
 };
 
 /// Why a revision cannot be had.
@@ -75,6 +78,43 @@ impl Revisions {
     /// What a Node's machine is made from; None where the revision is gone.
     pub async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
         self.read(&object_name(class, revision)).await
+    }
+
+    /// Forgets revisions of a class that are not `needed`, beyond the `limit` youngest. How many went.
+    pub async fn prune(
+        &self,
+        class: &str,
+        needed: &BTreeSet<String>,
+        limit: usize,
+    ) -> Result<usize, ApiError> {
+        let selector = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"));
+        let listed =
+            call(|| format!("list the revisions of {class}"), self.api.list_metadata(&selector)).await?;
+        if listed.items.len() <= limit {
+            return Ok(0);
+        }
+        let listed = call(|| format!("list the revisions of {class}"), self.api.list(&selector)).await?;
+        let prefix = object_name(class, "");
+        let stored: Vec<Stored> = listed
+            .items
+            .iter()
+            .filter_map(|item| {
+                let revision = item.metadata.name.as_deref()?.strip_prefix(&prefix)?.to_owned();
+                Some(Stored { revision, number: item.revision })
+            })
+            .collect();
+        let surplus = history::surplus(&stored, needed, limit);
+        for revision in &surplus {
+            let name = object_name(class, revision);
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            let params = DeleteParams::default();
+            let deletion = self.api.delete(&name, &params);
+            match call(|| format!("delete ControllerRevision {name}"), deletion).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(surplus.len())
     }
 
     async fn read(&self, name: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {

@@ -2,13 +2,17 @@
 //! what to do and why comes out.
 
 pub mod birth;
+pub mod budget;
+pub mod causes;
 pub mod conditions;
 pub mod disruptor;
 pub mod expectations;
+pub mod history;
 pub mod node;
 pub mod quantity;
 pub mod revision;
-pub mod scale;
+pub mod rollout;
 pub mod set;
 pub mod taints;
 pub mod template;
+pub mod turnover;

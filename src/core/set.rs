@@ -1,30 +1,19 @@
-//! How a NodeSet stands: its counts, its conditions, and when time alone will change them.
+//! How a NodeSet stands: its counts, its conditions, and what it waits for, in words.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{conditions, conditions::Says};
-use crate::api::NodeSetStatus;
+use super::{
+    conditions,
+    conditions::Says,
+    turnover::{Member, Plan, Stage, Wait},
+};
+use crate::api::{NodeSetStatus, WaitStatus};
 
-/// One Node of the set.
-#[derive(Clone, Debug, Default)]
-pub struct Member {
-    /// Its name.
-    pub name: String,
-    /// Whether its deletion was asked for.
-    pub leaving: bool,
-    /// Since when its Ready condition is True; None while it is not.
-    pub ready_since: Option<Timestamp>,
-    /// Whether the scheduler may use it: initialised, and no taint of ours left.
-    pub initialized: bool,
-    /// Whether a kubelet has posted a status.
-    pub has_kubelet: bool,
-    /// Its revision.
-    pub revision: String,
-    /// What stands in the way of its machine or its drain: reason and message.
-    pub trouble: Option<(String, String)>,
-}
+/// Most Nodes that a message names.
+const NAMED: usize = 3;
 
 /// What keeps the whole set from being worked on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,93 +24,74 @@ pub struct Problem {
     pub message: String,
 }
 
-/// What the set asks for.
-#[derive(Clone, Debug, Default)]
-pub struct Wanted {
+/// What is known of a set after a look at it.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
     /// Replicas.
     pub replicas: usize,
-    /// How long a Node must be Ready to count as available.
-    pub min_ready: Duration,
     /// Generation of the spec.
     pub generation: Option<i64>,
     /// Revision of new Nodes, where it is known.
-    pub update_revision: Option<String>,
+    pub update_revision: Option<&'a str>,
     /// Label selector of the Nodes.
     pub selector: String,
+    /// Whether somebody paused the rollout.
+    pub paused: bool,
+    /// Nodes asked for that the watch has not shown yet.
+    pub creating: usize,
+    /// Its Nodes.
+    pub members: &'a [Member<'a>],
+    /// What was decided.
+    pub plan: &'a Plan<'a>,
+    /// What keeps the whole set from being worked on.
+    pub problem: Option<&'a Problem>,
+    /// What the status was.
+    pub old: &'a NodeSetStatus,
 }
 
-/// The status to write, and when it will change by itself.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
-    /// The status.
-    pub status: NodeSetStatus,
-    /// When a Node that is Ready becomes available.
-    pub look_again: Option<Duration>,
-}
-
-/// Says how a set stands whose Nodes are `members`. `creating` are those asked for that the watch has not shown yet.
+/// The status to write.
 #[must_use]
-pub fn stand(
-    wanted: &Wanted,
-    members: &[Member],
-    creating: usize,
-    problem: Option<&Problem>,
-    old: &NodeSetStatus,
-    now: Timestamp,
-) -> Standing {
-    let staying: Vec<&Member> = members.iter().filter(|member| !member.leaving).collect();
-    let leaving = members.len() - staying.len();
-    let ready = staying.iter().filter(|member| member.ready_since.is_some() && member.initialized).count();
-    let mut look_again: Option<Duration> = None;
-    let mut available = 0;
-    for member in staying.iter().filter(|member| member.initialized) {
-        let Some(since) = member.ready_since else { continue };
-        let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-        match wanted.min_ready.checked_sub(passed).filter(|left| !left.is_zero()) {
-            None => available += 1,
-            Some(left) => look_again = Some(look_again.map_or(left, |soonest| soonest.min(left))),
-        }
-    }
-    let updated =
-        staying.iter().filter(|member| Some(&member.revision) == wanted.update_revision.as_ref()).count();
-    let missing = wanted.replicas.saturating_sub(available);
-
-    let says = vec![
-        availability(wanted.replicas, available, &staying),
-        progress(wanted.replicas, &staying, creating, leaving, ready, missing),
-        health(problem, members),
-    ];
+pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
+    let counts = report.plan.counts;
+    let waits = waits(report, now);
+    let says = vec![availability(report), progress(report, &waits), health(report, &waits)];
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let status = NodeSetStatus {
-        observed_generation: wanted.generation,
-        replicas: count(staying.len()),
-        ready_replicas: count(ready),
-        available_replicas: count(available),
-        updated_replicas: count(updated),
-        unavailable_replicas: count(missing),
-        selector: Some(wanted.selector.clone()),
-        current_revision: current_revision(wanted, &staying, old),
-        update_revision: wanted.update_revision.clone().or_else(|| old.update_revision.clone()),
-        conditions: conditions::set(&old.conditions, says, wanted.generation, now),
-        ..NodeSetStatus::default()
-    };
-    Standing { status, look_again }
+    let old = report.old;
+    NodeSetStatus {
+        observed_generation: report.generation,
+        replicas: count(counts.staying),
+        ready_replicas: count(counts.ready),
+        available_replicas: count(counts.available),
+        updated_replicas: count(counts.updated),
+        unavailable_replicas: count(report.replicas.saturating_sub(counts.available)),
+        selector: Some(report.selector.clone()),
+        current_revision: current_revision(report),
+        update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
+        rollout: report.plan.rollout.clone(),
+        start_failures: report.plan.start_failures.clone(),
+        waits,
+        conditions: conditions::set(&old.conditions, says, report.generation, now),
+    }
 }
 
-fn availability(replicas: usize, available: usize, staying: &[&Member]) -> Says {
+fn availability(report: &Report<'_>) -> Says {
+    let (available, replicas) = (report.plan.counts.available, report.replicas);
+    let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
     let status = available >= replicas;
     let (reason, message) = if status {
         ("NodesAvailable", format!("{available} of {replicas} nodes are available"))
     } else {
-        let silent = staying.iter().filter(|member| !member.has_kubelet).count();
-        let unready =
-            staying.iter().filter(|member| member.has_kubelet && member.ready_since.is_none()).count();
+        let silent = staying().filter(|member| !member.has_kubelet).count();
+        let unready: Vec<&str> = staying()
+            .filter(|member| member.has_kubelet && member.ready_since.is_none())
+            .map(|member| member.name)
+            .collect();
         let mut why = Vec::new();
         if silent > 0 {
             why.push(format!("{silent} wait for their machine's first status"));
         }
-        if unready > 0 {
-            why.push(format!("{unready} are not Ready{}", examples(staying)));
+        if !unready.is_empty() {
+            why.push(format!("{} are not Ready ({})", unready.len(), some(unready)));
         }
         let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(", ")) };
         ("NodesUnavailable", format!("{available} of {replicas} nodes are available{why}"))
@@ -129,63 +99,78 @@ fn availability(replicas: usize, available: usize, staying: &[&Member]) -> Says 
     Says { r#type: "Available", status, reason, message }
 }
 
-/// Up to three Nodes that have a kubelet and are not Ready, by name.
-fn examples(staying: &[&Member]) -> String {
-    let mut names: Vec<&str> = staying
-        .iter()
-        .filter(|member| member.has_kubelet && member.ready_since.is_none())
-        .map(|member| member.name.as_str())
-        .collect();
+/// The first names, in their order.
+fn some(mut names: Vec<&str>) -> String {
     names.sort_unstable();
-    let more = if names.len() > 3 { ", …" } else { "" };
-    names.truncate(3);
-    format!(" ({}{more})", names.join(", "))
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    names.truncate(NAMED);
+    format!("{}{more}", names.join(", "))
 }
 
-fn progress(
-    replicas: usize,
-    staying: &[&Member],
-    creating: usize,
-    leaving: usize,
-    ready: usize,
-    missing: usize,
-) -> Says {
-    let there = staying.len() + creating;
-    let (status, reason, message) = if there < replicas || creating > 0 {
-        (true, "ScalingUp", format!("{} of {replicas} nodes are created", staying.len()))
-    } else if there > replicas {
-        (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
-    } else if leaving > 0 {
-        (true, "ScalingDown", format!("{leaving} nodes are being drained and deleted"))
-    } else if ready < replicas {
-        (true, "Provisioning", format!("{ready} of {replicas} nodes are Ready"))
-    } else if missing > 0 {
-        (true, "Settling", format!("{missing} nodes are Ready for less than minReadySeconds"))
-    } else {
-        (false, "Complete", format!("all {replicas} nodes are available"))
+fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
+    let Report { replicas, creating, plan, .. } = *report;
+    let counts = plan.counts;
+    let there = counts.staying + creating;
+    // What is in the way, where something is.
+    let because = waits.first().map(|wait| format!(": {}", wait.message)).unwrap_or_default();
+    let rolled = || {
+        let revision = report.update_revision.unwrap_or("the newest");
+        format!(
+            "{} of {replicas} nodes have revision {revision}, {} are outdated",
+            counts.updated, counts.outdated
+        )
     };
+    let missing = replicas.saturating_sub(counts.available);
+    let (status, reason, message) =
+        if plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some()) {
+            (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
+        } else if report.paused && counts.outdated > 0 {
+            (false, "Paused", format!("{}{because}", rolled()))
+        } else if plan.rollout.is_some() {
+            (true, "RollingOut", format!("{}{because}", rolled()))
+        } else if there < replicas || creating > 0 {
+            (true, "ScalingUp", format!("{} of {replicas} nodes are created{because}", counts.staying))
+        } else if counts.to_replace > 0 && !kept(waits) {
+            (true, "Replacing", format!("{} nodes are to be replaced{because}", counts.to_replace))
+        } else if there > replicas {
+            (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
+        } else if counts.leaving > 0 {
+            (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
+        } else if counts.ready < replicas {
+            (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
+        } else if missing > 0 {
+            (true, "Settling", format!("{missing} nodes are Ready for less than minReadySeconds"))
+        } else if counts.outdated > 0 {
+            let message = format!(
+                "all {replicas} nodes are available, {} of them keep an older revision",
+                counts.outdated
+            );
+            (false, "Complete", message)
+        } else {
+            (false, "Complete", format!("all {replicas} nodes are available"))
+        };
     Says { r#type: "Progressing", status, reason, message }
 }
 
-/// The set's own problem first, then the trouble most of its Nodes are in.
-fn health(problem: Option<&Problem>, members: &[Member]) -> Says {
+/// Whether outdated Nodes stay on purpose.
+fn kept(waits: &[WaitStatus]) -> bool {
+    waits.iter().any(|wait| matches!(wait.reason.as_str(), "Partition" | "OnDelete" | "Paused"))
+}
+
+/// The set's own problem first, then what needs somebody to act, then the trouble most of its Nodes are in.
+fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     let degraded = |reason, message| Says { r#type: "Degraded", status: true, reason, message };
-    if let Some(problem) = problem {
+    if let Some(problem) = report.problem {
         return degraded(problem.reason, problem.message.clone());
     }
-    let mut troubles: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
-    for member in members {
-        if let Some((reason, _)) = &member.trouble {
-            troubles.entry(reason).or_default().push(member);
+    for reason in ["ProgressDeadlineExceeded", "TooManySick", "BackOff"] {
+        if let Some(wait) = waits.iter().find(|wait| wait.reason == reason) {
+            return degraded(reason, wait.message.clone());
         }
     }
-    let worst = troubles.values().max_by_key(|of| of.len());
-    match worst.and_then(|of| Some((of.len(), of.iter().min_by_key(|member| &member.name)?))) {
-        Some((count, first)) => {
-            let (reason, message) = first.trouble.clone().unwrap_or_default();
-            let others = if count > 1 { format!(" ({} more)", count - 1) } else { String::new() };
-            degraded("NodesInTrouble", format!("{}: {reason}: {message}{others}", first.name))
-        }
+    let troubles = troubles(report.members);
+    match troubles.values().max_by_key(|of| of.len()) {
+        Some(of) => degraded("NodesInTrouble", in_trouble(of, true)),
         None => Says {
             r#type: "Degraded",
             status: false,
@@ -195,110 +180,139 @@ fn health(problem: Option<&Problem>, members: &[Member]) -> Says {
     }
 }
 
+/// Nodes that are in trouble, by its reason.
+fn troubles<'m, 'a>(members: &'m [Member<'a>]) -> BTreeMap<&'a str, Vec<&'m Member<'a>>> {
+    let mut troubles: BTreeMap<&str, Vec<&Member<'_>>> = BTreeMap::new();
+    for member in members {
+        // A Node that waits for its set's budget is in no trouble.
+        if let Some((reason, _)) = member.trouble.filter(|(reason, _)| *reason != "WaitingForBudget") {
+            troubles.entry(reason).or_default().push(member);
+        }
+    }
+    troubles
+}
+
+fn in_trouble(of: &[&Member<'_>], with_reason: bool) -> String {
+    let Some(first) = of.iter().min_by_key(|member| member.name) else { return String::new() };
+    let (reason, message) = first.trouble.unwrap_or_default();
+    let reason = if with_reason { format!("{reason}: ") } else { String::new() };
+    let others = if of.len() > 1 { format!(" ({} more)", of.len() - 1) } else { String::new() };
+    format!("{}: {reason}{message}{others}", first.name)
+}
+
+/// What the set waits for, the most important first: what has stopped it, what its Nodes say, and its own budget.
+fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
+    let mut waits: Vec<(u8, &str, String, usize)> =
+        report.plan.waits.iter().map(|wait| described(wait, report)).collect();
+    for (reason, of) in troubles(report.members) {
+        waits.push((1, reason, in_trouble(&of, false), of.len()));
+    }
+    waits.sort_by_key(|(rank, ..)| *rank);
+    let since = |reason: &str| {
+        let old = report.old.waits.iter().find(|old| old.reason == reason);
+        old.map_or(Time(now), |old| old.since.clone())
+    };
+    waits
+        .into_iter()
+        .map(|(_, reason, message, nodes)| WaitStatus {
+            since: since(reason),
+            reason: reason.to_owned(),
+            message,
+            nodes: i32::try_from(nodes).unwrap_or(i32::MAX),
+        })
+        .collect()
+}
+
+/// Rank, reason, message and number of Nodes of a wait. Messages change only when something does: no time runs in them.
+fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usize) {
+    match *wait {
+        Wait::Held { outdated } if report.paused => (
+            0,
+            "Paused",
+            format!("{outdated} nodes keep an older revision while the set is paused"),
+            outdated,
+        ),
+        Wait::Held { outdated } => (
+            0,
+            "ProgressDeadlineExceeded",
+            format!(
+                "{outdated} nodes keep an older revision: the rollout halted itself because no new node became available in time; correct the class, undo, or resume it"
+            ),
+            outdated,
+        ),
+        Wait::TooManySick { sick, most } => (
+            0,
+            "TooManySick",
+            format!(
+                "{sick} nodes are sick, more than maxUnhealthy ({most}): none is replaced until somebody has looked"
+            ),
+            sick,
+        ),
+        Wait::BackOff { missing, .. } => (
+            2,
+            "BackOff",
+            format!(
+                "{missing} nodes are missing, and the last ones did not start: the next are made after a while"
+            ),
+            missing,
+        ),
+        Wait::Budget { waiting, available, least } => (
+            3,
+            "Budget",
+            format!("{waiting} nodes wait to leave: {available} nodes are available and {least} have to be"),
+            waiting,
+        ),
+        Wait::Room { missing, leaving, most } => (
+            4,
+            "MachinesLeaving",
+            format!(
+                "{missing} nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
+            ),
+            missing,
+        ),
+        Wait::RepairLimit { waiting, most } => (
+            5,
+            "RepairLimit",
+            format!("{waiting} sick nodes wait: {most} repairs at most run at once"),
+            waiting,
+        ),
+        Wait::Unavailable { nodes } => {
+            (6, "NotAvailable", format!("{nodes} nodes are not available yet"), nodes)
+        }
+        Wait::Leaving { nodes } => {
+            (7, "Draining", format!("{nodes} nodes are being drained and deleted"), nodes)
+        }
+        Wait::Partition { outdated } => (
+            8,
+            "Partition",
+            format!("{outdated} nodes keep an older revision by strategy.rollingUpdate.partition"),
+            outdated,
+        ),
+        Wait::OnDelete { outdated } => (
+            8,
+            "OnDelete",
+            format!("{outdated} nodes keep an older revision until somebody deletes them"),
+            outdated,
+        ),
+    }
+}
+
 /// As a `StatefulSet` has it: the revision before an update until every Node has the new one.
-fn current_revision(wanted: &Wanted, staying: &[&Member], old: &NodeSetStatus) -> Option<String> {
-    let update = wanted.update_revision.as_ref();
-    if staying.iter().all(|member| Some(&member.revision) == update) {
-        return wanted.update_revision.clone().or_else(|| old.current_revision.clone());
+fn current_revision(report: &Report<'_>) -> Option<String> {
+    let (update, old) = (report.update_revision, report.old.current_revision.as_deref());
+    let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
+    if staying().all(|member| Some(member.revision) == update) {
+        return update.or(old).map(str::to_owned);
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for member in staying.iter().filter(|member| Some(&member.revision) != update) {
-        *counts.entry(&member.revision).or_default() += 1;
+    for member in staying().filter(|member| Some(member.revision) != update) {
+        *counts.entry(member.revision).or_default() += 1;
     }
-    let kept = old.current_revision.as_deref().filter(|current| counts.contains_key(current));
+    let kept = old.filter(|current| counts.contains_key(current));
     kept.or_else(|| counts.iter().max_by_key(|(_, count)| **count).map(|(revision, _)| *revision))
         .map(str::to_owned)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn member(name: &str, ready_since: Option<i64>) -> Member {
-        Member {
-            name: name.to_owned(),
-            ready_since: ready_since.map(at),
-            initialized: true,
-            has_kubelet: true,
-            revision: "v1-new".to_owned(),
-            ..Member::default()
-        }
-    }
-
-    fn wanted(replicas: usize) -> Wanted {
-        Wanted { replicas, update_revision: Some("v1-new".to_owned()), ..Wanted::default() }
-    }
-
-    fn standing(wanted: &Wanted, members: &[Member]) -> Standing {
-        stand(wanted, members, 0, None, &NodeSetStatus::default(), at(100))
-    }
-
-    fn condition<'a>(standing: &'a Standing, r#type: &str) -> (&'a str, &'a str, &'a str) {
-        let condition = standing.status.conditions.iter().find(|c| c.type_ == r#type).unwrap();
-        (&condition.status, &condition.reason, &condition.message)
-    }
-
-    #[test]
-    fn a_complete_set_says_so() {
-        let standing = standing(&wanted(2), &[member("a", Some(0)), member("b", Some(0))]);
-        assert_eq!(condition(&standing, "Progressing"), ("False", "Complete", "all 2 nodes are available"));
-        assert_eq!(condition(&standing, "Available").0, "True");
-        assert_eq!(condition(&standing, "Degraded").0, "False");
-        assert_eq!(standing.look_again, None);
-    }
-
-    #[test]
-    fn a_node_is_available_after_min_ready_seconds() {
-        let wanted = Wanted { min_ready: Duration::from_secs(10), ..wanted(1) };
-        let standing = standing(&wanted, &[member("a", Some(95))]);
-        assert_eq!(standing.status.ready_replicas, 1);
-        assert_eq!(standing.status.available_replicas, 0);
-        assert_eq!(standing.look_again, Some(Duration::from_secs(5)));
-        assert_eq!(condition(&standing, "Progressing").1, "Settling");
-    }
-
-    #[test]
-    fn nodes_that_are_not_ready_are_named() {
-        let silent = Member { has_kubelet: false, ..member("c", None) };
-        let standing = standing(&wanted(3), &[member("a", Some(0)), member("b", None), silent]);
-        assert_eq!(
-            condition(&standing, "Available").2,
-            "1 of 3 nodes are available: 1 wait for their machine's first status, 1 are not Ready (b)"
-        );
-    }
-
-    #[test]
-    fn trouble_of_nodes_degrades_the_set() {
-        let trouble = |name: &str| Member {
-            trouble: Some(("OutOfResources".to_owned(), "no room".to_owned())),
-            ..member(name, None)
-        };
-        let standing = standing(&wanted(3), &[member("a", Some(0)), trouble("c"), trouble("b")]);
-        assert_eq!(
-            condition(&standing, "Degraded"),
-            ("True", "NodesInTrouble", "b: OutOfResources: no room (1 more)")
-        );
-    }
-
-    #[test]
-    fn leaving_nodes_count_for_nothing_but_progress() {
-        let leaving = Member { leaving: true, ..member("b", Some(0)) };
-        let standing = standing(&wanted(1), &[member("a", Some(0)), leaving]);
-        assert_eq!(standing.status.replicas, 1);
-        assert_eq!(condition(&standing, "Progressing").1, "ScalingDown");
-    }
-
-    #[test]
-    fn the_current_revision_stays_until_the_last_old_node_is_gone() {
-        let old_node = |name: &str| Member { revision: "v1-old".to_owned(), ..member(name, Some(0)) };
-        let mixed = standing(&wanted(2), &[member("a", Some(0)), old_node("b")]);
-        assert_eq!(mixed.status.current_revision.as_deref(), Some("v1-old"));
-        assert_eq!(mixed.status.updated_replicas, 1);
-        let done = stand(&wanted(1), &[member("a", Some(0))], 0, None, &mixed.status, at(101));
-        assert_eq!(done.status.current_revision.as_deref(), Some("v1-new"));
-    }
-}
+#[path = "set_tests.rs"]
+mod tests;

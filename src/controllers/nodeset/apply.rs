@@ -3,7 +3,7 @@
 //! Many writes at once, but bounded; one look writes at most a batch of each kind, so that the next look, which knows
 //! more, comes soon.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use super::{
     Error, NodeSetController,
-    observe::{Blueprint, Observed, is_marked},
+    observe::{Blueprint, Observed},
 };
 use crate::{
     api::{NodeSet, names},
@@ -26,9 +26,9 @@ use crate::{
     },
     core::{
         birth,
-        scale::{self, Member},
         set::Problem,
         template::{Change, Current},
+        turnover::Plan,
     },
     wire::{self, AnyObject, Body},
 };
@@ -51,7 +51,12 @@ pub(super) struct Applied {
 }
 
 impl NodeSetController {
-    pub(super) async fn apply(&self, set: &NodeSet, observed: &Observed) -> Result<Applied, Error> {
+    pub(super) async fn apply(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        plan: &Plan<'_>,
+    ) -> Result<Applied, Error> {
         self.add_finalizer(set).await?;
         for node in &observed.to_release {
             info!(node = &*node.name, "released: its label names another set, or none");
@@ -67,7 +72,9 @@ impl NodeSetController {
             Ok(blueprint) => self.propagate(blueprint, observed, &mut applied).await?,
             Err(problem) => applied.problem = Some(problem.clone()),
         }
-        self.scale(set, observed, &mut applied).await?;
+        self.grant_turns(observed, plan);
+        self.make(set, observed, plan, &mut applied).await?;
+        self.delete(observed, plan, &mut applied).await?;
         Ok(applied)
     }
 
@@ -135,35 +142,59 @@ impl NodeSetController {
             .await
     }
 
-    async fn scale(&self, set: &NodeSet, observed: &Observed, applied: &mut Applied) -> Result<(), Error> {
-        let shown: HashSet<&str> =
-            observed.members.iter().chain(&observed.to_adopt).map(|node| &*node.name).collect();
-        // What was asked for and not shown yet counts as there.
-        let expected = observed.expectations.creations().filter(|name| !shown.contains(name));
-        let expected = expected.map(|name| Member::expected(name.to_owned()));
+    /// Lets the drains begin that were decided on, before the deletions are asked for: the NodeController is quick.
+    fn grant_turns(&self, observed: &Observed, plan: &Plan<'_>) {
+        let names = plan.turns.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
+        let nodes = names.filter_map(|name| self.context.nodes.get(name));
+        let turns = nodes.map(|node| (Arc::clone(&node.uid), Arc::clone(&node.name)));
+        self.context.turns.set(&observed.name, turns);
+    }
+
+    /// Creates what is missing, and asks again for what may never have arrived.
+    async fn make(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        plan: &Plan<'_>,
+        applied: &mut Applied,
+    ) -> Result<(), Error> {
+        let Ok(newest) = &observed.blueprint else { return Ok(()) };
         let unconfirmed: Vec<String> = observed
             .expectations
             .unconfirmed()
-            .filter(|name| !shown.contains(name))
+            .filter(|name| !observed.nodes().any(|node| *node.name == **name))
             .map(str::to_owned)
             .collect();
-        let members: Vec<Member> = observed
-            .members
-            .iter()
-            .chain(&observed.to_adopt)
-            .map(|node| self.member(observed, node))
-            .chain(expected)
-            .collect();
-        let replicas = usize::try_from(set.spec.replicas).unwrap_or(0);
-        let order = set.spec.scale_down.as_ref().and_then(|scale_down| scale_down.order).unwrap_or_default();
-        let scaling = scale::decide(replicas, &members, order);
-        if let Ok(blueprint) = &observed.blueprint {
-            let names =
-                unconfirmed.into_iter().chain((0..scaling.create).map(|_| self.new_name(&observed.name)));
-            self.create(set, observed, blueprint, names.collect(), applied).await;
-            applied.more |= scaling.create_later > 0 && applied.problem.is_none();
+        let working = self.working_blueprint(set, observed, newest, plan).await?;
+        let of_working = if working.is_some() { plan.create_current } else { 0 };
+        let new_names = |count: usize| (0..count).map(|_| self.new_name(&observed.name));
+        let names = unconfirmed.into_iter().chain(new_names(plan.create - of_working)).collect();
+        self.create(set, observed, newest, names, applied).await;
+        if let Some(working) = &working {
+            self.create(set, observed, working, new_names(of_working).collect(), applied).await;
         }
-        self.delete(observed, &scaling.delete, applied).await
+        applied.more |= plan.more && applied.problem.is_none();
+        Ok(())
+    }
+
+    /// What Nodes are made of that are to have the revision that works; None where that is the newest, or gone.
+    async fn working_blueprint(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        newest: &Blueprint,
+        plan: &Plan<'_>,
+    ) -> Result<Option<Blueprint>, Error> {
+        let current = self.last_status_of(set).current_revision;
+        let Some(current) = current.filter(|current| plan.create_current > 0 && *current != newest.revision)
+        else {
+            return Ok(None);
+        };
+        let stored = self.stored(&newest.class, &current, newest.template.clone()).await?;
+        if stored.is_none() {
+            info!(set = observed.name, revision = current, "is not stored any more: making the newest");
+        }
+        Ok(stored)
     }
 
     fn new_name(&self, set: &str) -> String {
@@ -172,18 +203,6 @@ impl NodeSetController {
             if self.context.nodes.get(&name).is_none() {
                 return name;
             }
-        }
-    }
-
-    fn member(&self, observed: &Observed, node: &NodeView) -> Member {
-        let leaving = node.deleted_at.is_some() || observed.expectations.is_leaving(&node.name);
-        Member {
-            name: node.name.to_string(),
-            leaving,
-            marked: is_marked(node),
-            ready: node.is_ready(),
-            pods: self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count(),
-            created: node.created.map_or(0, Timestamp::as_second),
         }
     }
 
@@ -278,22 +297,28 @@ impl NodeSetController {
     }
 
     /// Deletes the victims; each under the condition that it is as it was seen.
-    async fn delete(
-        &self,
-        observed: &Observed,
-        victims: &[String],
-        applied: &mut Applied,
-    ) -> Result<(), Error> {
-        applied.more |= victims.len() > BATCH;
-        let nodes: Vec<_> =
-            victims.iter().take(BATCH).filter_map(|name| self.context.nodes.get(name)).collect();
+    async fn delete(&self, observed: &Observed, plan: &Plan<'_>, applied: &mut Applied) -> Result<(), Error> {
+        applied.more |= plan.delete.len() > BATCH;
+        let nodes: Vec<_> = plan
+            .delete
+            .iter()
+            .take(BATCH)
+            .filter_map(|deletion| Some((self.context.nodes.get(deletion.name)?, deletion.cause)))
+            .collect();
         stream::iter(nodes)
             .map(Ok)
-            .try_for_each_concurrent(WRITES_AT_ONCE, |node| async move {
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(node, cause)| async move {
                 match self.delete_one(&observed.name, &node).await {
+                    Ok(()) => {
+                        if let Some(cause) = cause {
+                            info!(node = &*node.name, cause = cause.reason(), "replaced");
+                            self.context.metrics.node_replaced(cause.reason());
+                        }
+                        Ok(())
+                    }
                     // It changed meanwhile: the next look sees how, and may choose another victim.
                     Err(error) if error.is_conflict() => Ok(()),
-                    other => other.map_err(Error::from),
+                    Err(error) => Err(Error::from(error)),
                 }
             })
             .await

@@ -5,6 +5,7 @@ mod apply;
 mod leave;
 mod observe;
 mod status;
+mod wanted;
 
 use std::{
     collections::HashMap,
@@ -12,13 +13,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use tracing::{Instrument, info_span, warn};
 
 use super::{ApiError, Context, RevisionsError, chain};
 use crate::{
-    api::{NodeClass, NodeSet},
+    api::{NodeClass, NodeSet, NodeSetStatus},
     cache::{NodeView, Observer, Own, View},
-    core::expectations::Expectations,
+    core::{
+        expectations::Expectations,
+        turnover::{self, Member},
+    },
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 
@@ -42,6 +47,9 @@ pub enum Error {
 pub struct NodeSetController {
     context: Arc<Context>,
     expectations: Mutex<HashMap<String, Expectations>>,
+    /// The status of each set as this process wrote it last, with the set's UID: the watch lags behind, and the clock of a
+    /// rollout must not go back.
+    written: Mutex<HashMap<String, (Option<String>, NodeSetStatus)>>,
     requests: Requests<String>,
 }
 
@@ -50,7 +58,8 @@ impl NodeSetController {
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
         let (requests, queue) = queue();
-        let controller = Arc::new(Self { context, expectations: Mutex::default(), requests });
+        let controller =
+            Arc::new(Self { context, expectations: Mutex::default(), written: Mutex::default(), requests });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -86,6 +95,8 @@ impl NodeSetController {
     async fn look(&self, name: &str) -> Result<Outcome, Error> {
         let Some(set) = self.context.sets.get(name) else {
             self.expectations.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.context.turns.set(name, []);
             return Ok(Outcome::Done);
         };
         if set.is_leaving() {
@@ -93,8 +104,20 @@ impl NodeSetController {
         }
         let Ok(object) = &set.object else { return self.unreadable(&set).await };
         let observed = self.observe(object).await?;
-        let applied = self.apply(object, &observed).await?;
-        self.status(&set, object, &observed, &applied).await
+        let old = self.last_status(&set);
+        let asked = wanted::Asked::of(object);
+        let wanted = wanted::wanted(object, &asked, &observed, &old);
+        let members: Vec<Member<'_>> = self.members(&observed, asked.symptoms());
+        let plan = turnover::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
+        let mut applied = self.apply(object, &observed, &plan).await?;
+        applied.problem = applied.problem.or(asked.problem);
+        self.status(
+            &set,
+            object,
+            status::Seen { observed: &observed, members: &members, plan: &plan, old: &old },
+            &applied,
+        )
+        .await
     }
 
     /// Reads or changes what was asked for and not shown yet.

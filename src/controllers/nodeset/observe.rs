@@ -1,13 +1,24 @@
 //! What a look at a NodeSet sees: its Nodes by their relation to it, its class, and what these make together.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
 
 use super::{Error, NodeSetController};
 use crate::{
     api::{NodeClass, NodeSet, names},
     cache::NodeView,
     controllers::RevisionsError,
-    core::{expectations::Expectations, revision::Machine, set::Problem, template::Desired},
+    core::{
+        causes::{Sign, Symptom},
+        expectations::Expectations,
+        revision::Machine,
+        rollout,
+        set::Problem,
+        template::Desired,
+        turnover::{Member, Stage},
+    },
 };
 
 /// One set, as it is.
@@ -25,6 +36,21 @@ pub(super) struct Observed {
     pub(super) to_release: Vec<Arc<NodeView>>,
     /// What new Nodes are, or why there can be none.
     pub(super) blueprint: Result<Blueprint, Problem>,
+    /// How long no Node is made because those of other sets of the class did not start.
+    pub(super) class_back_off: Duration,
+}
+
+impl Observed {
+    /// Nodes that are the set's, or about to be.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<NodeView>> {
+        self.members.iter().chain(&self.to_adopt)
+    }
+
+    /// Names of Nodes that were asked for and that the watch has not shown.
+    pub(super) fn unseen(&self) -> impl Iterator<Item = &str> {
+        let shown: HashSet<&str> = self.nodes().map(|node| &*node.name).collect();
+        self.expectations.creations().filter(move |name| !shown.contains(name))
+    }
 }
 
 /// What new Nodes of a set are.
@@ -44,6 +70,7 @@ impl NodeSetController {
             to_adopt: Vec::new(),
             to_release: Vec::new(),
             blueprint: self.blueprint(set).await?,
+            class_back_off: self.class_back_off(set),
             expectations: self.expectations(&name, |expectations| expectations.clone()),
             name,
             uid,
@@ -60,6 +87,44 @@ impl NodeSetController {
             }
         }
         Ok(observed)
+    }
+
+    /// The Nodes, as the decision wants them.
+    pub(super) fn members<'a>(&self, observed: &'a Observed, symptoms: &[Symptom]) -> Vec<Member<'a>> {
+        let startup =
+            observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
+        observed
+            .nodes()
+            .map(|node| {
+                let mut member = member(node, startup, symptoms);
+                // A turn that was granted is not taken back: the drain may have begun, and a second one would be one too
+                // many. Nor is a deletion that the watch has not shown yet.
+                let goes = match member.stage {
+                    Stage::Staying => observed.expectations.is_leaving(&node.name),
+                    Stage::Condemned => self.context.turns.has(&observed.name, &node.uid),
+                    Stage::Draining => false,
+                };
+                if goes {
+                    member.stage = Stage::Draining;
+                }
+                member.pods =
+                    self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
+                member
+            })
+            .collect()
+    }
+
+    /// How long no Node is made because those of other sets of the class did not start.
+    fn class_back_off(&self, set: &NodeSet) -> Duration {
+        let now = Timestamp::now();
+        let others = self.context.sets.group(&set.spec.node_class_name);
+        let of = |other: &NodeSet| {
+            let failures = other.status.as_ref()?.start_failures.as_ref()?;
+            let same = other.spec.class_overrides == set.spec.class_overrides
+                && other.metadata.uid != set.metadata.uid;
+            same.then(|| rollout::back_off(failures, now))
+        };
+        others.iter().filter_map(|own| of(own.object.as_ref().ok()?)).max().unwrap_or_default()
     }
 
     /// What new Nodes are made of; a [`Problem`] waits for somebody to change the set or its class.
@@ -90,6 +155,18 @@ impl NodeSetController {
                 ),
             );
         }
+        let template = Desired::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
+        if let Some(revision) = &set.spec.revision {
+            return match self.stored(class_name, revision, template).await? {
+                Some(blueprint) => Ok(Ok(blueprint)),
+                None => problem(
+                    "RevisionNotFound",
+                    format!(
+                        "there is no revision {revision} of NodeClass {class_name}: kube-node rollout history shows those that are; or remove spec.revision"
+                    ),
+                ),
+            };
+        }
         let machine = Machine::resolve(&class.spec, set.spec.class_overrides.as_ref());
         if let Err(error) = machine.check() {
             return problem("InvalidMachine", format!("{error}"));
@@ -99,11 +176,22 @@ impl NodeSetController {
             Err(RevisionsError::Api(error)) if !error.is_final() => return Err(error.into()),
             Err(error) => return problem("RevisionNotStored", crate::controllers::chain(&error)),
         };
-        Ok(Ok(Blueprint {
-            class: class_name.clone(),
-            revision,
-            template: Desired::merge(class.spec.template.as_ref(), set.spec.template.as_ref()),
-            machine,
+        Ok(Ok(Blueprint { class: class_name.clone(), revision, template, machine }))
+    }
+
+    /// What Nodes of a revision that is stored are; None where it is not.
+    pub(super) async fn stored(
+        &self,
+        class: &str,
+        revision: &str,
+        template: Desired,
+    ) -> Result<Option<Blueprint>, Error> {
+        let machine = self.context.revisions.get(class, revision).await?;
+        Ok(machine.map(|machine| Blueprint {
+            class: class.to_owned(),
+            machine: (*machine).clone(),
+            revision: revision.to_owned(),
+            template,
         }))
     }
 }
@@ -114,9 +202,43 @@ fn is_accepted(class: &NodeClass) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Accepted" && condition.status == "True")
 }
 
-/// Whether an admin or cluster-autoscaler marked the Node as the next to go.
-pub(super) fn is_marked(node: &NodeView) -> bool {
-    let first = node.annotations.get(names::ANNOTATION_DELETE_FIRST);
-    first.is_some_and(|value| value != "false")
-        || node.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED)
+/// A Node, as decision and status want it.
+pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symptom]) -> Member<'a> {
+    let waits = |taint: &Taint| {
+        taint.key == names::TAINT_UNINITIALIZED
+            || startup.iter().any(|startup| startup.key == taint.key && startup.effect == taint.effect)
+    };
+    let stage = match node.deleted_at {
+        None => Stage::Staying,
+        // The drain begins with the cordon.
+        Some(_) if node.unschedulable => Stage::Draining,
+        Some(_) => Stage::Condemned,
+    };
+    let trouble = if stage == Stage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
+    let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
+    let is_set = |annotation| node.annotations.get(annotation).is_some_and(|value| value != "false");
+    Member {
+        name: &node.name,
+        revision: node.label(names::LABEL_REVISION).unwrap_or_default(),
+        created: node.created.unwrap_or_default(),
+        stage,
+        ready_since: ready.map(|ready| ready.since.unwrap_or(Timestamp::UNIX_EPOCH)),
+        started: !node.taints.iter().any(waits),
+        has_kubelet: node.kubelet_version.is_some(),
+        marked: is_set(names::ANNOTATION_DELETE_FIRST)
+            || node.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED),
+        skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
+        pods: 0,
+        signs: symptoms
+            .iter()
+            .filter_map(|symptom| {
+                let condition = node.condition(&symptom.r#type)?;
+                Some(Sign { r#type: &condition.r#type, status: &condition.status, since: condition.since })
+            })
+            .collect(),
+        trouble: node
+            .condition(trouble)
+            .filter(|condition| &*condition.status == "False")
+            .map(|condition| (&*condition.reason, condition.message.as_deref().unwrap_or_default())),
+    }
 }

@@ -1,13 +1,13 @@
 //! Says how a NodeSet stands: status, conditions, and an event where somebody has to act.
 
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 use jiff::Timestamp;
 
 use super::{
     Error, NodeSetController,
     apply::{Applied, RETRY},
-    observe::Observed,
+    observe::{Observed, member},
 };
 use crate::{
     api::{NodeSet, NodeSetStatus, names},
@@ -15,11 +15,19 @@ use crate::{
     controllers::{api, reference_to},
     core::{
         conditions::{self, Says},
-        set::{self, Member, Problem, Wanted},
-        template::Desired,
+        set::{self, Problem, Report},
+        turnover::{Counts, Member, Plan},
     },
     runtime::queue::Outcome,
 };
+
+/// What a look has seen and decided.
+pub(super) struct Seen<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) members: &'a [Member<'a>],
+    pub(super) plan: &'a Plan<'a>,
+    pub(super) old: &'a NodeSetStatus,
+}
 
 impl NodeSetController {
     /// Writes the status of a set that was worked on, and says when to look again.
@@ -27,23 +35,28 @@ impl NodeSetController {
         &self,
         own: &Own<NodeSet>,
         set: &NodeSet,
-        observed: &Observed,
+        seen: Seen<'_>,
         applied: &Applied,
     ) -> Result<Outcome, Error> {
-        let blueprint = observed.blueprint.as_ref().ok();
-        let template = blueprint.map(|blueprint| &blueprint.template);
-        let members: Vec<Member> = observed.members.iter().map(|node| member(node, template)).collect();
-        let wanted = Wanted {
+        let report = Report {
             replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
-            min_ready: Duration::from_secs(
-                set.spec.min_ready_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0),
-            ),
             generation: set.metadata.generation,
-            update_revision: blueprint.map(|blueprint| blueprint.revision.clone()),
-            selector: selector(&observed.name),
+            update_revision: seen
+                .observed
+                .blueprint
+                .as_ref()
+                .ok()
+                .map(|blueprint| blueprint.revision.as_str()),
+            selector: selector(&seen.observed.name),
+            paused: set.spec.paused == Some(true),
+            creating: self.expectations(own.name(), |expectations| expectations.pending_creations()),
+            members: seen.members,
+            plan: seen.plan,
+            problem: applied.problem.as_ref(),
+            old: seen.old,
         };
-        let look_again = self.write(own, Some(set), &wanted, &members, applied.problem.as_ref()).await?;
-        Ok(match look_again {
+        self.write(own, &report).await?;
+        Ok(match seen.plan.look_again {
             _ if applied.failed => Outcome::Failed,
             _ if applied.more => Outcome::After(Duration::ZERO),
             // A condition's time is whole seconds, so the moment may be up to one later than it says.
@@ -54,34 +67,80 @@ impl NodeSetController {
 
     /// Writes the status of a set that leaves.
     pub(super) async fn leaving_status(&self, own: &Own<NodeSet>, nodes: &[&NodeView]) -> Result<(), Error> {
-        let members: Vec<Member> =
-            nodes.iter().map(|node| Member { leaving: true, ..member(node, None) }).collect();
-        let wanted = Wanted {
+        let members: Vec<Member<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
+        let counts = Counts { leaving: members.len(), ..Counts::default() };
+        let plan = Plan { counts, ..Plan::default() };
+        let old = self.last_status(own);
+        let report = Report {
+            replicas: 0,
             generation: own.metadata.generation,
+            update_revision: None,
             selector: selector(own.name()),
-            ..Wanted::default()
+            paused: false,
+            creating: 0,
+            members: &members,
+            plan: &plan,
+            problem: None,
+            old: &old,
         };
-        self.write(own, own.object.as_ref().ok(), &wanted, &members, None).await.map(drop)
+        self.write(own, &report).await
     }
 
-    async fn write(
-        &self,
-        own: &Own<NodeSet>,
-        set: Option<&NodeSet>,
-        wanted: &Wanted,
-        members: &[Member],
-        problem: Option<&Problem>,
-    ) -> Result<Option<Duration>, Error> {
-        if let Some(Problem { reason, message }) = problem {
+    async fn write(&self, own: &Own<NodeSet>, report: &Report<'_>) -> Result<(), Error> {
+        if let Some(Problem { reason, message }) = report.problem {
             self.context.events.warn(&reference_to(own), reason, "Reconcile", message.clone()).await;
         }
-        let old = set.and_then(|set| set.status.clone()).unwrap_or_default();
-        let creating = self.expectations(own.name(), |expectations| expectations.pending_creations());
-        let standing = set::stand(wanted, members, creating, problem, &old, Timestamp::now());
-        if standing.status != old {
-            self.write_status(own.name(), &standing.status).await?;
+        let status = set::stand(report, Timestamp::now());
+        if status == *report.old {
+            return Ok(());
         }
-        Ok(standing.look_again)
+        self.say_what_changed(own, report.old, &status).await;
+        self.write_status(own.name(), &status).await?;
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert(own.name().to_owned(), (own.metadata.uid.clone(), status));
+        Ok(())
+    }
+
+    /// Events of a rollout: begun, done, halted; and what has begun to degrade the set.
+    async fn say_what_changed(&self, own: &Own<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
+        let on = reference_to(own);
+        let events = &self.context.events;
+        let revision =
+            |status: &NodeSetStatus| status.rollout.as_ref().map(|rollout| rollout.revision.clone());
+        match (revision(old), revision(new)) {
+            (before, Some(now)) if before.as_ref() != Some(&now) => {
+                let note = format!("rolling the nodes to revision {now}");
+                events.normal(&on, "RolloutStarted", "Rollout", note).await;
+            }
+            (Some(before), None) => {
+                events
+                    .normal(&on, "RolloutComplete", "Rollout", format!("all nodes have revision {before}"))
+                    .await;
+            }
+            _ => {}
+        }
+        let grave = ["ProgressDeadlineExceeded", "TooManySick", "BackOff"];
+        for wait in new.waits.iter().filter(|wait| grave.contains(&wait.reason.as_str())) {
+            if let Some(reason) = grave.into_iter().find(|reason| *reason == wait.reason)
+                && !old.waits.iter().any(|old| old.reason == reason)
+            {
+                events.warn(&on, reason, "Reconcile", wait.message.clone()).await;
+            }
+        }
+    }
+
+    /// The status as this process wrote it last, else as the watch shows it.
+    pub(super) fn last_status(&self, own: &Own<NodeSet>) -> NodeSetStatus {
+        own.object.as_ref().map_or_else(|_| NodeSetStatus::default(), |set| self.last_status_of(set))
+    }
+
+    pub(super) fn last_status_of(&self, set: &NodeSet) -> NodeSetStatus {
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match written.get(name) {
+            Some((uid, status)) if *uid == set.metadata.uid => status.clone(),
+            _ => set.status.clone().unwrap_or_default(),
+        }
     }
 
     /// Says of a set that nobody can read what is wrong with it. It is left as it is, its Nodes too.
@@ -111,31 +170,4 @@ impl NodeSetController {
 
 fn selector(set: &str) -> String {
     format!("{}={set}", names::LABEL_NODESET)
-}
-
-/// A Node as the status counts it.
-fn member(node: &NodeView, template: Option<&Desired>) -> Member {
-    let startup = template.map(|template| &template.startup_taints);
-    let waits = |taint: &k8s_openapi::api::core::v1::Taint| {
-        (taint.key == names::TAINT_UNINITIALIZED)
-            || startup
-                .into_iter()
-                .flatten()
-                .any(|startup| startup.key == taint.key && startup.effect == taint.effect)
-    };
-    let leaving = node.deleted_at.is_some();
-    let trouble = if leaving { names::CONDITION_DRAINED } else { names::CONDITION_MACHINE };
-    let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
-    Member {
-        name: node.name.to_string(),
-        leaving,
-        ready_since: ready.map(|ready| ready.since.unwrap_or(Timestamp::UNIX_EPOCH)),
-        initialized: !node.taints.iter().any(waits),
-        has_kubelet: node.kubelet_version.is_some(),
-        revision: node.label(names::LABEL_REVISION).unwrap_or_default().to_owned(),
-        trouble: node
-            .condition(trouble)
-            .filter(|condition| &*condition.status == "False")
-            .map(|condition| (condition.reason.to_string(), condition.message.clone().unwrap_or_default())),
-    }
 }

@@ -1,0 +1,125 @@
+//! What is left of the budget while Nodes are taken away, and who may go within it.
+
+use super::{Cause, Deletion, Known, Plan, Stage, Wait, Wanted, take};
+use crate::api::ReplacementOrder;
+
+/// What the budget has left while Nodes are taken away.
+pub(super) struct Spending {
+    /// Fewest Nodes that are to be available.
+    floor: usize,
+    /// The same for a single Node that is to go before its replacement comes.
+    single_floor: usize,
+    /// Nodes that are available.
+    available: usize,
+    /// Nodes that are available or broken: new ones that are still starting do not count, so that no Node goes in
+    /// favour of one that may never come.
+    established: usize,
+    /// Nodes that have to go and may not.
+    waiting: usize,
+}
+
+impl Spending {
+    pub(super) fn new(wanted: &Wanted<'_>, known: &[Known<'_, '_>]) -> Self {
+        let floor = wanted.budget.floor(wanted.replicas);
+        let single_floor = match wanted.replacement {
+            ReplacementOrder::SurgeFirst => floor,
+            ReplacementOrder::DeleteFirst => floor.min(wanted.replicas.saturating_sub(1)),
+        };
+        let available = known.iter().filter(|known| known.available).count();
+        let broken = known.iter().filter(|known| known.stays() && known.is_broken()).count();
+        Self { floor, single_floor, available, established: available + broken, waiting: 0 }
+    }
+
+    fn lose(&mut self, available: bool) {
+        self.available -= usize::from(available);
+        self.established = self.established.saturating_sub(1);
+    }
+
+    /// Nodes that were deleted by hand, or by an earlier process of ours.
+    pub(super) fn grant_turns<'a>(
+        &mut self,
+        wanted: &Wanted<'_>,
+        known: &[Known<'_, 'a>],
+        plan: &mut Plan<'a>,
+    ) {
+        // Beyond the replicas nobody is missed.
+        let mut surplus = plan.counts.staying + plan.counts.leaving;
+        surplus = surplus.saturating_sub(wanted.replicas);
+        for known in known {
+            match known.member.stage {
+                Stage::Staying => {}
+                Stage::Draining => plan.turns.push(known.member.name),
+                Stage::Condemned if !known.available => plan.turns.push(known.member.name),
+                Stage::Condemned
+                    if known.member.marked && surplus > 0 || self.available > self.single_floor =>
+                {
+                    self.lose(true);
+                    surplus = surplus.saturating_sub(1);
+                    plan.turns.push(known.member.name);
+                }
+                Stage::Condemned => self.waiting += 1,
+            }
+        }
+    }
+
+    pub(super) fn delete<'a>(
+        &mut self,
+        wanted: &Wanted<'_>,
+        known: &mut [Known<'_, 'a>],
+        expected: usize,
+        plan: &mut Plan<'a>,
+    ) {
+        // Marked victims of a smaller set go whatever else holds: somebody else has emptied them already.
+        let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
+        for victim in known.iter_mut().filter(|known| known.stays() && known.member.marked) {
+            if take(&mut surplus) {
+                self.go(victim, plan);
+            }
+        }
+        for bad in known.iter_mut().filter(|known| known.stays() && known.replaced.is_some()) {
+            let sick = bad.replaced.is_some_and(Cause::is_sickness);
+            let floor = if sick { self.single_floor } else { self.floor };
+            let may = if bad.available { self.available > floor } else { self.established > floor };
+            if may {
+                self.go(bad, plan);
+            } else {
+                self.waiting += 1;
+            }
+        }
+        // Of those that nothing is wrong with. What was asked for and is not shown yet is the first to be given up, once
+        // it is shown.
+        let good = known.iter().filter(|known| known.stays() && known.replaced.is_none()).count();
+        let mut surplus = good.saturating_sub(wanted.replicas);
+        for victim in known.iter_mut().filter(|known| known.stays() && known.replaced.is_none()) {
+            if surplus > 0 && (!victim.available || self.available > self.floor) {
+                surplus -= 1;
+                self.go(victim, plan);
+            }
+        }
+        self.waiting += surplus;
+    }
+
+    fn go<'a>(&mut self, known: &mut Known<'_, 'a>, plan: &mut Plan<'a>) {
+        if known.available || known.is_broken() {
+            self.lose(known.available);
+        }
+        known.deleted = true;
+        plan.delete.push(Deletion { name: known.member.name, cause: known.replaced });
+    }
+}
+
+/// What is left to wait for once everything is decided.
+pub(super) fn wait(spending: &Spending, plan: &mut Plan<'_>) {
+    if spending.waiting > 0 {
+        let Spending { waiting, available, floor, .. } = *spending;
+        plan.waits.push(Wait::Budget { waiting, available, least: floor });
+    }
+    let nodes = plan.counts.staying - plan.counts.available;
+    if nodes > 0 {
+        plan.waits.push(Wait::Unavailable { nodes });
+    }
+    let nodes = plan.counts.leaving + plan.delete.len();
+    if nodes > 0 {
+        plan.waits.push(Wait::Leaving { nodes });
+    }
+}

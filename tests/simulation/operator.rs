@@ -1,0 +1,417 @@
+//! The operator as the simulation runs it: the decisions of `core`, between a view of the cluster that lags behind and
+//! writes that may fail. What it keeps in memory is lost when it is killed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use kube_node::{
+    api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder},
+    core::{
+        budget::Budget,
+        causes::{Rules, Sign, Symptom},
+        expectations::Expectations,
+        node::{self, Kubelet, Pods, Step},
+        rollout::Clock,
+        turnover::{self, Member, Pace, Stage, Wanted},
+    },
+};
+
+use rand::RngExt;
+
+use crate::{
+    mutation::Mutation,
+    world::{Answer, Event, Machine, Node, Spec, World, stamp},
+};
+
+/// It was killed.
+pub struct Killed;
+
+pub struct Operator {
+    mutation: Option<Mutation>,
+    spec: Spec,
+    cache: BTreeMap<String, Node>,
+    expectations: Expectations,
+    turns: BTreeSet<u64>,
+    status: NodeSetStatus,
+    names: u64,
+    /// When to look at the set, and at which Nodes.
+    pub set_at: Option<i64>,
+    pub nodes_at: BTreeMap<String, i64>,
+}
+
+impl Operator {
+    /// A new process: it begins with a list, and with the status that the last one wrote.
+    pub fn start(world: &mut World, status: NodeSetStatus, names: u64, mutation: Option<Mutation>) -> Self {
+        let mut operator = Self {
+            mutation,
+            spec: world.spec.clone(),
+            cache: BTreeMap::new(),
+            expectations: Expectations::default(),
+            turns: BTreeSet::new(),
+            status,
+            names,
+            set_at: Some(world.now),
+            nodes_at: BTreeMap::new(),
+        };
+        world.spec_events.clear();
+        operator.relist(world);
+        operator
+    }
+
+    /// What outlives the process: the status, and the chance that names are never used twice.
+    pub fn remains(self) -> (NodeSetStatus, u64) {
+        (self.status, self.names)
+    }
+
+    pub fn next(&self) -> Option<i64> {
+        self.nodes_at.values().copied().chain(self.set_at).min()
+    }
+
+    pub fn relist(&mut self, world: &mut World) {
+        self.expectations.relisting();
+        world.events.clear();
+        self.cache.clone_from(&world.nodes);
+        let cache = &self.cache;
+        self.expectations.relisted(|name| cache.contains_key(name));
+        self.nodes_at = self.cache.keys().map(|name| (name.clone(), world.now)).collect();
+        self.set_at = Some(world.now);
+    }
+
+    /// Takes in what the watches have delivered.
+    pub fn receive(&mut self, world: &mut World) {
+        if std::mem::take(&mut world.relist) {
+            self.relist(world);
+        }
+        while world.spec_events.front().is_some_and(|(at, _)| *at <= world.now) {
+            let Some((_, spec)) = world.spec_events.pop_front() else { break };
+            self.spec = spec;
+            self.set_at = Some(world.now);
+        }
+        while world.events.front().is_some_and(|(at, _)| *at <= world.now) {
+            let Some((_, event)) = world.events.pop_front() else { break };
+            self.set_at = Some(world.now);
+            match event {
+                Event::Changed(node) => {
+                    self.expectations.seen(&node.name, node.deleted_at.is_some());
+                    self.nodes_at.insert(node.name.clone(), world.now);
+                    self.cache.insert(node.name.clone(), node);
+                }
+                Event::Gone(name) => {
+                    self.expectations.gone(&name);
+                    self.cache.remove(&name);
+                }
+            }
+        }
+        for uid in std::mem::take(&mut world.told) {
+            if let Some(node) = self.cache.values().find(|node| node.uid == uid) {
+                self.nodes_at.insert(node.name.clone(), world.now);
+            }
+        }
+    }
+
+    /// Looks at whatever is due.
+    pub fn work(&mut self, world: &mut World) -> Result<(), Killed> {
+        if self.set_at.is_some_and(|at| at <= world.now) && !self.dawdles(world) {
+            self.look_at_set(world)?;
+        }
+        let due: Vec<String> =
+            self.nodes_at.iter().filter(|(_, at)| **at <= world.now).map(|(name, _)| name.clone()).collect();
+        for name in due {
+            if self.dawdles(world) {
+                self.nodes_at.insert(name, world.now + 300);
+                continue;
+            }
+            self.nodes_at.remove(&name);
+            self.look_at_node(world, &name)?;
+        }
+        Ok(())
+    }
+
+    /// Looks come in any order and late.
+    fn dawdles(&mut self, world: &mut World) -> bool {
+        let late = world.rng.random_ratio(1, 5);
+        if late && self.set_at.is_some_and(|at| at <= world.now) {
+            self.set_at = Some(world.now + 400);
+        }
+        late
+    }
+
+    fn wanted<'a>(spec: &'a Spec, status: &'a NodeSetStatus, symptoms: &'a mut Vec<Symptom>) -> Wanted<'a> {
+        let setup = &spec.setup;
+        let seconds = |count: i64| Duration::from_secs(u64::try_from(count).unwrap_or(0));
+        symptoms.clear();
+        symptoms.extend(setup.sick_after.map(|after| Symptom {
+            r#type: "Ready".to_owned(),
+            status: "Unknown".to_owned(),
+            lasts: seconds(after),
+        }));
+        Wanted {
+            replicas: spec.replicas,
+            budget: Budget { surge: setup.surge, unavailable: setup.unavailable },
+            min_ready: seconds(setup.min_ready),
+            order: ScaleDownOrder::LeastPods,
+            replacement: if setup.delete_first {
+                ReplacementOrder::DeleteFirst
+            } else {
+                ReplacementOrder::SurgeFirst
+            },
+            rules: Rules {
+                revision: Some(&spec.revision),
+                restarted_at: spec.restarted_at.map(stamp),
+                expire_after: setup.expire_after.map(seconds),
+                startup_timeout: setup.startup_timeout.map(seconds),
+                symptoms,
+            },
+            pace: match () {
+                () if spec.paused => Pace::Held,
+                () if setup.on_delete => Pace::OnDelete,
+                () => Pace::Rolling { keep: setup.keep },
+            },
+            clock: Clock {
+                old: status.rollout.as_ref(),
+                deadline: Duration::from_mins(1),
+                resumed_at: spec.resumed_at.map(stamp),
+            },
+            max_sick: setup.max_sick,
+            max_repairs: setup.max_repairs,
+            start_failures: status.start_failures.as_ref(),
+            class_back_off: Duration::ZERO,
+        }
+    }
+
+    fn look_at_set(&mut self, world: &mut World) -> Result<(), Killed> {
+        let now = world.timestamp();
+        let (spec, status) = (self.spec.clone(), self.status.clone());
+        let mut symptoms = Vec::new();
+        let wanted = Self::wanted(&spec, &status, &mut symptoms);
+        let cache = std::mem::take(&mut self.cache);
+        let members: Vec<Member<'_>> = cache.values().map(|node| self.member(node)).collect();
+        let unseen = self.expectations.creations().filter(|name| !cache.contains_key(*name)).count();
+        let unseen = if self.mutation == Some(Mutation::ForgetsWhatItAskedFor) { 0 } else { unseen };
+        let seen: Vec<Member<'_>> = match self.mutation {
+            Some(Mutation::DoesNotCountMachinesThatLeave) => {
+                members.iter().filter(|member| member.stage == Stage::Staying).cloned().collect()
+            }
+            Some(Mutation::TakesEveryNodeForAvailable) => members
+                .iter()
+                .map(|member| Member { ready_since: Some(stamp(0)), started: true, ..member.clone() })
+                .collect(),
+            _ => members.clone(),
+        };
+        let plan = turnover::decide(&wanted, &seen, unseen, now);
+        let look_again = plan.look_again.filter(|_| self.mutation != Some(Mutation::NeverLooksAgain));
+        self.set_at = look_again.map(|after| world.now + after.as_millis() as i64 + 1_000);
+        self.status.rollout.clone_from(&plan.rollout);
+        self.status.start_failures.clone_from(&plan.start_failures);
+        let update = Some(self.spec.revision.clone());
+        if members.iter().filter(|m| m.stage == Stage::Staying).all(|m| Some(m.revision) == update.as_deref())
+        {
+            self.status.current_revision = update;
+        }
+        drop(members);
+        let turns: Vec<String> = plan
+            .turns
+            .iter()
+            .copied()
+            .chain(plan.delete.iter().map(|deletion| deletion.name))
+            .map(str::to_owned)
+            .collect();
+        self.cache = cache.clone();
+        self.grant(world, &turns);
+        let result = self.apply(world, &plan, &cache);
+        self.cache = cache;
+        result
+    }
+
+    fn member<'a>(&self, node: &'a Node) -> Member<'a> {
+        let mut stage = match node.deleted_at {
+            None if self.expectations.is_leaving(&node.name) => Stage::Draining,
+            None => Stage::Staying,
+            Some(_) if node.cordoned => Stage::Draining,
+            Some(_) if self.turns.contains(&node.uid) => Stage::Draining,
+            Some(_) => Stage::Condemned,
+        };
+        if self.mutation == Some(Mutation::TakesTurnsBack) && stage == Stage::Draining && !node.cordoned {
+            stage = Stage::Condemned;
+        }
+        Member {
+            name: &node.name,
+            revision: &node.revision,
+            created: stamp(node.created),
+            stage,
+            ready_since: node.ready_since.map(stamp),
+            started: node.started(),
+            has_kubelet: node.has_kubelet,
+            marked: node.marked,
+            pods: node.pods,
+            signs: node
+                .unknown_since
+                .map(|since| Sign { r#type: "Ready", status: "Unknown", since: Some(stamp(since)) })
+                .into_iter()
+                .collect(),
+            ..Member::default()
+        }
+    }
+
+    /// Turns are granted before deletions are asked for.
+    fn grant(&mut self, world: &mut World, names: &[String]) {
+        let known: Vec<&Node> = names.iter().filter_map(|name| self.cache.get(name)).collect();
+        let before = std::mem::replace(&mut self.turns, known.iter().map(|node| node.uid).collect());
+        for node in known {
+            self.nodes_at.insert(node.name.clone(), world.now);
+            // A deletion still has to be accepted, and is only of what was seen: then it is judged.
+            if !before.contains(&node.uid) && node.deleted_at.is_some() {
+                self.judge(world, &node.name);
+            }
+        }
+    }
+
+    /// Lets the world say whether it may begin to drain a Node that is as it was seen.
+    fn judge(&self, world: &mut World, name: &str) {
+        let unchanged = |seen: &Node| world.nodes.get(name).is_some_and(|node| node.version == seen.version);
+        if self.cache.get(name).is_some_and(unchanged) {
+            let draining =
+                |node: &Node| node.draining() || self.turns.contains(&node.uid) || node.name == name;
+            // A Node whose machine vanished while it was leaving is gone, and the watch has not said so yet.
+            let ghosts = self.cache.values().filter(|seen| {
+                !world.nodes.contains_key(&seen.name) && seen.ready_since.is_some() && !draining(seen)
+            });
+            let ghosts = ghosts.count();
+            world.turn_granted(name, self.spec.replicas, ghosts, draining);
+        }
+    }
+
+    fn apply(
+        &mut self,
+        world: &mut World,
+        plan: &turnover::Plan<'_>,
+        cache: &BTreeMap<String, Node>,
+    ) -> Result<(), Killed> {
+        let gives_up = self.mutation == Some(Mutation::GivesUpOnLostAnswers);
+        let again: Vec<String> = self
+            .expectations
+            .unconfirmed()
+            .filter(|_| !gives_up)
+            .filter(|name| !cache.contains_key(*name))
+            .map(str::to_owned)
+            .collect();
+        let newest = self.spec.revision.clone();
+        let working = self.status.current_revision.clone().unwrap_or_else(|| newest.clone());
+        let fresh: Vec<(String, String)> = (0..plan.create)
+            .map(|i| {
+                self.names += 1;
+                let revision = if i < plan.create_current { working.clone() } else { newest.clone() };
+                (format!("n{:06}", self.names), revision)
+            })
+            .collect();
+        let most = self.spec.replicas + self.spec.setup.surge;
+        for (name, revision) in again.into_iter().map(|name| (name, newest.clone())).chain(fresh) {
+            self.expectations.creating(&name);
+            let before = world.creations;
+            let answer = world.create(&name, &revision);
+            if world.creations > before && world.nodes.len() > most {
+                let count = world.nodes.len();
+                world.violate(&format!("{count} machines, and there may be {most}"));
+            }
+            match answer {
+                Answer::Done => self.expectations.created(&name),
+                Answer::Killed => return Err(Killed),
+                Answer::Lost | Answer::Refused | Answer::Conflict => self.retry_set(world),
+            }
+        }
+        for deletion in &plan.delete {
+            let Some(seen) = cache.get(deletion.name) else { continue };
+            self.judge(world, deletion.name);
+            match world.delete(seen) {
+                Answer::Done => {
+                    self.expectations.deleting(deletion.name);
+                    // The echo may have come first.
+                    if cache.get(deletion.name).is_none_or(|node| node.deleted_at.is_some()) {
+                        self.expectations.gone(deletion.name);
+                    }
+                }
+                Answer::Killed => return Err(Killed),
+                Answer::Conflict | Answer::Lost | Answer::Refused => self.retry_set(world),
+            }
+        }
+        Ok(())
+    }
+
+    fn retry_set(&mut self, world: &World) {
+        self.set_at = Some(world.now + 1_000);
+    }
+
+    fn look_at_node(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
+        let Some(node) = self.cache.get(name).cloned() else { return Ok(()) };
+        if world.provider_fails() {
+            self.nodes_at.insert(name.to_owned(), world.now + 2_000);
+            return Ok(());
+        }
+        let machine = match world.machines.get(&node.uid) {
+            None => node::Machine::Absent,
+            Some(Machine::Leaving { .. }) => node::Machine::Leaving,
+            Some(_) => node::Machine::Exists,
+        };
+        let in_turn = self.turns.contains(&node.uid) || self.mutation == Some(Mutation::DrainsOutOfTurn);
+        if node.deleted_at.is_some() && !node.cordoned && machine == node::Machine::Exists && !in_turn {
+            return Ok(());
+        }
+        let pods = world.nodes.get(name).map_or(0, |node| if node.fault { 0 } else { node.pods });
+        let state = node::Node {
+            deleted_at: node.deleted_at.map(stamp),
+            finalizer: true,
+            cordoned: node.cordoned,
+            taints: node.taints.clone(),
+            kubelet: match (node.has_kubelet, node.ready_since) {
+                (false, _) => Kubelet::Silent,
+                (true, None) => Kubelet::NotReady,
+                (true, Some(_)) => Kubelet::Ready,
+            },
+            lease_renewed: Some(world.timestamp()),
+        };
+        let plan = node::decide(&state, machine, Pods::Remaining(pods), Duration::ZERO, world.timestamp());
+        if let Some(after) = plan.look_again {
+            self.nodes_at.insert(name.to_owned(), world.now + (after.as_millis() as i64).max(500));
+        }
+        for step in &plan.steps {
+            let answer = match step {
+                Step::AddFinalizer => Answer::Done,
+                Step::CreateMachine => {
+                    world.create_machine(node.uid);
+                    Answer::Done
+                }
+                Step::SetTaints(taints) => world.patch(&node, |node| node.taints.clone_from(taints)),
+                Step::Cordon => {
+                    if !self.turns.contains(&node.uid) {
+                        self.judge(world, name);
+                    }
+                    world.patch(&node, |node| node.cordoned = true)
+                }
+                Step::Evict => {
+                    world.evict(name);
+                    Answer::Done
+                }
+                Step::DeleteMachine => {
+                    world.delete_machine(&node);
+                    if self.mutation == Some(Mutation::DropsTheFinalizerEarly) {
+                        world.release(&node)
+                    } else {
+                        Answer::Done
+                    }
+                }
+                Step::RemoveFinalizer => world.release(&node),
+            };
+            match answer {
+                Answer::Done => {}
+                Answer::Killed => return Err(Killed),
+                Answer::Lost | Answer::Refused | Answer::Conflict => {
+                    self.nodes_at.insert(name.to_owned(), world.now + 1_000);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
