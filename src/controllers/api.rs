@@ -10,7 +10,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-use crate::wire::WireError;
+use crate::wire::{self, AnyObject, Body, WireError};
 
 /// Longest that a call may take; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -177,6 +177,22 @@ where
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let action = || format!("{what} of {} {}", K::kind(&()), seen.name);
     call(action, api.patch(seen.name, &params, &Patch::Merge(&change))).await.map(drop)
+}
+
+/// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay.
+pub async fn replace_status<K>(client: &Client, name: &str, status: &impl Serialize) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
+{
+    let patch = json!([{ "op": "add", "path": "/status", "value": status }]);
+    let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
+    let path = format!("{}/{name}/status?fieldManager={FIELD_MANAGER}", K::url_path(&(), None));
+    match wire::send::<AnyObject>(client, http::Method::PATCH, &path, body).await {
+        Ok(_) => Ok(()),
+        Err(source) => {
+            Err(ApiError::Wire { action: format!("write the status of {} {name}", K::kind(&())), source })
+        }
+    }
 }
 
 /// A JSON merge patch of the status of a cluster-scoped object.

@@ -163,7 +163,7 @@ impl NodeClassController {
         if object.is_some() && status == old {
             return Ok(());
         }
-        api::patch_status::<NodeClass>(&self.context.client, class.name(), &status).await
+        api::replace_status::<NodeClass>(&self.context.client, class.name(), &status).await
     }
 
     /// `Accepted`; None for a class that somebody else's NodeController has to speak of.

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 
 use super::api::{ApiError, FIELD_MANAGER, call};
@@ -78,6 +78,25 @@ impl Revisions {
     /// What a Node's machine is made from; None where the revision is gone.
     pub async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
         self.read(&object_name(class, revision)).await
+    }
+
+    /// Makes a revision that is asked for again the youngest of its class, as `StatefulSet`s do it: the history tells what
+    /// came after what.
+    pub async fn raise(&self, class: &str, revision: &str) -> Result<(), ApiError> {
+        let selector = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"));
+        let listed = call(|| format!("list the revisions of {class}"), self.api.list(&selector)).await?;
+        let name = object_name(class, revision);
+        let is_it = |item: &&ControllerRevision| item.metadata.name.as_deref() == Some(name.as_str());
+        let others = listed.items.iter().filter(|item| !is_it(item)).map(|item| item.revision).max();
+        let Some((own, youngest)) = listed.items.iter().find(is_it).zip(others) else { return Ok(()) };
+        if own.revision > youngest {
+            return Ok(());
+        }
+        let change = Patch::Merge(serde_json::json!({ "revision": youngest.saturating_add(1) }));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        call(|| format!("raise ControllerRevision {name}"), self.api.patch(&name, &params, &change))
+            .await
+            .map(drop)
     }
 
     /// Forgets revisions of a class that are not `needed`, beyond the `limit` youngest. How many went.

@@ -20,6 +20,7 @@ mod schedule;
 mod world;
 
 use std::{
+    fmt::Write as _,
     ops::Range,
     sync::{
         Mutex,
@@ -120,10 +121,8 @@ fn state(world: &World) -> String {
         let started = if node.started() { " started" } else { "" };
         let closed = if node.cordoned { " cordoned" } else { "" };
         let what = format!("{leaves}{ready}{started}{closed}");
-        text += &format!(
-            "\n  {} revision {}{what}, {} pods, machine {machine:?}",
-            node.name, node.revision, node.pods
-        );
+        let (name, revision, pods) = (&node.name, &node.revision, node.pods);
+        let _ = write!(text, "\n  {name} revision {revision}{what}, {pods} pods, machine {machine:?}");
     }
     text
 }

@@ -164,6 +164,7 @@ impl Observer<Own<NodeSet>> for NodeSetController {
     fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
         let own_status_alone = |old: &Own<NodeSet>, new: &Own<NodeSet>| {
             old.metadata.generation == new.metadata.generation
+                && old.metadata.annotations == new.metadata.annotations
                 && old.metadata.finalizers == new.metadata.finalizers
                 && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
                 && old.metadata.uid == new.metadata.uid

@@ -55,6 +55,12 @@ impl NodeSetController {
             problem: applied.problem.as_ref(),
             old: seen.old,
         };
+        let (before, now) = (seen.old.update_revision.as_deref(), report.update_revision);
+        if let (Some(before), Some(now)) = (before, now)
+            && before != now
+        {
+            self.context.revisions.raise(&set.spec.node_class_name, now).await?;
+        }
         self.write(own, &report).await?;
         Ok(match seen.plan.look_again {
             _ if applied.failed => Outcome::Failed,
@@ -95,7 +101,10 @@ impl NodeSetController {
             return Ok(());
         }
         self.say_what_changed(own, report.old, &status).await;
-        self.write_status(own.name(), &status).await?;
+        match api::replace_status::<NodeSet>(&self.context.client, own.name(), &status).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.insert(own.name().to_owned(), (own.metadata.uid.clone(), status));
         Ok(())
@@ -155,15 +164,11 @@ impl NodeSetController {
             conditions: conditions::set(&[], vec![says], own.metadata.generation, Timestamp::now()),
             ..NodeSetStatus::default()
         };
+        // The rest of its status may be what cannot be read: it is left alone.
         let conditions = serde_json::json!({ "conditions": status.conditions });
-        self.write_status(own.name(), &conditions).await?;
-        Ok(Outcome::Done)
-    }
-
-    async fn write_status(&self, name: &str, status: &impl serde::Serialize) -> Result<(), Error> {
-        match api::patch_status::<NodeSet>(&self.context.client, name, status).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other.map_err(Error::from),
+        match api::patch_status::<NodeSet>(&self.context.client, own.name(), &conditions).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(Outcome::Done),
         }
     }
 }

@@ -141,6 +141,13 @@ impl Plan<'_> {
         self.look_again = self.look_again.into_iter().chain(soon).min();
     }
 
+    /// New Nodes above the replicas that stay although nothing is rolled now: a rollout that is held keeps what it has,
+    /// for somebody to look at.
+    pub(super) fn kept_surge(&self, wanted: &Wanted<'_>) -> usize {
+        let held = self.waits.iter().any(|wait| matches!(wait, Wait::Held { .. }));
+        if held { wanted.budget.surge.min(self.counts.updated) } else { 0 }
+    }
+
     /// Whether the plan keeps to what this module promises; tests and debug builds ask.
     pub fn check(
         &self,

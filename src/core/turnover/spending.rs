@@ -89,7 +89,7 @@ impl Spending {
         // Of those that nothing is wrong with. What was asked for and is not shown yet is the first to be given up, once
         // it is shown.
         let good = known.iter().filter(|known| known.stays() && known.replaced.is_none()).count();
-        let mut surplus = good.saturating_sub(wanted.replicas);
+        let mut surplus = good.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
         for victim in known.iter_mut().filter(|known| known.stays() && known.replaced.is_none()) {
             if surplus > 0 && (!victim.available || self.available > self.floor) {
                 surplus -= 1;

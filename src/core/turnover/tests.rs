@@ -267,6 +267,14 @@ fn a_rollout_that_has_halted_is_held() {
 }
 
 #[test]
+fn a_rollout_that_is_held_keeps_its_new_nodes() {
+    let held = Wanted { pace: Pace::Held, ..wanted(10) };
+    let members = join(&[nodes(10, "old"), vec![starting("x", "new")]]);
+    assert!(plan(&held, &members).delete.is_empty());
+    assert_eq!(deleted(&plan(&Wanted { replicas: 9, ..held }, &members)), ["x"]);
+}
+
+#[test]
 fn a_partition_keeps_its_nodes_and_replaces_them_in_kind() {
     let canary = Wanted { pace: Pace::Rolling { keep: 8 }, ..wanted(10) };
     let members = join(&[nodes(9, "old"), vec![node("x", "new"), node("y", "new")]]);

@@ -1,0 +1,376 @@
+//! A change of the class rolls through the set, within its budget, and whatever holds it up is said.
+
+use std::{collections::HashSet, time::Duration};
+
+use k8s_openapi::api::{
+    apps::v1::Deployment, core::v1::Node, discovery::v1::EndpointSlice, policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PropagationPolicy},
+};
+use serde_json::{Value, json};
+
+use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually, is_ready, name};
+
+/// Until a rollout of a handful of nodes is over, drains included.
+const ROLLED: Duration = Duration::from_mins(3);
+
+fn uids(nodes: &[Node]) -> HashSet<String> {
+    nodes.iter().filter_map(|node| node.metadata.uid.clone()).collect()
+}
+
+/// A change that makes other machines.
+fn bigger(cpu: &str) -> Value {
+    json!({"spec": {"capacity": {"cpu": cpu}}})
+}
+
+impl Own {
+    /// Waits until every Node is of the newest revision and nothing is under way.
+    async fn rolled(&self, count: usize) -> Vec<Node> {
+        eventually(&format!("{} is rolled", self.name), ROLLED, async || {
+            let set = self.sets.get(&self.name).await.unwrap();
+            let status = set.status?;
+            let done = status.observed_generation == set.metadata.generation
+                && status.rollout.is_none()
+                && usize::try_from(status.updated_replicas).ok()? == count
+                && status.current_revision == status.update_revision
+                && status.conditions.iter().any(|c| c.type_ == "Progressing" && c.reason == "Complete");
+            let nodes = self.my_nodes().await;
+            (done && nodes.len() == count).then_some(nodes)
+        })
+        .await
+    }
+
+    /// Waits until the set has seen its class's last change.
+    async fn drifted(&self) {
+        eventually("the set sees the change", LONG, async || {
+            let status = self.sets.get(&self.name).await.unwrap().status?;
+            (status.current_revision != status.update_revision).then_some(())
+        })
+        .await;
+    }
+
+    /// A Deployment that runs on this set's Nodes alone, a pod a Node at most, behind a Service.
+    async fn workload(&self, replicas: usize) -> Api<Deployment> {
+        let labels = json!({"app": self.name});
+        let deployments: Api<Deployment> = Api::default_namespaced(self.client.clone());
+        let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(self.client.clone());
+        let service =
+            json!({"metadata": {"name": self.name}, "spec": {"selector": labels, "ports": [{"port": 80}]}});
+        create(&services, service).await.unwrap();
+        let anti =
+            json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]);
+        let spec = json!({
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {
+                "nodeSelector": {"kube-node.io/nodeset": self.name},
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": anti}},
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "main", "image": "example.com/main:1"}],
+            }},
+        });
+        create(&deployments, json!({"metadata": {"name": self.name}, "spec": spec})).await.unwrap();
+        eventually("the workload runs", LONG, async || (self.endpoints().await == replicas).then_some(()))
+            .await;
+        deployments
+    }
+
+    /// Ready endpoints of the workload.
+    async fn endpoints(&self) -> usize {
+        let slices: Api<EndpointSlice> = Api::default_namespaced(self.client.clone());
+        let selector = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
+        let listed = slices.list(&selector).await.unwrap();
+        let endpoints = listed.items.iter().flat_map(|slice| slice.endpoints.iter().flatten());
+        endpoints
+            .filter(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true)))
+            .count()
+    }
+
+    async fn budget(&self, spec: Value) -> Api<PodDisruptionBudget> {
+        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(self.client.clone());
+        let mut spec = spec;
+        spec["selector"] = json!({"matchLabels": {"app": self.name}});
+        create(&budgets, json!({"metadata": {"name": self.name}, "spec": spec})).await.unwrap();
+        budgets
+    }
+
+    async fn end_workload(&self) {
+        let deployments: Api<Deployment> = Api::default_namespaced(self.client.clone());
+        delete(&deployments, &self.name, PropagationPolicy::Background).await;
+        let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(self.client.clone());
+        delete(&services, &self.name, PropagationPolicy::Background).await;
+        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(self.client.clone());
+        delete(&budgets, &self.name, PropagationPolicy::Background).await;
+    }
+}
+
+#[tokio::test]
+async fn a_class_change_rolls_through_with_the_workload_up() {
+    let own = Own::new("roll", 4, class_spec()).await;
+    let before = own.settled(4).await;
+    own.workload(4).await;
+    own.budget(json!({"minAvailable": 3})).await;
+
+    own.patch_class(bigger("8")).await;
+    let watch = async {
+        // As fast as the API server answers, until the rollout is over.
+        let (mut fewest, mut fewest_nodes, mut most_nodes) = (usize::MAX, usize::MAX, 0);
+        loop {
+            fewest = fewest.min(own.endpoints().await);
+            let nodes = own.my_nodes().await;
+            fewest_nodes = fewest_nodes.min(nodes.iter().filter(|node| is_ready(node)).count());
+            most_nodes = most_nodes.max(nodes.len());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if uids(&nodes).is_disjoint(&uids(&before)) && nodes.len() == 4 {
+                return (fewest, fewest_nodes, most_nodes);
+            }
+        }
+    };
+    let (fewest, fewest_nodes, most_nodes) = tokio::time::timeout(ROLLED, watch).await.unwrap();
+    assert!(fewest >= 3, "{fewest} endpoints");
+    assert!(fewest_nodes >= 4, "{fewest_nodes} Ready nodes");
+    assert!(most_nodes <= 5, "{most_nodes} nodes");
+    let after = own.rolled(4).await;
+    for node in &after {
+        let capacity = node.status.as_ref().unwrap().capacity.as_ref().unwrap();
+        assert_eq!(capacity["cpu"].0, "8");
+    }
+    own.end_workload().await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn labels_taints_timeouts_and_disruptors_replace_no_node() {
+    let own = Own::new("in-place", 3, class_spec()).await;
+    let before = uids(&own.settled(3).await);
+    own.patch_class(json!({"spec": {
+        "template": {"labels": {"rack": "7"}, "taints": [{"key": "a", "effect": "NoSchedule"}]},
+        "deletionTimeout": "1s",
+        "failures": {"unhealthyDuration": "1h", "turnUnhealthyAfter": true},
+    }}))
+    .await;
+    eventually("the label is there", LONG, async || {
+        own.my_nodes()
+            .await
+            .iter()
+            .all(|n| n.metadata.labels.as_ref().unwrap().contains_key("rack"))
+            .then_some(())
+    })
+    .await;
+    assert_eq!(uids(&own.settled(3).await), before);
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
+    let own = Own::without_set("stuck", class_spec()).await;
+    own.create_set(3, json!({"progressDeadlineSeconds": 5})).await;
+    let before = uids(&own.settled(3).await);
+    // They turn unhealthy as soon as they have booted, for ever.
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"},
+        "template": {"startupTaints": [{"key": "example.com/agent", "effect": "NoSchedule"}]}}}))
+        .await;
+    let said = own.set_says("Progressing", "False", "ProgressDeadlineExceeded").await;
+    assert!(said.contains("1 of 3 nodes have revision"), "{said}");
+    let said = own.set_says("Degraded", "True", "ProgressDeadlineExceeded").await;
+    assert!(said.contains("correct the class, undo, or resume"), "{said}");
+    let nodes = own.my_nodes().await;
+    assert!(nodes.len() == 4 && before.is_subset(&uids(&nodes)), "no old node has gone");
+    // Scaling goes on, with the revision that works.
+    own.patch_set(json!({"spec": {"replicas": 5}})).await;
+    eventually("it grows", LONG, async || {
+        let status = own.sets.get(&own.name).await.unwrap().status.unwrap();
+        (status.available_replicas == 4).then_some(())
+    })
+    .await;
+    // The class is corrected: the rollout goes on by itself.
+    own.patch_set(json!({"spec": {"replicas": 3}})).await;
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "6"}, "template": null}})).await;
+    let after = own.rolled(3).await;
+    assert!(uids(&after).is_disjoint(&before));
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_budget_that_allows_nothing_is_named_until_it_is_relaxed() {
+    let own = Own::new("blocked", 2, class_spec()).await;
+    let before = uids(&own.settled(2).await);
+    own.workload(2).await;
+    let budgets = own.budget(json!({"maxUnavailable": 0})).await;
+    own.patch_class(bigger("8")).await;
+    let said = eventually("the budget is named", LONG, async || {
+        let status = own.sets.get(&own.name).await.unwrap().status?;
+        status.waits.into_iter().find(|wait| wait.reason == "PodDisruptionBudget").map(|wait| wait.message)
+    })
+    .await;
+    assert!(said.contains("pod default/blocked-"), "{said}");
+    own.set_says("Progressing", "True", "RollingOut").await;
+    always("nothing is forced", Duration::from_secs(4), async || own.endpoints().await == 2).await;
+    let relaxed = Patch::Merge(json!({"spec": {"maxUnavailable": 1}}));
+    budgets.patch(&own.name, &PatchParams::default(), &relaxed).await.unwrap();
+    assert!(uids(&own.rolled(2).await).is_disjoint(&before));
+    own.end_workload().await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_node_deleted_by_hand_is_drained_only_when_its_replacement_is_ready() {
+    let own = Own::new("by-hand", 2, class_spec()).await;
+    let victim = name(&own.settled(2).await[0]);
+    own.nodes.delete(&victim, &kube::api::DeleteParams::default()).await.unwrap();
+    let mut cordoned_with = None;
+    eventually("it goes", LONG, async || {
+        let nodes = own.my_nodes().await;
+        let others = nodes.iter().filter(|node| name(node) != victim && is_ready(node)).count();
+        match nodes.iter().find(|node| name(node) == victim) {
+            Some(node) if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) => {
+                cordoned_with.get_or_insert(others);
+                None
+            }
+            Some(_) => None,
+            None => Some(()),
+        }
+    })
+    .await;
+    assert!(cordoned_with.is_none_or(|others| others >= 2), "cordoned with {cordoned_with:?} others Ready");
+    own.settled(2).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_partition_is_a_canary_and_a_pinned_revision_goes_back() {
+    let own = Own::without_set("canary", class_spec()).await;
+    own.create_set(4, json!({"strategy": {"rollingUpdate": {"partition": 3, "maxSurge": 2}}})).await;
+    let before = uids(&own.settled(4).await);
+    let first = own.sets.get(&own.name).await.unwrap().status.unwrap().current_revision.unwrap();
+    own.patch_class(bigger("8")).await;
+    own.drifted().await;
+    eventually("one node tries it", LONG, async || {
+        let status = own.sets.get(&own.name).await.unwrap().status.unwrap();
+        let nodes = uids(&own.my_nodes().await);
+        (status.updated_replicas == 1 && nodes.len() == 4 && nodes.intersection(&before).count() == 3)
+            .then_some(())
+    })
+    .await;
+    let said = own.set_says("Progressing", "False", "Complete").await;
+    assert!(said.contains("3 of them keep an older revision"), "{said}");
+    // Undo: the pinned revision is what the nodes are to have.
+    own.patch_set(json!({"spec": {"revision": first, "strategy": null}})).await;
+    let after = own.rolled(4).await;
+    assert_eq!(uids(&after).intersection(&before).count(), 3, "those that were right stay");
+    own.patch_set(json!({"spec": {"revision": "v1-0000000000"}})).await;
+    let said = own.set_says("Degraded", "True", "RevisionNotFound").await;
+    assert!(said.contains("v1-0000000000"), "{said}");
+    own.patch_set(json!({"spec": {"revision": null}})).await;
+    own.rolled(4).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_paused_set_scales_and_does_not_roll_and_a_restart_replaces_all() {
+    let own = Own::without_set("paused", class_spec()).await;
+    own.create_set(2, json!({"paused": true, "strategy": {"rollingUpdate": {"maxSurge": 2}}})).await;
+    let before = uids(&own.settled(2).await);
+    own.patch_class(bigger("8")).await;
+    own.set_says("Progressing", "False", "Paused").await;
+    own.patch_set(json!({"spec": {"replicas": 3}})).await;
+    let grown = own.settled(3).await;
+    let capacities: Vec<&str> = grown
+        .iter()
+        .map(|node| node.status.as_ref().unwrap().capacity.as_ref().unwrap()["cpu"].0.as_str())
+        .collect();
+    assert_eq!(capacities, ["4"; 3], "the revision that works");
+    assert!(before.is_subset(&uids(&grown)));
+    own.patch_set(json!({"spec": {"paused": false}})).await;
+    let rolled = uids(&own.rolled(3).await);
+    assert!(rolled.is_disjoint(&before));
+    // A restart replaces Nodes of the right revision, too. Creation times are whole seconds.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
+    own.patch_set(json!({"metadata": {"annotations": {"kube-node.io/restarted-at": now}}})).await;
+    eventually("all are replaced", ROLLED, async || {
+        let nodes = uids(&own.my_nodes().await);
+        (nodes.len() == 3 && nodes.is_disjoint(&rolled)).then_some(())
+    })
+    .await;
+    own.patch_set(json!({"metadata": {"annotations": {"kube-node.io/restarted-at": "soon"}}})).await;
+    own.set_says("Degraded", "True", "InvalidAnnotation").await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn sick_nodes_are_replaced_unless_too_many_are_or_somebody_says_no() {
+    let own = Own::without_set("sick", class_spec()).await;
+    let remediation = json!({
+        "nodeStartupTimeout": "10m",
+        "unhealthyConditions": [{"type": "example.com/Disk", "status": "True", "for": "1s"}],
+        "maxUnhealthy": "50%",
+    });
+    own.create_set(3, json!({"remediation": remediation})).await;
+    let nodes = own.settled(3).await;
+    let fall_sick = async |node: &str, status: &str| {
+        let condition = json!({"type": "example.com/Disk", "status": status, "reason": "Tried",
+            "lastTransitionTime": jiff::Timestamp::now().strftime("%FT%TZ").to_string()});
+        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        own.nodes.patch_status(node, &PatchParams::default(), &patch).await.unwrap();
+    };
+    let [first, second, third] = [0, 1, 2].map(|at| name(&nodes[at]));
+    let skip = Patch::Merge(json!({"metadata": {"annotations": {"kube-node.io/skip-remediation": "true"}}}));
+    own.nodes.patch(&first, &PatchParams::default(), &skip).await.unwrap();
+    fall_sick(&first, "True").await;
+    always("nobody replaces it", Duration::from_secs(4), async || {
+        own.nodes
+            .get_opt(&first)
+            .await
+            .unwrap()
+            .is_some_and(|node| node.metadata.deletion_timestamp.is_none())
+    })
+    .await;
+    // Two of three are more than half: the fault is not theirs.
+    let heal = Patch::Merge(json!({"metadata": {"annotations": {"kube-node.io/skip-remediation": null}}}));
+    fall_sick(&second, "True").await;
+    own.nodes.patch(&first, &PatchParams::default(), &heal).await.unwrap();
+    let said = own.set_says("Degraded", "True", "TooManySick").await;
+    assert!(said.contains("2 nodes are sick, more than maxUnhealthy (1)"), "{said}");
+    fall_sick(&first, "False").await;
+    eventually("one is replaced", LONG, async || {
+        let names: Vec<String> = own.my_nodes().await.iter().map(name).collect();
+        (names.len() == 3 && !names.contains(&second) && names.contains(&first) && names.contains(&third))
+            .then_some(())
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn nodes_that_never_start_are_given_up_and_made_again_ever_more_slowly() {
+    let mut class = class_spec();
+    class["template"] = json!({"startupTaints": [{"key": "example.com/agent", "effect": "NoSchedule"}]});
+    let own = Own::without_set("no-start", class).await;
+    own.create_set(1, json!({"remediation": {"nodeStartupTimeout": "2s"}})).await;
+    let said = own.set_says("Degraded", "True", "BackOff").await;
+    assert!(said.contains("did not start"), "{said}");
+    let failures = own.sets.get(&own.name).await.unwrap().status.unwrap().start_failures.unwrap();
+    assert!(failures.count >= 1, "{failures:?}");
+    own.patch_class(json!({"spec": {"template": null}})).await;
+    own.settled(1).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn nodes_expire_within_the_budget() {
+    let own = Own::without_set("expiry", class_spec()).await;
+    own.create_set(2, json!({"expireAfter": "8s", "strategy": {"rollingUpdate": {"maxSurge": 2}}})).await;
+    let before = uids(&own.settled(2).await);
+    eventually("both are replaced", LONG, async || {
+        let nodes = own.my_nodes().await;
+        assert!(nodes.len() <= 4, "more than the surge");
+        uids(&nodes).is_disjoint(&before).then_some(())
+    })
+    .await;
+    own.patch_set(json!({"spec": {"expireAfter": null}})).await;
+    own.settled(2).await;
+    own.clean_up().await;
+}
