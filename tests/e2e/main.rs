@@ -14,6 +14,7 @@ mod handwritten;
 mod machines;
 mod pods;
 mod policies;
+mod rollout_commands;
 mod scale;
 mod taints;
 mod templates;

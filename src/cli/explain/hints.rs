@@ -1,0 +1,60 @@
+//! What to do about a reason that a set gives: one sentence each. A reason that is not here needs no advice, or has it
+//! in its message.
+
+/// Reasons of conditions and waits, and what to do. NODESET stands for the set's name.
+const HINTS: &[(&[&str], &str)] = &[
+    (&["Paused"], "To go on: `kube-node rollout resume NODESET`."),
+    (&["Pinned"], "To follow the class again: `kube-node rollout undo NODESET --to-latest`."),
+    (
+        &["ProgressDeadlineExceeded"],
+        "Look at the new nodes; then go back with `kube-node rollout undo NODESET` or on with `kube-node rollout resume NODESET`.",
+    ),
+    (
+        &["DrainBlocked", "PodDisruptionBudget"],
+        "Raise the budget's maxUnavailable or the workload's replicas, delete the pod, or set spec.drain.timeout.",
+    ),
+    (
+        &["StartFailures"],
+        "Look at the conditions of the nodes that fail (`kubectl describe node`), and at spec.remediation.nodeStartupTimeout.",
+    ),
+    (&["ClassNotFound"], "Create the class, or name another one in spec.nodeClassName."),
+    (
+        &["ClassNotAccepted"],
+        "Correct the class's nodeController, or start the controller of that name; it accepts the class by a condition.",
+    ),
+    (
+        &["ClassUnreadable", "Unreadable"],
+        "Install this version's definitions: `kube-node crds | kubectl apply --server-side -f -`.",
+    ),
+    (&["InvalidMachine"], "Correct the class, or spec.classOverrides."),
+    (&["RevisionNotFound"], "Choose one that is there: `kube-node rollout history NODESET`."),
+    (&["RevisionNotStored", "CreateFailed"], "Look at the operator's logs, rights and quotas."),
+    (
+        &["OutOfResources"],
+        "The provider has no room: make some, lower spec.replicas, or choose a smaller class.",
+    ),
+    (&["ProviderFailed"], "The provider is tried again by itself; its message says what it lacks."),
+];
+
+/// What to do about a reason, where that is known.
+pub(super) fn hint(reason: &str) -> Option<&'static str> {
+    HINTS.iter().find(|(reasons, _)| reasons.contains(&reason)).map(|(_, hint)| *hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_one_hint_and_a_hint_one_sentence() {
+        let mut reasons: Vec<&str> = HINTS.iter().flat_map(|(reasons, _)| reasons.iter().copied()).collect();
+        let all = reasons.len();
+        reasons.sort_unstable();
+        reasons.dedup();
+        assert_eq!(reasons.len(), all);
+        for (_, hint) in HINTS {
+            assert!(hint.ends_with('.') && hint.chars().count() < 140, "{hint}");
+        }
+        assert_eq!(hint("Complete"), None);
+    }
+}
