@@ -101,6 +101,14 @@ async fn the_cluster_is_found_by_one_rule() {
         let line = refusal(run(&args, "/nonexistent"));
         assert!(line.contains(wanted), "{line}");
     }
+    // Nothing said at all: the cluster of this machine, as the user's folder has it.
+    let home = bed().dir.with_extension("home");
+    std::fs::create_dir_all(home.join("kube-node")).unwrap();
+    std::os::unix::fs::symlink(&bed().dir, home.join("kube-node/default")).unwrap();
+    let mut local = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    local.args(["explain", "rollout-where"]).env_remove("KUBECONFIG").env("XDG_DATA_HOME", &home);
+    assert!(said(local.output().unwrap()).contains(": complete for"));
+    std::fs::remove_dir_all(&home).unwrap();
     let both = run(&["explain", "a", "--data-dir", "/a", "--kubeconfig", "/b"], "");
     assert_eq!(both.status.code(), Some(2));
     own.clean_up().await;

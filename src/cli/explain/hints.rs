@@ -14,6 +14,23 @@ const HINTS: &[(&[&str], &str)] = &[
         "Raise the budget's maxUnavailable or the workload's replicas, delete the pod, or set spec.drain.timeout.",
     ),
     (
+        &["PodOptedOut"],
+        "Take the annotation kube-node.io/do-not-evict off the pod, delete the pod, or set spec.drain.timeout.",
+    ),
+    (
+        &["EmptyDirData"],
+        "Set spec.drain.deleteEmptyDirData to true, delete the pod, or set spec.drain.timeout.",
+    ),
+    (&["UnmanagedPod"], "Set spec.drain.unmanagedPods to Evict, delete the pod, or set spec.drain.timeout."),
+    (
+        &["EvictionRefused"],
+        "Look at what refuses evictions, such as an admission webhook, or delete the pod.",
+    ),
+    (
+        &["VolumesAttached"],
+        "Look at kube-controller-manager, which detaches volumes, and at the storage driver.",
+    ),
+    (
         &["StartFailures"],
         "Look at the conditions of the nodes that fail (`kubectl describe node`), and at spec.remediation.nodeStartupTimeout.",
     ),

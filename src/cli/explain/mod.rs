@@ -13,6 +13,7 @@ use self::hints::hint;
 use super::{
     access::{ClusterArgs, read_set, set_name},
     age,
+    rollout::is_resumed_since,
 };
 use crate::api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
 
@@ -75,7 +76,7 @@ pub fn explain(set: &NodeSet, now: Timestamp) -> String {
         text.row("Nodes", &counts(set, status));
     }
     if let Some(rollout) = &status.rollout {
-        text.rollout(status, rollout, name, now);
+        text.rollout(set, status, rollout, now);
     }
     for wait in &status.waits {
         text.wait(wait, name, now);
@@ -159,7 +160,7 @@ impl Text {
         }
     }
 
-    fn rollout(&mut self, status: &NodeSetStatus, rollout: &RolloutStatus, set: &str, now: Timestamp) {
+    fn rollout(&mut self, set: &NodeSet, status: &NodeSetStatus, rollout: &RolloutStatus, now: Timestamp) {
         let RolloutStatus { revision, start_time, progress_time, available, outdated, halt_time } = rollout;
         let way = match status.current_revision.as_ref().filter(|current| *current != revision) {
             Some(current) => format!("from {current} to {revision}"),
@@ -170,13 +171,17 @@ impl Text {
         self.row(
             "",
             &format!(
-                "last progress {progress} ago: {available} new nodes available, {outdated} old ones left"
+                "last progress {progress} ago; new nodes available: {available}, old nodes left: {outdated}"
             ),
         );
         if let Some(halted) = halt_time {
             let since = age::since(halted.0, now);
             self.row("", &format!("halted itself {since} ago: progressDeadlineSeconds were over"));
-            self.hint("ProgressDeadlineExceeded", set);
+            if is_resumed_since(set, halted.0) {
+                self.row("", "-> It has been resumed since: the operator has not looked at that yet.");
+            } else {
+                self.hint("ProgressDeadlineExceeded", set.metadata.name.as_deref().unwrap_or_default());
+            }
         }
     }
 
@@ -252,7 +257,7 @@ mod tests {
              Available      True for 4m5s, NodesAvailable: 3 of 3 nodes are available\n\
              Nodes          3 wanted, 3 there, 3 Ready, 3 available, 1 updated, 0 unavailable\n\
              Rollout        from v1-bb to v1-cc, began 10m ago\n               \
-             last progress 30s ago: 1 new nodes available, 3 old ones left\n\
+             last progress 30s ago; new nodes available: 1, old nodes left: 3\n\
              Waits for      DrainBlocked for 20s, 1 node: pod default/web-0 on workers-a: budget web allows none\n               \
              -> Raise the budget's maxUnavailable or the workload's replicas, delete the pod, or set spec.drain.timeout.\n\
              Waits for      SomethingNew for 5s, 2 nodes: it is new\n"
@@ -278,8 +283,16 @@ mod tests {
         has("Paused         spec.paused stops the rollout");
         has("Rollout        to v1-bb, began 64m ago\n");
         has("halted itself 4m5s ago: progressDeadlineSeconds were over\n");
-        has("rollout resume workers");
+        has("on with `kube-node rollout resume workers`.");
         has("Failed starts  4 one after the other, the last one 5s ago\n");
+    }
+
+    #[test]
+    fn a_rollout_that_somebody_has_resumed() {
+        let mut change = crate::cli::rollout::tests::halted(1);
+        change["metadata"] = json!({"annotations": {"kube-node.io/resumed-at": "2026-01-02T03:04:02Z"}});
+        let text = said(&change);
+        assert!(text.contains("-> It has been resumed since") && !text.contains("rollout undo"), "{text}");
     }
 
     #[test]

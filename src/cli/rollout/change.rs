@@ -23,7 +23,7 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
     let halted = halted_at(set);
     if !is_paused(set) && halted.is_none() {
         bail!(
-            "nodesets.kube-node.io {:?} is not paused, and its rollout has not halted itself: nothing is to resume",
+            "nodesets.kube-node.io {:?} is not paused, and no rollout of it that halted itself is to be resumed",
             name(set)
         );
     }
@@ -79,7 +79,7 @@ pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
 }
 
 /// Whether somebody resumed the rollout after it had halted itself.
-pub(super) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
+pub(in crate::cli) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
     time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed > halted)
 }
 
@@ -192,7 +192,7 @@ pub(super) mod tests {
         // Asked for again before the operator has looked.
         let mut twice = halted(1);
         merge(&mut twice, &at(5).unwrap());
-        assert!(refusal(resume(&set(&twice), now())).contains("nothing is to resume"));
+        assert!(refusal(resume(&set(&twice), now())).contains("no rollout of it that halted"));
         // Paused and halted: both end.
         let mut both = halted(1);
         merge(&mut both, &json!({"spec": {"paused": true}}));

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+pub(super) use self::change::is_resumed_since;
 use super::access::{self, ClusterArgs, set_name};
 use crate::cluster::NAMESPACE;
 
@@ -83,5 +84,5 @@ impl Rollout {
 
 #[cfg(test)]
 pub(super) mod tests {
-    pub(in crate::cli) use super::change::tests::{now, set};
+    pub(in crate::cli) use super::change::tests::{halted, now, set};
 }

@@ -14,6 +14,7 @@ use futures::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use kube::{
     Api, Client,
+    core::Status as Answer,
     runtime::{
         WatchStreamExt,
         watcher::{self, watch_object},
@@ -28,7 +29,6 @@ use super::{
 use crate::{
     api::{GoDuration, NodeSet},
     cli::say,
-    controllers::chain,
 };
 
 /// How often the bar's clock moves.
@@ -86,30 +86,32 @@ async fn follow(client: &Client, seen: &NodeSet, name: &str, display: &mut Displ
                 display.clear();
                 bail!("nodeset {name:?} has been deleted");
             }
-            Err(error) if is_refusal(&error) => {
-                display.clear();
-                bail!("cannot watch NodeSet {name}: {}", chain(&error));
-            }
-            Err(_) if is_away => {}
-            Err(error) => {
-                is_away = true;
-                display.note(&format!("The watch broke, and is tried again: {}", chain(&error)));
-            }
+            Err(error) => match answer(&error) {
+                // Asking again is no use: the identity is unknown, or may not watch.
+                Some(status) if matches!(status.code, 401 | 403) => {
+                    display.clear();
+                    bail!("cannot watch NodeSet {name}: {}", status.message);
+                }
+                _ if is_away => {}
+                _ => {
+                    is_away = true;
+                    display.note("The watch broke: trying again...");
+                }
+            },
         }
     }
     bail!("the watch of NodeSet {name} ended by itself: start the command again")
 }
 
-/// Whether asking again is no use: the identity is unknown, or may not watch.
-fn is_refusal(error: &watcher::Error) -> bool {
-    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
-    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-    | watcher::Error::WatchFailed(kube::Error::Api(status))
-    | watcher::Error::WatchError(status)) = error
-    else {
-        return false;
-    };
-    matches!(status.code, 401 | 403)
+/// What the API server answered, where it did.
+fn answer(error: &watcher::Error) -> Option<&Answer> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status),
+        _ => None,
+    }
 }
 
 /// A bar for a person, lines for everybody else.
@@ -157,7 +159,8 @@ impl Display {
             Some(bar) => {
                 bar.set_length(*total);
                 bar.set_position(*done);
-                bar.set_message(format!("{counts}; {}", why.as_ref().unwrap_or(line)));
+                bar.set_prefix(counts.clone());
+                bar.set_message(why.as_ref().unwrap_or(line).clone());
             }
             None => say(&text),
         }
@@ -181,7 +184,7 @@ impl Display {
 
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {wide_msg} {elapsed}") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {prefix} {elapsed}\n{wide_msg}") {
         bar.set_style(style);
     }
     bar.enable_steady_tick(TICK);

@@ -42,8 +42,11 @@ pub(super) fn verdict(set: &NodeSet) -> Verdict {
     }
     let empty = NodeSetStatus::default();
     let status = set.status.as_ref().unwrap_or(&empty);
-    let unseen =
-        |what: &str| Verdict::Waiting(waiting(set, status, format!("Waiting for {what} to be observed...")));
+    // What stood in the way before says nothing about what is to come.
+    let unseen = |what: &str| {
+        let line = format!("Waiting for {what} to be observed...");
+        Verdict::Waiting(Waiting { why: None, ..waiting(set, status, line) })
+    };
     if status.observed_generation.is_none() || status.observed_generation != set.metadata.generation {
         return unseen("nodeset spec update");
     }
