@@ -31,9 +31,21 @@ const HINTS: &[(&[&str], &str)] = &[
         "Look at kube-controller-manager, which detaches volumes, and at the storage driver.",
     ),
     (
-        &["StartFailures"],
-        "Look at the conditions of the nodes that fail (`kubectl describe node`), and at spec.remediation.nodeStartupTimeout.",
+        &["BackOff"],
+        "Look at the conditions of the nodes that do not start: `kubectl describe nodes -l kube-node.io/nodeset=NODESET`.",
     ),
+    (
+        &["TooManySick"],
+        "Look at what the sick nodes have in common; spec.remediation.maxUnhealthy says how many may be replaced.",
+    ),
+    (&["RepairLimit"], "To repair more at once, raise spec.remediation.maxInFlight."),
+    (
+        &["Budget", "WaitingForBudget"],
+        "They go as others become available; to let more go at once, raise spec.strategy.rollingUpdate.maxUnavailable.",
+    ),
+    (&["MachinesLeaving"], "To have more machines at once, raise spec.strategy.rollingUpdate.maxSurge."),
+    (&["Partition"], "To roll the others too, lower spec.strategy.rollingUpdate.partition."),
+    (&["OnDelete"], "Delete them when it suits, or set spec.strategy.type to RollingUpdate."),
     (&["ClassNotFound"], "Create the class, or name another one in spec.nodeClassName."),
     (
         &["ClassNotAccepted"],

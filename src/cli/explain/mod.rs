@@ -50,9 +50,10 @@ pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     let name = set.metadata.name.as_deref().unwrap_or_default();
     let empty = NodeSetStatus::default();
     let status = set.status.as_ref().unwrap_or(&empty);
-    let mut text = Text(format!("NodeSet {name} of NodeClass {}: ", set.spec.node_class_name));
-    text.0.push_str(&headline(set, status, now));
-    text.0.push('\n');
+    let class = &set.spec.node_class_name;
+    let headline = headline(set, status, now);
+    let mut text =
+        Text { lines: format!("NodeSet {name} of NodeClass {class}: {headline}\n"), hints: Vec::new() };
     if status.observed_generation.is_some() && status.observed_generation != set.metadata.generation {
         text.row(
             "Note",
@@ -81,12 +82,12 @@ pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     for wait in &status.waits {
         text.wait(wait, name, now);
     }
-    if let Some(StartFailures { count, last_time }) = &status.start_failures {
+    if let Some(StartFailures { revision, count, last_time }) = &status.start_failures {
         let last = age::since(last_time.0, now);
-        text.row("Failed starts", &format!("{count} one after the other, the last one {last} ago"));
-        text.hint("StartFailures", name);
+        text.row("Failed starts", &format!("{count} of {revision} one after the other, the last {last} ago"));
+        text.hint("BackOff", name);
     }
-    text.0
+    text.lines
 }
 
 /// The state in a few words.
@@ -134,17 +135,22 @@ fn counts(set: &NodeSet, status: &NodeSetStatus) -> String {
 }
 
 /// The explanation as it grows, line by line.
-struct Text(String);
+struct Text {
+    lines: String,
+    /// Said once each.
+    hints: Vec<&'static str>,
+}
 
 impl Text {
     fn row(&mut self, label: &str, text: &str) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.0, "{label:<LABEL$} {text}");
+        let _ = writeln!(self.lines, "{label:<LABEL$} {text}");
     }
 
     /// What to do, where that is known.
     fn hint(&mut self, reason: &str, set: &str) {
-        if let Some(hint) = hint(reason) {
+        if let Some(hint) = hint(reason).filter(|hint| !self.hints.contains(hint)) {
+            self.hints.push(hint);
             self.row("", &format!("-> {}", hint.replace("NODESET", set)));
         }
     }
@@ -274,7 +280,7 @@ mod tests {
                     "revision": "v1-bb", "startTime": "2026-01-02T02:00:00Z",
                     "progressTime": "2026-01-02T02:50:00Z", "haltTime": "2026-01-02T03:00:00Z",
                 },
-                "startFailures": {"count": 4, "lastTime": "2026-01-02T03:04:00Z"},
+                "startFailures": {"revision": "v1-bb", "count": 4, "lastTime": "2026-01-02T03:04:00Z"},
             },
         }));
         let has = |part: &str| assert!(text.contains(part), "{part}: {text}");
@@ -284,7 +290,7 @@ mod tests {
         has("Rollout        to v1-bb, began 64m ago\n");
         has("halted itself 4m5s ago: progressDeadlineSeconds were over\n");
         has("on with `kube-node rollout resume workers`.");
-        has("Failed starts  4 one after the other, the last one 5s ago\n");
+        has("Failed starts  4 of v1-bb one after the other, the last 5s ago\n");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What `pause`, `resume` and `restart` write: decided from the set as it was read, without I/O.
 
 use anyhow::bail;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::access::Change;
@@ -33,23 +33,24 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
     }
     if let Some(halted) = halted {
         // The halt must be before it, also where this machine's clock is behind the operator's.
-        let next = halted.checked_add(SignedDuration::from_secs(1)).unwrap_or(halted);
-        let after = now.max(next);
+        let after = now.max(next_second(halted));
         patch["metadata"]["annotations"][ANNOTATION_RESUMED_AT] = json!(written(after));
     }
     Ok(change(set, "resumed", patch))
 }
 
-/// Has every Node replaced that was created before now.
-pub(super) fn restart(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
+/// Has every Node replaced that was created before `at`, a whole second.
+pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
     if is_paused(set) {
         bail!("can't restart a paused nodeset: run `kube-node rollout resume {}` first", name(set));
     }
-    let now = written(now);
-    if annotation(set, ANNOTATION_RESTARTED_AT) == Some(now.as_str()) {
-        bail!("nodesets.kube-node.io {:?} was restarted this very second: try again in a second", name(set));
-    }
-    Ok(change(set, "restarted", json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: now}}})))
+    Ok(change(set, "restarted", json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: written(at)}}})))
+}
+
+/// The next whole second. Times are written without fractions: cut off, a restart would seem to be before Nodes, and
+/// before the end of a rollout, of the same second.
+pub(super) fn next_second(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second().saturating_add(1)).unwrap_or(now)
 }
 
 fn change(set: &NodeSet, done: &str, patch: Value) -> Change {
@@ -80,7 +81,7 @@ pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
 
 /// Whether somebody resumed the rollout after it had halted itself.
 pub(in crate::cli) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
-    time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed > halted)
+    time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
 }
 
 /// When somebody asked for a restart last.
@@ -202,17 +203,17 @@ pub(super) mod tests {
 
     #[test]
     fn a_restart_is_a_time() {
-        let change = restart(&set(&json!({})), now()).unwrap();
+        let at = next_second(now());
+        let change = restart(&set(&json!({})), at).unwrap();
         assert_eq!(change.said, "nodeset.kube-node.io/workers restarted");
         let patch = change.patch.unwrap();
         assert_eq!(
             patch,
-            json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: "2026-01-02T03:04:05Z"}}})
+            json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: "2026-01-02T03:04:06Z"}}})
         );
-        assert!(refusal(restart(&set(&patch), now())).contains("this very second"));
         let paused = set(&json!({"spec": {"paused": true}}));
         assert_eq!(
-            refusal(restart(&paused, now())),
+            refusal(restart(&paused, at)),
             "can't restart a paused nodeset: run `kube-node rollout resume workers` first"
         );
     }

@@ -8,9 +8,10 @@ mod status;
 mod undo;
 mod verdict;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 
 pub(super) use self::change::is_resumed_since;
 use super::access::{self, ClusterArgs, set_name};
@@ -67,13 +68,15 @@ impl Rollout {
                 Action::History(show) => show.run(&client).await?,
                 Action::Undo(undo) => undo.run(&client).await?,
                 Action::Restart(Set { name }) => {
-                    access::change_set(&client, &name, |set| change::restart(set, jiff::Timestamp::now()))
-                        .await?
+                    let now = Timestamp::now();
+                    let at = change::next_second(now);
+                    let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                    tokio::time::sleep(left).await;
+                    access::change_set(&client, &name, |set| change::restart(set, at)).await?
                 }
                 Action::Pause(Set { name }) => access::change_set(&client, &name, change::pause).await?,
                 Action::Resume(Set { name }) => {
-                    access::change_set(&client, &name, |set| change::resume(set, jiff::Timestamp::now()))
-                        .await?
+                    access::change_set(&client, &name, |set| change::resume(set, Timestamp::now())).await?
                 }
             };
             super::say(said);

@@ -61,34 +61,29 @@ pub(super) fn verdict(set: &NodeSet) -> Verdict {
         let why = late.map_or_else(String::new, |condition| format!(": {}", condition.message));
         return Verdict::Failed(format!("nodeset {name:?} exceeded its progress deadline{why}"));
     }
-    let complete =
-        progressing.filter(|condition| condition.status == "False" && condition.reason == "Complete");
+    let complete = progressing.filter(|condition| {
+        status.rollout.is_none() && condition.status == "False" && condition.reason == "Complete"
+    });
     let replicas = set.spec.replicas;
-    match (complete, &status.rollout) {
+    match complete {
         // An annotation moves no generation: what was complete before it says nothing yet.
-        (Some(complete), None)
-            if replicas > 0
+        Some(complete)
+            if status.updated_replicas >= replicas
+                && replicas > 0
                 && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0) =>
         {
             unseen("the restart")
         }
-        (Some(_), None) => Verdict::Done(format!("nodeset {name:?} successfully rolled out")),
-        (_, Some(rollout)) if is_on_delete(set) => Verdict::Failed(format!(
-            "nodeset {name:?} has strategy OnDelete, so nothing is to wait for: its {} old nodes stay until somebody deletes them",
-            rollout.outdated
-        )),
-        (_, Some(rollout))
-            if partition(set) > 0
-                && rollout.outdated <= partition(set)
-                && status.updated_replicas >= replicas - partition(set)
-                && status.available_replicas >= replicas =>
-        {
-            Verdict::Done(format!(
-                "partitioned roll out complete: {} new nodes have been updated",
-                status.updated_replicas
-            ))
+        Some(_) if status.updated_replicas >= replicas => {
+            Verdict::Done(format!("nodeset {name:?} successfully rolled out"))
         }
-        _ => Verdict::Waiting(waiting(set, status, finish(set, status, progressing))),
+        // Old Nodes are kept on purpose.
+        Some(_) if partition(set) > 0 && !is_on_delete(set) => Verdict::Done(format!(
+            "partitioned roll out complete: {} new nodes have been updated",
+            status.updated_replicas
+        )),
+        Some(complete) => Verdict::Done(format!("nodeset {name:?} rolled out: {}", complete.message)),
+        None => Verdict::Waiting(waiting(set, status, finish(set, status, progressing))),
     }
 }
 
@@ -107,7 +102,7 @@ fn finish(set: &NodeSet, status: &NodeSetStatus, progressing: Option<&Condition>
     let (wanted, updated, available) =
         (set.spec.replicas, status.updated_replicas, status.available_replicas);
     let old = status.rollout.as_ref().map_or(0, |rollout| rollout.outdated);
-    let left = if updated < wanted - partition(set) {
+    let left = if updated < wanted - partition(set) && !is_on_delete(set) {
         format!("{updated} out of {wanted} new nodes have been updated")
     } else if old > partition(set) {
         format!("{} old nodes are pending termination", old - partition(set))
@@ -129,14 +124,15 @@ fn waiting(set: &NodeSet, status: &NodeSetStatus, line: String) -> Waiting {
     let done = rollout.map_or(status.available_replicas, |rollout| rollout.available).min(set.spec.replicas);
     let degraded = || {
         let mut conditions = status.conditions.iter();
-        let degraded =
-            conditions.find(|condition| condition.type_ == "Degraded" && condition.status == "True")?;
-        Some(format!("{}: {}", degraded.reason, degraded.message))
+        conditions.find(|condition| condition.type_ == "Degraded" && condition.status == "True")
     };
-    let first = status.waits.first().map(|wait| format!("{}: {}", wait.reason, wait.message));
+    let first = status.waits.first().map(|wait| (&wait.reason, &wait.message));
+    let first = first.or_else(|| degraded().map(|degraded| (&degraded.reason, &degraded.message)));
+    // The condition may have said it already.
+    let why = first.filter(|(_, message)| !line.contains(message.as_str()));
     Waiting {
         line,
-        why: first.or_else(degraded),
+        why: why.map(|(reason, message)| format!("{reason}: {message}")),
         counts: format!(
             "updated {}, available {}, old {old}",
             status.updated_replicas, status.available_replicas
@@ -241,22 +237,30 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_complete_with_its_old_nodes() {
-        let spec = json!({"strategy": {"rollingUpdate": {"partition": 2}}});
-        let done = with(rolling(1, 3, 2), "spec", spec.clone());
-        let expected = "partitioned roll out complete: 1 new nodes have been updated";
-        assert_eq!(verdict(&set(&done)), Verdict::Done(expected.to_owned()));
-        assert!(
-            line(&with(rolling(1, 3, 3), "spec", spec.clone()))
-                .contains("1 old nodes are pending termination")
-        );
-        assert!(line(&with(rolling(0, 3, 2), "spec", spec)).contains("0 out of 3 new nodes"));
+    fn old_nodes_that_are_kept_on_purpose_are_no_rollout() {
+        let kept = "all 3 nodes are available, 2 of them keep an older revision";
+        let complete =
+            json!({"status": {"updatedReplicas": 1, "conditions": [progressing("False", "Complete", kept)]}});
+        let done = |spec: Value| match verdict(&set(&with(complete.clone(), "spec", spec))) {
+            Verdict::Done(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let partition = json!({"strategy": {"rollingUpdate": {"partition": 2}}});
+        assert_eq!(done(partition.clone()), "partitioned roll out complete: 1 new nodes have been updated");
+        let on_delete = json!({"strategy": {"type": "OnDelete"}});
+        assert_eq!(done(on_delete.clone()), format!("nodeset \"workers\" rolled out: {kept}"));
+        // A restart leaves them old, and moves no condition.
+        let mut restarted = with(complete.clone(), "spec", on_delete.clone());
+        restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
+        assert!(matches!(verdict(&set(&restarted)), Verdict::Done(_)));
+        let says = |change, spec| line(&with(change, "spec", spec));
+        assert!(says(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
+        assert!(says(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));
+        assert!(says(rolling(1, 2, 2), on_delete).contains("2 old nodes are pending"));
     }
 
     #[test]
-    fn what_nobody_rolls_out_is_not_waited_for() {
-        let on_delete = json!({"strategy": {"type": "OnDelete"}});
-        assert!(failure(&with(rolling(1, 3, 2), "spec", on_delete)).contains("its 2 old nodes stay until"));
+    fn a_set_that_leaves_is_not_waited_for() {
         let leaving = json!({"metadata": {"deletionTimestamp": "2026-01-02T03:00:00Z"}});
         assert!(failure(&leaving).contains("is being deleted"));
     }
@@ -277,6 +281,13 @@ mod tests {
             {"reason": "Later", "message": "more", "nodes": 1, "since": "2026-01-02T03:00:00Z"},
         ]);
         assert_eq!(why(&change).as_deref(), Some("DrainBlocked: a budget"));
+        change["status"]["waits"][0]["message"] = json!("going on");
+        change["status"]["conditions"] = json!([progressing("True", "RollingOut", "3 nodes: going on")]);
+        change["status"]["updatedReplicas"] = json!(3);
+        change["status"]["rollout"]["outdated"] = json!(0);
+        assert_eq!(why(&change), None, "the condition says it");
+        change["status"]["updatedReplicas"] = json!(1);
+        change["status"]["rollout"]["outdated"] = json!(2);
         let Verdict::Waiting(waiting) = verdict(&set(&change)) else { panic!("it waits") };
         assert_eq!((waiting.done, waiting.total), (1, 3));
         assert_eq!(waiting.counts, "updated 1, available 3, old 2");
