@@ -57,6 +57,14 @@ pub struct Access {
     identity: String,
 }
 
+impl Access {
+    /// The client, once the API server has answered.
+    pub async fn reached(self) -> Result<Client, PreflightError> {
+        preflight::reach(&self.client, &self.url).await?;
+        Ok(self.client)
+    }
+}
+
 /// What the operator needs.
 pub struct Options {
     /// The operator's own identity.

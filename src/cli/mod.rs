@@ -1,9 +1,13 @@
 //! The command line: one file per command.
 
+mod access;
+mod age;
 mod crds;
 mod down;
+mod explain;
 mod kubectl;
 mod operator;
+mod rollout;
 mod status;
 mod up;
 
@@ -36,6 +40,10 @@ enum Command {
     Status(status::Status),
     /// Run the cluster's own kubectl against it
     Kubectl(kubectl::Kubectl),
+    /// Follow, undo, restart, pause or resume the rollout of a NodeSet
+    Rollout(rollout::Rollout),
+    /// Say what the operator does for a NodeSet, and what it waits for
+    Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
 }
@@ -50,6 +58,8 @@ impl Cli {
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
             Command::Kubectl(command) => command.run(),
+            Command::Rollout(command) => command.run(),
+            Command::Explain(command) => command.run(),
         }
     }
 }

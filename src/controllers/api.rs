@@ -184,8 +184,8 @@ pub async fn replace_status<K>(client: &Client, name: &str, status: &impl Serial
 where
     K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
 {
-    let patch = json!([{ "op": "add", "path": "/status", "value": status }]);
-    let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
+    let change = json!([{ "op": "add", "path": "/status", "value": status }]);
+    let body = Body::JsonPatch(serde_json::to_vec(&change).unwrap_or_default());
     let path = format!("{}/{name}/status?fieldManager={FIELD_MANAGER}", K::url_path(&(), None));
     match wire::send::<AnyObject>(client, http::Method::PATCH, &path, body).await {
         Ok(_) => Ok(()),

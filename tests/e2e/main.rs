@@ -15,6 +15,7 @@ mod machines;
 mod pods;
 mod policies;
 mod rollout;
+mod rollout_commands;
 mod scale;
 mod taints;
 mod templates;

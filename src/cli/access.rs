@@ -1,0 +1,236 @@
+//! Which cluster a command speaks to, by one rule for all commands that read and write objects, and how it reads and
+//! writes NodeSets there: each call with a time limit, each write in the state that was seen.
+
+use std::{ffi::OsString, fmt::Display, path::PathBuf, time::Duration};
+
+use anyhow::bail;
+use clap::Args;
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+    core::{PartialObjectMeta, Status},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    api::NodeSet,
+    cluster::{Layout, layout::supervisor},
+    operator,
+};
+
+/// Longest that a call may take.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// How often a write is tried: the operator writes the status of a busy set three times a second.
+const TRIES: u32 = 8;
+/// Time between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Most names that a message lists.
+const NAMES_MAX: usize = 10;
+/// Field manager of what commands write.
+const FIELD_MANAGER: &str = "kube-node-cli";
+
+/// Which cluster.
+#[derive(Debug, Args)]
+pub(super) struct ClusterArgs {
+    /// Kubeconfig of the cluster
+    ///
+    /// Without --kubeconfig and --data-dir it is the cluster that KUBECONFIG names; where that is not set, the cluster
+    /// of this machine that `kube-node up` made; where there is none, that of ~/.kube/config or of the pod.
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Cluster", conflicts_with = "data_dir")]
+    kubeconfig: Option<PathBuf>,
+    /// Folder of a cluster of this machine
+    #[arg(long, value_name = "DIR", global = true, help_heading = "Cluster")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Where the way to the cluster is written.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    Kubeconfig(PathBuf),
+    Local(Layout),
+    /// KUBECONFIG, kubectl's default file, or the pod's identity: as every client looks for it.
+    Usual,
+}
+
+impl ClusterArgs {
+    /// A client, once the API server has answered.
+    pub(super) async fn client(&self) -> anyhow::Result<Client> {
+        let access = match self.source(std::env::var_os("KUBECONFIG"), Layout::new(None).ok())? {
+            Source::Kubeconfig(path) => operator::client(Some(&path)).await?,
+            Source::Usual => operator::client(None).await?,
+            Source::Local(layout) => {
+                let dir = layout.dir().display();
+                match layout.load()? {
+                    None => bail!("there is no cluster in {dir}: start one with kube-node up"),
+                    Some(state) if supervisor(&state).is_none() => bail!(
+                        "the cluster in {dir} does not run: start it with kube-node up, or name another one with --kubeconfig"
+                    ),
+                    Some(_) => operator::client(Some(&layout.kubeconfig())).await?,
+                }
+            }
+        };
+        Ok(access.reached().await?)
+    }
+
+    fn source(&self, variable: Option<OsString>, default: Option<Layout>) -> anyhow::Result<Source> {
+        if let Some(path) = &self.kubeconfig {
+            return Ok(Source::Kubeconfig(path.clone()));
+        }
+        if let Some(dir) = &self.data_dir {
+            return Ok(Source::Local(Layout::new(Some(dir))?));
+        }
+        if variable.is_some_and(|variable| !variable.is_empty()) {
+            return Ok(Source::Usual);
+        }
+        Ok(match default {
+            Some(layout) if layout.load()?.is_some() => Source::Local(layout),
+            _ => Source::Usual,
+        })
+    }
+}
+
+/// Reads the name of a set as kubectl does: NAME, nodeset/NAME, nset/NAME.
+pub(super) fn set_name(text: &str) -> Result<String, String> {
+    let name = match text.split_once('/') {
+        None => text,
+        Some(("nodeset" | "nodesets" | "nset" | "nodeset.kube-node.io" | "nodesets.kube-node.io", name)) => {
+            name
+        }
+        Some((kind, name)) => return Err(format!("{kind} is no NodeSet: write nodeset/{name}")),
+    };
+    if name.is_empty() {
+        Err("the name is missing: write nodeset/NAME".to_owned())
+    } else {
+        Ok(name.to_owned())
+    }
+}
+
+/// A call that did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    /// The API server refused.
+    #[error("cannot {action}: {}", status.message)]
+    Refused { action: String, status: Box<Status> },
+    /// The call did not get there, or its answer cannot be read.
+    #[error("cannot {action}")]
+    Failed { action: String, source: Box<kube::Error> },
+    /// Nothing came back in time.
+    #[error("cannot {action}: no answer in {} s", TIME_LIMIT.as_secs())]
+    TimedOut { action: String },
+}
+
+impl CallError {
+    /// Whether the API server answered with this code.
+    fn is(&self, code: u16) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code == code)
+    }
+}
+
+/// A call with its time limit; `action` says what it does, as in «cannot read NodeSet a».
+pub(super) async fn call<T>(
+    action: impl Display,
+    future: impl Future<Output = kube::Result<T>>,
+) -> Result<T, CallError> {
+    let action = || action.to_string();
+    match tokio::time::timeout(TIME_LIMIT, future).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => Err(CallError::Refused { action: action(), status }),
+        Ok(Err(source)) => Err(CallError::Failed { action: action(), source: Box::new(source) }),
+        Err(_) => Err(CallError::TimedOut { action: action() }),
+    }
+}
+
+/// What to change of a set, and what to say then.
+#[derive(Debug, PartialEq)]
+pub(super) struct Change {
+    /// A merge patch; None when all is as it should be.
+    pub(super) patch: Option<Value>,
+    /// For people.
+    pub(super) said: String,
+}
+
+/// Reads a set; one that is not there is an error that names those that are.
+pub(super) async fn read_set(client: &Client, name: &str) -> anyhow::Result<NodeSet> {
+    let api = Api::<NodeSet>::all(client.clone());
+    match call(format_args!("read NodeSet {name}"), api.get(name)).await {
+        Err(error) if error.is(404) => bail!(missing(client, name).await),
+        other => Ok(other?),
+    }
+}
+
+/// Why there is no such set.
+async fn missing(client: &Client, name: &str) -> String {
+    let api = Api::<PartialObjectMeta<NodeSet>>::all(client.clone());
+    let there = match call("list NodeSets", api.list(&ListParams::default())).await {
+        Ok(there) => there.items.into_iter().filter_map(|set| set.metadata.name).collect::<Vec<_>>(),
+        Err(error) if error.is(404) => {
+            return "this cluster has no kind NodeSet: install it with `kube-node crds | kubectl apply --server-side -f -`, or name another cluster with --kubeconfig".to_owned();
+        }
+        // Who may read a set need not be allowed to list them.
+        Err(_) => return format!("there is no NodeSet {name}"),
+    };
+    if there.is_empty() {
+        return format!("there is no NodeSet {name}, and no other one in this cluster");
+    }
+    let more = if there.len() > NAMES_MAX { ", …" } else { "" };
+    let there = there.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
+    format!("there is no NodeSet {name}; there are: {there}{more}")
+}
+
+/// Changes a set by what `decide` makes of it, and says how. Decides anew when somebody else was faster.
+pub(super) async fn change_set(
+    client: &Client,
+    name: &str,
+    decide: impl Fn(&NodeSet) -> anyhow::Result<Change>,
+) -> anyhow::Result<String> {
+    let api = Api::<NodeSet>::all(client.clone());
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let mut tries = 1;
+    loop {
+        let set = read_set(client, name).await?;
+        let Change { patch, said } = decide(&set)?;
+        let Some(mut patch) = patch else { return Ok(said) };
+        patch["metadata"]["uid"] = json!(set.metadata.uid);
+        patch["metadata"]["resourceVersion"] = json!(set.metadata.resource_version);
+        match call(format_args!("change NodeSet {name}"), api.patch(name, &params, &Patch::Merge(patch)))
+            .await
+        {
+            Err(error) if error.is(409) && tries < TRIES => tries += 1,
+            other => return Ok(other.map(|_| said)?),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn args(kubeconfig: Option<&str>, data_dir: Option<&str>) -> ClusterArgs {
+        ClusterArgs { kubeconfig: kubeconfig.map(Into::into), data_dir: data_dir.map(Into::into) }
+    }
+
+    #[test]
+    fn what_is_said_comes_first() {
+        let variable = || Some("/elsewhere".into());
+        let said = args(Some("/a"), None).source(variable(), None).unwrap();
+        assert_eq!(said, Source::Kubeconfig("/a".into()));
+        let said = args(None, Some("/d")).source(variable(), None).unwrap();
+        assert_eq!(said, Source::Local(Layout::new(Some(Path::new("/d"))).unwrap()));
+        let none = Layout::new(Some(Path::new("/nonexistent"))).unwrap();
+        for variable in [variable(), Some("".into()), None] {
+            assert_eq!(args(None, None).source(variable, Some(none.clone())).unwrap(), Source::Usual);
+        }
+    }
+
+    #[test]
+    fn a_set_is_named_as_kubectl_has_it() {
+        for text in ["a", "nodeset/a", "nset/a", "nodesets.kube-node.io/a"] {
+            assert_eq!(set_name(text).as_deref(), Ok("a"), "{text}");
+        }
+        assert_eq!(set_name("deployment/a").unwrap_err(), "deployment is no NodeSet: write nodeset/a");
+        assert!(set_name("nodeset/").is_err() && set_name("").is_err());
+    }
+}

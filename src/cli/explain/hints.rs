@@ -1,0 +1,89 @@
+//! What to do about a reason that a set gives: one sentence each. A reason that is not here needs no advice, or has it
+//! in its message.
+
+/// Reasons of conditions and waits, and what to do. NODESET stands for the set's name.
+const HINTS: &[(&[&str], &str)] = &[
+    (&["Paused"], "To go on: `kube-node rollout resume NODESET`."),
+    (&["Pinned"], "To follow the class again: `kube-node rollout undo NODESET --to-latest`."),
+    (
+        &["ProgressDeadlineExceeded"],
+        "Look at the new nodes; then go back with `kube-node rollout undo NODESET` or on with `kube-node rollout resume NODESET`.",
+    ),
+    (
+        &["DrainBlocked", "PodDisruptionBudget"],
+        "Raise the budget's maxUnavailable or the workload's replicas, delete the pod, or set spec.drain.timeout.",
+    ),
+    (
+        &["PodOptedOut"],
+        "Take the annotation kube-node.io/do-not-evict off the pod, delete the pod, or set spec.drain.timeout.",
+    ),
+    (
+        &["EmptyDirData"],
+        "Set spec.drain.deleteEmptyDirData to true, delete the pod, or set spec.drain.timeout.",
+    ),
+    (&["UnmanagedPod"], "Set spec.drain.unmanagedPods to Evict, delete the pod, or set spec.drain.timeout."),
+    (
+        &["EvictionRefused"],
+        "Look at what refuses evictions, such as an admission webhook, or delete the pod.",
+    ),
+    (
+        &["VolumesAttached"],
+        "Look at kube-controller-manager, which detaches volumes, and at the storage driver.",
+    ),
+    (
+        &["BackOff"],
+        "Look at the conditions of the nodes that do not start: `kubectl describe nodes -l kube-node.io/nodeset=NODESET`.",
+    ),
+    (
+        &["TooManySick"],
+        "Look at what the sick nodes have in common; spec.remediation.maxUnhealthy says how many may be replaced.",
+    ),
+    (&["RepairLimit"], "To repair more at once, raise spec.remediation.maxInFlight."),
+    (
+        &["Budget", "WaitingForBudget"],
+        "They go as others become available; to let more go at once, raise spec.strategy.rollingUpdate.maxUnavailable.",
+    ),
+    (&["MachinesLeaving"], "To have more machines at once, raise spec.strategy.rollingUpdate.maxSurge."),
+    (&["Partition"], "To roll the others too, lower spec.strategy.rollingUpdate.partition."),
+    (&["OnDelete"], "Delete them when it suits, or set spec.strategy.type to RollingUpdate."),
+    (&["ClassNotFound"], "Create the class, or name another one in spec.nodeClassName."),
+    (
+        &["ClassNotAccepted"],
+        "Correct the class's nodeController, or start the controller of that name; it accepts the class by a condition.",
+    ),
+    (
+        &["ClassUnreadable", "Unreadable"],
+        "Install this version's definitions: `kube-node crds | kubectl apply --server-side -f -`.",
+    ),
+    (&["InvalidMachine"], "Correct the class, or spec.classOverrides."),
+    (&["RevisionNotFound"], "Choose one that is there: `kube-node rollout history NODESET`."),
+    (&["RevisionNotStored", "CreateFailed"], "Look at the operator's logs, rights and quotas."),
+    (
+        &["OutOfResources"],
+        "The provider has no room: make some, lower spec.replicas, or choose a smaller class.",
+    ),
+    (&["ProviderFailed"], "The provider is tried again by itself; its message says what it lacks."),
+];
+
+/// What to do about a reason, where that is known.
+pub(super) fn hint(reason: &str) -> Option<&'static str> {
+    HINTS.iter().find(|(reasons, _)| reasons.contains(&reason)).map(|(_, hint)| *hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_one_hint_and_a_hint_one_sentence() {
+        let mut reasons: Vec<&str> = HINTS.iter().flat_map(|(reasons, _)| reasons.iter().copied()).collect();
+        let all = reasons.len();
+        reasons.sort_unstable();
+        reasons.dedup();
+        assert_eq!(reasons.len(), all);
+        for (_, hint) in HINTS {
+            assert!(hint.ends_with('.') && hint.chars().count() < 140, "{hint}");
+        }
+        assert_eq!(hint("Complete"), None);
+    }
+}

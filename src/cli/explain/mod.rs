@@ -1,0 +1,332 @@
+//! `kube-node explain`: what the controller does for a set, what it waits for and since when, from the set's own
+//! status: no other object is read.
+
+mod hints;
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use clap::Args;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use self::hints::hint;
+use super::{
+    access::{ClusterArgs, read_set, set_name},
+    age,
+    rollout::is_resumed_since,
+};
+use crate::api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
+
+/// Conditions of a set, the most pressing first.
+const CONDITIONS: [&str; 3] = ["Degraded", "Progressing", "Available"];
+/// Width of the first column.
+const LABEL: usize = 14;
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Name of the NodeSet, also as nodeset/NAME
+    #[arg(value_name = "NODESET", value_parser = set_name)]
+    name: String,
+}
+
+impl Explain {
+    /// Prints the explanation.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        super::block_on(async {
+            let client = self.cluster.client().await?;
+            let set = read_set(&client, &self.name).await?;
+            super::say(explain(&set, Timestamp::now()).trim_end());
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// What the status of a set says, in words.
+#[must_use]
+pub fn explain(set: &NodeSet, now: Timestamp) -> String {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let empty = NodeSetStatus::default();
+    let status = set.status.as_ref().unwrap_or(&empty);
+    let class = &set.spec.node_class_name;
+    let headline = headline(set, status, now);
+    let mut text =
+        Text { lines: format!("NodeSet {name} of NodeClass {class}: {headline}\n"), hints: Vec::new() };
+    if status.observed_generation.is_some() && status.observed_generation != set.metadata.generation {
+        text.row(
+            "Note",
+            "the status is older than the spec: the operator has not looked at the last change yet",
+        );
+    }
+    if set.spec.paused == Some(true) {
+        text.row("Paused", "spec.paused stops the rollout; scaling and repair go on");
+        text.hint("Paused", name);
+    }
+    if let Some(revision) = &set.spec.revision {
+        text.row("Pinned", &format!("spec.revision keeps {revision}, whatever the class says"));
+        text.hint("Pinned", name);
+    }
+    for r#type in CONDITIONS {
+        if let Some(condition) = condition(status, r#type) {
+            text.condition(condition, name, now);
+        }
+    }
+    if set.status.is_some() {
+        text.row("Nodes", &counts(set, status));
+    }
+    if let Some(rollout) = &status.rollout {
+        text.rollout(set, status, rollout, now);
+    }
+    for wait in &status.waits {
+        text.wait(wait, name, now);
+    }
+    if let Some(StartFailures { revision, count, last_time }) = &status.start_failures {
+        let last = age::since(last_time.0, now);
+        text.row("Failed starts", &format!("{count} of {revision} one after the other, the last {last} ago"));
+        text.hint("BackOff", name);
+    }
+    text.lines
+}
+
+/// The state in a few words.
+fn headline(set: &NodeSet, status: &NodeSetStatus, now: Timestamp) -> String {
+    if let Some(since) = &set.metadata.deletion_timestamp {
+        return format!("being deleted for {}", age::since(since.0, now));
+    }
+    let is =
+        |r#type: &str, wanted: &str| condition(status, r#type).filter(|condition| condition.status == wanted);
+    let halted = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
+    let (state, of) = if let Some(degraded) = is("Degraded", "True") {
+        ("degraded", degraded)
+    } else if let Some(halted) = halted {
+        return format!("its rollout halted itself {} ago", age::since(halted.0, now));
+    } else if let Some(progressing) = is("Progressing", "True") {
+        ("progressing", progressing)
+    } else if let Some(available) = is("Available", "False") {
+        ("not available", available)
+    } else if let Some(complete) = is("Progressing", "False") {
+        let state = if complete.reason == "Complete" { "complete" } else { "at rest" };
+        (state, complete)
+    } else {
+        return "the operator has said nothing about it yet; does it run?".to_owned();
+    };
+    format!("{state} for {} ({})", age::since(of.last_transition_time.0, now), of.reason)
+}
+
+fn condition<'a>(status: &'a NodeSetStatus, r#type: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == r#type)
+}
+
+fn counts(set: &NodeSet, status: &NodeSetStatus) -> String {
+    let NodeSetStatus {
+        replicas,
+        ready_replicas,
+        available_replicas,
+        updated_replicas,
+        unavailable_replicas,
+        ..
+    } = status;
+    format!(
+        "{} wanted, {replicas} there, {ready_replicas} Ready, {available_replicas} available, {updated_replicas} updated, {unavailable_replicas} unavailable",
+        set.spec.replicas
+    )
+}
+
+/// The explanation as it grows, line by line.
+struct Text {
+    lines: String,
+    /// Said once each.
+    hints: Vec<&'static str>,
+}
+
+impl Text {
+    fn row(&mut self, label: &str, text: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.lines, "{label:<LABEL$} {text}");
+    }
+
+    /// What to do, where that is known.
+    fn hint(&mut self, reason: &str, set: &str) {
+        if let Some(hint) = hint(reason).filter(|hint| !self.hints.contains(hint)) {
+            self.hints.push(hint);
+            self.row("", &format!("-> {}", hint.replace("NODESET", set)));
+        }
+    }
+
+    fn condition(&mut self, condition: &Condition, set: &str, now: Timestamp) {
+        let Condition { type_, status, reason, message, last_transition_time, .. } = condition;
+        let since = age::since(last_transition_time.0, now);
+        self.row(type_, &format!("{status} for {since}, {reason}: {message}"));
+        if type_ == "Degraded" && status == "True" {
+            // Of Nodes in trouble the message says which, then the reason.
+            let inner = message.split(": ").nth(1).unwrap_or_default();
+            self.hint(if reason == "NodesInTrouble" { inner } else { reason }, set);
+        }
+    }
+
+    fn rollout(&mut self, set: &NodeSet, status: &NodeSetStatus, rollout: &RolloutStatus, now: Timestamp) {
+        let RolloutStatus { revision, start_time, progress_time, available, outdated, halt_time } = rollout;
+        let way = match status.current_revision.as_ref().filter(|current| *current != revision) {
+            Some(current) => format!("from {current} to {revision}"),
+            None => format!("to {revision}"),
+        };
+        self.row("Rollout", &format!("{way}, began {} ago", age::since(start_time.0, now)));
+        let progress = age::since(progress_time.0, now);
+        self.row(
+            "",
+            &format!(
+                "last progress {progress} ago; new nodes available: {available}, old nodes left: {outdated}"
+            ),
+        );
+        if let Some(halted) = halt_time {
+            let since = age::since(halted.0, now);
+            self.row("", &format!("halted itself {since} ago: progressDeadlineSeconds were over"));
+            if is_resumed_since(set, halted.0) {
+                self.row("", "-> It has been resumed since: the operator has not looked at that yet.");
+            } else {
+                self.hint("ProgressDeadlineExceeded", set.metadata.name.as_deref().unwrap_or_default());
+            }
+        }
+    }
+
+    fn wait(&mut self, wait: &WaitStatus, set: &str, now: Timestamp) {
+        let WaitStatus { reason, message, nodes, since } = wait;
+        let nodes = match nodes {
+            ..=0 => String::new(),
+            1 => ", 1 node".to_owned(),
+            nodes => format!(", {nodes} nodes"),
+        };
+        let since = age::since(since.0, now);
+        self.row("Waits for", &format!("{reason} for {since}{nodes}: {message}"));
+        self.hint(reason, set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cli::rollout::tests::{now, set};
+
+    fn said(change: &Value) -> String {
+        explain(&set(change), now())
+    }
+
+    fn condition(r#type: &str, status: &str, reason: &str, message: &str) -> Value {
+        json!({"type": r#type, "status": status, "reason": reason, "message": message,
+               "lastTransitionTime": "2026-01-02T03:00:00Z"})
+    }
+
+    #[test]
+    fn a_complete_set() {
+        assert_eq!(
+            said(&json!({})),
+            "NodeSet workers of NodeClass medium: complete for 4m5s (Complete)\n\
+             Degraded       False for 3h4m, AsExpected: nothing stands in the way\n\
+             Progressing    False for 4m5s, Complete: all 3 nodes are available\n\
+             Available      True for 3h4m, NodesAvailable: 3 of 3 nodes are available\n\
+             Nodes          3 wanted, 3 there, 3 Ready, 3 available, 3 updated, 0 unavailable\n"
+        );
+    }
+
+    #[test]
+    fn a_rollout_that_waits() {
+        let text = said(&json!({
+            "spec": {"revision": "v1-cc"},
+            "status": {
+                "currentRevision": "v1-bb",
+                "updatedReplicas": 1,
+                "rollout": {
+                    "revision": "v1-cc", "startTime": "2026-01-02T02:54:05Z",
+                    "progressTime": "2026-01-02T03:03:35Z", "available": 1, "outdated": 3,
+                },
+                "conditions": [
+                    condition("Progressing", "True", "RollingOut", "1 of 3 nodes have v1-cc"),
+                    condition("Available", "True", "NodesAvailable", "3 of 3 nodes are available"),
+                ],
+                "waits": [
+                    {"reason": "DrainBlocked", "message": "pod default/web-0 on workers-a: budget web allows none",
+                     "nodes": 1, "since": "2026-01-02T03:03:45Z"},
+                    {"reason": "SomethingNew", "message": "it is new", "nodes": 2, "since": "2026-01-02T03:04:00Z"},
+                ],
+            },
+        }));
+        assert_eq!(
+            text,
+            "NodeSet workers of NodeClass medium: progressing for 4m5s (RollingOut)\n\
+             Pinned         spec.revision keeps v1-cc, whatever the class says\n               \
+             -> To follow the class again: `kube-node rollout undo workers --to-latest`.\n\
+             Progressing    True for 4m5s, RollingOut: 1 of 3 nodes have v1-cc\n\
+             Available      True for 4m5s, NodesAvailable: 3 of 3 nodes are available\n\
+             Nodes          3 wanted, 3 there, 3 Ready, 3 available, 1 updated, 0 unavailable\n\
+             Rollout        from v1-bb to v1-cc, began 10m ago\n               \
+             last progress 30s ago; new nodes available: 1, old nodes left: 3\n\
+             Waits for      DrainBlocked for 20s, 1 node: pod default/web-0 on workers-a: budget web allows none\n               \
+             -> Raise the budget's maxUnavailable or the workload's replicas, delete the pod, or set spec.drain.timeout.\n\
+             Waits for      SomethingNew for 5s, 2 nodes: it is new\n"
+        );
+    }
+
+    #[test]
+    fn a_rollout_that_halted_itself() {
+        let text = said(&json!({
+            "spec": {"paused": true},
+            "status": {
+                "observedGeneration": 3,
+                "rollout": {
+                    "revision": "v1-bb", "startTime": "2026-01-02T02:00:00Z",
+                    "progressTime": "2026-01-02T02:50:00Z", "haltTime": "2026-01-02T03:00:00Z",
+                },
+                "startFailures": {"revision": "v1-bb", "count": 4, "lastTime": "2026-01-02T03:04:00Z"},
+            },
+        }));
+        let has = |part: &str| assert!(text.contains(part), "{part}: {text}");
+        has("medium: its rollout halted itself 4m5s ago\n");
+        has("Note           the status is older than the spec");
+        has("Paused         spec.paused stops the rollout");
+        has("Rollout        to v1-bb, began 64m ago\n");
+        has("halted itself 4m5s ago: progressDeadlineSeconds were over\n");
+        has("on with `kube-node rollout resume workers`.");
+        has("Failed starts  4 of v1-bb one after the other, the last 5s ago\n");
+    }
+
+    #[test]
+    fn a_rollout_that_somebody_has_resumed() {
+        let mut change = crate::cli::rollout::tests::halted(1);
+        change["metadata"] = json!({"annotations": {"kube-node.io/resumed-at": "2026-01-02T03:04:02Z"}});
+        let text = said(&change);
+        assert!(text.contains("-> It has been resumed since") && !text.contains("rollout undo"), "{text}");
+    }
+
+    #[test]
+    fn what_degrades_a_set_comes_first() {
+        let degraded = |reason: &str, message: &str| {
+            said(&json!({"status": {"conditions": [
+                condition("Progressing", "True", "Provisioning", "2 of 3 nodes are Ready"),
+                condition("Degraded", "True", reason, message),
+            ]}}))
+        };
+        let text = degraded("NodesInTrouble", "workers-a: OutOfResources: no room (1 more)");
+        assert!(
+            text.starts_with("NodeSet workers of NodeClass medium: degraded for 4m5s (NodesInTrouble)\n"),
+            "{text}"
+        );
+        assert!(text.contains("\n               -> The provider has no room"), "{text}");
+        let text = degraded("ClassNotFound", "there is no NodeClass medium");
+        assert!(text.contains("-> Create the class"), "{text}");
+    }
+
+    #[test]
+    fn a_set_that_nobody_has_looked_at_or_that_leaves() {
+        let text = said(&json!({"status": null}));
+        assert_eq!(
+            text,
+            "NodeSet workers of NodeClass medium: the operator has said nothing about it yet; does it run?\n"
+        );
+        let text = said(&json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:00Z"}}));
+        assert!(text.starts_with("NodeSet workers of NodeClass medium: being deleted for 5s\n"), "{text}");
+    }
+}

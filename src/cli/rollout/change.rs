@@ -1,0 +1,220 @@
+//! What `pause`, `resume` and `restart` write: decided from the set as it was read, without I/O.
+
+use anyhow::bail;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::access::Change;
+use crate::api::{
+    NodeSet,
+    names::{ANNOTATION_RESTARTED_AT, ANNOTATION_RESUMED_AT},
+};
+
+/// Stops the rollout.
+pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
+    if is_paused(set) {
+        bail!("nodesets.kube-node.io {:?} is already paused", name(set));
+    }
+    Ok(change(set, "paused", json!({"spec": {"paused": true}})))
+}
+
+/// Lets the rollout go on, whoever stopped it.
+pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
+    let halted = halted_at(set);
+    if !is_paused(set) && halted.is_none() {
+        bail!(
+            "nodesets.kube-node.io {:?} is not paused, and no rollout of it that halted itself is to be resumed",
+            name(set)
+        );
+    }
+    let mut patch = json!({});
+    if is_paused(set) {
+        patch["spec"]["paused"] = Value::Null;
+    }
+    if let Some(halted) = halted {
+        // The halt must be before it, also where this machine's clock is behind the operator's.
+        let after = now.max(next_second(halted));
+        patch["metadata"]["annotations"][ANNOTATION_RESUMED_AT] = json!(written(after));
+    }
+    Ok(change(set, "resumed", patch))
+}
+
+/// Has every Node replaced that was created before `at`, a whole second.
+pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
+    if is_paused(set) {
+        bail!("can't restart a paused nodeset: run `kube-node rollout resume {}` first", name(set));
+    }
+    Ok(change(set, "restarted", json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: written(at)}}})))
+}
+
+/// The next whole second. Times are written without fractions: cut off, a restart would seem to be before Nodes, and
+/// before the end of a rollout, of the same second.
+pub(super) fn next_second(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second().saturating_add(1)).unwrap_or(now)
+}
+
+fn change(set: &NodeSet, done: &str, patch: Value) -> Change {
+    Change { patch: Some(patch), said: format!("{} {done}", subject(set)) }
+}
+
+/// The set's name.
+pub(super) fn name(set: &NodeSet) -> &str {
+    set.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The set as kubectl names what it has changed.
+pub(super) fn subject(set: &NodeSet) -> String {
+    format!("nodeset.kube-node.io/{}", name(set))
+}
+
+/// Whether somebody stopped the rollout.
+pub(super) fn is_paused(set: &NodeSet) -> bool {
+    set.spec.paused == Some(true)
+}
+
+/// When the rollout halted itself; None where it has not, or where it was resumed since and the operator has not seen
+/// that yet.
+pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
+    let halted = set.status.as_ref()?.rollout.as_ref()?.halt_time.as_ref()?.0;
+    (!is_resumed_since(set, halted)).then_some(halted)
+}
+
+/// Whether somebody resumed the rollout after it had halted itself.
+pub(in crate::cli) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
+    time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
+}
+
+/// When somebody asked for a restart last.
+pub(super) fn restarted_at(set: &NodeSet) -> Option<Timestamp> {
+    time(set, ANNOTATION_RESTARTED_AT)
+}
+
+fn annotation<'a>(set: &'a NodeSet, key: &str) -> Option<&'a str> {
+    set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn time(set: &NodeSet, key: &str) -> Option<Timestamp> {
+    annotation(set, key)?.parse().ok()
+}
+
+/// RFC 3339 in whole seconds, as all times of Kubernetes.
+fn written(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The moment of all tests.
+    pub(in crate::cli) fn now() -> Timestamp {
+        "2026-01-02T03:04:05.6Z".parse().unwrap()
+    }
+
+    /// A set of three, complete; `change` is merged into it.
+    pub(in crate::cli) fn set(change: &Value) -> NodeSet {
+        let mut set = json!({
+            "apiVersion": "kube-node.io/v1alpha1",
+            "kind": "NodeSet",
+            "metadata": {"name": "workers", "generation": 4, "uid": "u"},
+            "spec": {"replicas": 3, "nodeClassName": "medium"},
+            "status": {
+                "observedGeneration": 4,
+                "replicas": 3, "readyReplicas": 3, "availableReplicas": 3, "updatedReplicas": 3,
+                "currentRevision": "v1-bb", "updateRevision": "v1-bb",
+                "conditions": [
+                    {"type": "Available", "status": "True", "reason": "NodesAvailable",
+                     "message": "3 of 3 nodes are available", "lastTransitionTime": "2026-01-02T00:00:00Z"},
+                    {"type": "Progressing", "status": "False", "reason": "Complete",
+                     "message": "all 3 nodes are available", "lastTransitionTime": "2026-01-02T03:00:00Z"},
+                    {"type": "Degraded", "status": "False", "reason": "AsExpected",
+                     "message": "nothing stands in the way", "lastTransitionTime": "2026-01-02T00:00:00Z"},
+                ],
+            },
+        });
+        merge(&mut set, change);
+        serde_json::from_value(set).unwrap()
+    }
+
+    fn merge(into: &mut Value, change: &Value) {
+        match (into, change) {
+            (Value::Object(into), Value::Object(change)) => {
+                for (key, value) in change {
+                    merge(into.entry(key.clone()).or_insert(Value::Null), value);
+                }
+            }
+            (into, change) => *into = change.clone(),
+        }
+    }
+
+    /// A rollout that halted itself at this second of the minute.
+    pub(in crate::cli) fn halted(second: u8) -> Value {
+        json!({"status": {"rollout": {
+            "revision": "v1-bb", "startTime": "2026-01-02T02:00:00Z", "progressTime": "2026-01-02T02:50:00Z",
+            "available": 1, "outdated": 2, "haltTime": format!("2026-01-02T03:04:{second:02}Z"),
+        }}})
+    }
+
+    fn refusal(change: anyhow::Result<Change>) -> String {
+        change.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_set_is_paused_once() {
+        let change = pause(&set(&json!({}))).unwrap();
+        assert_eq!(change.said, "nodeset.kube-node.io/workers paused");
+        assert_eq!(change.patch, Some(json!({"spec": {"paused": true}})));
+        assert!(pause(&set(&json!({"spec": {"paused": false}}))).is_ok());
+        let paused = set(&json!({"spec": {"paused": true}}));
+        assert_eq!(refusal(pause(&paused)), "nodesets.kube-node.io \"workers\" is already paused");
+    }
+
+    #[test]
+    fn what_nobody_stopped_is_not_resumed() {
+        let said = refusal(resume(&set(&json!({})), now()));
+        assert!(said.contains("\"workers\" is not paused"), "{said}");
+        let change = resume(&set(&json!({"spec": {"paused": true}})), now()).unwrap();
+        assert_eq!(change.patch, Some(json!({"spec": {"paused": null}})));
+        assert_eq!(change.said, "nodeset.kube-node.io/workers resumed");
+    }
+
+    #[test]
+    fn a_rollout_that_halted_itself_is_resumed_by_a_time_after_that() {
+        let resumed = |halt, now| resume(&set(&halted(halt)), now).unwrap().patch;
+        let at = |second: u8| {
+            Some(
+                json!({"metadata": {"annotations": {ANNOTATION_RESUMED_AT: format!("2026-01-02T03:04:{second:02}Z")}}}),
+            )
+        };
+        assert_eq!(resumed(1, now()), at(5));
+        // In the same second, and with a clock that is behind.
+        assert_eq!(resumed(5, now()), at(6));
+        assert_eq!(resumed(30, now()), at(31));
+        // Asked for again before the operator has looked.
+        let mut twice = halted(1);
+        merge(&mut twice, &at(5).unwrap());
+        assert!(refusal(resume(&set(&twice), now())).contains("no rollout of it that halted"));
+        // Paused and halted: both end.
+        let mut both = halted(1);
+        merge(&mut both, &json!({"spec": {"paused": true}}));
+        let patch = resume(&set(&both), now()).unwrap().patch.unwrap();
+        assert!(patch["spec"]["paused"].is_null() && patch["metadata"]["annotations"].is_object(), "{patch}");
+    }
+
+    #[test]
+    fn a_restart_is_a_time() {
+        let at = next_second(now());
+        let change = restart(&set(&json!({})), at).unwrap();
+        assert_eq!(change.said, "nodeset.kube-node.io/workers restarted");
+        let patch = change.patch.unwrap();
+        assert_eq!(
+            patch,
+            json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: "2026-01-02T03:04:06Z"}}})
+        );
+        let paused = set(&json!({"spec": {"paused": true}}));
+        assert_eq!(
+            refusal(restart(&paused, at)),
+            "can't restart a paused nodeset: run `kube-node rollout resume workers` first"
+        );
+    }
+}

@@ -1,0 +1,328 @@
+//! `kube-node rollout history`: the revisions of a set's class, by number, and which of them the set's Nodes have.
+//!
+//! A revision belongs to the class: sets that change the class by overrides have theirs in the same list.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use jiff::Timestamp;
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Node};
+use kube::{
+    Api, Client,
+    api::ListParams,
+    core::{ObjectMeta, PartialObjectMeta},
+};
+use serde_json::Value;
+
+use super::{
+    Namespace, Set,
+    access::{call, read_set},
+    change::subject,
+};
+use crate::{
+    api::{
+        NodeSet,
+        names::{LABEL_NODECLASS, LABEL_NODESET, LABEL_REVISION},
+    },
+    cli::age,
+};
+
+/// Most revisions that a refusal lists, the newest ones.
+const LISTED_MAX: usize = 10;
+
+/// Arguments of `rollout history`.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    #[command(flatten)]
+    set: Set,
+    #[command(flatten)]
+    namespace: Namespace,
+    /// Print the machine of one revision as YAML; its name or its number
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+}
+
+impl Show {
+    /// The text to print.
+    pub(super) async fn run(self, client: &Client) -> anyhow::Result<String> {
+        let set = read_set(client, &self.set.name).await?;
+        let history = History::read(client, &set, &self.namespace.namespace).await?;
+        match self.revision {
+            None => Ok(history.table(&set, Timestamp::now())),
+            Some(revision) => history.find(&revision)?.yaml(&history.class),
+        }
+    }
+}
+
+/// The revisions of a class, as one set sees them.
+#[derive(Debug)]
+pub(super) struct History {
+    /// The class.
+    pub(super) class: String,
+    /// Where they are kept.
+    namespace: String,
+    /// By number; those that only Nodes name come first.
+    entries: Vec<Entry>,
+    /// Nodes of the set that are of another class.
+    strangers: usize,
+}
+
+/// One revision.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// Its name, for example `v1-9f86d08188`.
+    pub(super) name: String,
+    /// Its number and content; None where only Nodes, or the set, still name it.
+    pub(super) stored: Option<Stored>,
+    /// How many Nodes of the set have it.
+    nodes: usize,
+}
+
+/// What a `ControllerRevision` says.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    /// Higher is newer.
+    pub(super) number: i64,
+    created: Option<Timestamp>,
+    machine: Value,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.stored {
+            Some(stored) => write!(f, "{} ({})", stored.number, self.name),
+            None => write!(f, "{} (gone)", self.name),
+        }
+    }
+}
+
+impl Entry {
+    /// The machine, after a line that names the revision.
+    fn yaml(&self, class: &str) -> anyhow::Result<String> {
+        let machine = self.stored.as_ref().map_or(&Value::Null, |stored| &stored.machine);
+        let yaml = serde_norway::to_string(machine).context("the machine cannot be written as YAML")?;
+        Ok(format!("# NodeClass {class}, revision {self}\n{}", yaml.trim_end()))
+    }
+}
+
+impl History {
+    /// Reads it from the cluster.
+    pub(super) async fn read(client: &Client, set: &NodeSet, namespace: &str) -> anyhow::Result<Self> {
+        let class = &set.spec.node_class_name;
+        let name = super::change::name(set);
+        let api = Api::<ControllerRevision>::namespaced(client.clone(), namespace);
+        let of_class = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"));
+        let action = format_args!("list the revisions of NodeClass {class} in namespace {namespace}");
+        let revisions = call(action, api.list(&of_class)).await?.items;
+        let api = Api::<PartialObjectMeta<Node>>::all(client.clone());
+        let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={name}"));
+        let nodes = call(format_args!("list the Nodes of NodeSet {name}"), api.list(&of_set)).await?.items;
+        Ok(Self::new(set, namespace, revisions, nodes.iter().map(|node| &node.metadata)))
+    }
+
+    /// Puts together what was read: revisions of the set's class, and the Nodes of the set.
+    fn new<'a>(
+        set: &NodeSet,
+        namespace: &str,
+        revisions: Vec<ControllerRevision>,
+        nodes: impl Iterator<Item = &'a ObjectMeta>,
+    ) -> Self {
+        let class = set.spec.node_class_name.clone();
+        let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
+        let entry = |name: &str| Entry { name: name.to_owned(), stored: None, nodes: 0 };
+        for revision in revisions {
+            let object = revision.metadata.name.unwrap_or_default();
+            let Some(name) = object.strip_prefix(&format!("{class}-")) else { continue };
+            let stored = Stored {
+                number: revision.revision,
+                created: revision.metadata.creation_timestamp.map(|time| time.0),
+                machine: revision.data.map_or(Value::Null, |data| data.0),
+            };
+            entries.insert(name.to_owned(), Entry { stored: Some(stored), ..entry(name) });
+        }
+        let mut strangers = 0;
+        for node in nodes {
+            let label = |key: &str| node.labels.as_ref().and_then(|labels| labels.get(key));
+            match label(LABEL_REVISION) {
+                Some(name) if label(LABEL_NODECLASS) == Some(&class) => {
+                    entries.entry(name.clone()).or_insert_with(|| entry(name)).nodes += 1;
+                }
+                _ => strangers += 1,
+            }
+        }
+        if let Some(pinned) = &set.spec.revision {
+            entries.entry(pinned.clone()).or_insert_with(|| entry(pinned));
+        }
+        let mut entries: Vec<Entry> = entries.into_values().collect();
+        entries.sort_by_key(|entry| entry.stored.as_ref().map(|stored| stored.number));
+        Self { class, namespace: namespace.to_owned(), entries, strangers }
+    }
+
+    /// The revisions that can be had, oldest first.
+    pub(super) fn stored(&self) -> impl DoubleEndedIterator<Item = (&Entry, &Stored)> {
+        self.entries.iter().filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
+    }
+
+    /// A revision by its name, with or without the class before it, or by its number.
+    pub(super) fn find(&self, text: &str) -> anyhow::Result<&Entry> {
+        let short = text.strip_prefix(&format!("{}-", self.class)).unwrap_or(text);
+        let is_it = |(entry, stored): &(&Entry, &Stored)| {
+            entry.name == text || entry.name == short || text.parse() == Ok(stored.number)
+        };
+        match self.stored().find(is_it) {
+            Some((entry, _)) => Ok(entry),
+            None => bail!("there is no revision {text}: {}", self.there_are()),
+        }
+    }
+
+    /// Which revisions one may choose from, as the end of a sentence.
+    pub(super) fn there_are(&self) -> String {
+        let mut there: Vec<String> = self.stored().rev().map(|(entry, _)| entry.to_string()).collect();
+        if there.is_empty() {
+            return format!(
+                "namespace {} has none of NodeClass {}; another one can be named with --namespace",
+                self.namespace, self.class
+            );
+        }
+        let more = if there.len() > LISTED_MAX { ", …" } else { "" };
+        there.truncate(LISTED_MAX);
+        format!("NodeClass {} has {}{more}", self.class, there.join(", "))
+    }
+
+    fn table(&self, set: &NodeSet, now: Timestamp) -> String {
+        // Writing to a String cannot fail.
+        let mut text = format!("{}, revisions of NodeClass {}", subject(set), self.class);
+        if self.entries.is_empty() {
+            let _ = write!(text, "\nThere are none: {}", self.there_are());
+            return text;
+        }
+        let status = set.status.as_ref();
+        let is = |of: Option<&String>, entry: &Entry| of == Some(&entry.name);
+        let mut rows = vec![["REVISION", "NAME", "AGE", "NODES", "NOTE"].map(str::to_owned)];
+        for entry in &self.entries {
+            let notes = [
+                ("current", is(status.and_then(|status| status.current_revision.as_ref()), entry)),
+                ("update", is(status.and_then(|status| status.update_revision.as_ref()), entry)),
+                ("pinned", is(set.spec.revision.as_ref(), entry)),
+                ("gone", entry.stored.is_none()),
+            ];
+            let notes: Vec<&str> =
+                notes.into_iter().filter(|(_, holds)| *holds).map(|(note, _)| note).collect();
+            let dash = || "-".to_owned();
+            let stored = entry.stored.as_ref();
+            rows.push([
+                stored.map_or_else(dash, |stored| stored.number.to_string()),
+                entry.name.clone(),
+                stored
+                    .and_then(|stored| stored.created)
+                    .map_or_else(dash, |created| age::since(created, now)),
+                entry.nodes.to_string(),
+                notes.join(", "),
+            ]);
+        }
+        let mut widths = [0; 5];
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.len().max(*width);
+            }
+        }
+        for row in rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths) {
+                let _ = write!(line, "{cell:<width$}   ");
+            }
+            let _ = write!(text, "\n{}", line.trim_end());
+        }
+        if self.strangers > 0 {
+            let _ = write!(text, "\nNodes of another class: {}", self.strangers);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::super::change::tests::{now, set};
+    use super::*;
+
+    /// A history of `(number, name)`, and Nodes by their revision.
+    pub(in crate::cli::rollout) fn history(
+        set: &NodeSet,
+        revisions: &[(i64, &str)],
+        nodes: &[&str],
+    ) -> History {
+        let revisions = revisions.iter().map(|(number, name)| {
+            serde_json::from_value(json!({
+                "metadata": {"name": format!("medium-{name}"), "creationTimestamp": "2026-01-02T02:04:05Z"},
+                "revision": number,
+                "data": {"nodeController": "hollow", "capacity": {"cpu": "4"}},
+            }))
+            .unwrap()
+        });
+        let nodes: Vec<ObjectMeta> = nodes
+            .iter()
+            .map(|revision| {
+                let class = if revision.is_empty() { "large" } else { "medium" };
+                serde_json::from_value(json!({"labels": {LABEL_NODECLASS: class, LABEL_REVISION: revision}}))
+                    .unwrap()
+            })
+            .collect();
+        History::new(set, "kube-node-system", revisions.collect(), nodes.iter())
+    }
+
+    #[test]
+    fn the_table_says_who_has_what() {
+        let set = set(&json!({
+            "spec": {"revision": "v1-lost"},
+            "status": {"currentRevision": "v1-aa", "updateRevision": "v1-bb"},
+        }));
+        let history =
+            history(&set, &[(10, "v1-bb"), (9, "v1-aa")], &["v1-aa", "v1-aa", "v1-bb", "v1-cc", ""]);
+        assert_eq!(
+            history.table(&set, now()),
+            "nodeset.kube-node.io/workers, revisions of NodeClass medium\n\
+             REVISION   NAME      AGE   NODES   NOTE\n\
+             -          v1-cc     -     1       gone\n\
+             -          v1-lost   -     0       pinned, gone\n\
+             9          v1-aa     60m   2       current\n\
+             10         v1-bb     60m   1       update\n\
+             Nodes of another class: 1"
+        );
+    }
+
+    #[test]
+    fn a_class_without_revisions_says_where_they_were_looked_for() {
+        let set = set(&json!({}));
+        let table = history(&set, &[], &[]).table(&set, now());
+        assert!(table.contains("namespace kube-node-system has none of NodeClass medium"), "{table}");
+    }
+
+    #[test]
+    fn a_revision_is_found_by_name_and_number() {
+        let set = set(&json!({}));
+        let history = history(&set, &[(1, "v1-aa"), (2, "v1-bb")], &["v1-cc"]);
+        for text in ["2", "v1-bb", "medium-v1-bb"] {
+            assert_eq!(history.find(text).unwrap().to_string(), "2 (v1-bb)", "{text}");
+        }
+        for text in ["3", "v1-cc", "", "latest"] {
+            let said = history.find(text).unwrap_err().to_string();
+            assert!(said.ends_with("NodeClass medium has 2 (v1-bb), 1 (v1-aa)"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_printed_as_it_is_stored() {
+        let set = set(&json!({}));
+        let history = history(&set, &[(1, "v1-aa")], &[]);
+        assert_eq!(
+            history.find("1").unwrap().yaml("medium").unwrap(),
+            "# NodeClass medium, revision 1 (v1-aa)\ncapacity:\n  cpu: '4'\nnodeController: hollow"
+        );
+    }
+}

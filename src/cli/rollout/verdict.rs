@@ -1,0 +1,295 @@
+//! Where a rollout stands, read from the set alone: done, failed, or what it waits for. No I/O.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::change::{is_paused, is_resumed_since, name, restarted_at};
+use crate::api::{NodeSet, NodeSetStatus, StrategyType};
+
+/// Reason of a rollout that has halted itself.
+const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+
+/// Where a rollout stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is complete.
+    Done(String),
+    /// It will not end by itself.
+    Failed(String),
+    /// It goes on.
+    Waiting(Waiting),
+}
+
+/// What a rollout waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// One line, as kubectl has it.
+    pub(super) line: String,
+    /// What stands in the way: reason and message.
+    pub(super) why: Option<String>,
+    /// How far it is, in few words.
+    pub(super) counts: String,
+    /// New Nodes that are available.
+    pub(super) done: u64,
+    /// Nodes that are wanted.
+    pub(super) total: u64,
+}
+
+/// Reads where a rollout stands.
+pub(super) fn verdict(set: &NodeSet) -> Verdict {
+    let name = name(set);
+    if set.metadata.deletion_timestamp.is_some() {
+        return Verdict::Failed(format!("nodeset {name:?} is being deleted"));
+    }
+    let empty = NodeSetStatus::default();
+    let status = set.status.as_ref().unwrap_or(&empty);
+    // What stood in the way before says nothing about what is to come.
+    let unseen = |what: &str| {
+        let line = format!("Waiting for {what} to be observed...");
+        Verdict::Waiting(Waiting { why: None, ..waiting(set, status, line) })
+    };
+    if status.observed_generation.is_none() || status.observed_generation != set.metadata.generation {
+        return unseen("nodeset spec update");
+    }
+    let progressing = status.conditions.iter().find(|condition| condition.type_ == "Progressing");
+    let late =
+        progressing.filter(|condition| condition.status == "False" && condition.reason == DEADLINE_EXCEEDED);
+    let halt = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
+    if let Some(halted) = halt.or(late.map(|condition| &condition.last_transition_time)) {
+        if is_resumed_since(set, halted.0) {
+            return unseen("the resumption");
+        }
+        let why = late.map_or_else(String::new, |condition| format!(": {}", condition.message));
+        return Verdict::Failed(format!("nodeset {name:?} exceeded its progress deadline{why}"));
+    }
+    let complete = progressing.filter(|condition| {
+        status.rollout.is_none() && condition.status == "False" && condition.reason == "Complete"
+    });
+    let replicas = set.spec.replicas;
+    match complete {
+        // An annotation moves no generation: what was complete before it says nothing yet.
+        Some(complete)
+            if status.updated_replicas >= replicas
+                && replicas > 0
+                && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0) =>
+        {
+            unseen("the restart")
+        }
+        Some(_) if status.updated_replicas >= replicas => {
+            Verdict::Done(format!("nodeset {name:?} successfully rolled out"))
+        }
+        // Old Nodes are kept on purpose.
+        Some(_) if partition(set) > 0 && !is_on_delete(set) => Verdict::Done(format!(
+            "partitioned roll out complete: {} new nodes have been updated",
+            status.updated_replicas
+        )),
+        Some(complete) => Verdict::Done(format!("nodeset {name:?} rolled out: {}", complete.message)),
+        None => Verdict::Waiting(waiting(set, status, finish(set, status, progressing))),
+    }
+}
+
+fn is_on_delete(set: &NodeSet) -> bool {
+    set.spec.strategy.as_ref().and_then(|strategy| strategy.r#type) == Some(StrategyType::OnDelete)
+}
+
+/// How many Nodes are to keep the old revision.
+fn partition(set: &NodeSet) -> i32 {
+    let update = set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+    update.and_then(|update| update.partition).unwrap_or(0)
+}
+
+/// What is left of a rollout, as kubectl says it of a Deployment.
+fn finish(set: &NodeSet, status: &NodeSetStatus, progressing: Option<&Condition>) -> String {
+    let (wanted, updated, available) =
+        (set.spec.replicas, status.updated_replicas, status.available_replicas);
+    let old = status.rollout.as_ref().map_or(0, |rollout| rollout.outdated);
+    let left = if updated < wanted - partition(set) && !is_on_delete(set) {
+        format!("{updated} out of {wanted} new nodes have been updated")
+    } else if old > partition(set) {
+        format!("{} old nodes are pending termination", old - partition(set))
+    } else if available < wanted {
+        format!("{available} of {wanted} updated nodes are available")
+    } else {
+        progressing.map_or_else(
+            || "nothing is known about its progress".to_owned(),
+            |condition| condition.message.clone(),
+        )
+    };
+    let paused = if is_paused(set) { "it is paused: " } else { "" };
+    format!("Waiting for nodeset {:?} rollout to finish: {paused}{left}...", name(set))
+}
+
+fn waiting(set: &NodeSet, status: &NodeSetStatus, line: String) -> Waiting {
+    let rollout = status.rollout.as_ref();
+    let old = rollout.map_or(0, |rollout| rollout.outdated);
+    let done = rollout.map_or(status.available_replicas, |rollout| rollout.available).min(set.spec.replicas);
+    let degraded = || {
+        let mut conditions = status.conditions.iter();
+        conditions.find(|condition| condition.type_ == "Degraded" && condition.status == "True")
+    };
+    let first = status.waits.first().map(|wait| (&wait.reason, &wait.message));
+    let first = first.or_else(|| degraded().map(|degraded| (&degraded.reason, &degraded.message)));
+    // The condition may have said it already.
+    let why = first.filter(|(_, message)| !line.contains(message.as_str()));
+    Waiting {
+        line,
+        why: why.map(|(reason, message)| format!("{reason}: {message}")),
+        counts: format!(
+            "updated {}, available {}, old {old}",
+            status.updated_replicas, status.available_replicas
+        ),
+        done: u64::try_from(done).unwrap_or(0),
+        total: u64::try_from(set.spec.replicas).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::change::tests::{halted, set};
+    use super::*;
+
+    fn rolling(updated: i32, available: i32, outdated: i32) -> Value {
+        json!({"status": {
+            "updatedReplicas": updated, "availableReplicas": available,
+            "rollout": {
+                "revision": "v1-bb", "startTime": "2026-01-02T03:00:00Z", "progressTime": "2026-01-02T03:01:00Z",
+                "available": 1, "outdated": outdated,
+            },
+            "conditions": [progressing("True", "RollingOut", "going on")],
+        }})
+    }
+
+    fn progressing(status: &str, reason: &str, message: &str) -> Value {
+        json!({"type": "Progressing", "status": status, "reason": reason, "message": message,
+               "lastTransitionTime": "2026-01-02T03:04:00Z"})
+    }
+
+    fn with(mut base: Value, part: &str, change: Value) -> Value {
+        base[part] = change;
+        base
+    }
+
+    fn line(change: &Value) -> String {
+        match verdict(&set(change)) {
+            Verdict::Waiting(waiting) => waiting.line,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn failure(change: &Value) -> String {
+        match verdict(&set(change)) {
+            Verdict::Failed(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_complete_set_is_done() {
+        let done = Verdict::Done("nodeset \"workers\" successfully rolled out".to_owned());
+        assert_eq!(verdict(&set(&json!({}))), done);
+    }
+
+    #[test]
+    fn an_old_status_is_not_believed() {
+        let expected = "Waiting for nodeset spec update to be observed...";
+        assert_eq!(line(&json!({"metadata": {"generation": 5}})), expected);
+        assert_eq!(line(&json!({"status": null})), expected);
+    }
+
+    #[test]
+    fn what_is_left_is_said_as_kubectl_says_it() {
+        let says = |change: &Value, text: &str| {
+            assert_eq!(line(change), format!("Waiting for nodeset \"workers\" rollout to finish: {text}..."));
+        };
+        says(&rolling(1, 3, 2), "1 out of 3 new nodes have been updated");
+        says(&rolling(3, 3, 2), "2 old nodes are pending termination");
+        says(&rolling(3, 2, 0), "2 of 3 updated nodes are available");
+        says(&rolling(3, 3, 0), "going on");
+        let paused = with(rolling(1, 3, 2), "spec", json!({"paused": true}));
+        says(&paused, "it is paused: 1 out of 3 new nodes have been updated");
+    }
+
+    #[test]
+    fn a_restart_that_nobody_has_seen_is_waited_for() {
+        let restarted = |at: &str| json!({"metadata": {"annotations": {"kube-node.io/restarted-at": at}}});
+        assert_eq!(line(&restarted("2026-01-02T03:00:01Z")), "Waiting for the restart to be observed...");
+        for at in ["2026-01-02T03:00:00Z", "2026-01-02T02:59:59Z", "yesterday"] {
+            assert!(matches!(verdict(&set(&restarted(at))), Verdict::Done(_)), "{at}");
+        }
+        let nobody = with(restarted("2026-01-02T03:00:01Z"), "spec", json!({"replicas": 0}));
+        assert!(matches!(verdict(&set(&nobody)), Verdict::Done(_)));
+    }
+
+    #[test]
+    fn a_halted_rollout_has_failed_until_somebody_resumes_it() {
+        let mut halt = halted(1);
+        halt["status"]["conditions"] =
+            json!([progressing("False", "ProgressDeadlineExceeded", "no progress for 600 s")]);
+        let expected = "nodeset \"workers\" exceeded its progress deadline: no progress for 600 s";
+        assert_eq!(failure(&halt), expected);
+        assert_eq!(failure(&halted(1)), "nodeset \"workers\" exceeded its progress deadline");
+        halt["metadata"]["annotations"] = json!({"kube-node.io/resumed-at": "2026-01-02T03:04:02Z"});
+        assert_eq!(line(&halt), "Waiting for the resumption to be observed...");
+        let condition_alone =
+            json!({"status": {"conditions": [progressing("False", "ProgressDeadlineExceeded", "late")]}});
+        assert_eq!(failure(&condition_alone), "nodeset \"workers\" exceeded its progress deadline: late");
+    }
+
+    #[test]
+    fn old_nodes_that_are_kept_on_purpose_are_no_rollout() {
+        let kept = "all 3 nodes are available, 2 of them keep an older revision";
+        let complete =
+            json!({"status": {"updatedReplicas": 1, "conditions": [progressing("False", "Complete", kept)]}});
+        let done = |spec: Value| match verdict(&set(&with(complete.clone(), "spec", spec))) {
+            Verdict::Done(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let partition = json!({"strategy": {"rollingUpdate": {"partition": 2}}});
+        assert_eq!(done(partition.clone()), "partitioned roll out complete: 1 new nodes have been updated");
+        let on_delete = json!({"strategy": {"type": "OnDelete"}});
+        assert_eq!(done(on_delete.clone()), format!("nodeset \"workers\" rolled out: {kept}"));
+        // A restart leaves them old, and moves no condition.
+        let mut restarted = with(complete.clone(), "spec", on_delete.clone());
+        restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
+        assert!(matches!(verdict(&set(&restarted)), Verdict::Done(_)));
+        let says = |change, spec| line(&with(change, "spec", spec));
+        assert!(says(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
+        assert!(says(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));
+        assert!(says(rolling(1, 2, 2), on_delete).contains("2 old nodes are pending"));
+    }
+
+    #[test]
+    fn a_set_that_leaves_is_not_waited_for() {
+        let leaving = json!({"metadata": {"deletionTimestamp": "2026-01-02T03:00:00Z"}});
+        assert!(failure(&leaving).contains("is being deleted"));
+    }
+
+    #[test]
+    fn the_first_wait_is_shown_or_else_what_degrades_the_set() {
+        let why = |change: &Value| match verdict(&set(change)) {
+            Verdict::Waiting(waiting) => waiting.why,
+            other => panic!("{other:?}"),
+        };
+        let mut change = rolling(1, 3, 2);
+        assert_eq!(why(&change), None);
+        change["status"]["conditions"] = json!([{"type": "Degraded", "status": "True", "reason": "ClassNotFound",
+            "message": "there is no NodeClass", "lastTransitionTime": "2026-01-02T03:00:00Z"}]);
+        assert_eq!(why(&change).as_deref(), Some("ClassNotFound: there is no NodeClass"));
+        change["status"]["waits"] = json!([
+            {"reason": "DrainBlocked", "message": "a budget", "nodes": 1, "since": "2026-01-02T03:00:00Z"},
+            {"reason": "Later", "message": "more", "nodes": 1, "since": "2026-01-02T03:00:00Z"},
+        ]);
+        assert_eq!(why(&change).as_deref(), Some("DrainBlocked: a budget"));
+        change["status"]["waits"][0]["message"] = json!("going on");
+        change["status"]["conditions"] = json!([progressing("True", "RollingOut", "3 nodes: going on")]);
+        change["status"]["updatedReplicas"] = json!(3);
+        change["status"]["rollout"]["outdated"] = json!(0);
+        assert_eq!(why(&change), None, "the condition says it");
+        change["status"]["updatedReplicas"] = json!(1);
+        change["status"]["rollout"]["outdated"] = json!(2);
+        let Verdict::Waiting(waiting) = verdict(&set(&change)) else { panic!("it waits") };
+        assert_eq!((waiting.done, waiting.total), (1, 3));
+        assert_eq!(waiting.counts, "updated 1, available 3, old 2");
+    }
+}
