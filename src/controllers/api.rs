@@ -10,7 +10,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-use crate::wire::{self, AnyObject, Body, WireError};
+use crate::wire::WireError;
 
 /// Longest that a call may take; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -182,17 +182,19 @@ where
 /// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay.
 pub async fn replace_status<K>(client: &Client, name: &str, status: &impl Serialize) -> Result<(), ApiError>
 where
-    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
 {
     let change = json!([{ "op": "add", "path": "/status", "value": status }]);
-    let body = Body::JsonPatch(serde_json::to_vec(&change).unwrap_or_default());
-    let path = format!("{}/{name}/status?fieldManager={FIELD_MANAGER}", K::url_path(&(), None));
-    match wire::send::<AnyObject>(client, http::Method::PATCH, &path, body).await {
-        Ok(_) => Ok(()),
-        Err(source) => {
-            Err(ApiError::Wire { action: format!("write the status of {} {name}", K::kind(&())), source })
-        }
-    }
+    let url = format!("{}/{name}/status?fieldManager={FIELD_MANAGER}", K::url_path(&(), None));
+    let request = http::Request::patch(url)
+        .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+        .body(serde_json::to_vec(&change).unwrap_or_default());
+    let action = || format!("write the status of {} {name}", K::kind(&()));
+    let request = request.map_err(|source| ApiError::Wire { action: action(), source: source.into() })?;
+    call(action, client.request::<kube::core::PartialObjectMeta<K>>(request)).await.map(drop)
 }
 
 /// A JSON merge patch of the status of a cluster-scoped object.
