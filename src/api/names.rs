@@ -22,6 +22,8 @@ pub const ANNOTATION_RESUMED_AT: &str = "kube-node.io/resumed-at";
 pub const ANNOTATION_SKIP_REMEDIATION: &str = "kube-node.io/skip-remediation";
 /// Annotation of a pod: no drain evicts it, unless the value is `false`.
 pub const ANNOTATION_DO_NOT_EVICT: &str = "kube-node.io/do-not-evict";
+/// Annotation of a Node that leaves: when its drain began (RFC 3339).
+pub const ANNOTATION_DRAIN_STARTED: &str = "kube-node.io/drain-started";
 /// Finalizer of a Node: its machine may still exist.
 pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";
 /// Finalizer of a NodeSet: Nodes of it may still exist.
@@ -32,9 +34,12 @@ pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
 pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";
 /// Taint that cluster-autoscaler puts on a Node it is about to remove (utils/taints in its source).
 pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+/// Taint of a Node on which nothing runs any more: kube-controller-manager deletes its pods by force and detaches their
+/// volumes at once.
+pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Condition of a Node: whether its machine could be made; written only when something stands in the way.
 pub const CONDITION_MACHINE: &str = "kube-node.io/Machine";
-/// Condition of a Node that leaves: False, with what holds its drain up.
+/// Condition of a Node that leaves: False, with what holds its drain up; True when that is over.
 pub const CONDITION_DRAINED: &str = "kube-node.io/Drained";
 /// Annotation of a pod on a hollow Node: how long each of its containers runs, for example 5s.
 pub const ANNOTATION_RUN_TIME: &str = "hollow.kube-node.io/run-time";

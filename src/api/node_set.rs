@@ -221,7 +221,7 @@ pub enum ScaleDownOrder {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// After this the machine goes all the same; absent, never.
+    /// After this, pods that are left are deleted, with 30 s of grace at most, and the machine goes; absent, never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<GoDuration>,
     /// Whether pods with emptyDir volumes are evicted (true, when absent) or block the drain.

@@ -20,7 +20,7 @@ use std::{
 
 pub use node::{ConditionView, NodeView, WireNode};
 pub use own::Own;
-pub use pod::{Container, PodView, RestartPolicy, Scripts, WirePod};
+pub use pod::{Container, Maker, PodView, RestartPolicy, Scripts, WirePod};
 pub use pod_status::{ContainerState, ContainerView, PodCondition, PodStatus};
 pub use reflect::{ReflectError, run};
 pub use words::{Word, word};

@@ -3,9 +3,9 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{PodStatus, View, pod_status::WireStatus};
 use crate::api::names;
@@ -30,10 +30,14 @@ pub struct PodView {
     pub deleted_at: Option<Timestamp>,
     /// The grace of that deletion, in seconds.
     pub grace_seconds: Option<i64>,
-    /// Whether a DaemonSet controls it.
-    pub of_daemon_set: bool,
-    /// Whether it mirrors a file of its Node.
-    pub is_mirror: bool,
+    /// Who would make it again.
+    pub maker: Maker,
+    /// Whether it says that no drain is to evict it.
+    pub opted_out: bool,
+    /// Whether it has a volume of type emptyDir.
+    pub has_empty_dir: bool,
+    /// `spec.priority`; 0 where there is none.
+    pub priority: i32,
     /// `metadata.generation`.
     pub generation: Option<i64>,
     /// Containers, in their order.
@@ -50,6 +54,20 @@ pub struct PodView {
     pub scripts: Scripts,
     /// Its status.
     pub status: PodStatus,
+}
+
+/// Who would make a pod again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Maker {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// A controller, on whatever Node.
+    Controller,
+    /// A DaemonSet, on the same Node.
+    DaemonSet,
+    /// The kubelet, from a file of its Node.
+    Kubelet,
 }
 
 /// A container as the spec has it, pruned.
@@ -94,10 +112,17 @@ impl PodView {
         matches!(&*self.status.phase, "Succeeded" | "Failed")
     }
 
-    /// Whether a drain has to wait for it: pods of DaemonSets and mirror pods stay, finished ones hold nothing up.
+    /// Whether it stays on its Node to the end: a DaemonSet would make it again there, and a mirror pod has no other
+    /// place.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        matches!(self.maker, Maker::DaemonSet | Maker::Kubelet)
+    }
+
+    /// Whether a drain has to wait for it: finished ones hold nothing up either.
     #[must_use]
     pub fn holds_up_drain(&self) -> bool {
-        !self.of_daemon_set && !self.is_mirror && !self.is_finished()
+        !self.stays() && !self.is_finished()
     }
 }
 
@@ -130,6 +155,8 @@ struct Spec {
     restart_policy: RestartPolicy,
     host_network: bool,
     readiness_gates: Vec<Gate>,
+    priority: i32,
+    volumes: Vec<Volume>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -138,20 +165,29 @@ struct Gate {
     condition_type: Box<str>,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    empty_dir: Option<IgnoredAny>,
+}
+
 impl From<WirePod> for PodView {
     fn from(WirePod { metadata, spec, status }: WirePod) -> Self {
-        let controlled_by =
-            |owner: &OwnerReference, kind| owner.controller == Some(true) && owner.kind == kind;
         let annotations: &BTreeMap<String, String> =
             metadata.annotations.as_ref().unwrap_or(const { &BTreeMap::new() });
         let script = |name| annotations.get(name).map(|value| value.as_str().into());
+        let mut owners = metadata.owner_references.iter().flatten();
+        let maker = match owners.find(|owner| owner.controller == Some(true)) {
+            _ if annotations.contains_key(MIRROR) => Maker::Kubelet,
+            Some(owner) if owner.kind == "DaemonSet" => Maker::DaemonSet,
+            Some(_) => Maker::Controller,
+            None => Maker::Nobody,
+        };
         Self {
-            of_daemon_set: metadata
-                .owner_references
-                .iter()
-                .flatten()
-                .any(|owner| controlled_by(owner, "DaemonSet")),
-            is_mirror: annotations.contains_key(MIRROR),
+            maker,
+            opted_out: annotations.get(names::ANNOTATION_DO_NOT_EVICT).is_some_and(|value| value != "false"),
+            has_empty_dir: spec.volumes.iter().any(|volume| volume.empty_dir.is_some()),
+            priority: spec.priority,
             scripts: Scripts {
                 run_time: script(names::ANNOTATION_RUN_TIME),
                 exit_code: script(names::ANNOTATION_EXIT_CODE),
@@ -196,5 +232,32 @@ impl Resource for WirePod {
     }
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn view(pod: Value) -> PodView {
+        PodView::from(serde_json::from_value::<WirePod>(pod).unwrap())
+    }
+
+    #[test]
+    fn keeps_what_a_drain_asks_for() {
+        let bare = view(json!({"metadata": {"name": "a"}}));
+        assert!(!bare.opted_out && !bare.has_empty_dir);
+        assert_eq!((bare.maker, bare.priority), (Maker::Nobody, 0));
+        let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]);
+        let pod = view(json!({
+            "metadata": {"name": "a", "ownerReferences": owners, "annotations": {"kube-node.io/do-not-evict": ""}},
+            "spec": {"priority": -7, "volumes": [{"name": "token", "projected": {}}, {"name": "tmp", "emptyDir": {}}]},
+        }));
+        assert!(pod.opted_out && pod.has_empty_dir && pod.holds_up_drain());
+        assert_eq!((pod.maker, pod.priority), (Maker::Controller, -7));
+        let no = json!({"metadata": {"name": "a", "annotations": {"kube-node.io/do-not-evict": "false"}}});
+        assert!(!view(no).opted_out);
     }
 }

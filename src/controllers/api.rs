@@ -50,10 +50,7 @@ pub enum ApiError {
 impl ApiError {
     fn code(&self) -> Option<u16> {
         match self {
-            Self::Refused { source, .. } => match &**source {
-                kube::Error::Api(status) => Some(status.code),
-                _ => None,
-            },
+            Self::Refused { .. } => self.status().map(|status| status.code),
             Self::Wire { source, .. } => source.code(),
             Self::TimedOut { .. } => None,
         }
@@ -75,10 +72,41 @@ impl ApiError {
         self.is(StatusCode::NOT_FOUND)
     }
 
-    /// The server asks to come back later; for an eviction, that a disruption budget is in the way.
+    /// What the server says of the disruption budget that refused an eviction; None where that is not why. It names the
+    /// budget.
     #[must_use]
-    pub fn is_too_many_requests(&self) -> bool {
-        self.is(StatusCode::TOO_MANY_REQUESTS)
+    pub fn disruption_budget(&self) -> Option<String> {
+        let status = self.status()?;
+        if let Some(said) = self.cause("DisruptionBudget").filter(|_| status.code == 429) {
+            return Some(said.to_owned());
+        }
+        // A pod that several budgets cover cannot be evicted at all, and no cause says so.
+        let several = status.code == 500 && status.message.contains("more than one PodDisruptionBudget");
+        several.then(|| status.message.clone())
+    }
+
+    /// The namespace is being deleted, and its pods with it: the server lets nothing be created there, evictions included.
+    #[must_use]
+    pub fn is_in_leaving_namespace(&self) -> bool {
+        self.is(StatusCode::FORBIDDEN) && self.cause("NamespaceTerminating").is_some()
+    }
+
+    /// What the API server said.
+    #[must_use]
+    pub fn server_message(&self) -> String {
+        self.status().map_or_else(|| self.chain(), |status| status.message.clone())
+    }
+
+    fn status(&self) -> Option<&kube::core::Status> {
+        let Self::Refused { source, .. } = self else { return None };
+        let kube::Error::Api(status) = &**source else { return None };
+        Some(status)
+    }
+
+    /// The text of a cause by its type.
+    fn cause(&self, reason: &str) -> Option<&str> {
+        let causes = self.status()?.details.iter().flat_map(|details| &details.causes);
+        causes.into_iter().find(|cause| cause.reason == reason).map(|cause| cause.message.as_str())
     }
 
     /// The call certainly had no effect, and would have none the next time: the request itself is refused.
@@ -99,16 +127,6 @@ impl ApiError {
             Some(_) => "Refused",
             None => "Unreachable",
         }
-    }
-
-    /// What the API server said, with its details: for an eviction, which budget is in the way and why.
-    #[must_use]
-    pub fn server_message(&self) -> String {
-        let Self::Refused { source, .. } = self else { return self.chain() };
-        let kube::Error::Api(status) = &**source else { return self.chain() };
-        let causes =
-            status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.message.as_str());
-        std::iter::once(status.message.as_str()).chain(causes).collect::<Vec<_>>().join(" ")
     }
 
     /// Everything that is known, for people: this error and what caused it.

@@ -8,13 +8,23 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 
-use super::taints::{self, Initialization};
+use super::{
+    drain::{self, PodId},
+    taints::{self, Initialization},
+    wait::Wait,
+};
 
 /// A Lease renewed within this time is fresh: the 40 s that a kubelet's Lease lives.
 pub const LEASE_FRESH: Duration = Duration::from_secs(40);
 
 /// How often something is looked at that no watch would report.
 const POLL: Duration = Duration::from_secs(5);
+/// How often a Node without a turn is looked at; whoever grants it tells.
+const TURN_POLL: Duration = Duration::from_mins(1);
+/// How long a Node whose machine is gone waits for its pods and volumes: a Node that nobody hears from is found within
+/// 50 s and the pods of out-of-service Nodes every 20 s. Afterwards its pods are those of a Node that does not exist,
+/// which the garbage collector of pods deletes too.
+const CLEANUP_LIMIT: Duration = Duration::from_mins(3);
 
 /// A Node as the watch shows it.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +35,8 @@ pub struct Node {
     pub finalizer: bool,
     /// Whether it is closed to the scheduler (`spec.unschedulable`).
     pub cordoned: bool,
+    /// Whether its drain may begin; one that has begun goes on without it.
+    pub turn: bool,
     /// All taints.
     pub taints: Vec<Taint>,
     /// What its kubelet has said.
@@ -57,12 +69,18 @@ pub enum Machine {
 }
 
 /// How far the drain has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pods {
     /// Not looked at yet since the Node was cordoned.
+    #[default]
     Unknown,
-    /// Pods that have to leave before the machine does.
-    Remaining(usize),
+    /// Looked at.
+    Known {
+        /// What the drain has to do.
+        drain: drain::Plan,
+        /// Volumes that are attached to the machine and belong to no pod that stays; looked for once no pod is left.
+        attached: Vec<String>,
+    },
 }
 
 /// One thing to do.
@@ -74,55 +92,23 @@ pub enum Step {
     CreateMachine,
     /// Write the list of taints.
     SetTaints(Vec<Taint>),
-    /// Close the Node to the scheduler.
-    Cordon,
-    /// Evict what has to leave.
-    Evict,
+    /// Close the Node to the scheduler, and note when.
+    Cordon {
+        /// When the drain begins.
+        at: Timestamp,
+    },
+    /// Evict these pods.
+    Evict(Vec<PodId>),
+    /// Delete these pods past everything that protects them, because the drain has taken too long.
+    Force(Vec<PodId>),
     /// Delete the machine.
     DeleteMachine,
+    /// Say that nothing runs on the Node any more, and never will: write this list of taints.
+    SetOutOfService(Vec<Taint>),
+    /// Delete these pods, whose machine does not exist any more.
+    DeletePods(Vec<PodId>),
     /// Let the Node go.
     RemoveFinalizer,
-}
-
-/// What a Node waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// The provider to make the machine.
-    Machine,
-    /// The machine's kubelet to post its first status.
-    Kubelet,
-    /// The kubelet to report Ready=True.
-    Ready,
-    /// The kubelet to renew its Lease.
-    Lease,
-    /// Pods to leave.
-    Drain {
-        /// How many are left.
-        pods: usize,
-    },
-    /// The class's deletion timeout.
-    DeletionTimeout {
-        /// What is left of it.
-        left: Duration,
-    },
-    /// The provider to say that the machine is gone.
-    MachineDeletion,
-}
-
-impl Wait {
-    /// The reason for conditions, events and metric labels: few values, in the form of a condition's reason.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::Machine => "WaitingForMachine",
-            Self::Kubelet => "WaitingForKubelet",
-            Self::Ready => "WaitingForReady",
-            Self::Lease => "WaitingForLease",
-            Self::Drain { .. } => "Draining",
-            Self::DeletionTimeout { .. } => "WaitingForDeletionTimeout",
-            Self::MachineDeletion => "DeletingMachine",
-        }
-    }
 }
 
 /// What to do now, what it waits for then, and when to look again if nothing changes before.
@@ -138,15 +124,25 @@ pub struct Plan {
 
 /// Decides for one Node of ours. `deletion_timeout` is its class's.
 #[must_use]
-pub fn decide(node: &Node, machine: Machine, pods: Pods, deletion_timeout: Duration, now: Timestamp) -> Plan {
-    match node.deleted_at {
-        Some(deleted_at) => leave(node, machine, pods, until(deleted_at, deletion_timeout, now)),
-        None => start(node, machine, now),
+pub fn decide(
+    node: &Node,
+    machine: Machine,
+    pods: &Pods,
+    deletion_timeout: Duration,
+    now: Timestamp,
+) -> Plan {
+    let Some(deleted_at) = node.deleted_at else { return start(node, machine, now) };
+    match machine {
+        Machine::Absent => bury(node, pods, now),
+        Machine::Leaving => {
+            Plan { waits_for: Some(Wait::MachineDeletion), look_again: Some(POLL), ..Plan::default() }
+        }
+        Machine::Exists => leave(node, pods, until(deleted_at, deletion_timeout, now), now),
     }
 }
 
 /// What is left at `now` of a span that began at `since`; zero when it is over.
-fn until(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
+pub(super) fn until(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
     // A clock that went backwards must not make the wait longer than the span.
     let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     span.saturating_sub(passed)
@@ -188,160 +184,74 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     plan
 }
 
-/// From a deleted Node to none: the machine goes when the pods have left and the timeout is over, the Node when the
-/// machine is gone.
-fn leave(node: &Node, machine: Machine, pods: Pods, timeout_left: Duration) -> Plan {
-    let mut plan = Plan::default();
-    match machine {
-        Machine::Absent if node.finalizer => plan.steps.push(Step::RemoveFinalizer),
-        Machine::Absent => {}
-        Machine::Leaving => {
-            plan.waits_for = Some(Wait::MachineDeletion);
-            plan.look_again = Some(POLL);
-        }
+/// From a deleted Node to one without a machine: the machine goes when pods and volumes have left and the timeout of the
+/// class is over.
+fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Plan {
+    let mut plan = Plan { look_again: Some(POLL), ..Plan::default() };
+    if !node.cordoned {
         // Pods count once the watch shows the cordon: one could slip in before.
-        Machine::Exists if !node.cordoned => {
-            plan.steps.push(Step::Cordon);
-            plan.look_again = Some(POLL);
+        if node.turn {
+            plan.steps.push(Step::Cordon { at: now });
+        } else {
+            plan.waits_for = Some(Wait::Turn);
+            plan.look_again = Some(TURN_POLL);
         }
-        Machine::Exists => match pods {
-            Pods::Unknown => plan.look_again = Some(Duration::ZERO),
-            Pods::Remaining(0) if timeout_left.is_zero() => {
-                plan.steps.push(Step::DeleteMachine);
-                plan.waits_for = Some(Wait::MachineDeletion);
-                plan.look_again = Some(POLL);
-            }
-            Pods::Remaining(0) => {
-                plan.waits_for = Some(Wait::DeletionTimeout { left: timeout_left });
-                plan.look_again = Some(timeout_left);
-            }
-            Pods::Remaining(pods) => {
-                plan.steps.push(Step::Evict);
-                plan.waits_for = Some(Wait::Drain { pods });
-                plan.look_again = Some(POLL);
-            }
-        },
+        return plan;
+    }
+    let Pods::Known { drain, attached } = pods else {
+        plan.look_again = Some(Duration::ZERO);
+        return plan;
+    };
+    if !drain.is_done() {
+        if !drain.evict.is_empty() {
+            plan.steps.push(Step::Evict(drain.evict.clone()));
+        }
+        if !drain.force.is_empty() {
+            plan.steps.push(Step::Force(drain.force.clone()));
+        }
+        plan.waits_for = Some(Wait::drain(drain));
+    } else if !attached.is_empty() {
+        plan.waits_for = Some(Wait::Volumes { names: attached.clone() });
+    } else if timeout_left.is_zero() {
+        plan.steps.push(Step::DeleteMachine);
+        plan.waits_for = Some(Wait::MachineDeletion);
+    } else {
+        plan.waits_for = Some(Wait::DeletionTimeout { left: timeout_left });
+        plan.look_again = Some(timeout_left);
     }
     plan
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const TIMEOUT: Duration = Duration::from_secs(30);
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a time")
+/// From a deleted Node without a machine to none. Pods that are bound to it still can never end by themselves: the
+/// out-of-service taint lets kube-controller-manager delete them by force and detach their volumes at once. It says
+/// that the machine does not run, so it is set here alone.
+fn bury(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    if !node.finalizer {
+        return plan;
     }
-
-    fn new_node() -> Node {
-        Node { finalizer: true, taints: taints::at_birth(), ..Node::default() }
+    let Pods::Known { drain, attached } = pods else {
+        plan.look_again = Some(Duration::ZERO);
+        return plan;
+    };
+    let marked_at = taints::out_of_service_since(&node.taints);
+    let over = marked_at.is_some_and(|at| until(at, CLEANUP_LIMIT, now).is_zero());
+    let clean = drain.bound.is_empty() && (marked_at.is_none() || attached.is_empty());
+    if clean || over {
+        plan.steps.push(Step::RemoveFinalizer);
+        return plan;
     }
-
-    fn leaving(cordoned: bool) -> Node {
-        Node { deleted_at: Some(at(100)), cordoned, finalizer: true, ..Node::default() }
+    if marked_at.is_none() {
+        plan.steps.push(Step::SetOutOfService(taints::with_out_of_service(&node.taints, now)));
+    } else if !drain.undeleted.is_empty() {
+        // The taint does not make pods leave that tolerate it.
+        plan.steps.push(Step::DeletePods(drain.undeleted.clone()));
     }
-
-    fn steps(node: &Node, machine: Machine, pods: Pods, now: i64) -> Vec<Step> {
-        decide(node, machine, pods, TIMEOUT, at(now)).steps
-    }
-
-    #[test]
-    fn a_node_written_by_hand_gets_its_finalizer_before_its_machine() {
-        let node = Node::default();
-        assert_eq!(
-            steps(&node, Machine::Absent, Pods::Unknown, 0),
-            [Step::AddFinalizer, Step::CreateMachine]
-        );
-    }
-
-    #[test]
-    fn a_ready_node_with_a_stale_lease_takes_no_pods() {
-        let node = Node { kubelet: Kubelet::Ready, lease_renewed: Some(at(0)), ..new_node() };
-        let stale = decide(&node, Machine::Exists, Pods::Unknown, TIMEOUT, at(40));
-        assert_eq!(stale.waits_for, Some(Wait::Lease));
-        assert!(
-            matches!(&stale.steps[..], [Step::SetTaints(left)] if left.len() == 1 && left[0].effect == "NoSchedule")
-        );
-        let fresh = decide(&node, Machine::Exists, Pods::Unknown, TIMEOUT, at(39));
-        assert_eq!(fresh, Plan { steps: vec![Step::SetTaints(vec![])], ..Plan::default() });
-    }
-
-    #[test]
-    fn the_machine_goes_at_the_later_of_drain_and_timeout() {
-        let node = leaving(true);
-        assert_eq!(steps(&node, Machine::Exists, Pods::Remaining(2), 500), [Step::Evict]);
-        let early = decide(&node, Machine::Exists, Pods::Remaining(0), TIMEOUT, at(110));
-        assert_eq!(early.waits_for, Some(Wait::DeletionTimeout { left: Duration::from_secs(20) }));
-        assert_eq!(steps(&node, Machine::Exists, Pods::Remaining(0), 130), [Step::DeleteMachine]);
-    }
-
-    #[test]
-    fn a_clock_that_went_back_does_not_prolong_the_timeout() {
-        let plan = decide(&leaving(true), Machine::Exists, Pods::Remaining(0), TIMEOUT, at(0));
-        assert_eq!(plan.waits_for, Some(Wait::DeletionTimeout { left: TIMEOUT }));
-    }
-
-    #[test]
-    fn a_deleted_node_without_a_machine_goes_at_once() {
-        assert_eq!(steps(&leaving(false), Machine::Absent, Pods::Unknown, 100), [Step::RemoveFinalizer]);
-    }
-
-    fn nodes() -> impl Strategy<Value = Node> {
-        (prop::option::of(0_i64..200), any::<[bool; 2]>(), 0_usize..3, prop::option::of(0_i64..200)).prop_map(
-            |(deleted, [finalizer, cordoned], kubelet, lease)| Node {
-                deleted_at: deleted.map(at),
-                finalizer,
-                cordoned,
-                taints: taints::at_birth(),
-                kubelet: [Kubelet::Silent, Kubelet::NotReady, Kubelet::Ready][kubelet],
-                lease_renewed: lease.map(at),
-            },
-        )
-    }
-
-    fn machines() -> impl Strategy<Value = Machine> {
-        prop_oneof![Just(Machine::Absent), Just(Machine::Exists), Just(Machine::Leaving)]
-    }
-
-    fn pods() -> impl Strategy<Value = Pods> {
-        prop_oneof![Just(Pods::Unknown), (0_usize..3).prop_map(Pods::Remaining)]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
-
-        /// In every state: no machine is made for a Node that leaves, none is deleted under pods, before its time or
-        /// for a Node that stays, and no Node goes before its machine.
-        #[test]
-        fn nothing_happens_out_of_order(node in nodes(), machine in machines(), pods in pods(), now in 0_i64..300) {
-            let plan = decide(&node, machine, pods, TIMEOUT, at(now));
-            let has = |step: &Step| plan.steps.contains(step);
-            prop_assert!(!has(&Step::CreateMachine) || (node.deleted_at.is_none() && machine == Machine::Absent));
-            prop_assert!(!has(&Step::RemoveFinalizer) || (node.deleted_at.is_some() && machine == Machine::Absent));
-            if has(&Step::DeleteMachine) {
-                let deleted_at = node.deleted_at.expect("a Node that leaves");
-                prop_assert!(node.cordoned && pods == Pods::Remaining(0));
-                prop_assert!(at(now).duration_since(deleted_at) >= TIMEOUT.try_into().expect("small"));
-            }
-            if node.deleted_at.is_none() {
-                prop_assert!(!has(&Step::Evict) && !has(&Step::Cordon));
-            }
-        }
-
-        /// Whoever waits for what no watch reports comes back by itself; a wait for nothing does not spin.
-        #[test]
-        fn nobody_is_forgotten(node in nodes(), machine in machines(), pods in pods(), now in 0_i64..300) {
-            let plan = decide(&node, machine, pods, TIMEOUT, at(now));
-            if node.deleted_at.is_some() && machine != Machine::Absent {
-                prop_assert!(plan.look_again.is_some());
-            }
-            if plan.steps.is_empty() && plan.waits_for.is_none() && node.cordoned && pods != Pods::Unknown {
-                prop_assert!(plan.look_again.is_none());
-            }
-        }
-    }
+    plan.waits_for = Some(Wait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });
+    plan.look_again = Some(POLL);
+    plan
 }
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

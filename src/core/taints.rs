@@ -4,13 +4,16 @@
 //! come back as they were. `kube-node.io/uninitialized` is born with both effects: its NoExecute goes at the first
 //! status a kubelet posted (DaemonSets such as a CNI can come), its NoSchedule at Ready=True with a fresh Lease.
 
-use k8s_openapi::api::core::v1::Taint;
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Time};
 
-use crate::api::names::TAINT_UNINITIALIZED;
+use crate::api::names::{TAINT_OUT_OF_SERVICE, TAINT_UNINITIALIZED};
 
 /// Taint that the API server's admission puts on every new Node and that the node lifecycle controller takes off at
 /// Ready=True. Taken off together with ours, it saves the cluster a write for every node.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Effect by which kube-controller-manager throws pods out that do not tolerate a taint.
+const NO_EXECUTE: &str = "NoExecute";
 
 /// How far the kubelet has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +29,7 @@ pub enum Initialization {
 /// The taints a Node is created with besides those of templates.
 #[must_use]
 pub fn at_birth() -> Vec<Taint> {
-    ["NoSchedule", "NoExecute"].map(uninitialized).to_vec()
+    ["NoSchedule", NO_EXECUTE].map(uninitialized).to_vec()
 }
 
 fn uninitialized(effect: &str) -> Taint {
@@ -40,7 +43,7 @@ pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
         taint.key == TAINT_UNINITIALIZED
             && match state {
                 Initialization::Awaited => false,
-                Initialization::Registered => taint.effect == "NoExecute",
+                Initialization::Registered => taint.effect == NO_EXECUTE,
                 Initialization::Ready => true,
             }
     };
@@ -50,6 +53,29 @@ pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
     }
     let goes_along = |taint: &Taint| state == Initialization::Ready && taint.key == NOT_READY;
     Some(current.iter().filter(|taint| !ours_leaves(taint) && !goes_along(taint)).cloned().collect())
+}
+
+/// The taints with the one that tells kube-controller-manager that nothing runs on the Node any more.
+#[must_use]
+pub fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Taint> {
+    let mut taints: Vec<Taint> = current.iter().filter(|taint| !is_out_of_service(taint)).cloned().collect();
+    taints.push(Taint {
+        key: TAINT_OUT_OF_SERVICE.to_owned(),
+        value: Some("nodeshutdown".to_owned()),
+        effect: NO_EXECUTE.to_owned(),
+        time_added: Some(Time(now)),
+    });
+    taints
+}
+
+/// Since when that taint is there; None too where somebody has set it without a time.
+#[must_use]
+pub fn out_of_service_since(current: &[Taint]) -> Option<Timestamp> {
+    current.iter().find(|taint| is_out_of_service(taint))?.time_added.as_ref().map(|time| time.0)
+}
+
+fn is_out_of_service(taint: &Taint) -> bool {
+    taint.key == TAINT_OUT_OF_SERVICE && taint.effect == NO_EXECUTE
 }
 
 #[cfg(test)]
@@ -89,6 +115,17 @@ mod tests {
     #[test]
     fn not_ready_alone_is_left_to_its_controller() {
         assert_eq!(advance(&[taint(NOT_READY, "NoExecute")], Initialization::Ready), None);
+    }
+
+    #[test]
+    fn out_of_service_is_set_once_and_has_its_time() {
+        let at = Timestamp::from_second(7).unwrap();
+        let by_hand = taint(TAINT_OUT_OF_SERVICE, NO_EXECUTE);
+        let before = [taint("dedicated", "NoSchedule"), by_hand];
+        assert_eq!(out_of_service_since(&before), None);
+        let after = with_out_of_service(&before, at);
+        assert_eq!((after.len(), out_of_service_since(&after)), (2, Some(at)));
+        assert_eq!(after[0], before[0]);
     }
 
     proptest! {

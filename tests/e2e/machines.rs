@@ -1,4 +1,5 @@
-//! The NodeController with a provider of somebody's own: what it does when machines vanish and when none can be made.
+//! The NodeController with a provider of somebody's own: what it does when machines vanish, when none can be made,
+//! when one takes its time to go, and when a drain has to wait for its turn.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -10,7 +11,7 @@ use std::{
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PropagationPolicy},
     core::DeserializeGuard,
     runtime::watcher,
 };
@@ -24,9 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::broadcast;
 
-use crate::bed::{LONG, Own, always, bed, class_spec, condition, eventually, name};
-
-const PROVIDER: &str = "machines.example.com";
+use crate::bed::{LONG, Own, always, bed, class_spec, condition, create, delete, eventually, name, taints};
 
 /// Machines that nothing runs on.
 #[derive(Default)]
@@ -34,14 +33,22 @@ struct Shelf {
     machines: HashSet<MachineId>,
     created: Vec<MachineId>,
     full: bool,
+    /// Machines that are asked to go stay until they are lost.
+    lingers: bool,
+    leaving: HashSet<MachineId>,
 }
 
 struct Shelves {
+    name: &'static str,
     shelf: Mutex<Shelf>,
     changes: broadcast::Sender<MachineId>,
 }
 
 impl Shelves {
+    fn new(name: &'static str, shelf: Shelf) -> Arc<Self> {
+        Arc::new(Self { name, shelf: Mutex::new(shelf), changes: broadcast::channel(64).0 })
+    }
+
     fn tell(&self, id: &MachineId) {
         // Nobody may be listening yet.
         let _ = self.changes.send(id.clone());
@@ -60,7 +67,7 @@ impl Shelves {
 
 impl Provider for Shelves {
     fn name(&self) -> &'static str {
-        PROVIDER
+        self.name
     }
 
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
@@ -84,12 +91,20 @@ impl Provider for Shelves {
     }
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        let known = self.shelf.lock().unwrap().machines.contains(id);
-        async move { Ok(known.then_some(Existing { leaving: false, lease_renewed: None })) }.boxed()
+        let locked = self.shelf.lock().unwrap();
+        let (known, leaving) = (locked.machines.contains(id), locked.leaving.contains(id));
+        drop(locked);
+        async move { Ok(known.then_some(Existing { leaving, lease_renewed: None })) }.boxed()
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.shelf.lock().unwrap().machines.remove(id);
+        let mut locked = self.shelf.lock().unwrap();
+        if locked.lingers {
+            locked.leaving.insert(id.clone());
+        } else {
+            locked.machines.remove(id);
+        }
+        drop(locked);
         self.tell(id);
         async { Ok(()) }.boxed()
     }
@@ -109,9 +124,10 @@ impl Provider for Shelves {
 }
 
 /// Runs a NodeController over it; the bed's own operator makes the Nodes and leaves their machines alone.
-async fn serve(shelves: Arc<Shelves>) {
+async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
     let client = bed().client().await;
     let registry = prometheus::Registry::new();
+    let name = shelves.name;
     let provider: Arc<dyn Provider> = shelves;
     let context = Arc::new(Context {
         nodes: Arc::default(),
@@ -120,9 +136,9 @@ async fn serve(shelves: Arc<Shelves>) {
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
         turns: Turns::default(),
-        events: Events::new(client.clone(), PROVIDER),
+        events: Events::new(client.clone(), name),
         metrics: Metrics::register(&registry).unwrap(),
-        providers: BTreeMap::from([(PROVIDER, provider)]),
+        providers: BTreeMap::from([(name, provider)]),
         provider_id_prefix: ProviderIdPrefix::default(),
         client: client.clone(),
     });
@@ -132,6 +148,18 @@ async fn serve(shelves: Arc<Shelves>) {
     fill::<WireNode, _>(&client, watcher::Config::default(), &context.nodes).await;
     fill::<WirePod, _>(&client, watcher::Config::default().fields("spec.nodeName!="), &context.pods).await;
     tokio::spawn(controller.run(queue));
+    context
+}
+
+/// A set without Nodes yet, of a class that `shelves` serves.
+async fn set_of(shelves: &Shelves, set: &str) -> Own {
+    let mut class = class_spec();
+    class["nodeController"] = json!(shelves.name);
+    let own = Own::without_set(set, class).await;
+    let accepted = json!({"status": {"conditions": [{"type": "Accepted", "status": "True", "reason": "Served",
+        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    own.classes.patch_status(set, &PatchParams::default(), &Patch::Merge(accepted)).await.unwrap();
+    own
 }
 
 async fn fill<K, V>(client: &Client, config: watcher::Config, cache: &Arc<Cache<V>>)
@@ -146,14 +174,8 @@ where
 
 #[tokio::test]
 async fn machines_that_vanish_are_made_again_and_a_full_provider_is_waited_for() {
-    let shelves = Arc::new(Shelves { shelf: Mutex::default(), changes: broadcast::channel(64).0 });
-    shelves.shelf.lock().unwrap().full = true;
-    let mut class = class_spec();
-    class["nodeController"] = json!(PROVIDER);
-    let own = Own::without_set("machines", class).await;
-    let accepted = json!({"status": {"conditions": [{"type": "Accepted", "status": "True", "reason": "Served",
-        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-    own.classes.patch_status("machines", &PatchParams::default(), &Patch::Merge(accepted)).await.unwrap();
+    let shelves = Shelves::new("machines.example.com", Shelf { full: true, ..Shelf::default() });
+    let own = set_of(&shelves, "machines").await;
     own.create_set(2, json!({})).await;
     serve(Arc::clone(&shelves)).await;
 
@@ -183,4 +205,73 @@ async fn machines_that_vanish_are_made_again_and_a_full_provider_is_waited_for()
 
     own.clean_up().await;
     assert!(shelves.shelf.lock().unwrap().machines.is_empty());
+}
+
+/// A Node whose machine nobody hears from, with a pod that can end nowhere.
+#[tokio::test]
+async fn out_of_service_is_said_of_a_machine_that_is_gone_and_of_no_other() {
+    let shelves = Shelves::new("slow.example.com", Shelf { lingers: true, ..Shelf::default() });
+    let own = set_of(&shelves, "machine-slow").await;
+    let labels = json!({"kube-node.io/nodeclass": "machine-slow"});
+    create(&own.nodes, json!({"metadata": {"name": "machine-slow", "labels": labels}})).await.unwrap();
+    serve(Arc::clone(&shelves)).await;
+    eventually("the machine is made", LONG, async || (shelves.created().len() == 1).then_some(())).await;
+    let grace = json!({"terminationGracePeriodSeconds": 2});
+    own.pod_on("machine-slow", "machine-slow", json!({}), grace).await;
+    delete(&own.nodes, "machine-slow", PropagationPolicy::Background).await;
+
+    let is_leaving = async || !shelves.shelf.lock().unwrap().leaving.is_empty();
+    let said = async || {
+        let node = own.nodes.get("machine-slow").await.unwrap();
+        taints(&node).iter().any(|(key, _)| key == "node.kubernetes.io/out-of-service")
+    };
+    eventually("its pod holds the machine up no more", Duration::from_secs(150), async || {
+        assert!(!said().await, "its machine is there");
+        is_leaving().await.then_some(())
+    })
+    .await;
+    always("the machine takes its time", Duration::from_secs(7), async || !said().await).await;
+    assert!(own.pods.get_opt("machine-slow").await.unwrap().is_some());
+    let lost = shelves.created().remove(0);
+    shelves.lose(&lost);
+    eventually("out of service", LONG, async || said().await.then_some(())).await;
+    eventually("the pod is deleted for it, then the Node goes", LONG, async || {
+        let pod = own.pods.get_opt("machine-slow").await.unwrap();
+        let node = own.nodes.get_opt("machine-slow").await.unwrap();
+        assert!(pod.is_none() || node.is_some(), "the Node went first");
+        node.is_none().then_some(())
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_drain_begins_when_its_set_grants_the_turn() {
+    let shelves = Shelves::new("turns.example.com", Shelf::default());
+    let own = set_of(&shelves, "machine-turn").await;
+    own.create_set(1, json!({})).await;
+    // Nobody grants turns here but the test: the operator that counts replicas is another process.
+    let context = serve(Arc::clone(&shelves)).await;
+    eventually("the machine is made", LONG, async || (shelves.created().len() == 1).then_some(())).await;
+    let node = name(&own.my_nodes().await[0]);
+    delete(&own.nodes, &node, PropagationPolicy::Background).await;
+    let said = eventually("it waits for its turn", LONG, async || {
+        condition(&own.nodes.get(&node).await.unwrap(), "kube-node.io/Drained").cloned()
+    })
+    .await;
+    assert_eq!((said.status.as_str(), said.reason.as_deref()), ("False", Some("WaitingForBudget")));
+    always("it works on, and says so once", Duration::from_secs(3), async || {
+        let node = own.nodes.get(&node).await.unwrap();
+        let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+        !cordoned && condition(&node, "kube-node.io/Drained") == Some(&said)
+    })
+    .await;
+    let uid: Arc<str> = own.nodes.get(&node).await.unwrap().metadata.uid.unwrap().into();
+    context.turns.set("machine-turn", [(uid, node.as_str().into())]);
+    eventually("it goes at once", Duration::from_secs(20), async || {
+        own.nodes.get_opt(&node).await.unwrap().is_none().then_some(())
+    })
+    .await;
+    // A set that leaves grants nothing, and needs not.
+    own.clean_up().await;
 }

@@ -9,6 +9,7 @@ mod classes;
 mod commands;
 mod deletion;
 mod disruptor;
+mod drain;
 mod foreign;
 mod handwritten;
 mod machines;

@@ -11,6 +11,7 @@ use kube_node::{
     core::{
         budget::Budget,
         causes::{Rules, Sign, Symptom},
+        drain::{self, Course, Policy},
         expectations::Expectations,
         node::{self, Kubelet, Pods, Step},
         rollout::Clock,
@@ -355,14 +356,14 @@ impl Operator {
             Some(_) => node::Machine::Exists,
         };
         let in_turn = self.turns.contains(&node.uid) || self.mutation == Some(Mutation::DrainsOutOfTurn);
-        if node.deleted_at.is_some() && !node.cordoned && machine == node::Machine::Exists && !in_turn {
-            return Ok(());
-        }
-        let pods = world.nodes.get(name).map_or(0, |node| if node.fault { 0 } else { node.pods });
+        // Where there is no machine, none of these pods ever ran.
+        let runs = machine != node::Machine::Absent;
+        let pods = world.nodes.get(name).map_or(0, |node| if node.fault || !runs { 0 } else { node.pods });
         let state = node::Node {
             deleted_at: node.deleted_at.map(stamp),
             finalizer: true,
             cordoned: node.cordoned,
+            turn: in_turn,
             taints: node.taints.clone(),
             kubelet: match (node.has_kubelet, node.ready_since) {
                 (false, _) => Kubelet::Silent,
@@ -371,7 +372,11 @@ impl Operator {
             },
             lease_renewed: Some(world.timestamp()),
         };
-        let plan = node::decide(&state, machine, Pods::Remaining(pods), Duration::ZERO, world.timestamp());
+        let course = Course { began: world.timestamp(), unreachable: false };
+        let pods = vec![drain::Pod::default(); pods];
+        let drain = drain::plan(&pods, &Policy::default(), course, world.timestamp());
+        let pods = Pods::Known { drain, attached: Vec::new() };
+        let plan = node::decide(&state, machine, &pods, Duration::ZERO, world.timestamp());
         if let Some(after) = plan.look_again {
             self.nodes_at.insert(name.to_owned(), world.now + (after.as_millis() as i64).max(500));
         }
@@ -383,14 +388,19 @@ impl Operator {
                     Answer::Done
                 }
                 Step::SetTaints(taints) => world.patch(&node, |node| node.taints.clone_from(taints)),
-                Step::Cordon => {
+                Step::Cordon { .. } => {
                     if !self.turns.contains(&node.uid) {
                         self.judge(world, name);
                     }
                     world.patch(&node, |node| node.cordoned = true)
                 }
-                Step::Evict => {
+                Step::Evict(_) => {
                     world.evict(name);
+                    Answer::Done
+                }
+                // Without a timeout nothing is forced, and without a machine there are no pods.
+                Step::Force(_) | Step::DeletePods(_) | Step::SetOutOfService(_) => {
+                    world.violate(&format!("{name}: {step:?}"));
                     Answer::Done
                 }
                 Step::DeleteMachine => {

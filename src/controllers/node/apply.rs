@@ -2,12 +2,7 @@
 
 use http::Method;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
+use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::json;
 use tracing::{debug, info};
 
@@ -17,16 +12,21 @@ use crate::{
     cache::NodeView,
     controllers::{
         ApiError,
-        api::{self, Seen, call},
-        chain, reference_to_node,
+        api::{self, Seen},
+        chain,
     },
-    core::node::{Machine, Plan, Step},
+    core::{
+        drain::{Blockage, LAST_GRACE},
+        node::{Machine, Plan, Step},
+    },
     providers::Order,
     wire::{self, AnyObject, Body, WireError},
 };
 
 impl NodeController {
-    pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+    /// Gives back the pods whose eviction was refused.
+    pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
+        let mut blocked = Vec::new();
         if let Some((_, settings)) = &observed.order
             && observed.machine == Machine::Exists
         {
@@ -41,8 +41,21 @@ impl NodeController {
                 }
                 Step::CreateMachine => self.create_machine(observed).await?,
                 Step::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
-                Step::Cordon => self.cordon(&observed.node).await?,
-                Step::Evict => self.evict(&observed.node).await?,
+                Step::Cordon { at } => self.cordon(&observed.node, *at).await?,
+                Step::Evict(pods) => blocked = self.evict(pods).await?,
+                Step::Force(pods) => {
+                    let text = "drain.timeout of its set is over: the pods that are left are deleted";
+                    self.warn(&observed.node, "DrainTimedOut", text.to_owned()).await;
+                    let grace = u32::try_from(LAST_GRACE.as_secs()).unwrap_or(u32::MAX);
+                    self.delete_pods(pods, Some(grace)).await?;
+                }
+                Step::SetOutOfService(taints) => {
+                    info!("its machine is gone and pods are left: out of service");
+                    let change = json!({ "spec": { "taints": taints } });
+                    let what = "say that it is out of service";
+                    api::patch::<Node>(&self.context.client, seen(&observed.node), change, what).await?;
+                }
+                Step::DeletePods(pods) => self.delete_pods(pods, None).await?,
                 Step::DeleteMachine => {
                     info!("drained, deleting the machine");
                     observed.provider.delete(&observed.id).await?;
@@ -50,7 +63,7 @@ impl NodeController {
                 Step::RemoveFinalizer => self.remove_finalizer(&observed.node).await?,
             }
         }
-        Ok(())
+        Ok(blocked)
     }
 
     async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
@@ -105,8 +118,13 @@ impl NodeController {
         }
     }
 
-    async fn cordon(&self, node: &NodeView) -> Result<(), Error> {
-        let change = json!({ "spec": { "unschedulable": true } });
+    async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<(), Error> {
+        let mut change = json!({ "spec": { "unschedulable": true } });
+        // In the same write: the set's timeout counts from here, whoever works on. Somebody may have opened it again.
+        if !node.annotations.contains_key(names::ANNOTATION_DRAIN_STARTED) {
+            let annotations = json!({ names::ANNOTATION_DRAIN_STARTED: format!("{at:.3}") });
+            change["metadata"] = json!({ "annotations": annotations });
+        }
         Ok(api::patch::<Node>(&self.context.client, seen(node), change, "close it to the scheduler").await?)
     }
 
@@ -115,51 +133,6 @@ impl NodeController {
         finalizers.retain(|finalizer| finalizer != names::FINALIZER_MACHINE);
         let change = json!({ "metadata": { "finalizers": finalizers } });
         Ok(api::patch::<Node>(&self.context.client, seen(node), change, "drop the finalizer").await?)
-    }
-
-    /// Writes a condition of ours onto the Node, where it says something new.
-    pub(super) async fn say(
-        &self,
-        node: &NodeView,
-        r#type: &'static str,
-        status: bool,
-        reason: &str,
-        message: &str,
-    ) -> Result<(), Error> {
-        let status = if status { "True" } else { "False" };
-        let old = node.condition(r#type);
-        if old.is_some_and(|old| {
-            &*old.status == status && &*old.reason == reason && old.message.as_deref() == Some(message)
-        }) {
-            return Ok(());
-        }
-        let now = Timestamp::now();
-        let since = old.filter(|old| &*old.status == status).and_then(|old| old.since).unwrap_or(now);
-        let condition = NodeCondition {
-            type_: r#type.to_owned(),
-            status: status.to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message.to_owned()),
-            last_heartbeat_time: Some(Time(now)),
-            last_transition_time: Some(Time(since)),
-        };
-        let nodes: Api<Node> = Api::all(self.context.client.clone());
-        let params =
-            PatchParams { field_manager: Some(api::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        // Strategic: conditions are merged by type, so a kubelet's are not touched.
-        let patch = Patch::Strategic(
-            json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } }),
-        );
-        call(
-            || format!("write a condition of Node {}", node.name),
-            nodes.patch_status(&node.name, &params, &patch),
-        )
-        .await?;
-        Ok(())
-    }
-
-    pub(super) async fn warn(&self, node: &NodeView, reason: &'static str, text: String) {
-        self.context.events.warn(&reference_to_node(node), reason, "Reconcile", text).await;
     }
 }
 

@@ -3,13 +3,14 @@
 
 mod adopt;
 mod apply;
+mod attachments;
 mod drain;
 mod observe;
 mod sweep;
+mod tell;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,11 +19,12 @@ use jiff::Timestamp;
 use tokio::time::interval;
 use tracing::{Instrument, debug, info_span, warn};
 
+use self::{attachments::Attachments, tell::Told};
 use super::{ApiError, Context, RevisionsError, chain};
 use crate::{
     api::{NodeClass, NodeSet},
     cache::{NodeView, Observer, Own, PodView},
-    core::node::{self, Wait},
+    core::{node, wait::Wait},
     providers::{MachineId, ProviderError},
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
@@ -61,8 +63,8 @@ pub enum Error {
 pub struct NodeController {
     context: Arc<Context>,
     requests: Requests<Key>,
-    /// What each Node waits for, for the metric.
-    waits: Mutex<HashMap<Arc<str>, &'static str>>,
+    told: Told,
+    attachments: Attachments,
 }
 
 impl NodeController {
@@ -70,7 +72,10 @@ impl NodeController {
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<Key>) {
         let (requests, queue) = queue();
-        let controller = Arc::new(Self { context, requests, waits: Mutex::default() });
+        let granted = requests.clone();
+        context.turns.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
+        let attachments = Attachments::new(context.client.clone());
+        let controller = Arc::new(Self { context, requests, told: Told::default(), attachments });
         controller.context.nodes.observe(controller.clone());
         controller.context.pods.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -103,35 +108,32 @@ impl NodeController {
     }
 
     async fn look_at_node(&self, name: &Arc<str>) -> Result<Outcome, Error> {
+        let metrics = &self.context.metrics;
         let Some(node) = self.context.nodes.get(name) else {
-            self.waits(name, None);
+            self.told.forget(name, metrics);
             return Ok(Outcome::Done);
         };
         let Some(observed) = self.observe(node).await? else {
-            self.waits(name, None);
+            self.told.forget(name, metrics);
             return Ok(Outcome::Done);
         };
         let plan = node::decide(
             &observed.node_state(),
             observed.machine,
-            observed.pods,
+            &observed.pods,
             observed.deletion_timeout,
             Timestamp::now(),
         );
-        self.waits(name, plan.waits_for.as_ref().map(Wait::reason));
-        self.apply(&observed, &plan).await?;
+        let applied = self.apply(&observed, &plan).await;
+        // Which budgets are in the way is known only now.
+        let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
+        let waits_for = plan.waits_for.map(|wait| wait.blocked(blocked));
+        self.told.waits(&observed.node, waits_for.as_ref().map(Wait::reason), metrics);
+        if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
+            self.tell(&observed.node, &wait).await?;
+        }
+        applied?;
         Ok(plan.look_again.map_or(Outcome::Done, Outcome::After))
-    }
-
-    /// Keeps account of what the Node waits for.
-    fn waits(&self, node: &Arc<str>, reason: Option<&'static str>) {
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match reason {
-            Some(reason) => waits.insert(Arc::clone(node), reason),
-            None => waits.remove(node),
-        };
-        drop(waits);
-        self.context.metrics.waits(before, reason);
     }
 
     /// Looks at every machine that its provider has something to say of.
@@ -198,7 +200,15 @@ impl Observer<NodeView> for NodeController {
 
 impl Observer<PodView> for NodeController {
     fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
-        // Pods matter to a Node that is being drained, and to no other.
+        // Pods matter to a Node that is being drained, and to no other; and of their changes those that let it go on.
+        if let (Some(old), Some(new)) = (old, new)
+            && old.holds_up_drain() == new.holds_up_drain()
+            && old.deleted_at == new.deleted_at
+            && old.opted_out == new.opted_out
+            && old.uid == new.uid
+        {
+            return;
+        }
         let Some(pod) = new.or(old) else { return };
         if let Some(node) = self.context.nodes.get(&pod.node).filter(|node| node.deleted_at.is_some()) {
             self.requests.add(Key::Node(Arc::clone(&node.name)));
@@ -221,10 +231,13 @@ impl Observer<Own<NodeClass>> for NodeController {
 
 impl Observer<Own<NodeSet>> for NodeController {
     fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
-        let overrides = |own: Option<&Arc<Own<NodeSet>>>| {
-            own.and_then(|own| own.object.as_ref().ok()).and_then(|set| set.spec.class_overrides.clone())
+        let read = |own: Option<&Arc<Own<NodeSet>>>| {
+            let set = own.and_then(|own| own.object.as_ref().ok());
+            // Who leaves needs a turn only from a set that stays.
+            let stays = own.filter(|own| !own.is_leaving()).and_then(|own| own.metadata.uid.clone());
+            (stays, set.map(|set| (set.spec.class_overrides.clone(), set.spec.drain.clone())))
         };
-        if overrides(old) == overrides(new) {
+        if read(old) == read(new) {
             return;
         }
         let Some(set) = new.or(old) else { return };

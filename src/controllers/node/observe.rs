@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, api::ListParams};
+use kube::Api;
 
 use super::{Error, NodeController};
 use crate::{
     api::{NodeClass, NodeClassSpec, names},
-    cache::{NodeView, PodView, WirePod},
+    cache::NodeView,
     controllers::api::call,
     core::{
         node::{self, Kubelet, Machine, Pods},
@@ -29,6 +29,7 @@ pub(super) struct Observed {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) machine: Machine,
     pub(super) lease_renewed: Option<Timestamp>,
+    pub(super) turn: bool,
     pub(super) pods: Pods,
     pub(super) deletion_timeout: Duration,
     /// What is missing on a Node that was written by hand.
@@ -52,6 +53,7 @@ impl Observed {
             deleted_at: *deleted_at,
             finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
             cordoned: *unschedulable,
+            turn: self.turn,
             taints: taints.clone(),
             kubelet: match kubelet_version {
                 None => Kubelet::Silent,
@@ -81,6 +83,7 @@ impl NodeController {
                 Some(_) => Machine::Exists,
             },
             lease_renewed: None,
+            turn: node.deleted_at.is_some() && self.has_turn(&node),
             pods: Pods::Unknown,
             deletion_timeout: class
                 .and_then(|class| class.spec.deletion_timeout)
@@ -92,9 +95,7 @@ impl NodeController {
             node,
         };
         if observed.node.deleted_at.is_some() {
-            if observed.node.unschedulable && observed.machine == Machine::Exists {
-                observed.pods = Pods::Remaining(self.pods_in_the_way(&observed.node).await?);
-            }
+            observed.pods = self.pods(&observed).await?;
             return Ok(Some(observed));
         }
         observed.lease_renewed = self.lease(&observed.node, existing.as_ref()).await?;
@@ -206,17 +207,5 @@ impl NodeController {
         let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
         let lease = call(|| format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;
         Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time).map(|time| time.0))
-    }
-
-    /// How many pods a drain has to wait for. The cache may lag behind the cordon, so its zero is checked.
-    async fn pods_in_the_way(&self, node: &NodeView) -> Result<usize, Error> {
-        let known = self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
-        if known > 0 {
-            return Ok(known);
-        }
-        let pods: Api<WirePod> = Api::all(self.context.client.clone());
-        let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        let listed = call(|| format!("list the pods of {}", node.name), pods.list(&selector)).await?;
-        Ok(listed.items.into_iter().map(PodView::from).filter(PodView::holds_up_drain).count())
     }
 }

@@ -1,0 +1,168 @@
+//! Of the order in which pods leave, and of what stands in their way.
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+const HEARD: Course = Course { began: Timestamp::UNIX_EPOCH, unreachable: false };
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn id(name: &str) -> PodId {
+    PodId { namespace: "default".into(), name: name.into(), uid: name.into() }
+}
+
+fn pod(name: &str, priority: i32) -> Pod {
+    Pod { id: id(name), priority, ..Pod::default() }
+}
+
+fn timeout(seconds: u64) -> Policy {
+    Policy { timeout: Some(Duration::from_secs(seconds)), ..Policy::default() }
+}
+
+#[test]
+fn the_lowest_priority_leaves_first() {
+    let policy = Policy::default();
+    let mut pods = vec![pod("b", 0), pod("a", 0), pod("system", 2_000), pod("batch", -10)];
+    assert_eq!(plan(&pods, &policy, HEARD, at(0)).evict, [id("batch")]);
+    pods[3].gone_by = Some(at(30));
+    assert_eq!(plan(&pods, &policy, HEARD, at(1)).evict, [], "it is there until it has ended");
+    pods[3].finished = true;
+    assert_eq!(plan(&pods, &policy, HEARD, at(2)).evict, [id("a"), id("b")]);
+    let last = plan(&pods[2..], &policy, HEARD, at(3));
+    assert_eq!((last.evict, last.left), (vec![id("system")], vec![id("system")]));
+}
+
+#[test]
+fn what_the_set_keeps_is_not_evicted() {
+    let policy = Policy { delete_empty_dir_data: false, evict_unmanaged: false, ..Policy::default() };
+    let pods = [
+        Pod { empty_dir: true, ..pod("data", 0) },
+        Pod { fate: Fate::Ends, ..pod("alone", 0) },
+        Pod { opted_out: true, empty_dir: true, ..pod("stubborn", 9) },
+        pod("other", 0),
+    ];
+    let plan = plan(&pods, &policy, HEARD, at(0));
+    assert_eq!(plan.evict, [id("other")]);
+    let blocked: Vec<_> = plan.blocked.iter().map(|b| (b.obstacle.reason(), &*b.pod.name)).collect();
+    assert_eq!(blocked, [("PodOptedOut", "stubborn"), ("EmptyDirData", "data"), ("UnmanagedPod", "alone")]);
+    assert_eq!(super::plan(&pods, &Policy::default(), HEARD, at(0)).blocked.len(), 1);
+}
+
+#[test]
+fn a_pod_that_somebody_deletes_blocks_nothing() {
+    let pods = [Pod { opted_out: true, gone_by: Some(at(30)), ..pod("a", 0) }];
+    let plan = plan(&pods, &Policy::default(), HEARD, at(0));
+    assert!(plan.blocked.is_empty() && !plan.is_done());
+}
+
+#[test]
+fn after_the_timeout_all_are_deleted_and_then_given_up() {
+    let pods = [
+        Pod { opted_out: true, ..pod("a", 0) },
+        Pod { gone_by: Some(at(3_600)), ..pod("slow", 0) },
+        Pod { gone_by: Some(at(80)), ..pod("nearly", 5) },
+        Pod { fate: Fate::Stays, ..pod("daemon", 0) },
+    ];
+    let before = plan(&pods, &timeout(60), HEARD, at(59));
+    assert!(before.force.is_empty() && before.blocked.len() == 1);
+    let over = plan(&pods, &timeout(60), HEARD, at(60));
+    assert_eq!(over.force, [id("a"), id("slow")]);
+    assert!(over.blocked.is_empty() && over.evict.is_empty() && !over.is_done());
+    assert!(plan(&pods, &timeout(60), HEARD, at(90)).is_done());
+    assert!(!plan(&pods, &Policy::default(), HEARD, at(1_000_000)).is_done(), "never without a timeout");
+}
+
+#[test]
+fn a_kubelet_that_nobody_hears_from_holds_nothing_up() {
+    let silent = Course { unreachable: true, ..HEARD };
+    let pods = [Pod { gone_by: Some(at(30)), ..pod("a", 0) }, pod("b", 1)];
+    assert_eq!(plan(&pods, &Policy::default(), silent, at(29)).evict, []);
+    let after = plan(&pods, &Policy::default(), silent, at(30));
+    assert_eq!((after.evict, after.left, after.bound.len()), (vec![id("b")], vec![id("b")], 2));
+    let end = plan(&pods[..1], &Policy::default(), silent, at(30));
+    assert!(end.is_done() && !end.awaits_volumes && end.bound == [id("a")]);
+    assert!(
+        !plan(&pods[..1], &Policy::default(), HEARD, at(30)).is_done(),
+        "a kubelet that speaks may be slow"
+    );
+}
+
+fn pods() -> impl Strategy<Value = Vec<Pod>> {
+    let one = (any::<[bool; 3]>(), 0_usize..3, -2_i32..3, prop::option::of(0_i64..200));
+    vec(one, 0..12).prop_map(|pods| {
+        pods.into_iter()
+            .enumerate()
+            .map(|(i, ([finished, opted_out, empty_dir], fate, priority, gone_by))| Pod {
+                id: id(&format!("pod-{i}")),
+                fate: [Fate::Stays, Fate::Moves, Fate::Ends][fate],
+                finished,
+                opted_out,
+                empty_dir,
+                priority,
+                gone_by: gone_by.map(at),
+            })
+            .collect()
+    })
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    (prop::option::of(0_u64..150), any::<[bool; 2]>()).prop_map(
+        |(timeout, [delete_empty_dir_data, evict_unmanaged])| Policy {
+            timeout: timeout.map(Duration::from_secs),
+            delete_empty_dir_data,
+            evict_unmanaged,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    /// In every state: pods that stay are never touched, those that are kept not before the timeout; one priority leaves
+    /// at a time, the lowest; and each pod that holds the machine up is leaving, waits for those before it, or is named.
+    #[test]
+    fn nobody_leaves_who_may_not(pods in pods(), policy in policies(), unreachable: bool, now in 0_i64..250) {
+        let course = Course { unreachable, ..HEARD };
+        let plan = plan(&pods, &policy, course, at(now));
+        let over = policy.timeout.is_some_and(|timeout| at(now) >= Timestamp::UNIX_EPOCH + timeout);
+        let left: Vec<&Pod> = pods.iter().filter(|pod| plan.left.contains(&pod.id)).collect();
+        let lowest = left.iter().map(|pod| pod.priority).min();
+        for pod in &pods {
+            let evicted = plan.evict.contains(&pod.id);
+            let forced = plan.force.contains(&pod.id);
+            let blocked = plan.blocked.iter().any(|blockage| blockage.pod == pod.id);
+            if pod.fate == Fate::Stays || pod.finished {
+                prop_assert!(!evicted && !forced && !blocked && !plan.bound.contains(&pod.id));
+                continue;
+            }
+            prop_assert!(plan.bound.contains(&pod.id));
+            prop_assert!(!forced || over);
+            let kept = pod.opted_out
+                || (pod.empty_dir && !policy.delete_empty_dir_data)
+                || (pod.fate == Fate::Ends && !policy.evict_unmanaged);
+            if evicted {
+                prop_assert!(!kept && !over && pod.gone_by.is_none() && Some(pod.priority) == lowest);
+            }
+            prop_assert!(!blocked || (kept && !over));
+            if plan.left.contains(&pod.id) && pod.gone_by.is_none() {
+                prop_assert!(evicted || forced || blocked || Some(pod.priority) > lowest);
+            }
+        }
+        prop_assert!(plan.left.iter().all(|pod| plan.bound.contains(pod)));
+        prop_assert!(unreachable || plan.left == plan.bound);
+    }
+
+    /// A drain whose pods obey ends: in as many rounds as there are priorities, and one more.
+    #[test]
+    fn it_ends(pods in pods()) {
+        let mut pods: Vec<Pod> = pods.into_iter().map(|pod| Pod { opted_out: false, gone_by: None, ..pod }).collect();
+        for _ in 0..6 {
+            let plan = plan(&pods, &Policy::default(), HEARD, at(0));
+            pods.retain(|pod| !plan.evict.contains(&pod.id));
+        }
+        prop_assert!(plan(&pods, &Policy::default(), HEARD, at(0)).is_done());
+    }
+}

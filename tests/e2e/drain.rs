@@ -1,0 +1,280 @@
+//! A Node that leaves is emptied: in the order of priorities, past nobody's will before the time is over, and whatever
+//! its kubelet does.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Node, Pod},
+    events::v1::Event,
+    policy::v1::PodDisruptionBudget,
+    scheduling::v1::PriorityClass,
+    storage::v1::VolumeAttachment,
+};
+use kube::{
+    Api,
+    api::{ListParams, PropagationPolicy},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::{Value, json};
+
+use crate::bed::{
+    LONG, Own, always, bed, class_spec, condition, create, delete, eventually, is_ready, name, phase, taints,
+};
+
+const DRAINED: &str = "kube-node.io/Drained";
+
+/// A set of one Node with these settings, and the Node's name.
+async fn one(set: &str, class: Value, drain: Value) -> (Own, String) {
+    let own = Own::without_set(set, class).await;
+    own.create_set(1, json!({"drain": drain})).await;
+    let node = name(&own.settled(1).await[0]);
+    (own, node)
+}
+
+async fn run(own: &Own, pod: &str) {
+    eventually(&format!("{pod} runs"), LONG, async || {
+        (phase(&own.pods.get(pod).await.unwrap()) == "Running").then_some(())
+    })
+    .await;
+}
+
+/// The message of the Node's condition once it has this reason.
+async fn says(own: &Own, node: &str, reason: &str) -> String {
+    eventually(&format!("{node} says {reason}"), LONG, async || {
+        let node = own.nodes.get(node).await.unwrap();
+        let drained = condition(&node, DRAINED)?;
+        (drained.status == "False" && drained.reason.as_deref() == Some(reason))
+            .then(|| drained.message.clone().unwrap_or_default())
+    })
+    .await
+}
+
+async fn is_untouched(own: &Own, pod: &str) -> bool {
+    own.pods.get(pod).await.is_ok_and(|pod| pod.metadata.deletion_timestamp.is_none())
+}
+
+/// When the drain began.
+fn began(node: &Node) -> Option<jiff::Timestamp> {
+    node.metadata.annotations.as_ref()?.get("kube-node.io/drain-started")?.parse().ok()
+}
+
+#[tokio::test]
+async fn pods_leave_by_their_priority() {
+    let (own, node) = one("drain-tiers", class_spec(), json!({})).await;
+    let classes: Api<PriorityClass> = Api::all(own.client.clone());
+    for (class, value) in [("drain-low", -10), ("drain-high", 1_000)] {
+        create(&classes, json!({"metadata": {"name": class}, "value": value})).await.unwrap();
+    }
+    let stop = json!({"hollow.kube-node.io/stop-time": "2s"});
+    let pods = [
+        ("tier-low-1", json!({"priorityClassName": "drain-low"})),
+        ("tier-low-2", json!({"priorityClassName": "drain-low"})),
+        ("tier-middle", json!({})),
+        ("tier-high", json!({"priorityClassName": "drain-high"})),
+    ];
+    for (pod, more) in &pods {
+        own.pod_on(&node, pod, stop.clone(), more.clone()).await;
+    }
+    for (pod, _) in &pods {
+        run(&own, pod).await;
+    }
+
+    // One watch shows the changes of all pods in their order.
+    let events = watcher(own.pods.clone(), watcher::Config::default()).default_backoff();
+    pin_mut!(events);
+    let mut leaving: BTreeMap<String, bool> = BTreeMap::new();
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    let mut gone = Vec::new();
+    while gone.len() < pods.len() {
+        let event =
+            tokio::time::timeout(LONG, events.next()).await.expect("the pods leave").unwrap().unwrap();
+        let ours = |pod: &Pod| Some(pod.metadata.name.clone()?).filter(|name| name.starts_with("tier-"));
+        match event {
+            watcher::Event::Apply(pod) if pod.metadata.deletion_timestamp.is_some() => {
+                let Some(pod) = ours(&pod) else { continue };
+                if leaving.insert(pod.clone(), true).is_none() {
+                    let before: &[&str] = match pod.as_str() {
+                        "tier-middle" => &["tier-low-1", "tier-low-2"],
+                        "tier-high" => &["tier-low-1", "tier-low-2", "tier-middle"],
+                        _ => &[],
+                    };
+                    for before in before {
+                        let ended = gone.iter().any(|gone| gone == before)
+                            || matches!(phase(&own.pods.get(before).await.unwrap()), "Succeeded" | "Failed");
+                        assert!(ended, "{pod} leaves before {before} has ended");
+                    }
+                }
+            }
+            watcher::Event::Delete(pod) => gone.extend(ours(&pod)),
+            _ => {}
+        }
+    }
+    own.settled(0).await;
+    for class in ["drain-low", "drain-high"] {
+        delete(&classes, class, PropagationPolicy::Background).await;
+    }
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn who_does_not_want_to_leave_is_named_until_the_timeout() {
+    let (own, node) = one("drain-opt-out", class_spec(), json!({"timeout": "10s"})).await;
+    let annotations = json!({"kube-node.io/do-not-evict": "true"});
+    own.pod_on(&node, "drain-opt-out", annotations, json!({})).await;
+    own.pod_on(&node, "drain-opt-in", json!({"kube-node.io/do-not-evict": "false"}), json!({})).await;
+    run(&own, "drain-opt-out").await;
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    let message = says(&own, &node, "PodOptedOut").await;
+    assert!(message.contains("default/drain-opt-out") && !message.contains("more"), "{message}");
+    let began = began(&own.nodes.get(&node).await.unwrap()).expect("noted with the cordon");
+    eventually("the other one leaves", LONG, async || {
+        own.pods.get_opt("drain-opt-in").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    eventually("it is deleted in the end", LONG, async || {
+        let pod = own.pods.get_opt("drain-opt-out").await.unwrap();
+        pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()).then_some(())
+    })
+    .await;
+    let took = jiff::Timestamp::now().duration_since(began);
+    assert!(took >= jiff::SignedDuration::from_secs(10), "{took:?}");
+    own.settled(0).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn the_set_keeps_data_and_pods_that_nobody_makes_again() {
+    let drain = json!({"deleteEmptyDirData": false, "unmanagedPods": "Keep"});
+    let (own, node) = one("drain-keep", class_spec(), drain).await;
+    let owners: Api<ConfigMap> = Api::default_namespaced(own.client.clone());
+    let owner = create(&owners, json!({"metadata": {"name": "drain-keep"}})).await.unwrap();
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "drain-keep",
+        "uid": owner.metadata.uid.unwrap(), "controller": true}]);
+    create(
+        &own.pods,
+        json!({"metadata": {"name": "keep-data", "ownerReferences": owner}, "spec": {
+            "nodeName": node, "containers": [{"name": "main", "image": "example.com/main:1"}],
+            "volumes": [{"name": "tmp", "emptyDir": {}}]}}),
+    )
+    .await
+    .unwrap();
+    own.pod_on(&node, "keep-alone", json!({}), json!({})).await;
+    run(&own, "keep-data").await;
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    let message = says(&own, &node, "EmptyDirData").await;
+    assert!(message.contains("default/keep-data") && message.contains("(1 more)"), "{message}");
+    always("nobody is evicted", Duration::from_secs(6), async || {
+        is_untouched(&own, "keep-data").await && is_untouched(&own, "keep-alone").await
+    })
+    .await;
+    // Settings reach a drain that is under way.
+    own.patch_set(json!({"spec": {"drain": {"deleteEmptyDirData": true}}})).await;
+    let message = says(&own, &node, "UnmanagedPod").await;
+    assert!(message.contains("default/keep-alone"), "{message}");
+    eventually("the data goes", LONG, async || {
+        own.pods.get_opt("keep-data").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    assert!(is_untouched(&own, "keep-alone").await);
+    own.patch_set(json!({"spec": {"drain": {"unmanagedPods": "Evict"}}})).await;
+    own.settled(0).await;
+    delete(&owners, "drain-keep", PropagationPolicy::Background).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_disruption_budget_has_one_event() {
+    let (own, node) = one("drain-event", class_spec(), json!({})).await;
+    for pod in ["drain-event-1", "drain-event-2"] {
+        create(
+            &own.pods,
+            json!({"metadata": {"name": pod, "labels": {"app": "drain-event"}}, "spec": {
+                "nodeName": node, "containers": [{"name": "main", "image": "example.com/main:1"}]}}),
+        )
+        .await
+        .unwrap();
+        run(&own, pod).await;
+    }
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(own.client.clone());
+    let budget = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": "drain-event"}}});
+    create(&budgets, json!({"metadata": {"name": "keep-both"}, "spec": budget})).await.unwrap();
+    eventually("the budget is counted", LONG, async || {
+        (budgets.get("keep-both").await.unwrap().status?.current_healthy == Some(2)).then_some(())
+    })
+    .await;
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    let message = says(&own, &node, "PodDisruptionBudget").await;
+    assert!(message.contains("default/drain-event-1") && message.contains("(1 more)"), "{message}");
+    assert!(message.contains("keep-both needs 2 healthy pods and has 2 currently"), "{message}");
+    let version = async || own.nodes.get(&node).await.unwrap().metadata.resource_version;
+    let before = condition(&own.nodes.get(&node).await.unwrap(), DRAINED).cloned();
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let after = condition(&own.nodes.get(&node).await.unwrap(), DRAINED).cloned();
+    assert_eq!(before, after, "written once, until {:?}", version().await);
+    let events: Api<Event> = Api::default_namespaced(own.client.clone());
+    let said: Vec<Event> = events
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .into_iter()
+        .filter(|event| event.regarding.as_ref().is_some_and(|on| on.name.as_deref() == Some(&node)))
+        .filter(|event| event.reason.as_deref() == Some("DrainBlocked"))
+        .collect();
+    assert_eq!(said.len(), 1, "{said:#?}");
+    assert!(said[0].series.is_none() && said[0].note.as_ref().unwrap().contains("keep-both"), "{said:#?}");
+    let metrics = bed().metrics();
+    assert!(metrics.contains(r#"kube_node_waiting_nodes{reason="PodDisruptionBudget"}"#), "{metrics}");
+    delete(&budgets, "keep-both", PropagationPolicy::Background).await;
+    own.settled(0).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_machine_goes_after_its_volumes() {
+    let (own, node) = one("drain-volumes", class_spec(), json!({})).await;
+    let attachments: Api<VolumeAttachment> = Api::all(own.client.clone());
+    let spec = json!({"attacher": "csi.example.com", "nodeName": node,
+        "source": {"persistentVolumeName": "drain-volume"}});
+    create(&attachments, json!({"metadata": {"name": "drain-volumes"}, "spec": spec})).await.unwrap();
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    let message = says(&own, &node, "VolumesAttached").await;
+    assert!(message.contains("drain-volume"), "{message}");
+    assert!(is_ready(&own.nodes.get(&node).await.unwrap()), "its machine is at work");
+    delete(&attachments, "drain-volumes", PropagationPolicy::Background).await;
+    own.settled(0).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
+    let mut class = class_spec();
+    class["failures"] = json!({"unhealthyDuration": "20s", "turnUnhealthyAfter": true, "mode": "Silent"});
+    let (own, node) = one("drain-dead", class, json!({})).await;
+    own.pod_on(&node, "drain-dead", json!({}), json!({"terminationGracePeriodSeconds": 3})).await;
+    run(&own, "drain-dead").await;
+    eventually("nobody hears from it", Duration::from_secs(150), async || {
+        let node = own.nodes.get(&node).await.unwrap();
+        (condition(&node, "Ready")?.status == "Unknown").then_some(())
+    })
+    .await;
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    eventually("it is out of service", LONG, async || {
+        let node = own.nodes.get_opt(&node).await.unwrap().expect("its pod is there");
+        taints(&node)
+            .contains(&("node.kubernetes.io/out-of-service".to_owned(), "NoExecute".to_owned()))
+            .then_some(())
+    })
+    .await;
+    let pod = own.pods.get_opt("drain-dead").await.unwrap();
+    assert!(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()), "it was evicted before");
+    eventually("the pod goes, then the Node", LONG, async || {
+        let pod = own.pods.get_opt("drain-dead").await.unwrap();
+        let node = own.nodes.get_opt(&node).await.unwrap();
+        assert!(pod.is_none() || node.is_some(), "the Node went first");
+        node.is_none().then_some(())
+    })
+    .await;
+    own.clean_up().await;
+}
