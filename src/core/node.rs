@@ -37,6 +37,8 @@ pub struct Node {
     pub cordoned: bool,
     /// Whether its drain may begin; one that has begun goes on without it.
     pub turn: bool,
+    /// Whether its machine lives in our process, so that a restart loses it: that is no failure of the machine.
+    pub volatile: bool,
     /// All taints.
     pub taints: Vec<Taint>,
     /// What its kubelet has said.
@@ -133,12 +135,24 @@ pub fn decide(
 ) -> Plan {
     let Some(deleted_at) = node.deleted_at else { return start(node, machine, now) };
     match machine {
+        Machine::Absent if still_needed(node, pods) => {
+            let steps = vec![Step::CreateMachine];
+            Plan { steps, waits_for: Some(Wait::Machine), look_again: Some(POLL) }
+        }
         Machine::Absent => bury(node, pods, now),
         Machine::Leaving => {
             Plan { waits_for: Some(Wait::MachineDeletion), look_again: Some(POLL), ..Plan::default() }
         }
         Machine::Exists => leave(node, pods, until(deleted_at, deletion_timeout, now), now),
     }
+}
+
+/// Whether a machine that a restart took has to come back so that its pods can leave as they should: through their
+/// disruption budgets, and not before the set says so.
+fn still_needed(node: &Node, pods: &Pods) -> bool {
+    let holds_pods = matches!(pods, Pods::Known { drain, .. } if !drain.is_done());
+    let waits = !node.cordoned && !node.turn;
+    node.volatile && node.finalizer && node.kubelet != Kubelet::Silent && (waits || holds_pods)
 }
 
 /// What is left at `now` of a span that began at `since`; zero when it is over.

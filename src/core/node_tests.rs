@@ -140,6 +140,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             finalizer,
             cordoned,
             turn,
+            volatile: false,
             taints: match marked {
                 None => taints::at_birth(),
                 Some(second) => taints::with_out_of_service(&taints::at_birth(), at(second)),
@@ -213,4 +214,15 @@ proptest! {
             prop_assert!(plan.look_again.is_none());
         }
     }
+}
+
+#[test]
+fn a_machine_that_a_restart_took_comes_back_until_its_pods_have_left() {
+    let lost = Node { volatile: true, kubelet: Kubelet::Ready, ..leaving(true) };
+    assert_eq!(steps(&lost, Machine::Absent, &left(1), 110), [Step::CreateMachine]);
+    assert_eq!(steps(&lost, Machine::Absent, &left(0), 110), [Step::RemoveFinalizer]);
+    let waiting = Node { turn: false, ..Node { cordoned: false, ..lost.clone() } };
+    assert_eq!(steps(&waiting, Machine::Absent, &left(0), 110), [Step::CreateMachine]);
+    let elsewhere = Node { volatile: false, ..lost };
+    assert!(matches!(steps(&elsewhere, Machine::Absent, &left(1), 110)[..], [Step::SetOutOfService(_)]));
 }

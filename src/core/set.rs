@@ -184,8 +184,9 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
 fn troubles<'m, 'a>(members: &'m [Member<'a>]) -> BTreeMap<&'a str, Vec<&'m Member<'a>>> {
     let mut troubles: BTreeMap<&str, Vec<&Member<'_>>> = BTreeMap::new();
     for member in members {
-        // A Node that waits for its set's budget is in no trouble.
-        if let Some((reason, _)) = member.trouble.filter(|(reason, _)| *reason != "WaitingForBudget") {
+        // A Node that waits for its set's budget is in no trouble, nor is one that is being drained.
+        let normal = |reason: &str| matches!(reason, "WaitingForBudget" | "Draining");
+        if let Some((reason, _)) = member.trouble.filter(|(reason, _)| !normal(reason)) {
             troubles.entry(reason).or_default().push(member);
         }
     }

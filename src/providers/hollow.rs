@@ -64,6 +64,10 @@ impl Provider for HollowProvider {
         "hollow"
     }
 
+    fn is_volatile(&self) -> bool {
+        true
+    }
+
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
         ready(spec(order).map(|spec| self.hollow.create(spec))).boxed()
     }

@@ -100,6 +100,11 @@ pub trait Provider: Send + Sync {
     /// Its name: what `NodeClass.spec.nodeController` says, and the prefix of its providerIDs.
     fn name(&self) -> &'static str;
 
+    /// Whether its machines live in this process, so that a restart loses them all.
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
     /// Makes a machine; one that exists already is left as it is.
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>>;
 

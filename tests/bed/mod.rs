@@ -4,6 +4,8 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
+mod workload;
+
 use std::{
     fmt::Debug,
     path::PathBuf,

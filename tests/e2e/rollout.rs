@@ -2,16 +2,11 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use k8s_openapi::api::{
-    apps::v1::Deployment, core::v1::Node, discovery::v1::EndpointSlice, policy::v1::PodDisruptionBudget,
-};
-use kube::{
-    Api,
-    api::{ListParams, Patch, PatchParams, PropagationPolicy},
-};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually, is_ready, name};
+use crate::bed::{LONG, Own, always, class_spec, eventually, is_ready, name};
 
 /// Until a rollout of a handful of nodes is over, drains included.
 const ROLLED: Duration = Duration::from_mins(3);
@@ -49,60 +44,6 @@ impl Own {
             (status.current_revision != status.update_revision).then_some(())
         })
         .await;
-    }
-
-    /// A Deployment that runs on this set's Nodes alone, a pod a Node at most, behind a Service.
-    async fn workload(&self, replicas: usize) -> Api<Deployment> {
-        let labels = json!({"app": self.name});
-        let deployments: Api<Deployment> = Api::default_namespaced(self.client.clone());
-        let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(self.client.clone());
-        let service =
-            json!({"metadata": {"name": self.name}, "spec": {"selector": labels, "ports": [{"port": 80}]}});
-        create(&services, service).await.unwrap();
-        let anti =
-            json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]);
-        let spec = json!({
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {
-                "nodeSelector": {"kube-node.io/nodeset": self.name},
-                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": anti}},
-                "terminationGracePeriodSeconds": 1,
-                "containers": [{"name": "main", "image": "example.com/main:1"}],
-            }},
-        });
-        create(&deployments, json!({"metadata": {"name": self.name}, "spec": spec})).await.unwrap();
-        eventually("the workload runs", LONG, async || (self.endpoints().await == replicas).then_some(()))
-            .await;
-        deployments
-    }
-
-    /// Ready endpoints of the workload.
-    async fn endpoints(&self) -> usize {
-        let slices: Api<EndpointSlice> = Api::default_namespaced(self.client.clone());
-        let selector = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
-        let listed = slices.list(&selector).await.unwrap();
-        let endpoints = listed.items.iter().flat_map(|slice| slice.endpoints.iter().flatten());
-        endpoints
-            .filter(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true)))
-            .count()
-    }
-
-    async fn budget(&self, spec: Value) -> Api<PodDisruptionBudget> {
-        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(self.client.clone());
-        let mut spec = spec;
-        spec["selector"] = json!({"matchLabels": {"app": self.name}});
-        create(&budgets, json!({"metadata": {"name": self.name}, "spec": spec})).await.unwrap();
-        budgets
-    }
-
-    async fn end_workload(&self) {
-        let deployments: Api<Deployment> = Api::default_namespaced(self.client.clone());
-        delete(&deployments, &self.name, PropagationPolicy::Background).await;
-        let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(self.client.clone());
-        delete(&services, &self.name, PropagationPolicy::Background).await;
-        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(self.client.clone());
-        delete(&budgets, &self.name, PropagationPolicy::Background).await;
     }
 }
 
@@ -168,7 +109,7 @@ async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
     let own = Own::without_set("stuck", class_spec()).await;
     own.create_set(3, json!({"progressDeadlineSeconds": 5})).await;
     let before = uids(&own.settled(3).await);
-    // They turn unhealthy as soon as they have booted, for ever.
+    // An agent that never comes keeps them from being initialised.
     own.patch_class(json!({"spec": {"capacity": {"cpu": "8"},
         "template": {"startupTaints": [{"key": "example.com/agent", "effect": "NoSchedule"}]}}}))
         .await;
@@ -180,9 +121,16 @@ async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
     assert!(nodes.len() == 4 && before.is_subset(&uids(&nodes)), "no old node has gone");
     // Scaling goes on, with the revision that works.
     own.patch_set(json!({"spec": {"replicas": 5}})).await;
+    let status = own.sets.get(&own.name).await.unwrap().status.unwrap();
+    let (current, update) = (status.current_revision.unwrap(), status.update_revision.unwrap());
     eventually("it grows", LONG, async || {
-        let status = own.sets.get(&own.name).await.unwrap().status.unwrap();
-        (status.available_replicas == 4).then_some(())
+        let nodes = own.my_nodes().await;
+        let of = |revision: &str| {
+            let named =
+                |node: &&Node| node.metadata.labels.as_ref().unwrap()["kube-node.io/revision"] == revision;
+            nodes.iter().filter(named).count()
+        };
+        (of(&current) == 4 && of(&update) == 1).then_some(())
     })
     .await;
     // The class is corrected: the rollout goes on by itself.

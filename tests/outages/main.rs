@@ -6,6 +6,7 @@
 
 #[path = "../bed/mod.rs"]
 mod bed;
+mod rollout;
 
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,7 @@ async fn survivors() {
     // In one test, so that they come one after another.
     killed_half_way_through_a_scale_up().await;
     killed_at_random_moments().await;
+    rollout::rollout_of_200().await;
     api_server_away().await;
     objects_of_an_older_definition().await;
     definitions_that_are_older_or_missing().await;
@@ -182,13 +184,13 @@ fn operator_says() -> String {
 async fn definitions_that_are_older_or_missing() {
     let crds: Api<CustomResourceDefinition> = Api::all(bed().client().await);
     let older = json!([{"op": "remove",
-        "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/minReadySeconds"}]);
+        "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/expireAfter"}]);
     let older = Patch::Json::<()>(serde_json::from_value(older).unwrap());
     crds.patch("nodesets.kube-node.io", &PatchParams::default(), &older).await.unwrap();
     // The API server publishes the change some seconds later.
     sleep(Duration::from_secs(5)).await;
     let said = operator_says();
-    assert!(said.contains("definition of NodeSet lacks spec.minReadySeconds"), "{said}");
+    assert!(said.contains("definition of NodeSet lacks spec.expireAfter"), "{said}");
     for name in ["nodesets.kube-node.io", "nodeclasses.kube-node.io"] {
         bed().kubectl(&["delete", "crd", name]);
     }

@@ -360,6 +360,7 @@ impl Operator {
         let runs = machine != node::Machine::Absent;
         let pods = world.nodes.get(name).map_or(0, |node| if node.fault || !runs { 0 } else { node.pods });
         let state = node::Node {
+            volatile: false,
             deleted_at: node.deleted_at.map(stamp),
             finalizer: true,
             cordoned: node.cordoned,

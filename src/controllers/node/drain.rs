@@ -77,9 +77,9 @@ impl NodeController {
         (set.metadata.uid.as_deref() == Some(owner.uid.as_str())).then_some(set)
     }
 
-    /// Whether the drain of a Node may begin: a set says when, unless it leaves itself.
+    /// Whether the drain of a Node may begin: a set says when, unless it leaves itself or cannot be read.
     pub(super) fn has_turn(&self, node: &NodeView) -> bool {
-        let set = self.set_of(node).filter(|set| !set.is_leaving());
+        let set = self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok());
         set.is_none_or(|set| self.context.turns.has(set.name(), &node.uid))
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Observed {
     pub(super) deletion_timeout: Duration,
     /// What is missing on a Node that was written by hand.
     pub(super) adoption: Option<Adoption>,
-    /// What it is made from; None on a Node that leaves.
+    /// What it is made from; None on a Node that leaves, unless a restart took its machine.
     pub(super) order: Option<(revision::Machine, Settings)>,
 }
 
@@ -54,6 +54,7 @@ impl Observed {
             finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
             cordoned: *unschedulable,
             turn: self.turn,
+            volatile: self.provider.is_volatile(),
             taints: taints.clone(),
             kubelet: match kubelet_version {
                 None => Kubelet::Silent,
@@ -94,18 +95,21 @@ impl NodeController {
             id,
             node,
         };
+        let spec = class.map(|class| &class.spec);
         if observed.node.deleted_at.is_some() {
             observed.pods = self.pods(&observed).await?;
+            if observed.machine == Machine::Absent && observed.provider.is_volatile() {
+                let stored = self.stored(&observed.node).await?;
+                observed.order = stored.map(|machine| self.order(&observed.node, machine, spec));
+            }
             return Ok(Some(observed));
         }
         observed.lease_renewed = self.lease(&observed.node, existing.as_ref()).await?;
-        let settings = self.settings(&observed.node, class.map(|class| &class.spec));
         let named = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
         let machine = match (named, class) {
             (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
-                match self.context.revisions.get(observed.node.class().unwrap_or_default(), &revision).await?
-                {
-                    Some(machine) => (*machine).clone(),
+                match self.stored(&observed.node).await? {
+                    Some(machine) => machine,
                     None => return Ok(self.revision_is_gone(observed, &revision).await),
                 }
             }
@@ -115,10 +119,26 @@ impl NodeController {
             }
             (_, None) => return Ok(None),
         };
+        observed.order = Some(self.order(&observed.node, machine, spec));
+        Ok(Some(observed))
+    }
+
+    /// What the Node's machine is made from, by the revision that it names.
+    async fn stored(&self, node: &NodeView) -> Result<Option<revision::Machine>, Error> {
+        let Some(revision) = node.label(names::LABEL_REVISION) else { return Ok(None) };
+        let stored = self.context.revisions.get(node.class().unwrap_or_default(), revision).await?;
+        Ok(stored.map(|machine| (*machine).clone()))
+    }
+
+    fn order(
+        &self,
+        node: &NodeView,
+        machine: revision::Machine,
+        class: Option<&NodeClassSpec>,
+    ) -> (revision::Machine, Settings) {
         let containers =
             machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
-        observed.order = Some((machine, Settings { containers, ..settings }));
-        Ok(Some(observed))
+        (machine, Settings { containers, ..self.settings(node, class) })
     }
 
     /// The provider that serves a Node; None where that is somebody else.

@@ -1,0 +1,83 @@
+//! How long a set's decision takes at 1,000, 10,000 and 100,000 Nodes, in the states that cost most: nothing to do, the
+//! first look of a rollout, and a scale-down to a half. `cargo bench --bench decide`; the median of many.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube_node::{
+    api::{ReplacementOrder, ScaleDownOrder},
+    core::{
+        budget::Budget,
+        causes::{Rules, Sign, Symptom},
+        rollout::Clock,
+        turnover::{self, Member, Pace, Wanted},
+    },
+};
+
+const NODES: [usize; 3] = [1_000, 10_000, 100_000];
+const ROUNDS: usize = 21;
+
+fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [Symptom]) -> Wanted<'a> {
+    Wanted {
+        replicas,
+        budget: Budget { surge: replicas / 4, unavailable: replicas / 10 },
+        min_ready: Duration::from_secs(5),
+        order: ScaleDownOrder::LeastPods,
+        replacement: ReplacementOrder::SurgeFirst,
+        rules: Rules {
+            revision: Some(revision),
+            expire_after: Some(Duration::from_hours(720)),
+            startup_timeout: Some(Duration::from_mins(10)),
+            symptoms,
+            ..Rules::default()
+        },
+        pace: Pace::Rolling { keep: 0 },
+        clock: Clock { deadline: Duration::from_mins(10), ..Clock::default() },
+        max_sick: replicas / 2,
+        max_repairs: 10,
+        start_failures: None,
+        class_back_off: Duration::ZERO,
+    }
+}
+
+fn main() {
+    let symptom =
+        Symptom { r#type: "Ready".to_owned(), status: "Unknown".to_owned(), lasts: Duration::from_mins(5) };
+    let symptoms = [symptom];
+    let now = Timestamp::now();
+    println!("| nodes | nothing to do, ms | first look of a rollout, ms | scale-down to a half, ms |");
+    println!("| --- | --- | --- | --- |");
+    for nodes in NODES {
+        let names: Vec<String> = (0..nodes).map(|i| format!("workers-{:06}", i * 7_919 % nodes)).collect();
+        let members: Vec<Member<'_>> = names
+            .iter()
+            .zip(0..)
+            .map(|(name, i)| Member {
+                name,
+                revision: "v1-old",
+                created: now - jiff::SignedDuration::from_secs(i % 1_000),
+                ready_since: Some(Timestamp::UNIX_EPOCH),
+                started: true,
+                has_kubelet: true,
+                pods: usize::try_from(i % 30).unwrap_or(0),
+                signs: vec![Sign { r#type: "Ready", status: "True", since: None }],
+                ..Member::default()
+            })
+            .collect();
+        let median = |wanted: Wanted<'_>| {
+            let mut times: Vec<Duration> = (0..ROUNDS)
+                .map(|_| {
+                    let start = Instant::now();
+                    std::hint::black_box(turnover::decide(&wanted, &members, 0, now));
+                    start.elapsed()
+                })
+                .collect();
+            times.sort();
+            times[ROUNDS / 2].as_secs_f64() * 1_000.0
+        };
+        let idle = median(wanted(nodes, "v1-old", &symptoms));
+        let rollout = median(wanted(nodes, "v1-new", &symptoms));
+        let shrink = median(wanted(nodes / 2, "v1-old", &symptoms));
+        println!("| {nodes} | {idle:.2} | {rollout:.2} | {shrink:.2} |");
+    }
+}
