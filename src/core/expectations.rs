@@ -3,7 +3,7 @@
 //! A set that is looked at again before its new Nodes came back through the watch must not create them twice, nor
 //! choose a second victim for one whose deletion is under way. Counting on the watch alone would: it lags behind.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How far a creation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +14,20 @@ enum Creation {
     Confirmed { epoch: u32 },
 }
 
+/// How far a deletion has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Deletion {
+    /// Sent for a Node in this version; whether it took effect is not known.
+    Sent { version: String },
+    /// The API server accepted it.
+    Accepted,
+}
+
 /// The outstanding creations and deletions of one set, by Node name. Names are never reused, so a name is enough.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
     creations: BTreeMap<String, Creation>,
-    deletions: BTreeSet<String>,
+    deletions: BTreeMap<String, Deletion>,
     /// Counts the lists that the watch began with.
     epoch: u32,
 }
@@ -41,15 +50,34 @@ impl Expectations {
         self.creations.remove(name);
     }
 
-    /// A deletion was accepted.
-    pub fn deleting(&mut self, name: &str) {
-        self.deletions.insert(name.to_owned());
+    /// To be called before the deletion of a Node in this version is sent: should the answer be lost, the Node counts as
+    /// leaving all the same, or another one would go in its place.
+    pub fn deleting(&mut self, name: &str, version: &str) {
+        self.deletions.insert(name.to_owned(), Deletion::Sent { version: version.to_owned() });
     }
 
-    /// The watch showed the Node: `leaving` when it carries a deletion timestamp.
-    pub fn seen(&mut self, name: &str, leaving: bool) {
+    /// The deletion was accepted.
+    pub fn deleted(&mut self, name: &str) {
+        if let Some(deletion) = self.deletions.get_mut(name) {
+            *deletion = Deletion::Accepted;
+        }
+    }
+
+    /// The API server refused the deletion for good.
+    pub fn kept(&mut self, name: &str) {
+        self.deletions.remove(name);
+    }
+
+    /// The watch showed the Node in a version: `leaving` when it carries a deletion timestamp.
+    pub fn seen(&mut self, name: &str, version: &str, leaving: bool) {
         self.creations.remove(name);
-        if leaving {
+        // A deletion is only of the version that it names: another one that does not leave says that it had no effect.
+        let over = match self.deletions.get(name) {
+            Some(Deletion::Sent { version: sent }) => leaving || sent != version,
+            Some(Deletion::Accepted) => leaving,
+            None => false,
+        };
+        if over {
             self.deletions.remove(name);
         }
     }
@@ -66,12 +94,13 @@ impl Expectations {
     }
 
     /// The list that was announced is there, read at the server's latest state: what was confirmed before it was asked
-    /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too.
+    /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too; of one that is,
+    /// the list tells.
     pub fn relisted(&mut self, listed: impl Fn(&str) -> bool) {
         let before =
             |creation: &Creation| matches!(creation, Creation::Confirmed { epoch } if *epoch != self.epoch);
         self.creations.retain(|name, creation| !before(creation) && !listed(name));
-        self.deletions.retain(|name| listed(name));
+        self.deletions.retain(|name, deletion| *deletion == Deletion::Accepted && listed(name));
     }
 
     /// Names of Nodes that count as existing although the watch has not shown them.
@@ -96,12 +125,22 @@ impl Expectations {
     /// Whether the Node's deletion is under way although the watch may not show it.
     #[must_use]
     pub fn is_leaving(&self, name: &str) -> bool {
-        self.deletions.contains(name)
+        self.deletions.contains_key(name)
+    }
+
+    /// Deletions whose outcome is unknown: to be sent again for the same version, which is harmless if they succeeded.
+    pub fn unanswered(&self) -> impl Iterator<Item = &str> {
+        self.deletions
+            .iter()
+            .filter(|(_, deletion)| **deletion != Deletion::Accepted)
+            .map(|(name, _)| name.as_str())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -110,7 +149,7 @@ mod tests {
     fn an_echo_before_the_answer_leaves_nothing_behind() {
         let mut expectations = Expectations::default();
         expectations.creating("a");
-        expectations.seen("a", false);
+        expectations.seen("a", "1", false);
         expectations.created("a");
         assert_eq!(expectations.pending_creations(), 0);
     }
@@ -134,10 +173,21 @@ mod tests {
     #[test]
     fn a_victim_is_chosen_once() {
         let mut expectations = Expectations::default();
-        expectations.deleting("a");
-        expectations.seen("a", false); // an older state of the Node, still under way when the deletion was accepted
+        expectations.deleting("a", "7");
+        expectations.deleted("a");
+        expectations.seen("a", "7", false); // still under way when the deletion was accepted
         assert!(expectations.is_leaving("a"));
-        expectations.seen("a", true);
+        expectations.seen("a", "8", true);
+        assert!(!expectations.is_leaving("a"));
+    }
+
+    #[test]
+    fn a_deletion_without_an_answer_counts_until_the_watch_tells() {
+        let mut expectations = Expectations::default();
+        expectations.deleting("a", "7");
+        expectations.seen("a", "7", false);
+        assert_eq!(expectations.unanswered().collect::<Vec<_>>(), ["a"]);
+        expectations.seen("a", "8", false); // it changed and does not leave: the deletion had no effect
         assert!(!expectations.is_leaving("a"));
     }
 
@@ -163,7 +213,7 @@ mod tests {
             for (node, step) in schedule {
                 match [Step::Answer, Step::Echo, Step::Refuse, Step::Gone][step] {
                     Step::Answer => expectations.created(&name(node)),
-                    Step::Echo => expectations.seen(&name(node), false),
+                    Step::Echo => expectations.seen(&name(node), "1", false),
                     Step::Refuse => expectations.refused(&name(node)),
                     Step::Gone => expectations.gone(&name(node)),
                 }

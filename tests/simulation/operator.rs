@@ -95,7 +95,7 @@ impl Operator {
             self.set_at = Some(world.now);
             match event {
                 Event::Changed(node) => {
-                    self.expectations.seen(&node.name, node.deleted_at.is_some());
+                    self.expectations.seen(&node.name, &node.version.to_string(), node.deleted_at.is_some());
                     self.nodes_at.insert(node.name.clone(), world.now);
                     self.cache.insert(node.name.clone(), node);
                 }
@@ -298,6 +298,15 @@ impl Operator {
             .filter(|name| !cache.contains_key(*name))
             .map(str::to_owned)
             .collect();
+        if !plan.ask_again {
+            for name in &again {
+                if world.nodes.contains_key(name) {
+                    self.expectations.created(name);
+                } else {
+                    self.expectations.refused(name);
+                }
+            }
+        }
         let newest = self.spec.revision.clone();
         let working = self.status.current_revision.clone().unwrap_or_else(|| newest.clone());
         let fresh: Vec<(String, String)> = (0..plan.create)
@@ -308,7 +317,9 @@ impl Operator {
             })
             .collect();
         let most = self.spec.replicas + self.spec.setup.surge;
-        for (name, revision) in again.into_iter().map(|name| (name, newest.clone())).chain(fresh) {
+        for (name, revision) in
+            again.into_iter().filter(|_| plan.ask_again).map(|name| (name, newest.clone())).chain(fresh)
+        {
             self.expectations.creating(&name);
             let before = world.creations;
             let answer = world.create(&name, &revision);
@@ -322,17 +333,15 @@ impl Operator {
                 Answer::Lost | Answer::Refused | Answer::Conflict => self.retry_set(world),
             }
         }
-        for deletion in &plan.delete {
-            let Some(seen) = cache.get(deletion.name) else { continue };
-            self.judge(world, deletion.name);
+        let unanswered: Vec<String> = self.expectations.unanswered().map(str::to_owned).collect();
+        for name in unanswered.iter().map(String::as_str).chain(plan.delete.iter().map(|d| d.name)) {
+            let Some(seen) = cache.get(name) else { continue };
+            if !unanswered.iter().any(|again| again == name) {
+                self.judge(world, name);
+            }
+            self.expectations.deleting(name, &seen.version.to_string());
             match world.delete(seen) {
-                Answer::Done => {
-                    self.expectations.deleting(deletion.name);
-                    // The echo may have come first.
-                    if cache.get(deletion.name).is_none_or(|node| node.deleted_at.is_some()) {
-                        self.expectations.gone(deletion.name);
-                    }
-                }
+                Answer::Done => self.expectations.deleted(name),
                 Answer::Killed => return Err(Killed),
                 Answer::Conflict | Answer::Lost | Answer::Refused => self.retry_set(world),
             }

@@ -159,9 +159,13 @@ impl NodeSetController {
         applied: &mut Applied,
     ) -> Result<(), Error> {
         let Ok(newest) = &observed.blueprint else { return Ok(()) };
+        if !plan.ask_again {
+            self.forget_what_never_came(&observed.name).await?;
+        }
         let unconfirmed: Vec<String> = observed
             .expectations
             .unconfirmed()
+            .filter(|_| plan.ask_again)
             .filter(|name| !observed.nodes().any(|node| *node.name == **name))
             .map(str::to_owned)
             .collect();
@@ -299,11 +303,11 @@ impl NodeSetController {
     /// Deletes the victims; each under the condition that it is as it was seen.
     async fn delete(&self, observed: &Observed, plan: &Plan<'_>, applied: &mut Applied) -> Result<(), Error> {
         applied.more |= plan.delete.len() > BATCH;
-        let nodes: Vec<_> = plan
-            .delete
-            .iter()
-            .take(BATCH)
-            .filter_map(|deletion| Some((self.context.nodes.get(deletion.name)?, deletion.cause)))
+        // Those that nobody answered are asked for again.
+        let unanswered = observed.expectations.unanswered().map(|name| (name, None));
+        let nodes: Vec<_> = unanswered
+            .chain(plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause)))
+            .filter_map(|(name, cause)| Some((self.context.nodes.get(name)?, cause)))
             .collect();
         stream::iter(nodes)
             .map(Ok)
@@ -326,17 +330,23 @@ impl NodeSetController {
 
     /// Deletes one Node in the state that was seen.
     pub(super) async fn delete_one(&self, set: &str, node: &NodeView) -> Result<(), ApiError> {
+        self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
         let result = api::delete::<Node>(&self.context.client, seen_node(node)).await;
+        // The echo may have come first.
+        let now = self.context.nodes.get(&node.name);
+        let changed = now.as_ref().is_none_or(|now| now.resource_version != node.resource_version);
+        self.expectations(set, |expectations| match &result {
+            Ok(()) if now.is_none_or(|now| now.deleted_at.is_some()) => expectations.gone(&node.name),
+            Ok(()) => expectations.deleted(&node.name),
+            Err(error) if error.is_final() || (error.is_conflict() && changed) => {
+                expectations.kept(&node.name);
+            }
+            // It may have had its effect; the watch will tell.
+            Err(_) => {}
+        });
         let metrics = &self.context.metrics;
         match &result {
-            Ok(()) => {
-                metrics.node_deleted("success");
-                self.expectations(set, |expectations| expectations.deleting(&node.name));
-                // The echo may have come first.
-                if self.context.nodes.get(&node.name).is_none_or(|now| now.deleted_at.is_some()) {
-                    self.expectations(set, |expectations| expectations.gone(&node.name));
-                }
-            }
+            Ok(()) => metrics.node_deleted("success"),
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => metrics.node_deleted(error.reason()),
         }

@@ -69,8 +69,8 @@ impl NodeSetController {
         Ok(if conflicts.contains(&true) { Outcome::After(Duration::from_millis(500)) } else { Outcome::Done })
     }
 
-    /// Creations whose outcome nobody knows are looked up: nothing will ask for them again.
-    async fn forget_what_never_came(&self, set: &str) -> Result<(), Error> {
+    /// Creations whose outcome nobody knows are looked up, where nothing will ask for them again.
+    pub(super) async fn forget_what_never_came(&self, set: &str) -> Result<(), Error> {
         let unconfirmed: Vec<String> =
             self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
         for name in unconfirmed {

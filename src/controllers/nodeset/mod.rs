@@ -134,7 +134,9 @@ impl Observer<NodeView> for NodeSetController {
             let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(expectations) = all.get_mut(set) {
                 match new {
-                    Some(new) => expectations.seen(&new.name, new.deleted_at.is_some()),
+                    Some(new) => {
+                        expectations.seen(&new.name, &new.resource_version, new.deleted_at.is_some());
+                    }
                     None => expectations.gone(&view.name),
                 }
             }

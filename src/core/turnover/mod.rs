@@ -164,14 +164,16 @@ pub fn decide<'a>(wanted: &Wanted<'_>, members: &[Member<'a>], expected: usize, 
     // One order for everybody who goes, so that two looks at one state choose the same.
     known.sort_by_cached_key(|known| victim_key(known, wanted.order));
     plan.counts = count(&known);
+    plan.ask_again = known.len() + expected <= wanted.replicas + wanted.budget.surge;
     let failures = wanted.start_failures.filter(|failures| still_counts(failures, wanted, &known)).cloned();
     let pace = pace(wanted, &known, failures.is_some(), now, &mut plan);
     select(wanted, pace, &mut known, &mut plan);
     let mut spending = Spending::new(wanted, &known);
+    spending.delete_marked(wanted, &mut known, expected, &mut plan);
     spending.grant_turns(wanted, &known, &mut plan);
     let own_back_off = failures.as_ref().map_or(Duration::ZERO, |failures| rollout::back_off(failures, now));
     create(wanted, pace, &known, expected, own_back_off.max(wanted.class_back_off), &mut plan);
-    spending.delete(wanted, &mut known, expected, &mut plan);
+    spending.delete(wanted, &mut known, &mut plan);
     let given_up = plan.delete.iter().filter(|d| d.cause == Some(Cause::FailedToStart)).count();
     plan.start_failures =
         rollout::account(failures, given_up, wanted.rules.revision.unwrap_or_default(), now);

@@ -118,6 +118,9 @@ pub struct Plan<'a> {
     pub create: usize,
     /// How many of these are to have the revision that works, not the newest.
     pub create_current: usize,
+    /// Whether creations whose outcome is not known may be asked for again. Where there are too many machines already
+    /// they are looked up instead: one that never came must not come now.
+    pub ask_again: bool,
     /// Whether more are to be created at once in a further look.
     pub more: bool,
     /// Nodes to delete, the first victim first; their drain may begin.

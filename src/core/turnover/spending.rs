@@ -35,6 +35,23 @@ impl Spending {
         self.established = self.established.saturating_sub(1);
     }
 
+    /// Marked victims of a smaller set go whatever else holds: somebody else has emptied them already. They go first, so
+    /// that nobody else spends what they take.
+    pub(super) fn delete_marked<'a>(
+        &mut self,
+        wanted: &Wanted<'_>,
+        known: &mut [Known<'_, 'a>],
+        expected: usize,
+        plan: &mut Plan<'a>,
+    ) {
+        let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
+        for victim in known.iter_mut().filter(|known| known.stays() && known.member.marked) {
+            if take(&mut surplus) {
+                self.go(victim, plan);
+            }
+        }
+    }
+
     /// Nodes that were deleted by hand, or by an earlier process of ours.
     pub(super) fn grant_turns<'a>(
         &mut self,
@@ -66,16 +83,8 @@ impl Spending {
         &mut self,
         wanted: &Wanted<'_>,
         known: &mut [Known<'_, 'a>],
-        expected: usize,
         plan: &mut Plan<'a>,
     ) {
-        // Marked victims of a smaller set go whatever else holds: somebody else has emptied them already.
-        let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
-        for victim in known.iter_mut().filter(|known| known.stays() && known.member.marked) {
-            if take(&mut surplus) {
-                self.go(victim, plan);
-            }
-        }
         for bad in known.iter_mut().filter(|known| known.stays() && known.replaced.is_some()) {
             let sick = bad.replaced.is_some_and(Cause::is_sickness);
             let floor = if sick { self.single_floor } else { self.floor };
