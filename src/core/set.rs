@@ -283,12 +283,18 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
         Wait::Leaving { nodes } => {
             (7, "Draining", format!("{nodes} nodes are being drained and deleted"), nodes)
         }
-        Wait::Partition { outdated } => (
-            8,
-            "Partition",
-            format!("{outdated} nodes keep an older revision by strategy.rollingUpdate.partition"),
-            outdated,
-        ),
+        Wait::Partition { outdated, keep } => {
+            let replicas = report.replicas;
+            let too_many = if keep > replicas {
+                format!(", which is {keep} of {replicas}: write fewer than {replicas} to have one rolled")
+            } else {
+                String::new()
+            };
+            let message = format!(
+                "{outdated} nodes keep an older revision by strategy.rollingUpdate.partition{too_many}"
+            );
+            (8, "Partition", message, outdated)
+        }
         Wait::OnDelete { outdated } => (
             8,
             "OnDelete",

@@ -144,3 +144,12 @@ fn a_paused_set_with_outdated_nodes_is_not_complete() {
     assert_eq!(says(&status, "Progressing").1, "Paused");
     assert_eq!(status.waits[0].reason, "Paused");
 }
+
+#[test]
+fn a_partition_above_the_replicas_is_reported() {
+    let old_node = |name| Member { revision: "v1-old", ..member(name, Some(0)) };
+    let wanted = Wanted { pace: Pace::Rolling { keep: 5 }, ..wanted(2) };
+    let status = standing(&wanted, &[old_node("a"), old_node("b")], &NodeSetStatus::default());
+    assert!(status.waits[0].message.contains("which is 5 of 2: write fewer than 2"), "{:?}", status.waits);
+    assert_eq!(says(&status, "Progressing").1, "Complete");
+}

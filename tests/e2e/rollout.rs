@@ -2,8 +2,11 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Node};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, always, class_spec, eventually, is_ready, name};
@@ -320,5 +323,34 @@ async fn nodes_expire_within_the_budget() {
     .await;
     own.patch_set(json!({"spec": {"expireAfter": null}})).await;
     own.settled(2).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn revisions_that_nothing_names_are_forgotten() {
+    let own = Own::without_set("history", class_spec()).await;
+    own.create_set(1, json!({"revisionHistoryLimit": 1})).await;
+    own.settled(1).await;
+    for cpu in ["5", "6", "7", "8"] {
+        let before = own.sets.get(&own.name).await.unwrap().status.unwrap().update_revision;
+        own.patch_class(bigger(cpu)).await;
+        eventually("the set sees the change", LONG, async || {
+            let now = own.sets.get(&own.name).await.unwrap().status?.update_revision;
+            (now != before).then_some(())
+        })
+        .await;
+        own.rolled(1).await;
+    }
+    let revisions: Api<ControllerRevision> = Api::namespaced(own.client.clone(), "kube-node-system");
+    let selector = ListParams::default().labels("kube-node.io/nodeclass=history");
+    // Looked at once a minute.
+    eventually("one is left besides that of the Node", ROLLED, async || {
+        let mut left = revisions.list(&selector).await.unwrap().items;
+        left.sort_by_key(|revision| revision.revision);
+        let named = own.sets.get(&own.name).await.unwrap().status?.current_revision?;
+        let is_named = left.last()?.metadata.name.as_deref() == Some(format!("history-{named}").as_str());
+        (left.len() == 2 && is_named).then_some(())
+    })
+    .await;
     own.clean_up().await;
 }

@@ -2,11 +2,13 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{Own, bed, class_spec, is_ready},
+    RECOVERY,
+    bed::{Own, bed, class_spec, eventually, is_ready, taints},
     nothing_lost_or_doubled, operator_is_back,
 };
 
@@ -78,7 +80,28 @@ pub async fn rollout_of_200() {
         assert!(fewest_nodes >= NODES, "{fewest_nodes} Ready nodes");
         assert!(most_nodes <= NODES + SURGE, "{most_nodes} nodes");
         nothing_lost_or_doubled(&own, NODES).await;
+        what_propagates_replaces_nobody(&own).await;
         own.end_workload().await;
         own.clean_up().await;
     }
+}
+
+async fn what_propagates_replaces_nobody(own: &Own) {
+    let uids = |nodes: Vec<Node>| -> HashSet<_> { nodes.into_iter().map(|node| node.metadata.uid).collect() };
+    let before = uids(own.my_nodes().await);
+    own.patch_class(json!({"spec": {
+        "template": {"labels": {"rack": "7"}, "taints": [{"key": "a", "effect": "NoSchedule"}]},
+        "deletionTimeout": "1s",
+        "failures": {"unhealthyDuration": "1h", "turnUnhealthyAfter": true},
+    }}))
+    .await;
+    eventually("all have label and taint", RECOVERY, async || {
+        let has_both = |node: &Node| {
+            node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("rack"))
+                && taints(node).iter().any(|(key, _)| key == "a")
+        };
+        own.my_nodes().await.iter().all(has_both).then_some(())
+    })
+    .await;
+    assert_eq!(uids(own.settled(NODES).await), before, "nobody was replaced");
 }

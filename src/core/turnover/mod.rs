@@ -309,7 +309,7 @@ fn select(wanted: &Wanted<'_>, pace: Pace, known: &mut [Known<'_, '_>], plan: &m
     let outdated = known.iter().filter(|known| stale(known) && known.replaced.is_none()).count();
     if outdated > 0 {
         plan.waits.push(match pace {
-            Pace::Rolling { .. } => Wait::Partition { outdated },
+            Pace::Rolling { keep } => Wait::Partition { outdated, keep },
             Pace::OnDelete => Wait::OnDelete { outdated },
             Pace::Held => Wait::Held { outdated },
         });

@@ -36,6 +36,8 @@ pub enum Wait {
     Partition {
         /// How many.
         outdated: usize,
+        /// How many were asked for.
+        keep: usize,
     },
     /// Nobody is repaired: so many are sick that the fault is not theirs.
     TooManySick {
