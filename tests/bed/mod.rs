@@ -177,6 +177,14 @@ impl Own {
         own
     }
 
+    /// A Node that stays Ready while a test waits for another one to become Unknown. Without any the controller-manager
+    /// thinks itself cut off, and each time it ceases to, the grace of all Nodes begins anew.
+    pub async fn anchor(name: &str) -> Self {
+        let own = Self::new(name, 1, class_spec()).await;
+        own.settled(1).await;
+        own
+    }
+
     /// A class alone.
     pub async fn without_set(name: &str, class: Value) -> Self {
         let own = Self::nothing(name).await;

@@ -73,6 +73,7 @@ async fn unhealthy_for_ever_after_a_while() {
 
 #[tokio::test]
 async fn a_silent_node_becomes_unknown() {
+    let anchor = Own::anchor("anchor-silent").await;
     let failures = json!({"unhealthyDuration": "5s", "turnUnhealthyAfter": true, "mode": "Silent"});
     let own = Own::new("disrupt-silent", 1, failing(&failures)).await;
     let unknown = eventually("its Ready condition is Unknown", Duration::from_secs(150), async || {
@@ -87,4 +88,5 @@ async fn a_silent_node_becomes_unknown() {
     })
     .await;
     own.clean_up().await;
+    anchor.clean_up().await;
 }

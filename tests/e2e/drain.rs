@@ -249,6 +249,7 @@ async fn a_machine_goes_after_its_volumes() {
 
 #[tokio::test]
 async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
+    let anchor = Own::anchor("anchor-dead").await;
     let mut class = class_spec();
     class["failures"] = json!({"unhealthyDuration": "20s", "turnUnhealthyAfter": true, "mode": "Silent"});
     let (own, node) = one("drain-dead", class, json!({})).await;
@@ -277,4 +278,5 @@ async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
     })
     .await;
     own.clean_up().await;
+    anchor.clean_up().await;
 }

@@ -210,6 +210,7 @@ async fn machines_that_vanish_are_made_again_and_a_full_provider_is_waited_for()
 /// A Node whose machine nobody hears from, with a pod that can end nowhere.
 #[tokio::test]
 async fn out_of_service_is_said_of_a_machine_that_is_gone_and_of_no_other() {
+    let anchor = Own::anchor("anchor-slow").await;
     let shelves = Shelves::new("slow.example.com", Shelf { lingers: true, ..Shelf::default() });
     let own = set_of(&shelves, "machine-slow").await;
     let labels = json!({"kube-node.io/nodeclass": "machine-slow"});
@@ -243,6 +244,7 @@ async fn out_of_service_is_said_of_a_machine_that_is_gone_and_of_no_other() {
     })
     .await;
     own.clean_up().await;
+    anchor.clean_up().await;
 }
 
 #[tokio::test]
