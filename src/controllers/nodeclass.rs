@@ -11,7 +11,7 @@ use serde_json::json;
 use tracing::{Instrument, info, info_span, warn};
 
 use super::{
-    ApiError, Context,
+    ApiError, Context, RevisionsError,
     api::{self, Seen},
     chain, reference_to,
 };
@@ -29,15 +29,15 @@ use crate::{
 /// Least time between two looks at one class: its status counts Nodes.
 const PACE: Pace = Pace { concurrency: 2, least_distance: Duration::from_secs(1) };
 
-/// Least time between two looks at the stored revisions of one class: it asks for a list.
-const PRUNE_INTERVAL: Duration = Duration::from_mins(1);
+/// Time between two looks at the stored revisions of one class: it asks for a list.
+const TIDY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The controller.
 pub struct NodeClassController {
     context: Arc<Context>,
     requests: Requests<String>,
     /// When the revisions of a class were looked at last.
-    pruned: Mutex<HashMap<String, Instant>>,
+    tidied: Mutex<HashMap<String, Instant>>,
 }
 
 impl NodeClassController {
@@ -45,7 +45,7 @@ impl NodeClassController {
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
         let (requests, queue) = queue();
-        let controller = Arc::new(Self { context, requests, pruned: Mutex::default() });
+        let controller = Arc::new(Self { context, requests, tidied: Mutex::default() });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -61,8 +61,10 @@ impl NodeClassController {
                 let start = Instant::now();
                 let outcome = match controller.look(&name).await {
                     Ok(outcome) => outcome,
-                    Err(error) if error.is_not_found() => Outcome::Done,
-                    Err(error) if error.is_conflict() => Outcome::After(PACE.least_distance),
+                    Err(RevisionsError::Api(error)) if error.is_not_found() => Outcome::Done,
+                    Err(RevisionsError::Api(error)) if error.is_conflict() => {
+                        Outcome::After(PACE.least_distance)
+                    }
                     Err(error) => {
                         warn!(error = chain(&error), "look failed");
                         Outcome::Failed
@@ -76,9 +78,10 @@ impl NodeClassController {
         .await;
     }
 
-    async fn look(&self, name: &str) -> Result<Outcome, ApiError> {
+    async fn look(&self, name: &str) -> Result<Outcome, RevisionsError> {
         let Some(class) = self.context.classes.get(name) else {
-            self.pruned.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.tidied.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.context.revisions.forget(name);
             return Ok(Outcome::Done);
         };
         let all = self.context.nodes.all();
@@ -96,33 +99,41 @@ impl NodeClassController {
         }
         self.status(&class, nodes, &sets).await?;
         let named = of_class().filter_map(|node| node.label(names::LABEL_REVISION)).map(str::to_owned);
-        self.prune(name, named.collect()).await
+        self.tidy_revisions(&class, named.collect()).await
     }
 
-    /// Forgets revisions that no Node and no set names, now and then.
-    async fn prune(&self, class: &str, mut needed: BTreeSet<String>) -> Result<Outcome, ApiError> {
+    /// Forgets revisions that no Node and no set names, now and then, and stores those again that were deleted.
+    async fn tidy_revisions(
+        &self,
+        own: &Own<NodeClass>,
+        mut needed: BTreeSet<String>,
+    ) -> Result<Outcome, RevisionsError> {
+        let class = own.name();
         let now = Instant::now();
-        let last = self.pruned.lock().unwrap_or_else(PoisonError::into_inner).get(class).copied();
-        if let Some(left) = last.and_then(|last| PRUNE_INTERVAL.checked_sub(now.duration_since(last))) {
+        let last = self.tidied.lock().unwrap_or_else(PoisonError::into_inner).get(class).copied();
+        if let Some(left) = last.and_then(|last| TIDY_INTERVAL.checked_sub(now.duration_since(last))) {
             return Ok(Outcome::After(left));
         }
-        self.pruned.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
+        self.tidied.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
         let mut limit = None;
         for own in self.context.sets.group(class) {
             // What a set that cannot be read needs is not known.
-            let Ok(set) = &own.object else { return Ok(Outcome::Done) };
+            let Ok(set) = &own.object else { return Ok(Outcome::After(TIDY_INTERVAL)) };
             needed.extend(set.spec.revision.clone());
             let status = set.status.clone().unwrap_or_default();
             needed.extend(status.current_revision.into_iter().chain(status.update_revision));
             let own = set.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
             limit = limit.max(Some(own.unwrap_or(history::DEFAULT_LIMIT)));
         }
-        let gone =
-            self.context.revisions.prune(class, &needed, limit.unwrap_or(history::DEFAULT_LIMIT)).await?;
+        let limit = limit.unwrap_or(history::DEFAULT_LIMIT);
+        let (gone, restored) = self.context.revisions.tidy(&own.metadata, &needed, limit).await?;
         if gone > 0 {
             info!(class, count = gone, "forgot revisions that nothing names");
         }
-        Ok(Outcome::Done)
+        if restored > 0 {
+            warn!(class, count = restored, "stored revisions again that somebody had deleted");
+        }
+        Ok(Outcome::After(TIDY_INTERVAL))
     }
 
     async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<(), ApiError> {

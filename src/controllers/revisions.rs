@@ -8,7 +8,10 @@ use std::{
 
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+        runtime::RawExtension,
+    },
 };
 use kube::{
     Api, Client, Resource,
@@ -52,7 +55,17 @@ pub enum RevisionsError {
 /// The revisions that are known, and the way to those that are not.
 pub struct Revisions {
     api: Api<ControllerRevision>,
-    known: Mutex<HashMap<String, Arc<Machine>>>,
+    /// By name of the object.
+    known: Mutex<HashMap<String, Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    /// UID of the class that owns it: another class of this name does not keep it from being collected.
+    owner: Option<String>,
+    /// Its place in the history.
+    number: i64,
+    machine: Arc<Machine>,
 }
 
 impl Revisions {
@@ -65,26 +78,34 @@ impl Revisions {
     /// Stores the machine where it is not stored yet, and returns its revision.
     pub async fn ensure(&self, class: &NodeClass, machine: &Machine) -> Result<String, RevisionsError> {
         let revision = machine.revision()?;
-        let class_name = class.metadata.name.as_deref().unwrap_or_default();
-        let name = object_name(class_name, &revision);
-        let stored = match self.read(&name).await? {
-            Some(stored) => stored,
-            None => self.create(class, &name, machine).await?,
+        let name = object_name(class.metadata.name.as_deref().unwrap_or_default(), &revision);
+        let stored = match self.known(&name).filter(|known| known.owner == class.metadata.uid) {
+            Some(known) => known,
+            None => self.store(class, &name, machine).await?,
         };
         // Equal by revision: amounts may be written in another form.
-        if stored.revision()? == revision { Ok(revision) } else { Err(RevisionsError::Changed { name }) }
+        if stored.machine.revision()? == revision {
+            Ok(revision)
+        } else {
+            Err(RevisionsError::Changed { name })
+        }
     }
 
     /// What a Node's machine is made from; None where the revision is gone.
     pub async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
-        self.read(&object_name(class, revision)).await
+        let name = object_name(class, revision);
+        if let Some(known) = self.known(&name) {
+            return Ok(Some(known.machine));
+        }
+        let stored = call(|| format!("read ControllerRevision {name}"), self.api.get_opt(&name)).await?;
+        stored.map(|stored| Ok(self.remember(&name, &stored)?.machine)).transpose()
     }
 
     /// Makes a revision that is asked for again the youngest of its class, as `StatefulSet`s do it: the history tells what
     /// came after what.
     pub async fn raise(&self, class: &str, revision: &str) -> Result<(), ApiError> {
-        let selector = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"));
-        let listed = call(|| format!("list the revisions of {class}"), self.api.list(&selector)).await?;
+        let listed =
+            call(|| format!("list the revisions of {class}"), self.api.list(&of_class(class))).await?;
         let name = object_name(class, revision);
         let is_it = |item: &&ControllerRevision| item.metadata.name.as_deref() == Some(name.as_str());
         let others = listed.items.iter().filter(|item| !is_it(item)).map(|item| item.revision).max();
@@ -93,27 +114,37 @@ impl Revisions {
             return Ok(());
         }
         let change = Patch::Merge(serde_json::json!({ "revision": youngest.saturating_add(1) }));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        call(|| format!("raise ControllerRevision {name}"), self.api.patch(&name, &params, &change))
+        call(|| format!("raise ControllerRevision {name}"), self.api.patch(&name, &written_by_us(), &change))
             .await
             .map(drop)
     }
 
-    /// Forgets revisions of a class that are not `needed`, beyond the `limit` youngest. How many went.
-    pub async fn prune(
+    /// Forgets revisions of a class that are not `needed`, beyond the `limit` youngest, and stores those again that are
+    /// needed and known, and that somebody has deleted. How many went and came.
+    pub async fn tidy(
         &self,
-        class: &str,
+        class: &ObjectMeta,
         needed: &BTreeSet<String>,
         limit: usize,
-    ) -> Result<usize, ApiError> {
-        let selector = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"));
-        let listed =
-            call(|| format!("list the revisions of {class}"), self.api.list_metadata(&selector)).await?;
-        if listed.items.len() <= limit {
-            return Ok(0);
+    ) -> Result<(usize, usize), RevisionsError> {
+        let class_name = class.name.as_deref().unwrap_or_default();
+        let selector = of_class(class_name);
+        let action = || format!("list the revisions of {class_name}");
+        let listed = call(action, self.api.list_metadata(&selector)).await?;
+        let names: BTreeSet<&str> =
+            listed.items.iter().filter_map(|item| item.metadata.name.as_deref()).collect();
+        let mut restored = 0;
+        for name in needed.iter().map(|revision| object_name(class_name, revision)) {
+            if let Some(known) = self.known(&name).filter(|_| !names.contains(name.as_str())) {
+                self.create(class, &name, &known.machine, known.number).await?;
+                restored += 1;
+            }
         }
-        let listed = call(|| format!("list the revisions of {class}"), self.api.list(&selector)).await?;
-        let prefix = object_name(class, "");
+        if names.len() <= limit {
+            return Ok((0, restored));
+        }
+        let listed = call(action, self.api.list(&selector)).await?;
+        let prefix = object_name(class_name, "");
         let stored: Vec<Stored> = listed
             .items
             .iter()
@@ -124,68 +155,133 @@ impl Revisions {
             .collect();
         let surplus = history::surplus(&stored, needed, limit);
         for revision in &surplus {
-            let name = object_name(class, revision);
+            let name = object_name(class_name, revision);
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
             let params = DeleteParams::default();
             let deletion = self.api.delete(&name, &params);
             match call(|| format!("delete ControllerRevision {name}"), deletion).await {
-                Err(error) if !error.is_not_found() => return Err(error),
+                Err(error) if !error.is_not_found() => return Err(error.into()),
                 _ => {}
             }
         }
-        Ok(surplus.len())
+        Ok((surplus.len(), restored))
     }
 
-    async fn read(&self, name: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
-        if let Some(machine) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
-            return Ok(Some(Arc::clone(machine)));
+    /// Drops what is known of a class that is gone.
+    pub fn forget(&self, class: &str) {
+        // A class whose name begins in the same way reads its own again.
+        let prefix = object_name(class, "");
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|name, _| !name.starts_with(&prefix));
+    }
+
+    fn known(&self, name: &str) -> Option<Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    async fn store(&self, class: &NodeClass, name: &str, machine: &Machine) -> Result<Known, RevisionsError> {
+        let class = &class.metadata;
+        let read = || call(|| format!("read ControllerRevision {name}"), self.api.get_opt(name));
+        if let Some(stored) = read().await? {
+            return self.take_over(class, name, stored).await;
         }
-        let stored = call(|| format!("read ControllerRevision {name}"), self.api.get_opt(name)).await?;
-        stored.map(|stored| self.remember(name, &stored)).transpose()
+        let class_name = class.name.as_deref().unwrap_or_default();
+        let action = || format!("list the revisions of {class_name}");
+        let others = call(action, self.api.list(&of_class(class_name))).await?;
+        let last = others.items.iter().map(|other| other.revision).max().unwrap_or(0);
+        match self.create(class, name, machine, last.saturating_add(1)).await {
+            // Somebody was faster, or an earlier call had succeeded after all.
+            Err(RevisionsError::Api(error)) if error.is_conflict() => match read().await? {
+                Some(stored) => self.take_over(class, name, stored).await,
+                None => Err(error.into()),
+            },
+            other => other,
+        }
+    }
+
+    /// A revision that an earlier class of this name left behind would be collected with it.
+    async fn take_over(
+        &self,
+        class: &ObjectMeta,
+        name: &str,
+        stored: ControllerRevision,
+    ) -> Result<Known, RevisionsError> {
+        if owner_of(&stored) == class.uid {
+            return self.remember(name, &stored);
+        }
+        let change = Patch::Merge(serde_json::json!({ "metadata": {
+            "resourceVersion": stored.metadata.resource_version,
+            "ownerReferences": owned_by(class),
+        }}));
+        let action = || format!("take over ControllerRevision {name}");
+        let stored = call(action, self.api.patch(name, &written_by_us(), &change)).await?;
+        self.remember(name, &stored)
     }
 
     async fn create(
         &self,
-        class: &NodeClass,
+        class: &ObjectMeta,
         name: &str,
         machine: &Machine,
-    ) -> Result<Arc<Machine>, RevisionsError> {
-        let class_name = class.metadata.name.clone().unwrap_or_default();
-        let selector = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class_name}"));
-        let others = call(|| format!("list the revisions of {class_name}"), self.api.list(&selector)).await?;
-        let last = others.items.iter().map(|other| other.revision).max().unwrap_or(0);
-        let data = serde_json::to_value(machine).map_err(RevisionError::from)?;
+        number: i64,
+    ) -> Result<Known, RevisionsError> {
+        let class_name = class.name.clone().unwrap_or_default();
         let object = ControllerRevision {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 labels: Some([(LABEL_NODECLASS.to_owned(), class_name)].into()),
-                owner_references: class.controller_owner_ref(&()).map(|owner| vec![owner]),
+                owner_references: Some(owned_by(class)),
                 ..ObjectMeta::default()
             },
-            data: Some(RawExtension(data)),
-            revision: last.saturating_add(1),
+            data: Some(RawExtension(serde_json::to_value(machine).map_err(RevisionError::from)?)),
+            revision: number,
         };
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let action = || format!("create ControllerRevision {name}");
-        let stored = match call(action, self.api.create(&params, &object)).await {
-            // Somebody was faster, or an earlier call had succeeded after all.
-            Err(error) if error.is_conflict() => call(action, self.api.get(name)).await?,
-            other => other?,
-        };
+        let stored = call(action, self.api.create(&params, &object)).await?;
         self.remember(name, &stored)
     }
 
-    fn remember(&self, name: &str, stored: &ControllerRevision) -> Result<Arc<Machine>, RevisionsError> {
+    fn remember(&self, name: &str, stored: &ControllerRevision) -> Result<Known, RevisionsError> {
         let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
         let machine: Machine = serde_json::from_value(data)
             .map_err(|source| RevisionsError::Unreadable { name: name.to_owned(), source })?;
-        let machine = Arc::new(machine);
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name.to_owned(), Arc::clone(&machine));
-        Ok(machine)
+        let known = Known { owner: owner_of(stored), number: stored.revision, machine: Arc::new(machine) };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), known.clone());
+        Ok(known)
     }
+}
+
+fn of_class(class: &str) -> ListParams {
+    ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"))
+}
+
+fn owned_by(class: &ObjectMeta) -> Vec<OwnerReference> {
+    vec![OwnerReference {
+        api_version: NodeClass::api_version(&()).into_owned(),
+        kind: NodeClass::kind(&()).into_owned(),
+        name: class.name.clone().unwrap_or_default(),
+        uid: class.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }]
+}
+
+/// UID of the class that a revision belongs to.
+fn owner_of(stored: &ControllerRevision) -> Option<String> {
+    stored
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
+        .map(|o| o.uid.clone())
+}
+
+fn written_by_us() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 fn object_name(class: &str, revision: &str) -> String {

@@ -5,8 +5,9 @@ use std::{collections::HashSet, time::Duration};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Node};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use kube_node::api::names::LABEL_REVISION;
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, always, class_spec, eventually, is_ready, name};
@@ -352,5 +353,28 @@ async fn revisions_that_nothing_names_are_forgotten() {
         (left.len() == 2 && is_named).then_some(())
     })
     .await;
+    own.clean_up().await;
+}
+
+/// The class that comes back under a name finds the revisions of the one that went, which are collected with it.
+#[tokio::test]
+async fn a_class_that_comes_back_owns_its_revisions() {
+    let own = Own::new("again", 1, class_spec()).await;
+    let revisions: Api<ControllerRevision> = Api::namespaced(own.client.clone(), "kube-node-system");
+    own.settled(1).await;
+    own.clean_up().await;
+    let own = Own::new("again", 1, class_spec()).await;
+    let named = own.settled(1).await[0].metadata.labels.as_ref().unwrap()[LABEL_REVISION].clone();
+    let class = own.classes.get(&own.name).await.unwrap().metadata.uid;
+    let name = format!("again-{named}");
+    let is_stored = async || {
+        let stored = revisions.get_opt(&name).await.unwrap()?;
+        let owners = stored.metadata.owner_references?;
+        (owners.into_iter().map(|owner| Some(owner.uid)).eq([class.clone()])).then_some(())
+    };
+    eventually("it is stored under the new class", LONG, is_stored).await;
+    // What somebody deletes by hand is stored again at the next look, once a minute.
+    revisions.delete(&name, &DeleteParams::default()).await.unwrap();
+    eventually("it is stored again", ROLLED, is_stored).await;
     own.clean_up().await;
 }
