@@ -2,6 +2,7 @@
 
 mod access;
 mod age;
+mod carry_files;
 mod crds;
 mod down;
 mod explain;
@@ -46,6 +47,8 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
+    #[command(hide = true)]
+    CarryFiles(carry_files::CarryFiles),
 }
 
 impl Cli {
@@ -54,6 +57,7 @@ impl Cli {
         match self.command {
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
+            Command::CarryFiles(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),

@@ -13,7 +13,7 @@ use tracing::{Instrument, info, info_span, warn};
 use super::{
     ApiError, Context, RevisionsError,
     api::{self, Seen},
-    chain, reference_to,
+    reference_to,
 };
 use crate::{
     api::{NodeClass, NodeClassStatus, NodeSet, names},
@@ -24,6 +24,7 @@ use crate::{
         revision::Machine,
     },
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+    error::chain,
 };
 
 /// Least time between two looks at one class: its status counts Nodes.

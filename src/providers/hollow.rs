@@ -9,7 +9,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 
-use super::{Existing, MachineId, Order, Provider, ProviderError, Settings};
+use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage};
 use crate::{
     core::{quantity, revision},
     hollow::{self, Hollow, MachineSpec},
@@ -83,7 +83,7 @@ impl Provider for HollowProvider {
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
         let machine = self.hollow.get(&id.uid);
-        ready(Ok(machine.map(|machine| Existing { leaving: false, lease_renewed: machine.lease_renewed })))
+        ready(Ok(machine.map(|machine| Existing { stage: Stage::Up, lease_renewed: machine.lease_renewed, trouble: None })))
             .boxed()
     }
 

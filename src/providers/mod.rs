@@ -1,6 +1,7 @@
 //! Providers make machines. A machine is known by the UID of its Node, so that asking twice makes one.
 
 mod hollow;
+pub mod kubemark;
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,6 +14,7 @@ use crate::{
 };
 
 pub use hollow::HollowProvider;
+pub use kubemark::KubemarkProvider;
 
 /// A machine to be made.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Order {
     pub machine: revision::Machine,
     /// What can change while it lives.
     pub settings: Settings,
+    /// The Secret in the operator's namespace that leads to where the machine is to be; None: the provider's own place.
+    pub credentials: Option<String>,
 }
 
 /// What of a class changes a living machine in place.
@@ -46,10 +50,32 @@ pub struct MachineId {
 /// A machine as its provider sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Existing {
-    /// Whether its deletion is under way.
-    pub leaving: bool,
+    /// Where in its life it is.
+    pub stage: Stage,
     /// When its kubelet renewed its Lease last, where the provider knows; else the Lease itself must be read.
     pub lease_renewed: Option<Timestamp>,
+    /// What stands in its way.
+    pub trouble: Option<Trouble>,
+}
+
+/// Where in its life a machine is that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It works, or is on its way.
+    Up,
+    /// It has ended and will not come back by itself.
+    Dead,
+    /// Its deletion is under way.
+    Leaving,
+}
+
+/// What stands in the way of a machine: whoever runs it tries again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// In the form of a condition's reason.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// Why a provider did not do what it was asked for.
@@ -67,6 +93,24 @@ pub enum ProviderError {
         /// What is missing.
         message: String,
     },
+    /// Something that the class names does not exist.
+    #[error("{message}")]
+    NotFound {
+        /// What, and where it was looked for.
+        message: String,
+    },
+    /// Where the machine is to be cannot be reached, or refuses.
+    #[error("{message}")]
+    Unreachable {
+        /// Which place, and why.
+        message: String,
+    },
+    /// Something of the machine before is still in the way.
+    #[error("{message}")]
+    Busy {
+        /// What.
+        message: String,
+    },
     /// It may work the next time.
     #[error("the provider failed")]
     Retryable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -79,17 +123,22 @@ impl ProviderError {
         match self {
             Self::Invalid { .. } => "InvalidMachine",
             Self::OutOfResources { .. } => "OutOfResources",
+            Self::NotFound { .. } => "ReferenceNotFound",
+            Self::Unreachable { .. } => "ProviderUnreachable",
+            Self::Busy { .. } => "ProviderBusy",
             Self::Retryable(_) => "ProviderFailed",
         }
     }
 
     /// When to try again: what is invalid waits for a change of its class and is looked at now and then only; room is
-    /// made by others; `None` leaves it to the Node's own back-off.
+    /// made, and what is missing created, by others; `None` leaves it to the Node's own back-off.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Invalid { .. } => Some(Duration::from_mins(10)),
-            Self::OutOfResources { .. } => Some(Duration::from_secs(30)),
+            Self::OutOfResources { .. } | Self::NotFound { .. } => Some(Duration::from_secs(30)),
+            Self::Unreachable { .. } => Some(Duration::from_secs(5)),
+            Self::Busy { .. } => Some(Duration::from_secs(1)),
             Self::Retryable(_) => None,
         }
     }

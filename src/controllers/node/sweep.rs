@@ -6,7 +6,8 @@ use tracing::{info, warn};
 
 use super::{Error, Key, NodeController};
 use crate::{
-    controllers::{api::call, chain},
+    controllers::api::call,
+    error::chain,
     providers::MachineId,
     runtime::queue::Outcome,
 };

@@ -16,7 +16,7 @@ use std::{
 use jiff::Timestamp;
 use tracing::{Instrument, info_span, warn};
 
-use super::{ApiError, Context, RevisionsError, chain};
+use super::{ApiError, Context, RevisionsError};
 use crate::{
     api::{NodeClass, NodeSet, NodeSetStatus},
     cache::{NodeView, Observer, Own, View},
@@ -25,6 +25,7 @@ use crate::{
         turnover::{self, Member},
     },
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+    error::chain,
 };
 
 /// Sets looked at at once; each one creates and deletes its Nodes many at a time.
