@@ -1,0 +1,159 @@
+//! The identity of a machine that is a pod of its own: a client certificate `system:node:<name>`, so that Node authorization
+//! and NodeRestriction hold it to its own Node, Lease and pods.
+//!
+//! [`token`] is the provider's side: a short-lived token of a ServiceAccount that may do nothing but ask for certificates,
+//! bound to the Node by name and UID, in a bootstrap kubeconfig. [`Identity`] is the machine's: with that token it asks for a
+//! certificate (`certificates.k8s.io`), which the operator's approver compares with the Node; from then on it renews the
+//! certificate with the certificate itself. The key is made here and never leaves the state folder.
+
+mod bootstrap;
+mod error;
+mod request;
+mod rotating;
+mod store;
+pub mod token;
+
+use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::Client;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+pub use error::IdentityError;
+
+use self::{bootstrap::Bootstrap, rotating::Rotating, store::Store};
+
+/// What a certificate is asked to live.
+pub const LIFETIME: Duration = Duration::from_hours(1);
+/// When a certificate is renewed, as parts of its life; by chance, so that machines made together do not stay together.
+pub const RENEW_AT: RangeInclusive<f64> = 0.7..=0.9;
+/// How long a machine waits for what may come right by itself: an API server that is away, a token that is about to be
+/// replaced, an approver that restarts. Then it ends, and its pod shows why.
+pub const PATIENCE: Duration = Duration::from_mins(5);
+/// First wait between two tries.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// Longest wait between two tries.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// What a machine needs to come by its identity.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of its Node.
+    pub node: String,
+    /// The bootstrap kubeconfig. Read anew for each try: the provider may replace it while the machine waits.
+    pub bootstrap: PathBuf,
+    /// Folder for the certificate and its key, of this machine alone.
+    pub state_dir: PathBuf,
+    /// What a certificate is asked to live; the API takes 10 minutes at least.
+    pub lifetime: Duration,
+    /// When a certificate is renewed, as parts of its life.
+    pub renew_at: RangeInclusive<f64>,
+    /// How long to wait for what may come right by itself.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// With the usual times.
+    #[must_use]
+    pub fn new(node: impl Into<String>, bootstrap: PathBuf, state_dir: PathBuf) -> Self {
+        Self {
+            node: node.into(),
+            bootstrap,
+            state_dir,
+            lifetime: LIFETIME,
+            renew_at: RENEW_AT,
+            patience: PATIENCE,
+        }
+    }
+}
+
+/// A machine's identity.
+pub struct Identity {
+    options: Options,
+    store: Store,
+    rotating: Arc<Rotating>,
+    /// When it is to be renewed.
+    renew: Timestamp,
+}
+
+impl Identity {
+    /// The identity that the state folder keeps, else a new one. Waits for what may come right by itself, as long as
+    /// `patience` says; what never will is an error at once.
+    pub async fn obtain(options: Options) -> Result<Self, IdentityError> {
+        let store = Store::open(&options.state_dir)?;
+        let certificate = match store.load(&options.node, Timestamp::now())? {
+            Some(kept) => {
+                info!(until = %kept.not_after, "going on with the certificate that is kept");
+                kept
+            }
+            None => {
+                let made = patiently(&options, || async {
+                    let bootstrap = Bootstrap::read(&options.bootstrap)?;
+                    request::certificate(&bootstrap.client()?, &options, Some(&bootstrap)).await
+                })
+                .await?;
+                store.save(&made)?;
+                info!(until = %made.not_after, "the certificate is issued");
+                made
+            }
+        };
+        let client = Bootstrap::read(&options.bootstrap)?.client_of(&certificate)?;
+        let renew = certificate.renewal(&options.renew_at);
+        Ok(Self { options, store, rotating: Rotating::new(client), renew })
+    }
+
+    /// A client whose connections use the newest certificate. Clones and their connections are shared.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.rotating.client()
+    }
+
+    /// Renews the certificate in time, for as long as that goes; comes back with the error that ends it.
+    pub async fn keep(mut self) -> IdentityError {
+        loop {
+            let left = Duration::try_from(self.renew.duration_since(Timestamp::now())).unwrap_or_default();
+            sleep(left).await;
+            if let Err(error) = self.renew().await {
+                return error;
+            }
+        }
+    }
+
+    /// Asks with the certificate itself while that is good, with the token of the bootstrap kubeconfig after that.
+    async fn renew(&mut self) -> Result<(), IdentityError> {
+        let made = patiently(&self.options, || async {
+            let own = request::certificate(&self.client(), &self.options, None).await;
+            if !matches!(own, Err(IdentityError::Unauthenticated { .. })) {
+                return own;
+            }
+            let bootstrap = Bootstrap::read(&self.options.bootstrap)?;
+            request::certificate(&bootstrap.client()?, &self.options, Some(&bootstrap)).await
+        })
+        .await?;
+        self.store.save(&made)?;
+        self.rotating.replace(Bootstrap::read(&self.options.bootstrap)?.client_of(&made)?);
+        self.renew = made.renewal(&self.options.renew_at);
+        info!(until = %made.not_after, "the certificate is renewed");
+        Ok(())
+    }
+}
+
+/// Tries until it succeeds, it cannot come right any more, or the time is over.
+async fn patiently<T, F: Future<Output = Result<T, IdentityError>>>(
+    options: &Options,
+    ask: impl Fn() -> F,
+) -> Result<T, IdentityError> {
+    let deadline = Instant::now() + options.patience;
+    let mut wait = FIRST_WAIT;
+    loop {
+        match ask().await {
+            Err(error) if error.may_come_right() && Instant::now() + wait < deadline => {
+                warn!(error = &error as &dyn std::error::Error, "no certificate yet, trying again");
+            }
+            other => return other,
+        }
+        sleep(wait.mul_f64(rand::random_range(0.5..=1.0))).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
