@@ -10,6 +10,8 @@ pub mod cluster;
 pub mod controllers;
 pub mod core;
 pub mod hollow;
+pub mod identity;
+pub mod machine_dir;
 pub mod operator;
 pub mod providers;
 pub mod runtime;

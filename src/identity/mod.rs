@@ -22,7 +22,9 @@ use tracing::{info, warn};
 
 pub use error::IdentityError;
 
-use self::{bootstrap::Bootstrap, rotating::Rotating, store::Store};
+use self::{bootstrap::Bootstrap, rotating::Rotating,
+    store::{Certificate, Store},
+};
 
 /// What a certificate is asked to live.
 pub const LIFETIME: Duration = Duration::from_hours(1);
@@ -73,8 +75,7 @@ pub struct Identity {
     options: Options,
     store: Store,
     rotating: Arc<Rotating>,
-    /// When it is to be renewed.
-    renew: Timestamp,
+    certificate: Certificate,
 }
 
 impl Identity {
@@ -88,19 +89,15 @@ impl Identity {
                 kept
             }
             None => {
-                let made = patiently(&options, || async {
-                    let bootstrap = Bootstrap::read(&options.bootstrap)?;
-                    request::certificate(&bootstrap.client()?, &options, Some(&bootstrap)).await
-                })
-                .await?;
+                let deadline = Instant::now() + options.patience;
+                let made = patiently(deadline, async || request::with_token(&options).await).await?;
                 store.save(&made)?;
                 info!(until = %made.not_after, "the certificate is issued");
                 made
             }
         };
-        let client = Bootstrap::read(&options.bootstrap)?.client_of(&certificate)?;
-        let renew = certificate.renewal(&options.renew_at);
-        Ok(Self { options, store, rotating: Rotating::new(client), renew })
+        let client = Bootstrap::read(&options.bootstrap).await?.client_of(&certificate)?;
+        Ok(Self { rotating: Rotating::new(client), options, store, certificate })
     }
 
     /// A client whose connections use the newest certificate. Clones and their connections are shared.
@@ -112,8 +109,8 @@ impl Identity {
     /// Renews the certificate in time, for as long as that goes; comes back with the error that ends it.
     pub async fn keep(mut self) -> IdentityError {
         loop {
-            let left = Duration::try_from(self.renew.duration_since(Timestamp::now())).unwrap_or_default();
-            sleep(left).await;
+            let renewal = self.certificate.renewal(&self.options.renew_at);
+            sleep(from_now(renewal)).await;
             if let Err(error) = self.renew().await {
                 return error;
             }
@@ -122,29 +119,34 @@ impl Identity {
 
     /// Asks with the certificate itself while that is good, with the token of the bootstrap kubeconfig after that.
     async fn renew(&mut self) -> Result<(), IdentityError> {
-        let made = patiently(&self.options, || async {
-            let own = request::certificate(&self.client(), &self.options, None).await;
-            if !matches!(own, Err(IdentityError::Unauthenticated { .. })) {
-                return own;
+        // While the certificate lives, nothing is lost.
+        let deadline = Instant::now() + from_now(self.certificate.not_after) + self.options.patience;
+        let client = self.client();
+        let made = patiently(deadline, async || {
+            match request::with_client(&client, &self.options).await {
+                Err(IdentityError::Unauthenticated { .. }) => request::with_token(&self.options).await,
+                other => other,
             }
-            let bootstrap = Bootstrap::read(&self.options.bootstrap)?;
-            request::certificate(&bootstrap.client()?, &self.options, Some(&bootstrap)).await
         })
         .await?;
         self.store.save(&made)?;
-        self.rotating.replace(Bootstrap::read(&self.options.bootstrap)?.client_of(&made)?);
-        self.renew = made.renewal(&self.options.renew_at);
+        self.rotating.replace(Bootstrap::read(&self.options.bootstrap).await?.client_of(&made)?);
         info!(until = %made.not_after, "the certificate is renewed");
+        self.certificate = made;
         Ok(())
     }
 }
 
+/// How long until `time`.
+fn from_now(time: Timestamp) -> Duration {
+    Duration::try_from(time.duration_since(Timestamp::now())).unwrap_or_default()
+}
+
 /// Tries until it succeeds, it cannot come right any more, or the time is over.
-async fn patiently<T, F: Future<Output = Result<T, IdentityError>>>(
-    options: &Options,
-    ask: impl Fn() -> F,
+async fn patiently<T>(
+    deadline: Instant,
+    mut ask: impl AsyncFnMut() -> Result<T, IdentityError>,
 ) -> Result<T, IdentityError> {
-    let deadline = Instant::now() + options.patience;
     let mut wait = FIRST_WAIT;
     loop {
         match ask().await {
