@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod controllers;
 pub mod core;
 pub mod hollow;
+pub mod hollow_node;
 pub mod identity;
 pub mod machine_dir;
 pub mod operator;

@@ -5,6 +5,7 @@ mod age;
 mod crds;
 mod down;
 mod explain;
+mod hollow_node;
 mod kubectl;
 mod operator;
 mod rollout;
@@ -46,6 +47,8 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
+    /// Run one machine, in a pod of its own
+    HollowNode(hollow_node::HollowNode),
 }
 
 impl Cli {
@@ -54,6 +57,7 @@ impl Cli {
         match self.command {
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
+            Command::HollowNode(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),

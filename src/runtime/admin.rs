@@ -13,7 +13,7 @@ pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// Why there is no admin port.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another --admin-address")]
+#[error("cannot listen on {address}: choose another address or port")]
 pub struct AdminError {
     address: SocketAddr,
     source: io::Error,
