@@ -8,7 +8,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     process::ExitStatus,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures::FutureExt;
@@ -108,7 +111,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     let mut parts: JoinSet<Result<(), HollowNodeError>> = JoinSet::new();
     if let Some(address) = options.probes {
         let readiness = readiness(Arc::clone(&nodes), options.node.clone());
-        let serving = Admin::bind(address).await?.serve(registry.clone(), readiness, shutdown.clone());
+        let admin = Admin::bind(address, "--probe-port").await?;
+        let serving = admin.serve(registry.clone(), readiness, shutdown.clone());
         parts.spawn(serving.map(|ended| ended.map_err(HollowNodeError::ProbesServe)));
     }
     let begun = shutdown.run_until_cancelled(async {
@@ -119,7 +123,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     let Some(identity) = begun.await.transpose()? else { return Ok(()) };
     let client = identity.client();
     let pods: Arc<Cache<PodView>> = Arc::default();
-    let gone = Arc::new(Gone { uid: machine.uid.as_str().into(), told: Notify::new() });
+    let gone = Arc::new(Gone::new(&machine.uid));
     nodes.observe(gone.clone());
     let (hollow, kubelets) = Hollow::new(client.clone(), Arc::clone(&nodes), Arc::clone(&pods), &registry)?;
     let uid: Arc<str> = machine.uid.as_str().into();
@@ -208,13 +212,28 @@ fn readiness(nodes: Arc<Cache<NodeView>>, node: String) -> Readiness {
 
 /// Notices that the Node is gone, or that another one has its name.
 struct Gone {
-    uid: Arc<str>,
+    uid: Box<str>,
+    seen: AtomicBool,
     told: Notify,
+}
+
+impl Gone {
+    fn new(uid: &str) -> Self {
+        Self { uid: uid.into(), seen: AtomicBool::new(false), told: Notify::new() }
+    }
 }
 
 impl Observer<NodeView> for Gone {
     fn changed(&self, _: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        if new.is_none_or(|node| node.uid != self.uid) {
+        let is_there = new.is_some_and(|node| *node.uid == *self.uid);
+        self.seen.store(is_there, Ordering::Relaxed);
+        if !is_there {
+            self.told.notify_one();
+        }
+    }
+
+    fn relisted(&self) {
+        if !self.seen.load(Ordering::Relaxed) {
             self.told.notify_one();
         }
     }
@@ -233,5 +252,23 @@ mod tests {
         run(&["true", "exit 0"]).await.unwrap();
         let error = run(&["true", "exit 3"]).await.unwrap_err().to_string();
         assert_eq!(error, "provisioning.commands[1] failed with exit status: 3: exit 3");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_goes_or_was_never_there_is_noticed() {
+        let view = |uid: &str| Arc::new(NodeView { uid: uid.into(), ..NodeView::default() });
+        let told = |gone: &Gone| gone.told.notified().now_or_never().is_some();
+        let gone = Gone::new("u-1");
+        gone.changed(None, Some(&view("u-1")));
+        gone.relisted();
+        assert!(!told(&gone), "it is there");
+        gone.changed(Some(&view("u-1")), None);
+        assert!(told(&gone), "it went");
+        let gone = Gone::new("u-1");
+        gone.changed(None, Some(&view("u-2")));
+        assert!(told(&gone), "another one");
+        let gone = Gone::new("u-1");
+        gone.relisted();
+        assert!(told(&gone), "never there");
     }
 }

@@ -223,7 +223,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let registry = Registry::new();
     let caches = Caches::default();
     let mut parts: JoinSet<Result<(), OperatorError>> = JoinSet::new();
-    let admin = Admin::bind(admin_address).await?;
+    let admin = Admin::bind(admin_address, "--admin-address").await?;
     let serving = admin.serve(registry.clone(), caches.readiness(), shutdown.clone());
     parts.spawn(serving.map(|result| result.map_err(OperatorError::AdminServe)));
 

@@ -25,9 +25,10 @@ pub use error::IdentityError;
 use self::{bootstrap::Bootstrap, rotating::Rotating,
     store::{Certificate, Store},
 };
+use crate::core::approval::LIFETIME_MAX;
 
-/// What a certificate is asked to live.
-pub const LIFETIME: Duration = Duration::from_hours(1);
+/// What a certificate is asked to live: all that is granted.
+pub const LIFETIME: Duration = LIFETIME_MAX;
 /// When a certificate is renewed, as parts of its life; by chance, so that machines made together do not stay together.
 pub const RENEW_AT: RangeInclusive<f64> = 0.7..=0.9;
 /// How long a machine waits for what may come right by itself: an API server that is away, a token that is about to be

@@ -27,8 +27,8 @@ use super::{
 use crate::{
     api::names,
     cache::{self, Cache, NodeView, Observer, ReflectError, WireNode},
-    core::approval::{self, Refusal, Verdict},
-    providers::{Existing, ProviderError},
+    core::approval::{self, Refusal, Server, Verdict},
+    providers::ProviderError,
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 
@@ -125,15 +125,15 @@ impl Approver {
         let found = call(|| format!("read Node {name}"), api.get_opt(name)).await?;
         let Some(view) = found.map(|node| Arc::new(NodeView::from(node))) else { return Ok(None) };
         let provider = view.label(names::LABEL_PROVIDER).and_then(|name| self.context.providers.get(name));
-        let provider = provider.filter(|provider| provider.has_identities());
-        let has_machine = match provider {
+        let (server, has_machine) = match provider {
+            None => (Server::Elsewhere, false),
+            Some(provider) if !provider.has_identities() => (Server::Shared, false),
             Some(provider) => {
-                matches!(provider.exists(&view.machine_id()).await?, Some(Existing { leaving: false, .. }))
+                let machine = provider.exists(&view.machine_id()).await?;
+                (Server::Own, machine.is_some_and(|machine| !machine.leaving))
             }
-            None => false,
         };
-        let facts =
-            approval::Node { uid: view.uid.to_string(), is_ours: provider.is_some(), has_machine };
+        let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };
         Ok(Some((view, facts)))
     }
 

@@ -54,10 +54,21 @@ pub struct Request {
 pub struct Node {
     /// Its UID.
     pub uid: String,
-    /// Whether its provider gives each machine an identity of its own.
-    pub is_ours: bool,
+    /// Who serves it.
+    pub server: Server,
     /// Whether it has a machine that is to stay.
     pub has_machine: bool,
+}
+
+/// Who serves a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// A provider of this process whose machines have an identity each.
+    Own,
+    /// A provider of this process whose machines share one.
+    Shared,
+    /// Nobody in this process.
+    Elsewhere,
 }
 
 /// What becomes of a request.
@@ -109,15 +120,19 @@ pub fn node_of(request: &Request) -> Option<&str> {
 /// Decides on a request; `node` is what [`node_of`] named, None where there is none.
 #[must_use]
 pub fn decide(request: &Request, node: Option<&Node>) -> Verdict {
-    let verdict = |checked: Result<(), Refusal>| checked.map_or_else(Verdict::Deny, |()| Verdict::Approve);
-    match asker(request) {
-        Asker::Somebody => Verdict::Ignore,
-        Asker::Token(Err(refusal)) => Verdict::Deny(refusal),
-        Asker::Token(Ok(binding)) => verdict(begins(request, binding, node)),
-        Asker::Node(name) => match node.filter(|node| node.is_ours) {
-            Some(node) => verdict(asks_for(request, name).and_then(|()| has_machine(name, node))),
-            None => Verdict::Ignore,
+    let checked = match asker(request) {
+        Asker::Somebody => return Verdict::Ignore,
+        Asker::Token(binding) => binding.and_then(|binding| begins(request, binding, node)),
+        Asker::Node(name) => match node.filter(|node| node.server == Server::Own) {
+            Some(node) => asks_for(request, name).and_then(|()| has_machine(name, node)),
+            None => return Verdict::Ignore,
         },
+    };
+    match (checked, node) {
+        (Err(refusal), _) => Verdict::Deny(refusal),
+        // Who serves it knows its machine.
+        (Ok(()), Some(Node { server: Server::Elsewhere, .. })) => Verdict::Ignore,
+        (Ok(()), _) => Verdict::Approve,
     }
 }
 
@@ -166,11 +181,14 @@ fn begins(request: &Request, binding: Binding<'_>, node: Option<&Node>) -> Resul
         let text = format!("Node {name} has another UID than the token: the one with {uid} is gone");
         return Err(refusal("NodeReplaced", text));
     }
-    if !node.is_ours {
-        let text = format!("machines of the provider of Node {name} have no identity of their own");
-        return Err(refusal("NotAMachine", text));
+    match node.server {
+        Server::Own => has_machine(name, node),
+        Server::Elsewhere => Ok(()),
+        Server::Shared => {
+            let text = format!("machines of the provider of Node {name} have no identity of their own");
+            Err(refusal("NotAMachine", text))
+        }
     }
-    has_machine(name, node)
 }
 
 fn has_machine(name: &str, node: &Node) -> Result<(), Refusal> {

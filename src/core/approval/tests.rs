@@ -47,7 +47,7 @@ fn renewal() -> Request {
 }
 
 fn node() -> Node {
-    Node { uid: UID.to_owned(), is_ours: true, has_machine: true }
+    Node { uid: UID.to_owned(), server: Server::Own, has_machine: true }
 }
 
 fn reason(request: &Request, node: Option<&Node>) -> &'static str {
@@ -139,7 +139,7 @@ fn a_node_must_be_there_ours_the_same_and_have_a_machine() {
     let first = first();
     assert_eq!(reason(&first, None), "NodeNotFound");
     assert_eq!(reason(&first, Some(&Node { uid: "u-2".to_owned(), ..node() })), "NodeReplaced");
-    assert_eq!(reason(&first, Some(&Node { is_ours: false, ..node() })), "NotAMachine");
+    assert_eq!(reason(&first, Some(&Node { server: Server::Shared, ..node() })), "NotAMachine");
     assert_eq!(reason(&first, Some(&Node { has_machine: false, ..node() })), "NoMachine");
     assert_eq!(reason(&renewal(), Some(&Node { has_machine: false, ..node() })), "NoMachine");
 }
@@ -160,7 +160,13 @@ fn requests_of_others_are_left_alone() {
         assert_eq!(node_of(&request), None);
     }
     // A real node's, and one of which nobody knows whose it was.
-    assert_eq!(reason(&renewal(), Some(&Node { is_ours: false, ..node() })), "ignored");
+    for server in [Server::Elsewhere, Server::Shared] {
+        assert_eq!(reason(&renewal(), Some(&Node { server, ..node() })), "ignored");
+    }
+    // Who serves the Node decides; what is forged anybody may deny.
+    let elsewhere = Node { server: Server::Elsewhere, has_machine: false, ..node() };
+    assert_eq!(reason(&first(), Some(&elsewhere)), "ignored");
+    assert_eq!(reason(&Request { usages: Vec::new(), ..first() }, Some(&elsewhere)), "OtherUsages");
     assert_eq!(reason(&renewal(), None), "ignored");
     assert_eq!(reason(&Request { groups: Vec::new(), ..renewal() }, Some(&node())), "ignored");
 }
