@@ -6,6 +6,7 @@ mod carry_files;
 mod crds;
 mod down;
 mod explain;
+mod hollow_node;
 mod kubectl;
 mod operator;
 mod rollout;
@@ -47,6 +48,8 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
+    /// Run one machine, in a pod of its own
+    HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
     CarryFiles(carry_files::CarryFiles),
 }
@@ -57,6 +60,7 @@ impl Cli {
         match self.command {
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
+            Command::HollowNode(command) => command.run(),
             Command::CarryFiles(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),

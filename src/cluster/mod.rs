@@ -8,7 +8,6 @@
 pub mod binaries;
 mod build;
 pub mod component;
-pub mod files;
 mod fleet;
 mod go;
 mod health;
@@ -30,6 +29,7 @@ pub use health::{Probe, ProbeError, client_of};
 pub use layout::Layout;
 pub use manifests::ManifestError;
 pub use progress::Progress;
+pub use crate::runtime::files;
 pub use supervisor::{Cluster, ClusterError, Options};
 
 /// Namespace of the operator, its service accounts and the revisions.

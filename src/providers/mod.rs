@@ -10,7 +10,8 @@ use jiff::Timestamp;
 
 use crate::{
     api::{ContainerDefaults, Failures},
-    core::revision,
+    core::{quantity, revision},
+    machine_dir,
 };
 
 pub use hollow::HollowProvider;
@@ -27,6 +28,34 @@ pub struct Order {
     pub settings: Settings,
     /// The Secret in the operator's namespace that leads to where the machine is to be; None: the provider's own place.
     pub credentials: Option<String>,
+}
+
+/// What a hollow machine's kubelet says it is, unless its class says otherwise.
+const KUBELET_VERSION: &str = "v1.36.3";
+/// What it says its container runtime is, unless its class says otherwise.
+const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
+
+impl Order {
+    /// What a hollow machine is told that it is.
+    fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
+        let revision::Machine { capacity, reserved, provisioning, .. } = &self.machine;
+        let invalid =
+            |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
+        let provisioning = provisioning.clone().unwrap_or_default();
+        let (runtime, version) = provisioning
+            .container_runtime
+            .as_ref()
+            .map_or(CONTAINER_RUNTIME, |runtime| (runtime.name.as_str(), runtime.version.as_str()));
+        Ok(machine_dir::Machine {
+            node: self.id.node.to_string(),
+            uid: self.id.uid.to_string(),
+            capacity: capacity.clone(),
+            allocatable: quantity::allocatable(capacity, reserved).map_err(invalid)?,
+            container_runtime: format!("{runtime}://{version}"),
+            kubelet_version: provisioning.kubelet.map_or_else(|| KUBELET_VERSION.to_owned(), |kubelet| kubelet.version),
+            commands: provisioning.commands.unwrap_or_default(),
+        })
+    }
 }
 
 /// What of a class changes a living machine in place.
@@ -151,6 +180,11 @@ pub trait Provider: Send + Sync {
 
     /// Whether its machines live in this process, so that a restart loses them all.
     fn is_volatile(&self) -> bool {
+        false
+    }
+
+    /// Whether each of its machines asks for a certificate `system:node:<name>`, which the operator approves.
+    fn has_identities(&self) -> bool {
         false
     }
 

@@ -82,6 +82,8 @@ pub const OPERATOR: &[Right] = &[
     ("create", "", "pods", names::MACHINE_NAMESPACE),
     ("patch", "", "secrets", names::MACHINE_NAMESPACE),
     ("create", "apps", "controllerrevisions", "."),
+    ("watch", "certificates.k8s.io", "certificatesigningrequests", ""),
+    ("patch", "certificates.k8s.io", "certificatesigningrequests/approval", ""),
     ("create", "events.k8s.io", "events", ""),
     ("get", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];

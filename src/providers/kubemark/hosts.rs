@@ -24,16 +24,13 @@ use crate::{
     cache::{self, Cache, Observer},
     error::chain,
     providers::ProviderError,
+    runtime::connection::limited,
 };
 
 /// Key of a credentials Secret.
 const KEY_KUBECONFIG: &str = "kubeconfig";
 /// When a cluster that could not be reached is tried again, and how often credentials are read for changes.
 const RETRY: Duration = Duration::from_secs(30);
-/// How long a connection to another cluster may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A watch that says nothing for longer is made anew.
-const READ_TIMEOUT: Duration = Duration::from_secs(295);
 
 /// Why a cluster cannot host machines now.
 #[derive(Debug, thiserror::Error)]
@@ -258,11 +255,8 @@ impl Follow {
             return Err(HostError::NotSelfContained { name: name(), what });
         }
         let options = KubeConfigOptions::default();
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
-        config.default_retry = false;
-        let client = Client::try_from(config).map_err(|source| HostError::Client { name: name(), source })?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
+        let client = Client::try_from(limited(config)).map_err(|source| HostError::Client { name: name(), source })?;
         Ok((client, secret.metadata.resource_version.unwrap_or_default()))
     }
 }

@@ -42,9 +42,8 @@ use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage
 use crate::{
     api::{NodeClass, names},
     cache::{Cache, NodeView, Own},
-    core::quantity,
-    hollow::files as machine_files,
     identity::token,
+    machine_dir,
 };
 
 /// Who writes pods and Secrets.
@@ -132,6 +131,10 @@ impl KubemarkProvider {
 impl Provider for KubemarkProvider {
     fn name(&self) -> &'static str {
         "kubemark"
+    }
+
+    fn has_identities(&self) -> bool {
+        true
     }
 
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
@@ -330,15 +333,13 @@ fn params() -> PatchParams {
 
 /// Content of `machine.json`.
 fn shape(order: &Order) -> Result<String, ProviderError> {
-    let invalid = |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
-    let machine = machine_files::Machine::of(&order.id.uid, &order.machine).map_err(invalid)?;
-    serde_json::to_string(&machine).map_err(|error| ProviderError::Retryable(Box::new(error)))
+    serde_json::to_string(&order.shape()?).map_err(|error| ProviderError::Retryable(Box::new(error)))
 }
 
 /// Content of `settings.json`.
 fn settings(settings: &Settings) -> Result<String, ProviderError> {
     let Settings { failures, containers } = settings.clone();
-    let settings = crate::hollow::Settings { failures, containers };
+    let settings = machine_dir::Settings { failures, containers };
     serde_json::to_string(&settings).map_err(|error| ProviderError::Retryable(Box::new(error)))
 }
 

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Capabilities, Container, HTTPGetAction, Probe, ResourceRequirements, SecurityContext},
+    api::core::v1::{
+        Capabilities, Container, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
+        ResourceRequirements, SecurityContext,
+    },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
 
@@ -26,6 +29,18 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
         name: CONTAINER.to_owned(),
         image: Some(blueprint.own_image.to_owned()),
         args: Some(args),
+        // The address that its Node shows.
+        env: Some(vec![EnvVar {
+            name: "POD_IP".to_owned(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    field_path: "status.podIP".to_owned(),
+                    ..ObjectFieldSelector::default()
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        }]),
         resources: Some(resources(settings)),
         startup_probe: Some(Probe { failure_threshold: Some(60), ..probe("/healthz") }),
         liveness_probe: Some(Probe {

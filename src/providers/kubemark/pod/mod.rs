@@ -20,13 +20,14 @@ use k8s_openapi::{
 use crate::{
     api::{KubemarkMachine, LocalRef, names},
     core::revision,
+    machine_dir,
     providers::MachineId,
 };
 
 /// The container that is the machine.
 pub const CONTAINER: &str = "hollow-kubelet";
 /// Key of the Secret: how the machine gets its identity.
-pub const KEY_BOOTSTRAP: &str = "bootstrap.kubeconfig";
+pub const KEY_BOOTSTRAP: &str = machine_dir::BOOTSTRAP;
 /// Key of the Secret: how an upstream kubemark gets to the guard.
 const KEY_GUARDED: &str = "kubeconfig";
 

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{File, KEY_BOOTSTRAP, KEY_GUARDED, name};
-use crate::{api::names, providers::MachineId};
+use crate::{api::names, machine_dir, providers::MachineId};
 
 /// What the provider gives a machine.
 pub(super) const MACHINE_DIR: &str = "/var/run/kube-node/machine";
@@ -80,8 +80,8 @@ pub(super) fn all(id: &MachineId, files: &[File]) -> Vec<Volume> {
             VolumeProjection {
                 downward_api: Some(DownwardAPIProjection {
                     items: Some(vec![
-                        annotation(names::ANNOTATION_MACHINE, "machine.json"),
-                        annotation(names::ANNOTATION_SETTINGS, "settings.json"),
+                        annotation(names::ANNOTATION_MACHINE, machine_dir::MACHINE),
+                        annotation(names::ANNOTATION_SETTINGS, machine_dir::SETTINGS),
                     ]),
                 }),
                 ..VolumeProjection::default()
