@@ -120,12 +120,9 @@ fn info(node: &Node) -> k8s_openapi::api::core::v1::NodeSystemInfo {
 async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
     let stage = Stage::new("process.example.com").await;
     stage.approve();
-    let mut machine = Machine::new(&stage, "process-1", &["touch \"$KUBE_NODE_TEST\""]).await;
-    let touched = machine.dir.join("touched");
-    // The command runs in the environment of the process; the test has only one process a folder.
-    let log = fs::File::create(machine.dir.join("log")).unwrap();
-    machine.process =
-        Some(machine.command().env("KUBE_NODE_TEST", &touched).stderr(log).spawn().unwrap());
+    let touched = stage.dir.join("touched");
+    let mut machine = Machine::new(&stage, "process-1", &[&format!("touch {}", touched.display())]).await;
+    machine.start();
 
     let node = ready(&stage, "process-1").await;
     assert!(touched.exists(), "the command ran before");
@@ -148,9 +145,7 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
     // Its token is of no more use: the certificate is enough.
     fs::write(machine.dir.join(machine_dir::BOOTSTRAP), stale(&machine)).unwrap();
     let before = Timestamp::now();
-    let log = fs::File::create(machine.dir.join("log")).unwrap();
-    machine.process =
-        Some(machine.command().env("KUBE_NODE_TEST", &touched).stderr(log).spawn().unwrap());
+    machine.start();
     let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
         kube::Api::namespaced(stage.admin.clone(), "kube-node-lease");
     eventually("its Lease is renewed again", LONG, async || {
@@ -187,9 +182,6 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
 
     // Its Node goes: it ends by itself, and says why.
     machine.start();
-    fs::write(machine.dir.join(machine_dir::MACHINE), without_commands(&machine)).unwrap();
-    machine.process.take().map(|mut process| (process.kill(), process.wait()));
-    machine.start();
     eventually("it is at work", LONG, async || (machine.probe("/readyz")? == "200").then_some(())).await;
     let _ = own.pods.delete("process-pod", &kube::api::DeleteParams::default().grace_period(0)).await;
     stage.remove("process-1").await;
@@ -197,7 +189,6 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
     let last = said.lines().last().unwrap_or_default();
     assert!(!success && last.starts_with("error: Node process-1 with the UID"), "{said}");
     assert!(last.ends_with("is gone: its machine ends"), "{last}");
-    drop(said);
 }
 
 /// A kubeconfig like the machine's, with a token that nobody takes.
