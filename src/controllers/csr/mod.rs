@@ -66,8 +66,7 @@ impl Approver {
     /// Follows the requests to the signer of node certificates; comes back only when that can never be.
     pub async fn watch(self: Arc<Self>) -> Result<(), ReflectError> {
         let api: Api<CertificateSigningRequest> = Api::all(self.context.client.clone());
-        let of_signer =
-            watcher::Config::default().fields(&format!("spec.signerName={}", approval::SIGNER));
+        let of_signer = watcher::Config::default().fields(&format!("spec.signerName={}", approval::SIGNER));
         cache::run(api, of_signer, Arc::clone(&self.csrs)).await
     }
 

@@ -26,7 +26,10 @@ async fn a_machine_comes_by_its_identity_and_may_do_its_work() {
     assert_eq!(me["groups"], json!(["system:nodes", "system:authenticated"]));
     let requests = stage.requests("flow-1").await;
     assert_eq!(requests.len(), 1);
-    assert_eq!(requests[0].spec.username.as_deref(), Some("system:serviceaccount:kubemark:kube-node-machine"));
+    assert_eq!(
+        requests[0].spec.username.as_deref(),
+        Some("system:serviceaccount:kubemark:kube-node-machine")
+    );
     let approved = &requests[0].status.as_ref().unwrap().conditions.as_ref().unwrap()[0];
     assert_eq!((approved.type_.as_str(), approved.reason.as_deref()), ("Approved", Some("MachineApproved")));
 

@@ -79,9 +79,9 @@ async fn client_bound_to(admin: &Client, bound: Value) -> Client {
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": {"audiences": [], "boundObjectRef": bound, "expirationSeconds": 600},
     });
-    let wanted = serde_json::to_vec(&wanted).unwrap();
     let params = PostParams::default();
-    let made: Value = accounts.create_subresource("token", "kube-node-machine", &params, wanted).await.unwrap();
+    let made: Value =
+        accounts.create_subresource("token", "kube-node-machine", &params, &wanted).await.unwrap();
     client_with(made["status"]["token"].as_str().unwrap()).await
 }
 
@@ -169,7 +169,8 @@ async fn no_token_speaks_for_a_node_that_it_is_not_bound_to() {
     let of_pod = client_bound_to(&stage.admin, reference).await;
     let of_pod = ask(&of_pod, Forgery::of("bound-1")).await.unwrap();
     // A Node without a machine, one that is gone, one that came back as another.
-    let reference = |name: &str, uid: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid});
+    let reference =
+        |name: &str, uid: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid});
     let empty = stage.nodes.get("bound-2").await.unwrap().metadata.uid.unwrap();
     let no_machine = client_bound_to(&stage.admin, reference("bound-2", &empty)).await;
     let no_machine = ask(&no_machine, Forgery::of("bound-2")).await.unwrap();

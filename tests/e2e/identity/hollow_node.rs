@@ -83,15 +83,15 @@ impl Machine {
     /// Waits for its end; whether it went well, and what it said.
     async fn ended(&mut self) -> (bool, String) {
         let mut process = self.process.take().unwrap();
-        let status =
-            eventually("the process ends", LONG, async || process.try_wait().unwrap()).await;
+        let status = eventually("the process ends", LONG, async || process.try_wait().unwrap()).await;
         (status.success(), fs::read_to_string(self.dir.join("log")).unwrap())
     }
 
     /// What a probe gets: the code, or None while nobody listens.
     fn probe(&self, path: &str) -> Option<String> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
-        let output = Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
+        let output =
+            Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
         Some(String::from_utf8(output.unwrap().stdout).unwrap()).filter(|code| code != "000")
     }
 }

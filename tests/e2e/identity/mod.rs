@@ -21,7 +21,7 @@ use futures::{
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
 use kube::{
     Api, Client, Config,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use kube_node::{
@@ -150,7 +150,7 @@ impl Stage {
     async fn remove(&self, name: &str) {
         let dropped = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
         let dropped = kube::api::Patch::Json::<()>(serde_json::from_value(dropped).unwrap());
-        let _ = self.nodes.patch(name, &Default::default(), &dropped).await;
+        let _ = self.nodes.patch(name, &PatchParams::default(), &dropped).await;
         let _ = self.nodes.delete(name, &DeleteParams::default()).await;
         eventually("the Node is gone", LONG, async || {
             self.nodes.get_opt(name).await.unwrap().is_none().then_some(())

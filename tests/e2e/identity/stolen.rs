@@ -28,7 +28,7 @@ const DOCS: &str = include_str!("../../../docs/security.md");
 enum By {
     /// Node authorization, or RBAC, which knows no node.
     Authorization,
-    /// NodeRestriction.
+    /// The admission plugin `NodeRestriction`.
     Restriction,
     /// A policy of ours.
     Policy,
@@ -46,7 +46,8 @@ impl By {
     /// Whether a refusal reads as one of these.
     fn said(self, message: &str) -> bool {
         let by_policy = message.contains("ValidatingAdmissionPolicy 'kube-node-");
-        let by_authorization = message.contains("cannot ") && message.contains("User \"system:node:stolen-bcdf24\"");
+        let by_authorization =
+            message.contains("cannot ") && message.contains("User \"system:node:stolen-bcdf24\"");
         match self {
             Self::Policy => by_policy,
             Self::Authorization => by_authorization,
@@ -102,13 +103,12 @@ async fn attempt(action: &str, thief: &Client) -> kube::Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(thief.clone());
     let accounts: Api<ServiceAccount> = Api::namespaced(thief.clone(), "kubemark");
     let params = PatchParams::default();
-    let merge = async |node: &str, change: Value| nodes.patch(node, &params, &Patch::Merge(change)).await.map(drop);
+    let merge =
+        async |node: &str, change: Value| nodes.patch(node, &params, &Patch::Merge(change)).await.map(drop);
     let status = json!({"status": {"phase": "Failed"}});
     let token = |bound: Value| {
         let spec = json!({"audiences": [], "boundObjectRef": bound});
-        let wanted =
-            json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
-        serde_json::to_vec(&wanted).unwrap()
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
     };
     match action {
         "write the status of another Node" => {
@@ -131,7 +131,9 @@ async fn attempt(action: &str, thief: &Client) -> kube::Result<()> {
         }
         "take a taint off its Node" => merge(MINE, json!({"spec": {"taints": null}})).await,
         "take the finalizer off its Node" => merge(MINE, json!({"metadata": {"finalizers": null}})).await,
-        "open or close its Node to the scheduler" => merge(MINE, json!({"spec": {"unschedulable": true}})).await,
+        "open or close its Node to the scheduler" => {
+            merge(MINE, json!({"spec": {"unschedulable": true}})).await
+        }
         "change the owners of its Node" => {
             let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"});
             merge(MINE, json!({"metadata": {"ownerReferences": [owner]}})).await
@@ -161,7 +163,8 @@ async fn attempt(action: &str, thief: &Client) -> kube::Result<()> {
         }
         "evict a pod of another Node" => pods.evict("stolen-other", &EvictParams::default()).await.map(drop),
         "create a pod" => {
-            let spec = json!({"nodeName": MINE, "containers": [{"name": "main", "image": "example.com/main:1"}]});
+            let spec =
+                json!({"nodeName": MINE, "containers": [{"name": "main", "image": "example.com/main:1"}]});
             create(&pods, json!({"metadata": {"name": "stolen-new"}, "spec": spec})).await.map(drop)
         }
         "read a Secret that no pod of it uses" => {
@@ -174,14 +177,19 @@ async fn attempt(action: &str, thief: &Client) -> kube::Result<()> {
         }
         "request a token of a ServiceAccount that no pod of it has" => {
             let accounts: Api<ServiceAccount> = Api::namespaced(thief.clone(), "kube-node-system");
-            let wanted = token(Value::Null);
-            let made = accounts.create_subresource::<Value>("token", "kube-node-operator", &PostParams::default(), wanted);
-            made.await.map(drop)
+            let (params, wanted) = (PostParams::default(), token(Value::Null));
+            accounts
+                .create_subresource("token", "kube-node-operator", &params, &wanted)
+                .await
+                .map(|_: Value| ())
         }
         "request a token for the machine of another Node" => {
             let wanted = token(json!({"apiVersion": "v1", "kind": "Node", "name": OTHER}));
-            let made = accounts.create_subresource::<Value>("token", "kube-node-machine", &PostParams::default(), wanted);
-            made.await.map(drop)
+            let params = PostParams::default();
+            accounts
+                .create_subresource("token", "kube-node-machine", &params, &wanted)
+                .await
+                .map(|_: Value| ())
         }
         "ask for a certificate of another Node" => {
             let csrs: Api<CertificateSigningRequest> = Api::all(thief.clone());
@@ -196,11 +204,16 @@ async fn attempt(action: &str, thief: &Client) -> kube::Result<()> {
         }
         "change a NodeClass" => {
             let classes: Api<NodeClass> = Api::all(thief.clone());
-            classes.patch("stolen", &params, &Patch::Merge(json!({"spec": {"machineType": "x"}}))).await.map(drop)
+            classes
+                .patch("stolen", &params, &Patch::Merge(json!({"spec": {"machineType": "x"}})))
+                .await
+                .map(drop)
         }
         "scale a NodeSet" => {
             let sets: Api<NodeSet> = Api::all(thief.clone());
-            sets.patch_scale("stolen", &params, &Patch::Merge(json!({"spec": {"replicas": 9}}))).await.map(drop)
+            sets.patch_scale("stolen", &params, &Patch::Merge(json!({"spec": {"replicas": 9}})))
+                .await
+                .map(drop)
         }
         "read events" => Api::<Event>::all(thief.clone()).list(&ListParams::default()).await.map(drop),
         "bind itself to a role" => {
