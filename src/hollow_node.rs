@@ -184,7 +184,11 @@ async fn commands(commands: &[String]) -> Result<(), HollowNodeError> {
     Ok(())
 }
 
-fn spec(machine: &machine_dir::Machine, ip: Option<Ipv4Addr>, settings: machine_dir::Settings) -> MachineSpec {
+fn spec(
+    machine: &machine_dir::Machine,
+    ip: Option<Ipv4Addr>,
+    settings: machine_dir::Settings,
+) -> MachineSpec {
     MachineSpec {
         node: machine.node.as_str().into(),
         uid: machine.uid.as_str().into(),

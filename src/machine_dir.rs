@@ -26,7 +26,7 @@ pub const SETTINGS: &str = "settings.json";
 const POLL: Duration = Duration::from_secs(1);
 
 /// What a machine is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
     /// Name of its Node.

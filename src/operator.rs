@@ -258,11 +258,16 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         image: machine_image,
         api_server: kubemark::ApiServer {
             url: machine_api_server.unwrap_or_else(|| access.url.clone()),
-            ca: access.ca.iter().map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()))).collect(),
+            ca: access
+                .ca
+                .iter()
+                .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice())))
+                .collect(),
         },
     };
     let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
-    let kubemark: Arc<dyn Provider> = Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
+    let kubemark: Arc<dyn Provider> =
+        Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
     let context = Arc::new(Context {
         nodes: Arc::clone(&caches.nodes),
         pods: Arc::clone(&caches.pods),

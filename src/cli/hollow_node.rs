@@ -52,7 +52,7 @@ impl HollowNode {
         // One thread: a machine has little to do, and thousands of them run on few cores.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.context("cannot start the runtime")?.block_on(async {
-            hollow_node::run(options, operator::signals()?).await?;
+            Box::pin(hollow_node::run(options, operator::signals()?)).await?;
             Ok(ExitCode::SUCCESS)
         })
     }

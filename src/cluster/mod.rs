@@ -22,6 +22,7 @@ pub mod progress;
 pub mod state;
 mod supervisor;
 
+pub use crate::runtime::files;
 pub use binaries::Binaries;
 pub use component::{Component, ComponentArg};
 pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
@@ -29,7 +30,6 @@ pub use health::{Probe, ProbeError, client_of};
 pub use layout::Layout;
 pub use manifests::ManifestError;
 pub use progress::Progress;
-pub use crate::runtime::files;
 pub use supervisor::{Cluster, ClusterError, Options};
 
 /// Namespace of the operator, its service accounts and the revisions.

@@ -23,8 +23,8 @@ use crate::{
         history,
         revision::Machine,
     },
-    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
     error::chain,
+    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 
 /// Least time between two looks at one class: its status counts Nodes.

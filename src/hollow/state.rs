@@ -138,8 +138,16 @@ impl State {
 
     /// A new machine; without effect when it exists.
     pub fn create(&mut self, spec: MachineSpec, now: Clock) {
-        let MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, ip, settings } =
-            spec;
+        let MachineSpec {
+            node,
+            uid,
+            capacity,
+            allocatable,
+            kubelet_version,
+            container_runtime,
+            ip,
+            settings,
+        } = spec;
         if self.machines.contains_key(&uid) {
             return;
         }

@@ -53,15 +53,16 @@ impl Bootstrap {
     /// A client that shows the certificate.
     pub(super) fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
         let encoded = |pem: &str| STANDARD.encode(pem);
-        self.client_with(AuthInfo {
-            client_certificate_data: Some(encoded(&certificate.pem)),
-            client_key_data: Some(encoded(&certificate.key).into()),
-            ..AuthInfo::default()
-        })
+        let mut shown = self.config.auth_info.clone();
+        shown.token = None;
+        shown.client_certificate_data = Some(encoded(&certificate.pem));
+        shown.client_key_data = Some(encoded(&certificate.key).into());
+        self.client_with(shown)
     }
 
     fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
-        let config = Config { auth_info, ..self.config.clone() };
+        let mut config = self.config.clone();
+        config.auth_info = auth_info;
         let url = config.cluster_url.to_string();
         Client::try_from(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
     }

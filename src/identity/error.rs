@@ -122,8 +122,11 @@ impl IdentityError {
     pub fn may_come_right(&self) -> bool {
         match self {
             // The kubelet may be about to write the file, or to replace it.
-            Self::Bootstrap { .. } | Self::NoToken { .. } | Self::TokenExpired { .. } => true,
-            Self::Unanswered { .. } | Self::Unreachable { .. } => true,
+            Self::Bootstrap { .. }
+            | Self::NoToken { .. }
+            | Self::TokenExpired { .. }
+            | Self::Unanswered { .. }
+            | Self::Unreachable { .. } => true,
             Self::Refused { source, .. } => {
                 matches!(&**source, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
             }

@@ -1,5 +1,5 @@
 //! The identity of a machine that is a pod of its own: a client certificate `system:node:<name>`, so that Node authorization
-//! and NodeRestriction hold it to its own Node, Lease and pods.
+//! and `NodeRestriction` hold it to its own Node, Lease and pods.
 //!
 //! [`token`] is the provider's side: a short-lived token of a ServiceAccount that may do nothing but ask for certificates,
 //! bound to the Node by name and UID, in a bootstrap kubeconfig. [`Identity`] is the machine's: with that token it asks for a
@@ -22,7 +22,9 @@ use tracing::{info, warn};
 
 pub use error::IdentityError;
 
-use self::{bootstrap::Bootstrap, rotating::Rotating,
+use self::{
+    bootstrap::Bootstrap,
+    rotating::Rotating,
     store::{Certificate, Store},
 };
 use crate::core::approval::LIFETIME_MAX;
@@ -84,18 +86,20 @@ impl Identity {
     /// `patience` says; what never will is an error at once.
     pub async fn obtain(options: Options) -> Result<Self, IdentityError> {
         let store = Store::open(&options.state_dir)?;
-        let certificate = match store.load(&options.node, Timestamp::now())? {
-            Some(kept) => {
-                info!(until = %kept.not_after, "going on with the certificate that is kept");
-                kept
-            }
-            None => {
-                let deadline = Instant::now() + options.patience;
-                let made = patiently(deadline, async || request::with_token(&options).await).await?;
-                store.save(&made)?;
-                info!(until = %made.not_after, "the certificate is issued");
-                made
-            }
+        let certificate = if let Some(kept) = store.load(&options.node, Timestamp::now())? {
+            info!(until = %kept.not_after, "going on with the certificate that is kept");
+            kept
+        } else {
+            let mut patience = Patience::until(Instant::now() + options.patience);
+            let made = loop {
+                match request::with_token(&options).await {
+                    Ok(made) => break made,
+                    Err(error) => patience.after(error).await?,
+                }
+            };
+            store.save(&made)?;
+            info!(until = %made.not_after, "the certificate is issued");
+            made
         };
         let client = Bootstrap::read(&options.bootstrap).await?.client_of(&certificate)?;
         Ok(Self { rotating: Rotating::new(client), options, store, certificate })
@@ -121,15 +125,19 @@ impl Identity {
     /// Asks with the certificate itself while that is good, with the token of the bootstrap kubeconfig after that.
     async fn renew(&mut self) -> Result<(), IdentityError> {
         // While the certificate lives, nothing is lost.
-        let deadline = Instant::now() + from_now(self.certificate.not_after) + self.options.patience;
+        let lives = from_now(self.certificate.not_after);
+        let mut patience = Patience::until(Instant::now() + lives + self.options.patience);
         let client = self.client();
-        let made = patiently(deadline, async || {
-            match request::with_client(&client, &self.options).await {
-                Err(IdentityError::Unauthenticated { .. }) => request::with_token(&self.options).await,
-                other => other,
+        let made = loop {
+            let mut made = request::with_client(&client, &self.options).await;
+            if matches!(made, Err(IdentityError::Unauthenticated { .. })) {
+                made = request::with_token(&self.options).await;
             }
-        })
-        .await?;
+            match made {
+                Ok(made) => break made,
+                Err(error) => patience.after(error).await?,
+            }
+        };
         self.store.save(&made)?;
         self.rotating.replace(Bootstrap::read(&self.options.bootstrap).await?.client_of(&made)?);
         info!(until = %made.not_after, "the certificate is renewed");
@@ -143,20 +151,25 @@ fn from_now(time: Timestamp) -> Duration {
     Duration::try_from(time.duration_since(Timestamp::now())).unwrap_or_default()
 }
 
-/// Tries until it succeeds, it cannot come right any more, or the time is over.
-async fn patiently<T>(
+/// Between two tries.
+struct Patience {
     deadline: Instant,
-    mut ask: impl AsyncFnMut() -> Result<T, IdentityError>,
-) -> Result<T, IdentityError> {
-    let mut wait = FIRST_WAIT;
-    loop {
-        match ask().await {
-            Err(error) if error.may_come_right() && Instant::now() + wait < deadline => {
-                warn!(error = &error as &dyn std::error::Error, "no certificate yet, trying again");
-            }
-            other => return other,
+    wait: Duration,
+}
+
+impl Patience {
+    fn until(deadline: Instant) -> Self {
+        Self { deadline, wait: FIRST_WAIT }
+    }
+
+    /// Waits after a failure; gives it back when it cannot come right, or the time is over.
+    async fn after(&mut self, error: IdentityError) -> Result<(), IdentityError> {
+        if !error.may_come_right() || Instant::now() + self.wait >= self.deadline {
+            return Err(error);
         }
-        sleep(wait.mul_f64(rand::random_range(0.5..=1.0))).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        warn!(error = &error as &dyn std::error::Error, "no certificate yet, trying again");
+        sleep(self.wait.mul_f64(rand::random_range(0.5..=1.0))).await;
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, pin_mut};
+use futures::{TryStreamExt, pin_mut};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -29,9 +29,7 @@ const WATCH_AGAIN: Duration = Duration::from_millis(500);
 pub(super) async fn with_token(options: &Options) -> Result<Certificate, IdentityError> {
     let bootstrap = Bootstrap::read(&options.bootstrap).await?;
     match with_client(&bootstrap.client()?, options).await {
-        Err(IdentityError::Unauthenticated { .. }) => {
-            Err(bootstrap.refused(&options.node, Timestamp::now()))
-        }
+        Err(IdentityError::Unauthenticated { .. }) => Err(bootstrap.refused(&options.node, Timestamp::now())),
         other => other,
     }
 }
@@ -53,10 +51,7 @@ fn request(options: &Options, key: &KeyPair) -> Result<CertificateSigningRequest
     params.distinguished_name.push(DnType::CommonName, format!("{USER_PREFIX}{}", options.node));
     let pem = params.serialize_request(key).and_then(|request| request.pem()).map_err(IdentityError::Key)?;
     Ok(CertificateSigningRequest {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", options.node)),
-            ..ObjectMeta::default()
-        },
+        metadata: ObjectMeta { generate_name: Some(format!("{}-", options.node)), ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
             request: ByteString(pem.into_bytes()),
             signer_name: SIGNER.to_owned(),
@@ -126,10 +121,7 @@ async fn change(
 }
 
 /// A call with its time limit; `action` says what it does.
-async fn call<T>(
-    action: &str,
-    future: impl Future<Output = kube::Result<T>>,
-) -> Result<T, IdentityError> {
+async fn call<T>(action: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, IdentityError> {
     let action = || action.to_owned();
     match timeout(TIME_LIMIT, future).await {
         Ok(Ok(value)) => Ok(value),

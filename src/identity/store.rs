@@ -123,14 +123,14 @@ mod tests {
         let now = Timestamp::now();
         assert!(store.load("a", now).unwrap().is_none());
         let key = KeyPair::generate().unwrap();
-        let made = Certificate::new(issued("system:node:a", &key), &key, "a").unwrap();
-        store.save(&made).unwrap();
+        let certificate = Certificate::new(issued("system:node:a", &key), &key, "a").unwrap();
+        store.save(&certificate).unwrap();
         let mode = fs::metadata(dir.join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let kept = store.load("a", now).unwrap().expect("it is good");
-        assert_eq!((kept.key, kept.not_after), (made.key, made.not_after));
+        assert_eq!((kept.key, kept.not_after), (certificate.key, certificate.not_after));
         assert!(store.load("b", now).unwrap().is_none(), "another machine's");
-        assert!(store.load("a", made.not_after).unwrap().is_none(), "expired");
+        assert!(store.load("a", certificate.not_after).unwrap().is_none(), "expired");
         fs::write(dir.join(FILE), "half a fi").unwrap();
         assert!(store.load("a", now).unwrap().is_none(), "not readable, so as none");
         fs::remove_dir_all(&dir).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let pem = issued("system:node:a", &key);
-        let what = |result: Result<Certificate, _>| result.err().unwrap().to_string();
+        let what = |result: Result<Certificate, IdentityError>| result.err().unwrap().to_string();
         assert!(what(Certificate::new(pem.clone(), &key, "b")).ends_with("somebody else's"));
         assert!(what(Certificate::new(pem, &other, "a")).ends_with("another key"));
         assert!(what(Certificate::new("no".to_owned(), &key, "a")).ends_with("not PEM"));

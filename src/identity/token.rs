@@ -47,6 +47,12 @@ pub enum TokenError {
         /// What came back.
         source: Box<kube::Error>,
     },
+    /// It answers without one.
+    #[error("the API server granted no token for Node {node}")]
+    None {
+        /// Name of the Node.
+        node: String,
+    },
     /// Nothing came back in time.
     #[error("cannot request a token for Node {node}: no answer in {} s", TIME_LIMIT.as_secs())]
     TimedOut {
@@ -66,9 +72,9 @@ pub async fn request(
     let seconds = i64::try_from(lifetime.max(LIFETIME_MIN).as_secs()).unwrap_or(i64::MAX);
     let wanted = TokenRequest {
         metadata: ObjectMeta::default(),
-        spec: TokenRequestSpec {
+        spec: Some(TokenRequestSpec {
             // The API server's own audience.
-            audiences: Vec::new(),
+            audiences: Some(Vec::new()),
             bound_object_ref: Some(BoundObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
@@ -76,23 +82,21 @@ pub async fn request(
                 uid: Some(uid.to_owned()),
             }),
             expiration_seconds: Some(seconds),
-        },
+        }),
         status: None,
     };
-    let body = serde_json::to_vec(&wanted).map_err(|source| refused(kube::Error::SerdeError(source)))?;
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
-    let asked = api.create_subresource::<TokenRequest>(
-        "token",
-        names::MACHINE_SERVICE_ACCOUNT,
-        &PostParams::default(),
-        body,
-    );
-    let answer = tokio::time::timeout(TIME_LIMIT, asked)
+    let params = PostParams::default();
+    let asked = api.create_subresource("token", names::MACHINE_SERVICE_ACCOUNT, &params, &wanted);
+    let answer: TokenRequest = tokio::time::timeout(TIME_LIMIT, asked)
         .await
         .map_err(|_| TokenError::TimedOut { node: node.to_owned() })?
         .map_err(refused)?;
     let status = answer.status.unwrap_or_default();
-    Ok(Token { secret: status.token.into(), expires: status.expiration_timestamp.0 })
+    match (status.token, status.expiration_timestamp) {
+        (Some(secret), Some(expires)) => Ok(Token { secret: secret.into(), expires: expires.0 }),
+        _ => Err(TokenError::None { node: node.to_owned() }),
+    }
 }
 
 /// The kubeconfig that a machine begins with. `server` is the URL of the API server as the machine reaches it, `ca` what it

@@ -72,8 +72,12 @@ impl Provider for HollowProvider {
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
         let machine = self.hollow.get(&id.uid);
-        ready(Ok(machine.map(|machine| Existing { stage: Stage::Up, lease_renewed: machine.lease_renewed, trouble: None })))
-            .boxed()
+        ready(Ok(machine.map(|machine| Existing {
+            stage: Stage::Up,
+            lease_renewed: machine.lease_renewed,
+            trouble: None,
+        })))
+        .boxed()
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {

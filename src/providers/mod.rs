@@ -52,7 +52,9 @@ impl Order {
             capacity: capacity.clone(),
             allocatable: quantity::allocatable(capacity, reserved).map_err(invalid)?,
             container_runtime: format!("{runtime}://{version}"),
-            kubelet_version: provisioning.kubelet.map_or_else(|| KUBELET_VERSION.to_owned(), |kubelet| kubelet.version),
+            kubelet_version: provisioning
+                .kubelet
+                .map_or_else(|| KUBELET_VERSION.to_owned(), |kubelet| kubelet.version),
             commands: provisioning.commands.unwrap_or_default(),
         })
     }

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use crate::bed::{LONG, Own, bed, condition, create, eventually};
 
 fn spec(more: Value) -> Value {
-    let mut spec = json!({"nodeController": "kubemark", "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"}});
+    let mut spec =
+        json!({"nodeController": "kubemark", "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"}});
     for (key, value) in more.as_object().unwrap() {
         spec[key] = value.clone();
     }
@@ -55,7 +56,8 @@ impl Machines {
             let begins = |found: &str| found.starts_with(name);
             let pods = self.pods.list(&ListParams::default()).await.unwrap();
             let secrets = self.secrets.list(&ListParams::default()).await.unwrap();
-            let left = pods.iter().any(|p| begins(&p.name_any())) || secrets.iter().any(|s| begins(&s.name_any()));
+            let left =
+                pods.iter().any(|p| begins(&p.name_any())) || secrets.iter().any(|s| begins(&s.name_any()));
             (!left).then_some(())
         })
         .await;
@@ -81,7 +83,10 @@ async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
     for (node, pod) in &pods {
         let uid = &pod.labels()["kube-node.io/node-uid"];
         assert_eq!(pod.name_any(), format!("{node}-{}", &uid.replace('-', "")[..8]));
-        assert!(pod.owner_references().is_empty(), "another cluster's garbage collector would take it for an orphan");
+        assert!(
+            pod.owner_references().is_empty(),
+            "another cluster's garbage collector would take it for an orphan"
+        );
         let secret = machines.secrets.get(&pod.name_any()).await.unwrap();
         assert!(secret.data.unwrap().contains_key("bootstrap.kubeconfig"));
         let text = serde_json::to_string(pod).unwrap();
@@ -115,15 +120,27 @@ async fn a_pod_that_ended_is_replaced_and_its_end_is_told() {
     let own = Own::new("pods-dead", 1, spec(json!({}))).await;
     let machines = Machines::of(&own);
     let (node, pod) = machines.all_for(&own, 1).await.pop_first().unwrap();
-    let status = json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}});
-    machines.pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let status =
+        json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}});
+    machines
+        .pods
+        .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
     eventually("another pod", LONG, async || {
         let again = machines.of_nodes(&own.my_nodes().await).await.remove(&node)?;
         (again.uid() != pod.uid()).then_some(())
     })
     .await;
     eventually("an event says why", LONG, async || {
-        let events = bed().kubectl(&["get", "events", "--field-selector", &format!("involvedObject.name={node}"), "-o", "json"]);
+        let events = bed().kubectl(&[
+            "get",
+            "events",
+            "--field-selector",
+            &format!("involvedObject.name={node}"),
+            "-o",
+            "json",
+        ]);
         let events: Value = serde_json::from_str(&events).unwrap();
         let said = events["items"].as_array().unwrap().iter().any(|event| {
             event["reason"] == "Evicted" && event["message"].as_str().unwrap().contains("low on memory")
@@ -172,7 +189,8 @@ async fn settings_reach_a_living_machine() {
     let own = Own::new("pods-settings", 1, spec(json!({}))).await;
     let machines = Machines::of(&own);
     let (node, pod) = machines.all_for(&own, 1).await.pop_first().unwrap();
-    own.patch_class(json!({"spec": {"failures": {"unhealthyDuration": "40s", "turnUnhealthyAfter": true}}})).await;
+    own.patch_class(json!({"spec": {"failures": {"unhealthyDuration": "40s", "turnUnhealthyAfter": true}}}))
+        .await;
     eventually("the pod has them", LONG, async || {
         let now = machines.of_nodes(&own.my_nodes().await).await.remove(&node)?;
         assert_eq!(now.uid(), pod.uid(), "the machine stays");
@@ -213,7 +231,8 @@ async fn credentials_are_checked_and_lead_to_the_other_cluster() {
     set(std::fs::read_to_string(bed().dir.join("operator.kubeconfig")).unwrap()).await;
     machines.all_for(&own, 1).await;
     let other = json!({"spec": {"credentialsSecretRef": {"name": "elsewhere"}}});
-    let refused = own.classes.patch(&own.name, &PatchParams::default(), &Patch::Merge(other)).await.unwrap_err();
+    let refused =
+        own.classes.patch(&own.name, &PatchParams::default(), &Patch::Merge(other)).await.unwrap_err();
     assert!(refused.to_string().contains("credentialsSecretRef cannot change"), "{refused}");
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
     machines.nothing_is_left("pods-remote").await;

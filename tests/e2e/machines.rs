@@ -94,7 +94,14 @@ impl Provider for Shelves {
         let locked = self.shelf.lock().unwrap();
         let (known, leaving) = (locked.machines.contains(id), locked.leaving.contains(id));
         drop(locked);
-        async move { Ok(known.then_some(Existing { stage: if leaving { Stage::Leaving } else { Stage::Up }, lease_renewed: None, trouble: None })) }.boxed()
+        async move {
+            Ok(known.then_some(Existing {
+                stage: if leaving { Stage::Leaving } else { Stage::Up },
+                lease_renewed: None,
+                trouble: None,
+            }))
+        }
+        .boxed()
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {

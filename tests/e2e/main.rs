@@ -12,6 +12,7 @@ mod disruptor;
 mod drain;
 mod foreign;
 mod handwritten;
+mod identity;
 mod kubemark;
 mod machines;
 mod pods;

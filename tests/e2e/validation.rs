@@ -73,7 +73,12 @@ fn class_cases() -> Vec<Case> {
             json!({"kubelet": {"version": "latest"}}),
             "version",
         ),
-        ("credentials", "/spec/credentialsSecretRef", json!({"name": "x"}), "a hollow machine needs no credentials"),
+        (
+            "credentials",
+            "/spec/credentialsSecretRef",
+            json!({"name": "x"}),
+            "a hollow machine needs no credentials",
+        ),
         ("kubemark's settings", "/spec/kubemark", json!({"image": "x:1"}), "kubemark speaks of pods"),
         ("a price", "/spec/price", json!("1"), not_served),
         ("allowed overrides", "/spec/allowedOverrides", json!(["provisioning"]), not_served),
@@ -109,7 +114,9 @@ fn class_cases() -> Vec<Case> {
         (
             "an image without tag and version",
             "/spec",
-            kubemark(json!({"provisioning": null, "kubemark": {"image": "registry.example.com:5000/kubemark"}})),
+            kubemark(
+                json!({"provisioning": null, "kubemark": {"image": "registry.example.com:5000/kubemark"}}),
+            ),
             "kubemark.image needs a tag, or provisioning.kubelet.version",
         ),
         ("hosts", "/spec/hollow", json!({"hosts": "x"}), not_served),

@@ -25,7 +25,8 @@ pub struct View {
 impl From<CertificateSigningRequest> for View {
     fn from(CertificateSigningRequest { metadata, spec, status }: CertificateSigningRequest) -> Self {
         let status = status.unwrap_or_default();
-        let is_decided = status.certificate.is_some() || status.conditions.is_some_and(|said| !said.is_empty());
+        let is_decided =
+            status.certificate.is_some() || status.conditions.is_some_and(|said| !said.is_empty());
         let pending = (!is_decided).then(|| {
             Box::new(Request {
                 signer: spec.signer_name,

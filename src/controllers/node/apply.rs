@@ -18,9 +18,9 @@ use crate::{
         drain::{Blockage, LAST_GRACE},
         node::{Machine, Plan, Step},
     },
+    error::chain,
     providers::Order,
     wire::{self, AnyObject, Body, WireError},
-    error::chain,
 };
 
 impl NodeController {

@@ -24,8 +24,8 @@ use crate::{
         expectations::Expectations,
         turnover::{self, Member},
     },
-    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
     error::chain,
+    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 
 /// Sets looked at at once; each one creates and deletes its Nodes many at a time.

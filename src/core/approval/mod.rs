@@ -160,7 +160,10 @@ pub fn machine_user() -> String {
 fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
     // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could speak for its Node.
     if request.extra.contains_key(EXTRA_POD_NAME) {
-        return Err(refusal("TokenOfPod", "the token is bound to a pod: only one that is bound to a Node counts"));
+        return Err(refusal(
+            "TokenOfPod",
+            "the token is bound to a pod: only one that is bound to a Node counts",
+        ));
     }
     let one = |key| match request.extra.get(key).map(Vec::as_slice) {
         Some([value]) if !value.is_empty() => Some(value.as_str()),
@@ -175,8 +178,7 @@ fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
 fn begins(request: &Request, binding: Binding<'_>, node: Option<&Node>) -> Result<(), Refusal> {
     let Binding { node: name, uid } = binding;
     asks_for(request, name)?;
-    let node =
-        node.ok_or_else(|| refusal("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
+    let node = node.ok_or_else(|| refusal("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
     if node.uid != uid {
         let text = format!("Node {name} has another UID than the token: the one with {uid} is gone");
         return Err(refusal("NodeReplaced", text));
@@ -204,12 +206,12 @@ fn asks_for(request: &Request, node: &str) -> Result<(), Refusal> {
         request.subject.as_ref().map_err(|error| refusal("Unreadable", format!("the request {error}")))?;
     let wanted = format!("{USER_PREFIX}{node}");
     if subject.common_names != [wanted.as_str()] {
-        let text =
-            format!("it asks for the name {}, where {wanted} asks", shown(&subject.common_names));
+        let text = format!("it asks for the name {}, where {wanted} asks", shown(&subject.common_names));
         return Err(refusal("OtherName", text));
     }
     if subject.organizations != [GROUP] {
-        let text = format!("it asks for the groups {}: only {GROUP} is granted", shown(&subject.organizations));
+        let text =
+            format!("it asks for the groups {}: only {GROUP} is granted", shown(&subject.organizations));
         return Err(refusal("OtherGroups", text));
     }
     if subject.has_others {
@@ -230,7 +232,8 @@ fn asks_for(request: &Request, node: &str) -> Result<(), Refusal> {
         return Err(refusal("OtherUsages", text));
     }
     if request.lifetime.is_none_or(|lifetime| lifetime > LIFETIME_MAX) {
-        let text = format!("it must ask for a life (expirationSeconds) of {} s at most", LIFETIME_MAX.as_secs());
+        let text =
+            format!("it must ask for a life (expirationSeconds) of {} s at most", LIFETIME_MAX.as_secs());
         return Err(refusal("TooLong", text));
     }
     Ok(())

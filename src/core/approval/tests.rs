@@ -7,6 +7,9 @@ use super::*;
 const NODE: &str = "workers-bcd234";
 const UID: &str = "0b8f6f0e-0000-4000-8000-000000000001";
 
+/// What makes an honest request another one.
+type Change = fn(&mut Request);
+
 /// A request in PEM of this subject; `change` makes it another one.
 fn pem(name: &str, group: &str, change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
     let mut params = CertificateParams::default();
@@ -68,7 +71,7 @@ fn honest_requests_are_approved() {
 
 #[test]
 fn a_request_for_more_than_its_own_certificate_is_denied_first_and_later() {
-    let forged: [(&str, fn(&mut Request)); 15] = [
+    let forged: [(&str, Change); 15] = [
         ("OtherName", |r| r.subject = subject("system:node:other", GROUP)),
         ("OtherName", |r| r.subject = subject("workers-bcd234", GROUP)),
         ("OtherName", |r| r.subject = subject("system:node:WORKERS-bcd234", GROUP)),
@@ -118,7 +121,7 @@ fn a_request_for_more_than_its_own_certificate_is_denied_first_and_later() {
 
 #[test]
 fn a_token_speaks_for_the_node_that_it_is_bound_to_alone() {
-    let forged: [(&str, fn(&mut Request)); 6] = [
+    let forged: [(&str, Change); 6] = [
         ("TokenNotBound", |r| r.extra.clear()),
         ("TokenNotBound", |r| drop(r.extra.remove(EXTRA_NODE_UID))),
         ("TokenNotBound", |r| r.extra.get_mut(EXTRA_NODE_NAME).unwrap().push("other".to_owned())),
@@ -146,7 +149,7 @@ fn a_node_must_be_there_ours_the_same_and_have_a_machine() {
 
 #[test]
 fn requests_of_others_are_left_alone() {
-    let others: [fn(&mut Request); 5] = [
+    let others: [Change; 5] = [
         |r| r.signer = "kubernetes.io/kube-apiserver-client".to_owned(),
         |r| r.username = "system:bootstrap:abcdef".to_owned(),
         |r| r.username = "system:serviceaccount:default:kube-node-machine".to_owned(),

@@ -256,7 +256,8 @@ impl Follow {
         }
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
-        let client = Client::try_from(limited(config)).map_err(|source| HostError::Client { name: name(), source })?;
+        let client =
+            Client::try_from(limited(config)).map_err(|source| HostError::Client { name: name(), source })?;
         Ok((client, secret.metadata.resource_version.unwrap_or_default()))
     }
 }
