@@ -14,7 +14,7 @@ const MODE: i32 = 0o644;
 /// Users and groups that every image of ours has, besides numbers.
 const NAMES: [(&str, i64); 2] = [("root", 0), ("nonroot", USER)];
 
-/// Where Secrets and ConfigMaps are read from.
+/// Where the contents of files are read from.
 #[derive(Clone, Debug)]
 pub struct Sources {
     secrets: Api<Secret>,
@@ -50,36 +50,29 @@ impl Sources {
         if let Some(SecretKeyRef { name, key }) = &source.secret_key_ref {
             let secret =
                 self.secrets.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
-            let found = secret.map(|secret| secret.data.unwrap_or_default().remove(key).map(|bytes| bytes.0));
-            return self.found(path, "Secret", name, key, found);
+            let Some(secret) = secret else { return Err(self.missing(path, "Secret", name)) };
+            let found = secret.data.unwrap_or_default().remove(key).map(|bytes| bytes.0);
+            return found.ok_or_else(|| self.lacks(path, "Secret", name, key));
         }
         if let Some(SecretKeyRef { name, key }) = &source.config_map_key_ref {
             let map =
                 self.config_maps.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
-            let found = map.map(|map| {
-                let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
-                text.or_else(|| map.binary_data.unwrap_or_default().remove(key).map(|bytes| bytes.0))
-            });
-            return self.found(path, "ConfigMap", name, key, found);
+            let Some(map) = map else { return Err(self.missing(path, "ConfigMap", name)) };
+            let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
+            let found = text.or_else(|| map.binary_data.unwrap_or_default().remove(key).map(|bytes| bytes.0));
+            return found.ok_or_else(|| self.lacks(path, "ConfigMap", name, key));
         }
         Ok(Vec::new())
     }
 
-    fn found(
-        &self,
-        path: &str,
-        kind: &str,
-        name: &str,
-        key: &str,
-        found: Option<Option<Vec<u8>>>,
-    ) -> Result<Vec<u8>, ProviderError> {
-        let namespace = &self.namespace;
-        let message = match found {
-            Some(Some(content)) => return Ok(content),
-            Some(None) => format!("file {path}: {kind} {name} in namespace {namespace} has no key {key}"),
-            None => format!("file {path}: there is no {kind} {name} in namespace {namespace}"),
-        };
-        Err(ProviderError::NotFound { message })
+    fn missing(&self, path: &str, kind: &str, name: &str) -> ProviderError {
+        let message = format!("file {path}: there is no {kind} {name} in namespace {}", self.namespace);
+        ProviderError::NotFound { message }
+    }
+
+    fn lacks(&self, path: &str, kind: &str, name: &str, key: &str) -> ProviderError {
+        let message = format!("file {path}: {kind} {name} in namespace {} has no key {key}", self.namespace);
+        ProviderError::NotFound { message }
     }
 }
 

@@ -129,20 +129,20 @@ mod tests {
 
     use super::*;
 
-    fn health(status: Value) -> Health {
+    fn health(status: &Value) -> Health {
         of(&serde_json::from_value(json!({"metadata": {"name": "m"}, "status": status})).unwrap())
     }
 
-    fn container(state: Value, more: Value) -> Value {
+    fn container(state: &Value, more: &Value) -> Value {
         let mut container = json!({"name": "hollow-kubelet", "image": "i:1", "imageID": "", "ready": false, "restartCount": 0});
-        container["state"] = state;
+        container["state"] = state.clone();
         for (key, value) in more.as_object().unwrap() {
             container[key] = value.clone();
         }
         json!({"phase": "Running", "containerStatuses": [container]})
     }
 
-    fn troubled(status: Value) -> (String, String) {
+    fn troubled(status: &Value) -> (String, String) {
         match health(status) {
             Health::Troubled(Trouble { reason, message }) => (reason, message),
             other => panic!("{other:?}"),
@@ -152,17 +152,17 @@ mod tests {
     #[test]
     fn on_its_way_and_at_work() {
         assert_eq!(of(&Pod::default()), Health::Starting);
-        assert_eq!(health(json!({"phase": "Pending"})), Health::Starting);
+        assert_eq!(health(&json!({"phase": "Pending"})), Health::Starting);
         let waits = json!({"waiting": {"reason": "ContainerCreating"}});
-        assert_eq!(health(container(waits, json!({}))), Health::Starting);
+        assert_eq!(health(&container(&waits, &json!({}))), Health::Starting);
         let runs = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
-        assert_eq!(health(container(runs.clone(), json!({}))), Health::Running);
-        let mut done = container(runs, json!({}));
+        assert_eq!(health(&container(&runs, &json!({}))), Health::Running);
+        let mut done = container(&runs, &json!({}));
         done["initContainerStatuses"] = json!([{
             "name": "files", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
             "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}
         }]);
-        assert_eq!(health(done), Health::Running);
+        assert_eq!(health(&done), Health::Running);
     }
 
     #[test]
@@ -170,11 +170,11 @@ mod tests {
         let status = json!({"phase": "Pending", "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
         ]});
-        let (reason, message) = troubled(status);
+        let (reason, message) = troubled(&status);
         assert_eq!((reason.as_str(), message.contains("0/1 nodes")), ("Unschedulable", true));
-        let (reason, message) = troubled(container(
-            json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}),
-            json!({}),
+        let (reason, message) = troubled(&container(
+            &json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}),
+            &json!({}),
         ));
         assert_eq!(reason, "ImagePullBackOff");
         assert_eq!(message, "container hollow-kubelet (image i:1): Back-off pulling image");
@@ -183,17 +183,17 @@ mod tests {
     #[test]
     fn the_end_of_a_container_says_how() {
         let killed = json!({"terminated": {"exitCode": 137, "reason": "Error"}});
-        let (reason, message) = troubled(container(killed, json!({})));
+        let (reason, message) = troubled(&container(&killed, &json!({})));
         assert_eq!(reason, "ContainerExited");
         assert_eq!(message, "container hollow-kubelet exited with code 137 (signal 9)");
         let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
         let oom =
             json!({"restartCount": 3, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}});
-        let (reason, message) = troubled(container(waits.clone(), oom));
+        let (reason, message) = troubled(&container(&waits, &oom));
         assert_eq!(reason, "OOMKilled");
         assert!(message.ends_with("; 3 restarts"), "{message}");
         let said = json!({"lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "é".repeat(300)}}});
-        let (reason, message) = troubled(container(waits, said));
+        let (reason, message) = troubled(&container(&waits, &said));
         assert_eq!(reason, "CrashLoopBackOff");
         assert!(message.contains("…é") && message.chars().count() < 350, "{message}");
     }
@@ -201,10 +201,10 @@ mod tests {
     #[test]
     fn a_pod_that_ended_is_dead() {
         let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory"});
-        let Health::Dead(trouble) = health(evicted) else { panic!() };
+        let Health::Dead(trouble) = health(&evicted) else { panic!() };
         assert_eq!(trouble.reason, "Evicted");
         assert!(trouble.message.contains("low on resource"));
-        let Health::Dead(trouble) = health(json!({"phase": "Succeeded"})) else { panic!() };
+        let Health::Dead(trouble) = health(&json!({"phase": "Succeeded"})) else { panic!() };
         assert_eq!(trouble.reason, "PodEnded");
     }
 }

@@ -87,6 +87,9 @@ impl Host {
     }
 }
 
+/// A cluster and the task that follows it.
+type Followed = (Arc<Host>, AbortOnDropHandle<()>);
+
 /// All of them.
 pub struct Hosts {
     /// Where Nodes are, and credentials.
@@ -95,7 +98,8 @@ pub struct Hosts {
     selector: String,
     changes: Arc<Watchers>,
     home: Arc<Host>,
-    others: Mutex<BTreeMap<String, (Arc<Host>, AbortOnDropHandle<()>)>>,
+    /// By name of their credentials.
+    others: Mutex<BTreeMap<String, Followed>>,
     _home: AbortOnDropHandle<()>,
 }
 

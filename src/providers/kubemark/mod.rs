@@ -56,7 +56,7 @@ const TOKEN_LEFT_MIN: Duration = Duration::from_mins(30);
 /// What the provider has to know.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Namespace with credentials, and with Secrets and ConfigMaps of files.
+    /// Namespace with credentials, and with the contents of files.
     pub namespace: String,
     /// UID of the cluster whose Nodes the machines are: of its namespace kube-system.
     pub cluster: String,
@@ -79,6 +79,9 @@ pub struct ApiServer {
 pub struct KubemarkProvider {
     shared: Arc<Shared>,
 }
+
+/// A pod and the cluster that has it.
+type Found = (Arc<Host>, Arc<MachinePod>);
 
 struct Shared {
     options: Options,
@@ -181,7 +184,7 @@ fn existing(pod: &MachinePod) -> Existing {
 
 impl Shared {
     /// The pod of a machine and the cluster that has it.
-    fn find(&self, id: &MachineId) -> Result<Option<(Arc<Host>, Arc<MachinePod>)>, ProviderError> {
+    fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
         for host in self.hosts.all() {
             // While an old one leaves, another may be there already.
             let mut pods = host.pods.group(&id.uid);

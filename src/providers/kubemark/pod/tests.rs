@@ -3,7 +3,7 @@ use serde_json::json;
 use super::{containers::with_tag, *};
 use k8s_openapi::api::core::v1::VolumeMount;
 
-fn machine(kubemark: serde_json::Value) -> revision::Machine {
+fn machine(kubemark: &serde_json::Value) -> revision::Machine {
     let class = serde_json::from_value(json!({
         "nodeController": "kubemark",
         "capacity": {"cpu": "4", "memory": "16Gi", "pods": "30", "example.com/gpu": "1"},
@@ -28,7 +28,7 @@ fn made(machine: &revision::Machine, files: &[File]) -> Pod {
 
 #[test]
 fn a_machine_of_our_own_image_is_one_container() {
-    let pod = made(&machine(json!({})), &[]);
+    let pod = made(&machine(&json!({})), &[]);
     assert_eq!(pod.metadata.name.as_deref(), Some("hollow-abc-1f2e3d4c"));
     assert!(pod.metadata.owner_references.is_none());
     let spec = pod.spec.unwrap();
@@ -42,7 +42,7 @@ fn a_machine_of_our_own_image_is_one_container() {
 
 #[test]
 fn upstream_has_a_guard_and_no_credential() {
-    let pod = made(&machine(json!({"image": "registry.example.com:5000/kubemark"})), &[]);
+    let pod = made(&machine(&json!({"image": "registry.example.com:5000/kubemark"})), &[]);
     let spec = pod.spec.unwrap();
     let guards = spec.init_containers.unwrap();
     assert_eq!((guards[0].name.as_str(), guards[0].restart_policy.as_deref()), ("guard", Some("Always")));
@@ -62,7 +62,7 @@ fn upstream_has_a_guard_and_no_credential() {
 
 #[test]
 fn an_image_with_a_tag_or_digest_keeps_it() {
-    let machine = machine(json!({}));
+    let machine = machine(&json!({}));
     assert_eq!(with_tag("a/b:v1", &machine), "a/b:v1");
     assert_eq!(with_tag("a/b@sha256:0", &machine), "a/b@sha256:0");
     assert_eq!(with_tag("host:5000/b", &machine), "host:5000/b:v1.36.3");
@@ -72,7 +72,7 @@ fn an_image_with_a_tag_or_digest_keeps_it() {
 fn nothing_is_privileged_and_root_only_where_a_file_asks() {
     let file = |owner| File { key: "file-0".into(), path: "/etc/a".into(), mode: 0o640, owner };
     for (owner, root) in [((USER, USER), false), ((0, 0), true)] {
-        let pod = made(&machine(json!({"image": "i:1"})), &[file(owner)]);
+        let pod = made(&machine(&json!({"image": "i:1"})), &[file(owner)]);
         let spec = pod.spec.unwrap();
         let pod_context = spec.security_context.unwrap();
         assert_eq!((pod_context.run_as_user, pod_context.run_as_non_root), (Some(USER), Some(true)));
@@ -99,7 +99,7 @@ fn it_never_runs_on_a_hollow_node_whatever_else_is_wished() {
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
     ]}}}});
     for kubemark in [json!({}), wish] {
-        let affinity = made(&machine(kubemark), &[]).spec.unwrap().affinity.unwrap();
+        let affinity = made(&machine(&kubemark), &[]).spec.unwrap().affinity.unwrap();
         let node = affinity.node_affinity.unwrap();
         let terms = node.required_during_scheduling_ignored_during_execution.unwrap().node_selector_terms;
         assert!(!terms.is_empty());
