@@ -9,6 +9,7 @@ pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod core;
+pub mod guard;
 pub mod hollow;
 pub mod operator;
 pub mod providers;

@@ -2,12 +2,14 @@
 //! what to do and why comes out.
 
 pub mod birth;
+pub mod boot;
 pub mod budget;
 pub mod causes;
 pub mod conditions;
 pub mod disruptor;
 pub mod drain;
 pub mod expectations;
+pub mod health;
 pub mod history;
 pub mod node;
 pub mod quantity;
