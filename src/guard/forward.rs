@@ -141,10 +141,8 @@ impl Exchange<'_> {
                 )));
             }
         };
-        let said = self.shared.change(|state| state.says(said, Timestamp::now()));
-        // The first one is the boot.
-        self.shared.news.notify_one();
-        match said {
+        // Told to the speaker once it is written: else that might write the same. The first one is the boot.
+        match self.shared.change(|state| state.says(said, Timestamp::now())) {
             Said::Goes(body) => {
                 let shared = Arc::clone(self.shared);
                 let readable = Self { body: Bytes::from(body.to_string()), ..self };
@@ -153,6 +151,7 @@ impl Exchange<'_> {
                 answer
             }
             Said::Stays => {
+                self.shared.news.notify_one();
                 let mut node = speaker::look(self.client, self.shared).await?;
                 self.shared.change(|state| state.reads(&mut node, Timestamp::now()));
                 Ok(answer::json(StatusCode::OK, &node))

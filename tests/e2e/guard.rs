@@ -27,15 +27,8 @@ async fn it_is_the_machine_that_was_asked_for() {
     assert_eq!((allocatable["cpu"].0.as_str(), allocatable["memory"].0.as_str()), ("3900m", "15Gi"));
     assert_eq!(allocatable["pods"].0, "110", "what nobody asked for is kubemark's own");
 
-    let own = Own::nothing("kubemark-plain").await;
-    own.pod_on("kubemark-plain", "kubemark-plain", json!({}), json!({})).await;
-    eventually("its pod runs", LONG, async || {
-        let pod: Pod = own.pods.get("kubemark-plain").await.unwrap();
-        (phase(&pod) == "Running").then_some(())
-    })
-    .await;
     // It believes that all it said was written: else it would write again every ten seconds.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let version = kubemark.now().await.metadata.resource_version;
     let leases: Api<Lease> = Api::namespaced(kubemark.client.clone(), "kube-node-lease");
     let renewed = leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time;
@@ -44,6 +37,14 @@ async fn it_is_the_machine_that_was_asked_for() {
     })
     .await;
     assert_ne!(leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time, renewed);
+
+    let own = Own::nothing("kubemark-plain").await;
+    own.pod_on("kubemark-plain", "kubemark-plain", json!({}), json!({})).await;
+    eventually("its pod runs", LONG, async || {
+        let pod: Pod = own.pods.get("kubemark-plain").await.unwrap();
+        (phase(&pod) == "Running").then_some(())
+    })
+    .await;
     delete(&own.pods, "kubemark-plain", PropagationPolicy::Background).await;
     kubemark.clean_up().await;
 }
