@@ -1,6 +1,10 @@
 //! A change of the class rolls through the set, within its budget, and whatever holds it up is said.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Node};
 use kube::{
@@ -10,7 +14,7 @@ use kube::{
 use kube_node::api::names::LABEL_REVISION;
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, always, class_spec, eventually, is_ready, name};
+use crate::bed::{LONG, Own, always, bed, class_spec, eventually, is_ready, name};
 
 /// Until a rollout of a handful of nodes is over, drains included.
 const ROLLED: Duration = Duration::from_mins(3);
@@ -59,6 +63,10 @@ async fn a_class_change_rolls_through_with_the_workload_up() {
     own.budget(json!({"minAvailable": 3})).await;
 
     own.patch_class(bigger("8")).await;
+    own.drifted().await;
+    let mut status = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    status.args(["rollout", "status", "roll", "--timeout=3m", "--data-dir"]).arg(&bed().dir);
+    let status = status.stdout(Stdio::piped()).spawn().unwrap();
     let watch = async {
         // As fast as the API server answers, until the rollout is over.
         let (mut fewest, mut fewest_nodes, mut most_nodes) = (usize::MAX, usize::MAX, 0);
@@ -78,6 +86,10 @@ async fn a_class_change_rolls_through_with_the_workload_up() {
     assert!(fewest_nodes >= 4, "{fewest_nodes} Ready nodes");
     assert!(most_nodes <= 5, "{most_nodes} nodes");
     let after = own.rolled(4).await;
+    let status = status.wait_with_output().unwrap();
+    let said = String::from_utf8(status.stdout).unwrap();
+    assert!(status.status.success() && said.contains("out of 4 new nodes"), "{said}");
+    assert!(said.ends_with("nodeset \"roll\" successfully rolled out\n"), "{said}");
     for node in &after {
         let capacity = node.status.as_ref().unwrap().capacity.as_ref().unwrap();
         assert_eq!(capacity["cpu"].0, "8");
@@ -121,6 +133,9 @@ async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
     assert!(said.contains("1 of 3 nodes have revision"), "{said}");
     let said = own.set_says("Degraded", "True", "ProgressDeadlineExceeded").await;
     assert!(said.contains("correct the class, undo, or resume"), "{said}");
+    let status = bed().kube_node(&["rollout", "status", "stuck"]);
+    let stopped = String::from_utf8(status.stderr).unwrap();
+    assert!(status.status.code() == Some(1) && stopped.contains("progress deadline"), "{stopped}");
     let nodes = own.my_nodes().await;
     assert!(nodes.len() == 4 && before.is_subset(&uids(&nodes)), "no old node has gone");
     // Scaling goes on, with the revision that works.
