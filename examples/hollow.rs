@@ -155,6 +155,7 @@ fn machine(node: &NodeView, args: &Args) -> MachineSpec {
         allocatable: amounts([("cpu", "3900m"), ("memory", "15Gi"), ("pods", "110")]),
         kubelet_version: "v1.36.3".to_owned(),
         container_runtime: "containerd://2.1.0".to_owned(),
+        ip: None,
         settings: Settings { failures, containers: ContainerDefaults::default() },
     }
 }

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -29,23 +29,20 @@ use crate::{
     api::{NodeClass, NodeSet},
     cache::{self, Cache, NodeView, Own, PodView, ReflectError, WireNode, WirePod},
     controllers::{
-        Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, node::NodeController,
+        Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, csr::Approver, node::NodeController,
         nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     hollow::Hollow,
     providers::{HollowProvider, Provider},
     runtime::{
         admin::{Admin, AdminError, Readiness},
+        connection::limited,
         preflight::{self, PreflightError},
     },
 };
 
 /// How long the work that is under way may take to end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
-/// A list that takes longer than this is given up; a watch that says nothing for longer is made anew.
-const READ_TIMEOUT: Duration = Duration::from_secs(295);
-/// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client, and where it leads to.
 #[derive(Clone)]
@@ -132,7 +129,7 @@ pub enum OperatorError {
 
 /// Makes a client from a kubeconfig, or from what KUBECONFIG or the pod offers.
 pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> {
-    let mut config = match kubeconfig {
+    let config = match kubeconfig {
         Some(path) => {
             let failed = |source| OperatorError::Kubeconfig { path: path.to_owned(), source };
             let file = Kubeconfig::read_from(path).map_err(failed)?;
@@ -140,26 +137,13 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> 
         }
         None => Config::infer().await.map_err(|source| OperatorError::NoConfig(Box::new(source)))?,
     };
-    // kube takes it from HTTPS_PROXY, whatever NO_PROXY says; a proxy is no way to this machine.
-    if config.cluster_url.host().is_some_and(is_loopback) {
-        config.proxy_url = None;
-    }
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    // Whether a write may be repeated depends on the write: each caller decides.
-    config.default_retry = false;
+    let config = limited(config);
     let url = config.cluster_url.to_string();
     let identity = kubeconfig
         .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
     let client = Client::try_from(config)
         .map_err(|source| OperatorError::Client { url: url.clone(), source: Box::new(source) })?;
     Ok(Access { client, url, identity })
-}
-
-/// Whether a URL's host is this machine.
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// A token that SIGINT and SIGTERM cancel.
@@ -245,7 +229,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let registry = Registry::new();
     let caches = Caches::default();
     let mut parts: JoinSet<Result<(), OperatorError>> = JoinSet::new();
-    let admin = Admin::bind(admin_address).await?;
+    let admin = Admin::bind(admin_address, "--admin-address").await?;
     let serving = admin.serve(registry.clone(), caches.readiness(), shutdown.clone());
     parts.spawn(serving.map(|result| result.map_err(OperatorError::AdminServe)));
 
@@ -276,17 +260,24 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     parts.spawn(kubelets.run(shutdown.clone()).map(Ok));
     let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
-    let (classes, class_queue) = NodeClassController::new(context);
+    let (classes, class_queue) = NodeClassController::new(Arc::clone(&context));
+    let (approver, csr_queue) = Approver::new(context);
     let ready = caches.readiness();
     spawn(&mut parts, &shutdown, preflight::definitions(client.clone(), access.url));
     caches.fill(&client, &shutdown, &mut parts);
+    spawn(&mut parts, &shutdown, Arc::clone(&approver).watch());
     // Nobody acts on half a picture: a set whose Nodes are not listed yet would seem to have none.
     let work = async move {
         while !ready().is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         info!("watches are in sync");
-        tokio::join!(sets.run(set_queue), nodes.run(node_queue), classes.run(class_queue));
+        tokio::join!(
+            sets.run(set_queue),
+            nodes.run(node_queue),
+            classes.run(class_queue),
+            approver.run(csr_queue)
+        );
     };
     spawn(&mut parts, &shutdown, work.map(Ok::<(), OperatorError>));
     supervise(parts, shutdown).await
@@ -320,19 +311,4 @@ async fn supervise(
         warn!("stopped with work under way");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_of_this_machine() {
-        for host in ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"] {
-            assert!(is_loopback(host), "{host}");
-        }
-        for host in ["10.96.0.1", "localhost.example.org", "[2001:db8::1]", ""] {
-            assert!(!is_loopback(host), "{host}");
-        }
-    }
 }

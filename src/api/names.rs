@@ -24,6 +24,10 @@ pub const ANNOTATION_SKIP_REMEDIATION: &str = "kube-node.io/skip-remediation";
 pub const ANNOTATION_DO_NOT_EVICT: &str = "kube-node.io/do-not-evict";
 /// Annotation of a Node that leaves: when its drain began (RFC 3339).
 pub const ANNOTATION_DRAIN_STARTED: &str = "kube-node.io/drain-started";
+/// Namespace of machines that are pods, and of what they begin with.
+pub const MACHINE_NAMESPACE: &str = "kubemark";
+/// ServiceAccount of machines that are pods: it may ask for certificates, and nothing else.
+pub const MACHINE_SERVICE_ACCOUNT: &str = "kube-node-machine";
 /// Finalizer of a Node: its machine may still exist.
 pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";
 /// Finalizer of a NodeSet: Nodes of it may still exist.

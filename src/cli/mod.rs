@@ -8,6 +8,7 @@ mod down;
 mod explain;
 mod fleet;
 mod guard;
+mod hollow_node;
 mod kubectl;
 mod operator;
 mod operator_probe;
@@ -68,6 +69,8 @@ enum Command {
     /// Stand between an upstream kubemark and the API server; part of a machine's pod
     #[command(hide = true)]
     Guard(guard::GuardArgs),
+    /// Run one machine, in a pod of its own
+    HollowNode(hollow_node::HollowNode),
 }
 
 impl Cli {
@@ -84,6 +87,7 @@ impl Cli {
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
             Command::Guard(command) => command.run(),
+            Command::HollowNode(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),

@@ -238,7 +238,7 @@ fn parse(file: &'static str, text: &str) -> Result<Vec<(DynamicObject, ApiResour
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::NAMESPACE;
+    use crate::{cluster::NAMESPACE, core::birth};
 
     fn all() -> Vec<(DynamicObject, ApiResource)> {
         FILES.into_iter().flat_map(|(file, text)| parse(file, text).unwrap()).collect()
@@ -268,7 +268,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 7);
+        assert_eq!(bindings, 11);
     }
 
     #[test]
@@ -289,6 +289,13 @@ mod tests {
                 "validatingadmissionpolicybindings"
             ]
         );
+    }
+
+    #[test]
+    fn the_policy_knows_the_names_that_sets_make() {
+        let policy = include_str!("../../charts/kube-node/files/policies.yaml");
+        let pattern = format!("^[{}]{{{}}}$", String::from_utf8_lossy(birth::ALPHABET), birth::SUFFIX_LENGTH);
+        assert!(policy.contains(&format!(".matches('{pattern}')")), "{pattern}");
     }
 
     #[test]

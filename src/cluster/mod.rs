@@ -8,7 +8,6 @@
 pub mod binaries;
 mod build;
 pub mod component;
-pub mod files;
 mod fleet;
 mod go;
 mod health;
@@ -23,6 +22,7 @@ pub mod progress;
 pub mod state;
 mod supervisor;
 
+pub use crate::runtime::files;
 pub use binaries::Binaries;
 pub use component::{Component, ComponentArg};
 pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};

@@ -1,6 +1,7 @@
 //! The controllers: each looks at one object at a time: observe → core decides → apply → say how it stands.
 
 mod api;
+pub mod csr;
 mod events;
 mod metrics;
 pub mod node;

@@ -19,10 +19,10 @@ const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
 pub const PROVISIONING: &str = "Provisioning";
 
 /// The letters of a Node name's suffix: those of Kubernetes' own generated names, in which no word can appear.
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+pub const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Length of a Node name's suffix: 387 million names, none of which comes twice.
-const SUFFIX_LENGTH: usize = 6;
+pub const SUFFIX_LENGTH: usize = 6;
 
 /// Who a Node is and where it comes from.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Decisions: synchronous, without client, clock or runtime. Observed state, the time and an order of chance come in;
 //! what to do and why comes out.
 
+pub mod approval;
 pub mod birth;
 pub mod boot;
 pub mod budget;

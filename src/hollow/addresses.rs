@@ -47,6 +47,13 @@ impl Addresses {
         self.used.insert(address);
     }
 
+    /// Where to begin with pods on Nodes without a podCIDR: a process with one machine knows of no other's, so each begins at
+    /// a place of its own, which its UID says.
+    pub fn begin_pods_at(&mut self, uid: &str) {
+        let digits = uid.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        self.pods = digits.unwrap_or_default() % (PODS.last - PODS.first);
+    }
+
     /// An address for a machine; None when all are used.
     pub fn for_machine(&mut self) -> Option<Ipv4Addr> {
         let address = self.free(MACHINES, self.machines)?;
@@ -104,6 +111,19 @@ mod tests {
         assert_eq!(taken[5], "10.128.0.1");
         addresses.release(Ipv4Addr::new(10, 244, 1, 3));
         assert_eq!(addresses.for_pod(cidr), Some(Ipv4Addr::new(10, 244, 1, 3)));
+    }
+
+    #[test]
+    fn machines_of_their_own_begin_at_places_of_their_own() {
+        let first = |uid: &str| {
+            let mut addresses = Addresses::default();
+            addresses.begin_pods_at(uid);
+            addresses.for_pod(None).unwrap()
+        };
+        assert_ne!(first("0b8f6f0e-0000"), first("0b8f6f0f-0000"));
+        for uid in ["", "no uid", "ffffffff-ffff"] {
+            assert!(PODS.contains(first(uid)), "{uid}");
+        }
     }
 
     proptest! {

@@ -21,6 +21,7 @@ mod status;
 mod work;
 
 use std::{
+    net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -60,6 +61,8 @@ pub struct MachineSpec {
     pub kubelet_version: String,
     /// Name and version of its container runtime, such as `containerd://2.1.0`.
     pub container_runtime: String,
+    /// Its address; None for one that is free in this process.
+    pub ip: Option<Ipv4Addr>,
     /// What changes in place.
     pub settings: Settings,
 }

@@ -140,17 +140,28 @@ impl State {
 
     /// A new machine; without effect when it exists.
     pub fn create(&mut self, spec: MachineSpec, now: Clock) {
-        let MachineSpec { node, uid, capacity, allocatable, kubelet_version, container_runtime, settings } =
-            spec;
+        let MachineSpec {
+            node,
+            uid,
+            capacity,
+            allocatable,
+            kubelet_version,
+            container_runtime,
+            ip,
+            settings,
+        } = spec;
         if self.machines.contains_key(&uid) {
             return;
+        }
+        if ip.is_some() {
+            self.addresses.begin_pods_at(&uid);
         }
         let shape = Shape { capacity, allocatable, kubelet_version, container_runtime };
         let machine = Machine {
             shape: shared(&mut self.shapes, shape),
             settings: shared(&mut self.settings, settings),
             view: None,
-            ip: None,
+            ip,
             boot: None,
             lease: Lease::default(),
             lease_failures: 0,

@@ -61,6 +61,7 @@ impl World {
             allocatable: Resources::new(),
             kubelet_version: "v1.36.3".to_owned(),
             container_runtime: "containerd://2.1.0".to_owned(),
+            ip: None,
             settings: Settings { failures, containers: ContainerDefaults::default() },
         };
         self.state.create(spec, self.start);

@@ -51,6 +51,7 @@ fn spec(order: &Order) -> Result<MachineSpec, ProviderError> {
         allocatable,
         kubelet_version: kubelet.map_or(KUBELET_VERSION, |kubelet| &kubelet.version).to_owned(),
         container_runtime: format!("{name}://{version}"),
+        ip: None,
         settings: settings(&order.settings),
     })
 }

@@ -105,6 +105,11 @@ pub trait Provider: Send + Sync {
         false
     }
 
+    /// Whether each of its machines asks for a certificate `system:node:<name>`, which the operator approves.
+    fn has_identities(&self) -> bool {
+        false
+    }
+
     /// Makes a machine; one that exists already is left as it is.
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>>;
 

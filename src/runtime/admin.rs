@@ -13,9 +13,10 @@ pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// Why there is no admin port.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another --admin-address")]
+#[error("cannot listen on {address}: choose another {flag}")]
 pub struct AdminError {
     address: SocketAddr,
+    flag: &'static str,
     source: io::Error,
 }
 
@@ -26,9 +27,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Takes the port.
-    pub async fn bind(address: SocketAddr) -> Result<Self, AdminError> {
-        let listener = TcpListener::bind(address).await.map_err(|source| AdminError { address, source })?;
+    /// Takes the port; `flag` chose it.
+    pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<Self, AdminError> {
+        let bound = TcpListener::bind(address).await;
+        let listener = bound.map_err(|source| AdminError { address, flag, source })?;
         Ok(Self { listener })
     }
 

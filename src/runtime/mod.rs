@@ -1,6 +1,8 @@
 //! What every process of ours needs around its work.
 
 pub mod admin;
+pub mod connection;
+pub mod files;
 pub mod preflight;
 pub mod queue;
 pub mod telemetry;

@@ -73,6 +73,8 @@ pub const OPERATOR: &[Right] = &[
     ("patch", GROUP, "nodeclasses", ""),
     ("patch", GROUP, "nodeclasses/status", ""),
     ("create", "apps", "controllerrevisions", "."),
+    ("watch", "certificates.k8s.io", "certificatesigningrequests", ""),
+    ("patch", "certificates.k8s.io", "certificatesigningrequests/approval", ""),
     ("create", "events.k8s.io", "events", ""),
     ("get", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];

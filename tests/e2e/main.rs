@@ -14,6 +14,7 @@ mod foreign;
 mod guard;
 mod handwritten;
 mod kubemark;
+mod identity;
 mod machines;
 mod pods;
 mod policies;

@@ -1,4 +1,4 @@
-//! Files of the data folder: whole or not at all (written beside and renamed), private ones with mode 0600.
+//! Files that are written whole or not at all (written beside and renamed), private ones with mode 0600.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -17,27 +17,32 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(super) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
+    pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self { action, path: path.to_owned(), source }
+    }
+
+    /// What the system says.
+    pub(crate) fn into_source(self) -> io::Error {
+        self.source
     }
 }
 
-pub(super) fn read(path: &Path) -> Result<String, FileError> {
+pub(crate) fn read(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(|source| FileError::new("read", path, source))
 }
 
 /// Readable by everybody who may enter the folder.
-pub(super) fn write_public(path: &Path, content: &str) -> Result<(), FileError> {
+pub(crate) fn write_public(path: &Path, content: &str) -> Result<(), FileError> {
     write(path, content.as_bytes(), 0o644)
 }
 
 /// Readable by the owner only, from its first moment on.
-pub(super) fn write_private(path: &Path, content: &str) -> Result<(), FileError> {
+pub(crate) fn write_private(path: &Path, content: &str) -> Result<(), FileError> {
     write(path, content.as_bytes(), 0o600)
 }
 
 /// Makes a folder, and those above it, that only the owner enters.
-pub(super) fn create_private_dir(path: &Path) -> Result<(), FileError> {
+pub(crate) fn create_private_dir(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)

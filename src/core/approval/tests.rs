@@ -1,0 +1,190 @@
+//! Every forgery that a request can be, and that it is not approved.
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
+
+use super::*;
+
+const NODE: &str = "workers-bcd234";
+const UID: &str = "0b8f6f0e-0000-4000-8000-000000000001";
+
+/// What makes an honest request another one.
+type Change = fn(&mut Request);
+
+/// A request in PEM of this subject; `change` makes it another one.
+fn pem(name: &str, group: &str, change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, group);
+    params.distinguished_name.push(DnType::CommonName, name);
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    params.serialize_request(&key).unwrap().pem().unwrap().into_bytes()
+}
+
+fn subject(name: &str, group: &str) -> Result<Subject, SubjectError> {
+    Subject::of(&pem(name, group, |_| {}))
+}
+
+/// What an honest machine asks first.
+fn first() -> Request {
+    let extra = [(EXTRA_NODE_NAME, NODE), (EXTRA_NODE_UID, UID)];
+    Request {
+        signer: SIGNER.to_owned(),
+        username: machine_user(),
+        groups: vec!["system:serviceaccounts".to_owned(), "system:authenticated".to_owned()],
+        extra: extra.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).into(),
+        usages: USAGES.map(str::to_owned).into(),
+        lifetime: Some(LIFETIME_MAX),
+        subject: subject("system:node:workers-bcd234", GROUP),
+    }
+}
+
+/// What it asks later.
+fn renewal() -> Request {
+    Request {
+        username: format!("{USER_PREFIX}{NODE}"),
+        groups: vec![GROUP.to_owned(), "system:authenticated".to_owned()],
+        extra: BTreeMap::new(),
+        ..first()
+    }
+}
+
+fn node() -> Node {
+    Node { uid: UID.to_owned(), server: Server::Own, has_machine: true }
+}
+
+fn reason(request: &Request, node: Option<&Node>) -> &'static str {
+    match decide(request, node) {
+        Verdict::Approve => "approved",
+        Verdict::Ignore => "ignored",
+        Verdict::Deny(Refusal { reason, .. }) => reason,
+    }
+}
+
+#[test]
+fn honest_requests_are_approved() {
+    for request in [first(), renewal()] {
+        assert_eq!(node_of(&request), Some(NODE));
+        assert_eq!(decide(&request, Some(&node())), Verdict::Approve);
+    }
+}
+
+#[test]
+fn a_request_for_more_than_its_own_certificate_is_denied_first_and_later() {
+    let forged: [(&str, Change); 15] = [
+        ("OtherName", |r| r.subject = subject("system:node:other", GROUP)),
+        ("OtherName", |r| r.subject = subject("workers-bcd234", GROUP)),
+        ("OtherName", |r| r.subject = subject("system:node:WORKERS-bcd234", GROUP)),
+        ("OtherGroups", |r| r.subject = subject("system:node:workers-bcd234", "system:masters")),
+        ("OtherGroups", |r| {
+            let second = DnType::CustomDnType(vec![2, 5, 4, 10]);
+            r.subject = Subject::of(&pem("system:node:workers-bcd234", GROUP, |params| {
+                params.distinguished_name.push(second, "system:masters");
+            }));
+        }),
+        ("OtherName", |r| {
+            let second = DnType::CustomDnType(vec![2, 5, 4, 3]);
+            r.subject = Subject::of(&pem("system:node:workers-bcd234", GROUP, |params| {
+                params.distinguished_name.push(second, "system:node:other");
+            }));
+        }),
+        ("OtherAttributes", |r| {
+            r.subject = Subject::of(&pem("system:node:workers-bcd234", GROUP, |params| {
+                params.distinguished_name.push(DnType::OrganizationalUnitName, "x");
+            }));
+        }),
+        ("AlternativeNames", |r| {
+            r.subject = Subject::of(&pem("system:node:workers-bcd234", GROUP, |params| {
+                params.subject_alt_names = vec![SanType::DnsName("kubernetes".try_into().unwrap())];
+            }));
+        }),
+        ("Extensions", |r| {
+            r.subject = Subject::of(&pem("system:node:workers-bcd234", GROUP, |params| {
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            }));
+        }),
+        ("OtherUsages", |r| r.usages = vec!["server auth".to_owned(), "digital signature".to_owned()]),
+        ("OtherUsages", |r| r.usages.push("cert sign".to_owned())),
+        ("OtherUsages", |r| r.usages.clear()),
+        ("TooLong", |r| r.lifetime = Some(LIFETIME_MAX + Duration::from_secs(1))),
+        ("TooLong", |r| r.lifetime = None),
+        ("Unreadable", |r| r.subject = Subject::of(b"nothing")),
+    ];
+    for (wanted, forge) in forged {
+        for honest in [first(), renewal()] {
+            let mut request = honest;
+            forge(&mut request);
+            assert_eq!(reason(&request, Some(&node())), wanted, "{request:?}");
+        }
+    }
+}
+
+#[test]
+fn a_token_speaks_for_the_node_that_it_is_bound_to_alone() {
+    let forged: [(&str, Change); 6] = [
+        ("TokenNotBound", |r| r.extra.clear()),
+        ("TokenNotBound", |r| drop(r.extra.remove(EXTRA_NODE_UID))),
+        ("TokenNotBound", |r| r.extra.get_mut(EXTRA_NODE_NAME).unwrap().push("other".to_owned())),
+        ("TokenNotBound", |r| *r.extra.get_mut(EXTRA_NODE_NAME).unwrap() = vec![String::new()]),
+        // The kubelet's Node comes with a pod's token, too.
+        ("TokenOfPod", |r| drop(r.extra.insert(EXTRA_POD_NAME.to_owned(), vec!["p".to_owned()]))),
+        ("OtherName", |r| *r.extra.get_mut(EXTRA_NODE_NAME).unwrap() = vec!["other".to_owned()]),
+    ];
+    for (wanted, forge) in forged {
+        let mut request = first();
+        forge(&mut request);
+        assert_eq!(reason(&request, Some(&node())), wanted, "{request:?}");
+    }
+}
+
+#[test]
+fn a_node_must_be_there_ours_the_same_and_have_a_machine() {
+    let first = first();
+    assert_eq!(reason(&first, None), "NodeNotFound");
+    assert_eq!(reason(&first, Some(&Node { uid: "u-2".to_owned(), ..node() })), "NodeReplaced");
+    assert_eq!(reason(&first, Some(&Node { server: Server::Shared, ..node() })), "NotAMachine");
+    assert_eq!(reason(&first, Some(&Node { has_machine: false, ..node() })), "NoMachine");
+    assert_eq!(reason(&renewal(), Some(&Node { has_machine: false, ..node() })), "NoMachine");
+}
+
+#[test]
+fn requests_of_others_are_left_alone() {
+    let others: [Change; 5] = [
+        |r| r.signer = "kubernetes.io/kube-apiserver-client".to_owned(),
+        |r| r.username = "system:bootstrap:abcdef".to_owned(),
+        |r| r.username = "system:serviceaccount:default:kube-node-machine".to_owned(),
+        |r| r.username = USER_PREFIX.to_owned(),
+        |r| r.username = "jane".to_owned(),
+    ];
+    for change in others {
+        let mut request = first();
+        change(&mut request);
+        assert_eq!(reason(&request, Some(&node())), "ignored", "{request:?}");
+        assert_eq!(node_of(&request), None);
+    }
+    // A real node's, and one of which nobody knows whose it was.
+    for server in [Server::Elsewhere, Server::Shared] {
+        assert_eq!(reason(&renewal(), Some(&Node { server, ..node() })), "ignored");
+    }
+    // Who serves the Node decides; what is forged anybody may deny.
+    let elsewhere = Node { server: Server::Elsewhere, has_machine: false, ..node() };
+    assert_eq!(reason(&first(), Some(&elsewhere)), "ignored");
+    assert_eq!(reason(&Request { usages: Vec::new(), ..first() }, Some(&elsewhere)), "OtherUsages");
+    assert_eq!(reason(&renewal(), None), "ignored");
+    assert_eq!(reason(&Request { groups: Vec::new(), ..renewal() }, Some(&node())), "ignored");
+}
+
+#[test]
+fn only_a_request_is_read_as_one() {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::default().self_signed(&key).unwrap().pem();
+    assert_eq!(Subject::of(certificate.as_bytes()), Err(SubjectError::NotPem));
+    let relabelled = certificate.replace("CERTIFICATE", "CERTIFICATE REQUEST");
+    assert_eq!(Subject::of(relabelled.as_bytes()), Err(SubjectError::NotARequest));
+    let two = [pem("system:node:a", GROUP, |_| {}), pem("system:node:b", GROUP, |_| {})].concat();
+    assert_eq!(Subject::of(&two), Err(SubjectError::NotPem), "the signer might read the other one");
+    let honest = subject("system:node:a", GROUP).unwrap();
+    assert_eq!(honest.common_names, ["system:node:a"]);
+    assert_eq!(honest.organizations, [GROUP]);
+    assert!(!honest.has_others && !honest.has_alternatives && !honest.has_extensions);
+}

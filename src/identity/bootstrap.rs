@@ -1,0 +1,105 @@
+//! The bootstrap kubeconfig: where the API server is, and a token that is good for asking for a certificate.
+
+use std::path::{Path, PathBuf};
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use jiff::Timestamp;
+use kube::{
+    Client, Config,
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+
+use super::{IdentityError, store::Certificate};
+use crate::runtime::connection::limited;
+
+/// The file as it was read.
+pub(super) struct Bootstrap {
+    path: PathBuf,
+    config: Config,
+}
+
+/// What of a token's claims is read here.
+#[derive(Deserialize)]
+struct Claims {
+    exp: i64,
+}
+
+impl Bootstrap {
+    /// Reads the file.
+    pub(super) async fn read(path: &Path) -> Result<Self, IdentityError> {
+        let failed = |source: KubeconfigError| IdentityError::Bootstrap {
+            path: path.to_owned(),
+            source: Box::new(source),
+        };
+        let file = Kubeconfig::read_from(path).map_err(failed)?;
+        let config =
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(failed)?;
+        Ok(Self { path: path.to_owned(), config: limited(config) })
+    }
+
+    /// A client that shows the token.
+    pub(super) fn client(&self) -> Result<Client, IdentityError> {
+        if self.config.auth_info.token.is_none() {
+            return Err(IdentityError::NoToken { path: self.path.clone() });
+        }
+        self.client_with(self.config.auth_info.clone())
+    }
+
+    /// A client that shows the certificate.
+    pub(super) fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
+        let encoded = |pem: &str| STANDARD.encode(pem);
+        let mut shown = self.config.auth_info.clone();
+        shown.token = None;
+        shown.client_certificate_data = Some(encoded(&certificate.pem));
+        shown.client_key_data = Some(encoded(&certificate.key).into());
+        self.client_with(shown)
+    }
+
+    fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
+        let mut config = self.config.clone();
+        config.auth_info = auth_info;
+        let url = config.cluster_url.to_string();
+        Client::try_from(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
+    }
+
+    /// Why the API server does not take the token of `node`.
+    pub(super) fn refused(&self, node: &str, now: Timestamp) -> IdentityError {
+        match self.expires().filter(|expires| *expires <= now) {
+            Some(since) => IdentityError::TokenExpired { path: self.path.clone(), since },
+            // The kubelet brings a new token to the folder up to a minute later.
+            None => IdentityError::NodeGone { node: node.to_owned() },
+        }
+    }
+
+    /// Until when the token is good, by its own words.
+    fn expires(&self) -> Option<Timestamp> {
+        let token = self.config.auth_info.token.as_ref()?;
+        expiry(token.expose_secret())
+    }
+}
+
+/// The expiry that a token names. Its signature is the API server's business.
+fn expiry(token: &str) -> Option<Timestamp> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    Timestamp::from_second(exp).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_when_it_ends() {
+        let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        assert_eq!(expiry(&token(r#"{"exp":60,"sub":"x"}"#)), Some(Timestamp::from_second(60).unwrap()));
+        for none in ["", "opaque", "e30.!.c", &token(r#"{"sub":"x"}"#)] {
+            assert_eq!(expiry(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One request for a certificate, from the key to what was issued.
+
+use std::time::Duration;
+
+use futures::{TryStreamExt, pin_mut};
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
+};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{IdentityError, Options, bootstrap::Bootstrap, store::Certificate};
+use crate::core::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
+
+/// How long a request waits for its certificate before another one is made.
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
+/// Longest that a call may take.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Wait between two watches of one request.
+const WATCH_AGAIN: Duration = Duration::from_millis(500);
+
+/// A certificate for a new key, asked for with the token.
+pub(super) async fn with_token(options: &Options) -> Result<Certificate, IdentityError> {
+    let bootstrap = Bootstrap::read(&options.bootstrap).await?;
+    match with_client(&bootstrap.client()?, options).await {
+        Err(IdentityError::Unauthenticated { .. }) => Err(bootstrap.refused(&options.node, Timestamp::now())),
+        other => other,
+    }
+}
+
+/// A certificate for a new key, asked for by `client`.
+pub(super) async fn with_client(client: &Client, options: &Options) -> Result<Certificate, IdentityError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Key)?;
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let wanted = request(options, &key)?;
+    let made = call("ask for a certificate", api.create(&PostParams::default(), &wanted)).await?;
+    let pem = answer(&api, made).await?;
+    Certificate::new(pem, &key, &options.node)
+}
+
+fn request(options: &Options, key: &KeyPair) -> Result<CertificateSigningRequest, IdentityError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, GROUP);
+    params.distinguished_name.push(DnType::CommonName, format!("{USER_PREFIX}{}", options.node));
+    let pem = params.serialize_request(key).and_then(|request| request.pem()).map_err(IdentityError::Key)?;
+    Ok(CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some(format!("{}-", options.node)), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.into_bytes()),
+            signer_name: SIGNER.to_owned(),
+            usages: Some(USAGES.map(str::to_owned).to_vec()),
+            expiration_seconds: Some(i32::try_from(options.lifetime.as_secs()).unwrap_or(i32::MAX)),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    })
+}
+
+/// Follows a request until it is answered.
+async fn answer(
+    api: &Api<CertificateSigningRequest>,
+    mut seen: CertificateSigningRequest,
+) -> Result<String, IdentityError> {
+    let name = seen.metadata.name.clone().unwrap_or_default();
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    loop {
+        if let Some(pem) = said(&seen)? {
+            return Ok(pem);
+        }
+        match timeout_at(deadline, change(api, &name, &seen)).await {
+            Ok(changed) => seen = changed?,
+            Err(_) => return Err(IdentityError::Unanswered { name, waited: ANSWER_LIMIT }),
+        }
+    }
+}
+
+/// What the request's status says: the certificate, a refusal, or nothing yet.
+fn said(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityError> {
+    let Some(status) = &request.status else { return Ok(None) };
+    for condition in status.conditions.iter().flatten().filter(|condition| condition.status == "True") {
+        let reason = condition.reason.clone().unwrap_or_default();
+        let message = condition.message.clone().unwrap_or_default();
+        match condition.type_.as_str() {
+            "Denied" => return Err(IdentityError::Denied { reason, message }),
+            "Failed" => return Err(IdentityError::Failed { reason, message }),
+            _ => {}
+        }
+    }
+    let Some(ByteString(certificate)) = &status.certificate else { return Ok(None) };
+    let unusable = |_| IdentityError::Unusable { what: "it is not PEM".to_owned() };
+    String::from_utf8(certificate.clone()).map(Some).map_err(unusable)
+}
+
+/// The request once it is not as it was seen.
+async fn change(
+    api: &Api<CertificateSigningRequest>,
+    name: &str,
+    seen: &CertificateSigningRequest,
+) -> Result<CertificateSigningRequest, IdentityError> {
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let version = seen.metadata.resource_version.as_deref().unwrap_or_default();
+    let events = call("follow the request for a certificate", api.watch(&params, version)).await?;
+    pin_mut!(events);
+    while let Ok(Some(event)) = events.try_next().await {
+        if let WatchEvent::Added(changed) | WatchEvent::Modified(changed) | WatchEvent::Deleted(changed) =
+            event
+        {
+            return Ok(changed);
+        }
+    }
+    // The watch has ended, or its version is too old: the object itself says where to go on.
+    sleep(WATCH_AGAIN).await;
+    call("read the request for a certificate", api.get(name)).await
+}
+
+/// A call with its time limit; `action` says what it does.
+async fn call<T>(action: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, IdentityError> {
+    let action = || action.to_owned();
+    match timeout(TIME_LIMIT, future).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => {
+            let code = status.code;
+            let source = Box::new(kube::Error::Api(status));
+            Err(if code == 401 {
+                IdentityError::Unauthenticated { source }
+            } else {
+                IdentityError::Refused { action: action(), source }
+            })
+        }
+        Ok(Err(source)) => {
+            Err(IdentityError::Unreachable { action: action(), source: Some(Box::new(source)) })
+        }
+        Err(_) => Err(IdentityError::Unreachable { action: action(), source: None }),
+    }
+}

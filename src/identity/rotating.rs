@@ -1,0 +1,68 @@
+//! A client whose certificate changes under it.
+//!
+//! The API server looks at the certificate of a connection at each request, so a connection must not outlive it: with a new
+//! certificate comes a new pool of connections. What runs on the old one (a watch) ends by itself.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kube::{Client, client::Body};
+use tower::service_fn;
+
+/// The newest client, shared with the one that hands requests to it.
+pub(super) struct Rotating {
+    newest: RwLock<Client>,
+}
+
+impl Rotating {
+    pub(super) fn new(client: Client) -> Arc<Self> {
+        Arc::new(Self { newest: RwLock::new(client) })
+    }
+
+    /// From now on requests go by `client`.
+    pub(super) fn replace(&self, client: Client) {
+        *self.newest.write().unwrap_or_else(PoisonError::into_inner) = client;
+    }
+
+    fn newest(&self) -> Client {
+        self.newest.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A client that hands each request to the newest one.
+    pub(super) fn client(self: &Arc<Self>) -> Client {
+        let rotating = Arc::clone(self);
+        let namespace = self.newest().default_namespace().to_owned();
+        let service = service_fn(move |request: http::Request<Body>| {
+            let client = rotating.newest();
+            async move { client.send(request).await }
+        });
+        Client::new(service, namespace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// A client whose server answers with this.
+    fn answering(text: &'static str) -> Client {
+        let answer = move |_: http::Request<Body>| async move {
+            Ok::<_, Infallible>(http::Response::new(Body::from(text.as_bytes().to_vec())))
+        };
+        Client::new(service_fn(answer), "default")
+    }
+
+    async fn asked(client: &Client) -> String {
+        client.request_text(http::Request::get("/").body(Vec::new()).unwrap()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_client_handed_out_before_uses_the_newest() {
+        let rotating = Rotating::new(answering("first"));
+        let client = rotating.client();
+        assert_eq!(asked(&client).await, "first");
+        rotating.replace(answering("second"));
+        assert_eq!(asked(&client).await, "second");
+    }
+}

@@ -1,0 +1,231 @@
+//! The identity of a machine that is a pod of its own: from the token to the certificate, what is refused on the way, and
+//! what a stolen one may not do. The Nodes' provider is the test's own; the rest is real.
+
+mod flow;
+mod forgeries;
+mod hollow_node;
+mod stolen;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use kube_node::{
+    controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, csr::Approver},
+    identity::{Identity, Options, token},
+    machine_dir,
+    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings},
+};
+use serde_json::{Value, json};
+
+use crate::bed::{LONG, bed, create, eventually};
+
+/// Machines that are wherever the test says.
+struct Somewhere {
+    name: &'static str,
+    machines: Mutex<HashSet<MachineId>>,
+}
+
+impl Provider for Somewhere {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn has_identities(&self) -> bool {
+        true
+    }
+
+    fn create<'a>(&'a self, _: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn update<'a>(&'a self, _: &'a MachineId, _: &'a Settings) -> BoxFuture<'a, Result<(), ProviderError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
+        let known = self.machines.lock().unwrap().contains(id);
+        async move { Ok(known.then_some(Existing { leaving: false, lease_renewed: None })) }.boxed()
+    }
+
+    fn delete<'a>(&'a self, _: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
+        let all = self.machines.lock().unwrap().iter().cloned().collect();
+        async move { Ok(all) }.boxed()
+    }
+
+    fn watch(&self) -> BoxStream<'static, MachineId> {
+        stream::pending().boxed()
+    }
+}
+
+/// One test's Nodes and folders. The operator's client has the operator's own rights.
+struct Stage {
+    provider: Arc<Somewhere>,
+    admin: Client,
+    operator: Client,
+    nodes: Api<Node>,
+    csrs: Api<CertificateSigningRequest>,
+    dir: PathBuf,
+}
+
+impl Stage {
+    /// `name` is a domain: that of the provider.
+    async fn new(name: &'static str) -> Self {
+        let admin = bed().client().await;
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self {
+            provider: Arc::new(Somewhere { name, machines: Mutex::default() }),
+            operator: client_of(&bed().dir.join("operator.kubeconfig")).await,
+            nodes: Api::all(admin.clone()),
+            csrs: Api::all(admin.clone()),
+            admin,
+            dir,
+        }
+    }
+
+    /// Starts the approver, with the rights of the operator.
+    fn approve(&self) {
+        let client = self.operator.clone();
+        let provider: Arc<dyn Provider> = self.provider.clone();
+        let context = Arc::new(Context {
+            nodes: Arc::default(),
+            pods: Arc::default(),
+            classes: Arc::default(),
+            sets: Arc::default(),
+            revisions: Revisions::new(client.clone(), "kube-node-system"),
+            turns: Turns::default(),
+            events: Events::new(client.clone(), self.provider.name),
+            metrics: Metrics::register(&prometheus::Registry::new()).unwrap(),
+            providers: BTreeMap::from([(self.provider.name, provider)]),
+            provider_id_prefix: ProviderIdPrefix::default(),
+            client,
+        });
+        let (approver, queue) = Approver::new(context);
+        tokio::spawn(Arc::clone(&approver).watch());
+        tokio::spawn(approver.run(queue));
+    }
+
+    /// A Node as the NodeSetController makes it, with a machine; its UID.
+    async fn node(&self, name: &str) -> String {
+        let uid = self.bare_node(name).await;
+        let id = MachineId { uid: uid.as_str().into(), node: name.into() };
+        self.provider.machines.lock().unwrap().insert(id);
+        uid
+    }
+
+    /// The same without a machine.
+    async fn bare_node(&self, name: &str) -> String {
+        let labels = json!({
+            "kube-node.io/nodeclass": "identity", "kube-node.io/provider": self.provider.name, "tier": "gold",
+        });
+        let metadata = json!({
+            "name": name, "labels": labels, "finalizers": ["example.com/machine"],
+            "annotations": {"kube-node.io/applied-template": "{}"},
+        });
+        let taints = json!([{"key": "kube-node.io/uninitialized", "effect": "NoSchedule"}]);
+        let node = json!({"metadata": metadata, "spec": {"taints": taints}});
+        create(&self.nodes, node).await.unwrap().metadata.uid.unwrap()
+    }
+
+    /// Takes a Node away, its finalizer too.
+    async fn remove(&self, name: &str) {
+        let dropped = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
+        let dropped = kube::api::Patch::Json::<()>(serde_json::from_value(dropped).unwrap());
+        let _ = self.nodes.patch(name, &PatchParams::default(), &dropped).await;
+        let _ = self.nodes.delete(name, &DeleteParams::default()).await;
+        eventually("the Node is gone", LONG, async || {
+            self.nodes.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+
+    /// The kubeconfig that the machine of a Node begins with.
+    async fn bootstrap(&self, node: &str, uid: &str) -> String {
+        let token = token::request(&self.operator, node, uid, token::LIFETIME_MIN).await.unwrap();
+        let (server, ca) = server_and_ca();
+        token::bootstrap_kubeconfig(&server, &ca, &token)
+    }
+
+    /// The folders of a machine, and what it needs to come by its identity.
+    async fn options(&self, node: &str, uid: &str) -> Options {
+        let dir = self.dir.join(node);
+        std::fs::create_dir_all(dir.join("state")).unwrap();
+        let bootstrap = dir.join(machine_dir::BOOTSTRAP);
+        std::fs::write(&bootstrap, self.bootstrap(node, uid).await).unwrap();
+        let mut options = Options::new(node, bootstrap, dir.join("state"));
+        options.patience = Duration::from_secs(20);
+        options
+    }
+
+    /// The requests for certificates of a Node, the oldest first.
+    async fn requests(&self, node: &str) -> Vec<CertificateSigningRequest> {
+        let all = self.csrs.list(&ListParams::default()).await.unwrap();
+        let begins = format!("{node}-");
+        let mut own: Vec<_> = all
+            .items
+            .into_iter()
+            .filter(|csr| csr.metadata.name.as_ref().unwrap().starts_with(&begins))
+            .collect();
+        own.sort_by_key(|csr| csr.metadata.creation_timestamp.as_ref().unwrap().0);
+        own
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A client that a kubeconfig makes.
+async fn client_of(path: &Path) -> Client {
+    config_client(Kubeconfig::read_from(path).unwrap()).await
+}
+
+async fn config_client(kubeconfig: Kubeconfig) -> Client {
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
+}
+
+/// Where the API server is, and what it is known by.
+fn server_and_ca() -> (String, String) {
+    let kubeconfig = Kubeconfig::read_from(bed().dir.join("kubeconfig")).unwrap();
+    let cluster = kubeconfig.clusters[0].cluster.clone().unwrap();
+    let ca = std::fs::read_to_string(bed().dir.join("pki/ca.crt")).unwrap();
+    (cluster.server.unwrap(), ca)
+}
+
+/// Comes by an identity.
+async fn obtain(options: &Options) -> Identity {
+    Identity::obtain(options.clone()).await.unwrap()
+}
+
+/// Who the API server takes a client for.
+async fn whoami(client: &Client) -> Value {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let request = http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+        .header("content-type", "application/json")
+        .body(serde_json::to_vec(&review).unwrap())
+        .unwrap();
+    client.request::<Value>(request).await.unwrap()["status"]["userInfo"].clone()
+}
