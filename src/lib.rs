@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod controllers;
 pub mod core;
 pub mod error;
+pub mod guard;
 pub mod hollow;
 pub mod hollow_node;
 pub mod identity;

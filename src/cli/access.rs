@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Most names that a message lists.
 const NAMES_MAX: usize = 10;
 /// Field manager of what commands write.
-const FIELD_MANAGER: &str = "kube-node-cli";
+pub(super) const FIELD_MANAGER: &str = "kube-node-cli";
 
 /// Which cluster.
 #[derive(Debug, Args)]
@@ -121,7 +121,7 @@ pub(super) enum CallError {
 
 impl CallError {
     /// Whether the API server answered with this code.
-    fn is(&self, code: u16) -> bool {
+    pub(super) fn is(&self, code: u16) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code == code)
     }
 }

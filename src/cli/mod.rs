@@ -3,14 +3,19 @@
 mod access;
 mod age;
 mod carry_files;
+mod convert;
 mod crds;
 mod down;
 mod explain;
+mod fleet;
+mod guard;
 mod hollow_node;
 mod kubectl;
 mod operator;
+mod operator_probe;
 mod rollout;
 mod status;
+mod table;
 mod up;
 
 use std::{
@@ -32,6 +37,20 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Install in a cluster what nodes need: kinds, roles, admission policies
+    Setup(fleet::Setup),
+    /// Make hollow nodes in a cluster, and wait until they are Ready
+    Create(fleet::Create),
+    /// Say by the exit code whether all these nodes are Ready
+    Verify(fleet::Verify),
+    /// Change how many there are
+    Scale(fleet::Scale),
+    /// List them
+    List(fleet::List),
+    /// Take them away
+    Cleanup(fleet::Cleanup),
+    /// Turn a KubemarkMachineProviderConfig into a NodeClass
+    Convert(convert::Convert),
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
     /// Start a real control plane on this machine, with nodes
@@ -48,6 +67,9 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
+    /// Stand between an upstream kubemark and the API server; part of a machine's pod
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
     /// Run one machine, in a pod of its own
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
@@ -58,8 +80,16 @@ impl Cli {
     /// Runs the command that was asked for.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Setup(command) => command.run(),
+            Command::Create(command) => command.run(),
+            Command::Verify(command) => command.run(),
+            Command::Scale(command) => command.run(),
+            Command::List(command) => command.run(),
+            Command::Cleanup(command) => command.run(),
+            Command::Convert(command) => command.run(),
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
+            Command::Guard(command) => command.run(),
             Command::HollowNode(command) => command.run(),
             Command::CarryFiles(command) => command.run(),
             Command::Up(command) => command.run(),

@@ -1,5 +1,6 @@
 //! What a cluster needs before the operator starts: the definitions of our kinds, and charts/kube-node/files (who the
-//! operator is, what it may do, what admission refuses). Applied server-side, so that a second time changes nothing.
+//! operator is, what it may do, what admission refuses). Applied server-side, so that a second time changes nothing, and
+//! the same by `up` as by `setup`.
 
 use std::time::Duration;
 
@@ -7,13 +8,14 @@ use futures::future::try_join_all;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
     core::GroupVersionKind,
     runtime::{conditions, wait::await_condition},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::time::{Instant, sleep};
 
-/// Under this name `up` applies.
+/// Under this name they are applied.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
 /// The files in the order to apply them in: what stands in a namespace comes after it.
 const FILES: [(&str, &str); 3] = [
@@ -23,6 +25,12 @@ const FILES: [(&str, &str); 3] = [
 ];
 /// How long kube-apiserver may take to serve a new kind.
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
+/// How long what is deleted may take to be gone: namespaces go after all that is in them.
+const GONE_LIMIT: Duration = Duration::from_mins(3);
+/// How often that is looked at.
+const GONE_POLL: Duration = Duration::from_millis(250);
+/// Kubernetes' own namespace, with the Leases of all nodes: it stays.
+const KEPT: &str = "kube-node-lease";
 
 /// Why the cluster could not be furnished.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +59,24 @@ pub enum ManifestError {
         /// What the server says.
         source: Box<kube::Error>,
     },
+    /// kube-apiserver refused a deletion, or cannot be asked.
+    #[error("cannot delete {kind} {name}")]
+    Delete {
+        /// Kind of the object.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server says.
+        source: Box<kube::Error>,
+    },
+    /// An object was deleted and is there.
+    #[error("{kind} {name} is not gone after {} s: kubectl describe tells what holds it", GONE_LIMIT.as_secs())]
+    NotGone {
+        /// Kind of the object.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
     /// The definition of a kind was applied but is not served.
     #[error("the definition {name} is not served")]
     Watch {
@@ -68,9 +94,70 @@ pub enum ManifestError {
 }
 
 /// Applies the definitions and the files, and waits until the definitions are served.
-pub(super) async fn apply_all(client: &Client) -> Result<(), ManifestError> {
+pub async fn install(client: &Client) -> Result<(), ManifestError> {
     tokio::try_join!(apply_crds(client), apply_files(client))?;
     Ok(())
+}
+
+/// Takes all of it away again, in the other order, and waits until it is gone. With a kind go its objects.
+pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
+    let mut objects = Vec::new();
+    for (file, text) in FILES {
+        objects.extend(parse(file, text)?);
+    }
+    let crd = ApiResource::erase::<CustomResourceDefinition>(&());
+    let crds = crate::api::crds().into_iter().map(|kind| (kind.name_any(), None, crd.clone()));
+    let ours =
+        objects.into_iter().map(|(object, resource)| (object.name_any(), object.namespace(), resource));
+    let all: Vec<_> = ours
+        .chain(crds)
+        .rev()
+        .filter(|(name, ..)| name != KEPT)
+        .map(|(name, namespace, resource)| {
+            let api = dynamic(client, namespace.as_deref(), &resource);
+            (api, resource.kind, name)
+        })
+        .collect();
+    for (api, kind, name) in &all {
+        delete(api, kind, name).await?;
+    }
+    for (api, kind, name) in &all {
+        wait_gone(api, kind, name).await?;
+    }
+    Ok(())
+}
+
+async fn delete(api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<(), ManifestError> {
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(source) => Err(not_deleted(kind, name, source)),
+    }
+}
+
+async fn wait_gone(api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<(), ManifestError> {
+    let deadline = Instant::now() + GONE_LIMIT;
+    while Instant::now() < deadline {
+        match api.get_metadata_opt(name).await {
+            Ok(None) => return Ok(()),
+            // With a kind its objects cannot be asked for any more.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Ok(Some(_)) => sleep(GONE_POLL).await,
+            Err(source) => return Err(not_deleted(kind, name, source)),
+        }
+    }
+    Err(ManifestError::NotGone { kind: kind.to_owned(), name: name.to_owned() })
+}
+
+fn not_deleted(kind: &str, name: &str, source: kube::Error) -> ManifestError {
+    ManifestError::Delete { kind: kind.to_owned(), name: name.to_owned(), source: Box::new(source) }
+}
+
+fn dynamic(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
 }
 
 async fn apply_crds(client: &Client) -> Result<(), ManifestError> {
@@ -110,10 +197,7 @@ async fn apply_dynamic(
     object: &DynamicObject,
     resource: &ApiResource,
 ) -> Result<(), ManifestError> {
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
-        None => Api::all_with(client.clone(), resource),
-    };
+    let api = dynamic(client, object.namespace().as_deref(), resource);
     apply(&api, &resource.kind, &object.name_any(), object).await
 }
 

@@ -232,7 +232,7 @@ impl Cluster {
         self.start_component(Component::Apiserver).await?;
         progress.step("Starting kube-controller-manager and kube-scheduler");
         let client = self.client().await?;
-        let furnish = async { manifests::apply_all(&client).await.map_err(ClusterError::from) };
+        let furnish = async { manifests::install(&client).await.map_err(ClusterError::from) };
         tokio::try_join!(
             self.start_component(Component::ControllerManager),
             self.start_component(Component::Scheduler),

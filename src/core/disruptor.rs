@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::api::Failures;
+use crate::api::{FailureMode, Failures};
 
 /// How a machine is to behave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,27 @@ pub struct Phase {
     pub healthy: bool,
     /// How long from now until that changes; None when it never does.
     pub changes_in: Option<Duration>,
+}
+
+/// What the cluster hears of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// The truth.
+    Healthy,
+    /// Ready=False, while its Lease goes on.
+    Reported,
+    /// Nothing: neither Lease nor status.
+    Silent,
+}
+
+/// How a machine with these failures behaves in `phase`.
+#[must_use]
+pub fn behaviour(failures: Option<&Failures>, phase: Phase) -> Behaviour {
+    match failures.and_then(|failures| failures.mode).unwrap_or_default() {
+        _ if phase.healthy => Behaviour::Healthy,
+        FailureMode::Reported => Behaviour::Reported,
+        FailureMode::Silent => Behaviour::Silent,
+    }
 }
 
 /// A phase that lasts for ever.

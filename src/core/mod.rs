@@ -3,12 +3,14 @@
 
 pub mod approval;
 pub mod birth;
+pub mod boot;
 pub mod budget;
 pub mod causes;
 pub mod conditions;
 pub mod disruptor;
 pub mod drain;
 pub mod expectations;
+pub mod health;
 pub mod history;
 pub mod node;
 pub mod quantity;

@@ -17,9 +17,11 @@ use super::{
     status::Shape,
 };
 use crate::{
-    api::FailureMode,
     cache::{Cache, NodeView, PodView},
-    core::disruptor::{self, Phase},
+    core::{
+        boot,
+        disruptor::{self, Behaviour, Phase},
+    },
     wire::WireError,
 };
 
@@ -231,7 +233,7 @@ impl State {
         let Some(machine) = self.machines.get_mut(&uid) else { return };
         if machine.view.is_none() {
             machine.ip = machine.ip.or(ip);
-            machine.boot = machine.boot.or_else(|| boot(view));
+            machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
             if view.kubelet_version.is_some() {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();
@@ -352,28 +354,14 @@ impl Machine {
     /// How it is to behave now. A machine that has not booted yet is healthy.
     #[must_use]
     pub fn phase(&self, now: Clock) -> Phase {
-        let since = self.boot.and_then(booted).map(|boot| now.wall.duration_since(boot));
-        let since = since.and_then(|since| Duration::try_from(since).ok()).unwrap_or_default();
-        disruptor::phase(self.settings.failures.as_ref(), since)
+        disruptor::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
     }
 
     /// Whether a machine in `phase` writes nothing.
     #[must_use]
     pub fn is_silent(&self, phase: Phase) -> bool {
-        let mode = self.settings.failures.as_ref().and_then(|failures| failures.mode).unwrap_or_default();
-        !phase.healthy && mode == FailureMode::Silent
+        disruptor::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
     }
-}
-
-/// When a machine booted, from its boot ID.
-fn booted(boot: Uuid) -> Option<Timestamp> {
-    let (seconds, nanos) = boot.get_timestamp()?.to_unix();
-    Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?).ok()
-}
-
-/// The boot that a Node shows, where it is one of ours.
-fn boot(view: &NodeView) -> Option<Uuid> {
-    view.boot_id.as_deref()?.parse().ok().filter(|boot| booted(*boot).is_some())
 }
 
 fn address(text: Option<&str>) -> Option<Ipv4Addr> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::{
-    api::{ContainerDefaults, Failures, GoDuration, Resources},
+    api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources},
     cache::{Container, PodStatus},
 };
 

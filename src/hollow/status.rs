@@ -1,7 +1,6 @@
 //! What a machine's Node shows: decided here, written elsewhere.
 //!
-//! The conditions and their texts are those of the kubelet (pkg/kubelet/nodestatus/setters.go). Conditions of other types
-//! belong to others: the patch does not name them.
+//! Conditions of other types than a kubelet's belong to others: the patch does not name them.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -9,7 +8,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{api::Resources, cache::NodeView};
+use crate::{
+    api::Resources,
+    cache::NodeView,
+    core::health::{Condition, conditions},
+};
 
 /// What a machine says it runs.
 const OS_IMAGE: &str = "kube-node hollow";
@@ -46,59 +49,12 @@ pub struct Report {
     pub healthy: bool,
 }
 
-/// A condition as it is to be.
-struct Wanted {
-    r#type: &'static str,
-    status: &'static str,
-    reason: &'static str,
-    message: &'static str,
-}
-
-const fn wanted(healthy: bool) -> [Wanted; 4] {
-    let ready = if healthy {
-        Wanted {
-            r#type: "Ready",
-            status: "True",
-            reason: "KubeletReady",
-            message: "kubelet is posting ready status",
-        }
-    } else {
-        Wanted {
-            r#type: "Ready",
-            status: "False",
-            reason: "KubeletNotReady",
-            message: "kube-node disruptor: the machine is in an unhealthy phase",
-        }
-    };
-    [
-        Wanted {
-            r#type: "MemoryPressure",
-            status: "False",
-            reason: "KubeletHasSufficientMemory",
-            message: "kubelet has sufficient memory available",
-        },
-        Wanted {
-            r#type: "DiskPressure",
-            status: "False",
-            reason: "KubeletHasNoDiskPressure",
-            message: "kubelet has no disk pressure",
-        },
-        Wanted {
-            r#type: "PIDPressure",
-            status: "False",
-            reason: "KubeletHasSufficientPID",
-            message: "kubelet has sufficient PID available",
-        },
-        ready,
-    ]
-}
-
 impl Report {
     /// Whether `node` shows all of it, heartbeats aside.
     #[must_use]
     pub fn is_shown_by(&self, node: &NodeView) -> bool {
         self.machine_is_shown_by(node)
-            && wanted(self.healthy).iter().all(|wanted| {
+            && conditions(self.healthy).iter().all(|wanted| {
                 node.condition(wanted.r#type)
                     .is_some_and(|shown| &*shown.status == wanted.status && &*shown.reason == wanted.reason)
             })
@@ -115,9 +71,9 @@ impl Report {
     #[must_use]
     pub fn patch(&self, node: &NodeView, now: Timestamp) -> Vec<u8> {
         let now = to_seconds(now);
-        let conditions: Vec<Value> = wanted(self.healthy)
+        let conditions: Vec<Value> = conditions(self.healthy)
             .into_iter()
-            .map(|Wanted { r#type, status, reason, message }| {
+            .map(|Condition { r#type, status, reason, message }| {
                 let before = node.condition(r#type).filter(|before| &*before.status == status);
                 let since = before.and_then(|before| before.since).unwrap_or(now);
                 json!({
@@ -194,7 +150,7 @@ mod tests {
             kubelet_version: Some(report.shape.kubelet_version.clone()),
             boot_id: Some(report.boot.to_string()),
             internal_ip: Some(report.ip.to_string()),
-            conditions: wanted(report.healthy)
+            conditions: conditions(report.healthy)
                 .iter()
                 .map(|wanted| ConditionView {
                     r#type: wanted.r#type.into(),

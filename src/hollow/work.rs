@@ -6,7 +6,6 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
 use tracing::warn;
-use uuid::Uuid;
 
 use super::{
     REPORT,
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::{
     cache::PodView,
+    core::boot,
     wire::{Body, WireError},
 };
 
@@ -105,7 +105,7 @@ impl State {
             return None;
         };
         let machine = self.machines.get_mut(uid)?;
-        let boot = *machine.boot.get_or_insert_with(|| booting(now.wall));
+        let boot = *machine.boot.get_or_insert_with(|| boot::id(now.wall, rand::random()));
         let phase = machine.phase(now);
         let silent = machine.is_silent(phase);
         let was_silent = std::mem::replace(&mut machine.silent, silent);
@@ -238,13 +238,6 @@ impl State {
             }
         }
     }
-}
-
-/// A boot ID that carries the time of the boot.
-fn booting(now: Timestamp) -> Uuid {
-    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
-    let nanos = now.subsec_nanosecond().unsigned_abs();
-    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
 }
 
 /// Says once in a row of failures why something cannot be written. A server that is away is everybody's news.

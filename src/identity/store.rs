@@ -13,8 +13,10 @@ use x509_parser::{certificate::X509Certificate, pem::Pem, time::ASN1Time};
 use super::IdentityError;
 use crate::runtime::files::write_private;
 
-/// The file in the state folder.
+/// The file in the state folder: the key, then the certificate.
 const FILE: &str = "client.pem";
+/// How the certificate in it begins.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// A certificate that fits its key and its machine.
 pub(super) struct Certificate {
@@ -83,15 +85,16 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(IdentityError::State { path: self.file.clone(), source }),
         };
-        let key = KeyPair::from_pem(&text).ok();
-        let kept = key.and_then(|key| Certificate::new(text, &key, node).ok());
+        let kept = text.find(CERTIFICATE).map(|at| text.split_at(at)).and_then(|(key, pem)| {
+            let key = KeyPair::from_pem(key).ok()?;
+            Certificate::new(pem.to_owned(), &key, node).ok()
+        });
         Ok(kept.filter(|kept| kept.not_before <= now && now < kept.not_after))
     }
 
     /// Keeps a certificate in the place of the one before.
     pub(super) fn save(&self, certificate: &Certificate) -> Result<(), IdentityError> {
-        // Both parsers skip what they do not look for.
-        let content = format!("{}\n{}", certificate.pem.trim_end(), certificate.key);
+        let content = format!("{}{}", certificate.key, certificate.pem);
         write_private(&self.file, &content)
             .map_err(|error| IdentityError::State { path: self.file.clone(), source: error.into_source() })
     }

@@ -1,24 +1,66 @@
-//! Failures on purpose, with the kubemark actuator's four fields, in both modes.
+//! Failures on purpose, with the kubemark actuator's four fields, in both modes. What is asked of a machine is the same
+//! whatever carries it: our own hollow kubelet, or an upstream kubemark behind its guard.
 
 use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::{
+    Api,
+    runtime::{WatchStreamExt, watcher},
+};
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, class_spec, condition, eventually, is_ready, name};
+use crate::{
+    bed::{LONG, Own, class_spec, condition, eventually, is_ready, name},
+    kubemark::Kubemark,
+};
 
-fn failing(failures: &Value) -> Value {
-    let mut class = class_spec();
-    class["failures"] = failures.clone();
-    class
+/// A machine of some kind that fails on purpose.
+pub trait Subject {
+    /// With these failures.
+    async fn start(name: &str, failures: &Value) -> Self;
+    /// Other failures, or null for none, in place.
+    async fn set_failures(&self, failures: Value);
+    /// Which Node is its own.
+    fn selector(&self) -> watcher::Config;
+    fn nodes(&self) -> &Api<Node>;
+    async fn clean_up(self);
+
+    async fn node(&self) -> Option<Node> {
+        let watcher::Config { label_selector, field_selector, .. } = self.selector();
+        let params = kube::api::ListParams { label_selector, field_selector, ..Default::default() };
+        self.nodes().list(&params).await.unwrap().items.pop()
+    }
 }
 
-/// The statuses of Ready that one Node goes through, with the time that each began, until there are `count`.
-async fn readiness(own: &Own, count: usize) -> Vec<(String, jiff::Timestamp)> {
-    let selector = watcher::Config::default().labels(&format!("kube-node.io/nodeset={}", own.name));
-    let events = watcher(own.nodes.clone(), selector).default_backoff();
+impl Subject for Own {
+    async fn start(name: &str, failures: &Value) -> Self {
+        let mut class = class_spec();
+        class["failures"] = failures.clone();
+        Self::new(name, 1, class).await
+    }
+
+    async fn set_failures(&self, failures: Value) {
+        self.patch_class(json!({"spec": {"failures": failures}})).await;
+    }
+
+    fn selector(&self) -> watcher::Config {
+        watcher::Config::default().labels(&format!("kube-node.io/nodeset={}", self.name))
+    }
+
+    fn nodes(&self) -> &Api<Node> {
+        &self.nodes
+    }
+
+    async fn clean_up(self) {
+        self.clean_up().await;
+    }
+}
+
+/// The statuses of Ready that the Node goes through, with the time that each began, until there are `count`.
+async fn readiness(subject: &impl Subject, count: usize) -> Vec<(String, jiff::Timestamp)> {
+    let events = watcher(subject.nodes().clone(), subject.selector()).default_backoff();
     pin_mut!(events);
     let mut seen: Vec<(String, jiff::Timestamp)> = Vec::new();
     while seen.len() < count {
@@ -38,55 +80,104 @@ async fn readiness(own: &Own, count: usize) -> Vec<(String, jiff::Timestamp)> {
     seen
 }
 
-#[tokio::test]
-async fn unhealthy_and_healthy_by_turns() {
+async fn unhealthy_and_healthy_by_turns<S: Subject>(name: &str) {
     let failures =
         json!({"unhealthyDuration": "3s", "healthyDuration": "5s", "turnUnhealthyPeriodically": true});
-    let own = Own::new("disrupt-turns", 1, failing(&failures)).await;
-    let seen = readiness(&own, 5).await;
+    let subject = S::start(name, &failures).await;
+    let seen = readiness(&subject, 5).await;
     let statuses: Vec<&str> = seen.iter().map(|(status, _)| status.as_str()).collect();
     assert_eq!(statuses, ["False", "True", "False", "True", "False"], "it begins with the unhealthy phase");
     for (turn, wanted) in [(1, 5), (2, 3), (3, 5)] {
         let lasted = seen[turn + 1].1.duration_since(seen[turn].1).as_secs();
         assert!((wanted - 1..=wanted + 2).contains(&lasted), "{seen:?}");
     }
-    own.clean_up().await;
+    subject.clean_up().await;
 }
 
-#[tokio::test]
-async fn unhealthy_for_ever_after_a_while() {
-    let failures = json!({"unhealthyDuration": "4s", "turnUnhealthyAfter": true});
-    let own = Own::new("disrupt-after", 1, failing(&failures)).await;
-    let seen = readiness(&own, 2).await;
+async fn unhealthy_for_ever_after_a_while<S: Subject>(name: &str) {
+    let failures = json!({"unhealthyDuration": "8s", "turnUnhealthyAfter": true});
+    let subject = S::start(name, &failures).await;
+    let seen = readiness(&subject, 2).await;
     assert_eq!((seen[0].0.as_str(), seen[1].0.as_str()), ("True", "False"));
-    let node = own.my_nodes().await.remove(0);
+    let node = subject.node().await.unwrap();
     let ready = condition(&node, "Ready").unwrap();
+    assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
     assert!(ready.message.as_ref().unwrap().contains("disruptor"), "{ready:?}");
-    let message = own.set_says("Available", "False", "NodesUnavailable").await;
-    assert!(message.contains(&name(&node)), "{message}");
+    // To the second from the boot on record.
+    let boot: uuid::Uuid = node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.parse().unwrap();
+    let (booted, _) = boot.get_timestamp().unwrap().to_unix();
+    let late = seen[1].1.as_second() - i64::try_from(booted).unwrap() - 8;
+    assert!((0..=2).contains(&late), "{late} s late: {seen:?}");
     // In place: without failures the same machine is well again.
-    own.patch_class(json!({"spec": {"failures": null}})).await;
-    let healed = own.settled(1).await.remove(0);
-    assert_eq!(name(&healed), name(&node));
-    own.clean_up().await;
+    subject.set_failures(Value::Null).await;
+    eventually("it is well again", LONG, async || {
+        is_ready(&subject.nodes().get(&self::name(&node)).await.unwrap()).then_some(())
+    })
+    .await;
+    subject.clean_up().await;
 }
 
-#[tokio::test]
-async fn a_silent_node_becomes_unknown() {
-    let anchor = Own::anchor("anchor-silent").await;
+async fn a_silent_node_becomes_unknown<S: Subject>(name: &str) {
+    let anchor = Own::anchor(&format!("anchor-{name}")).await;
     let failures = json!({"unhealthyDuration": "5s", "turnUnhealthyAfter": true, "mode": "Silent"});
-    let own = Own::new("disrupt-silent", 1, failing(&failures)).await;
+    let subject = S::start(name, &failures).await;
     let unknown = eventually("its Ready condition is Unknown", Duration::from_secs(150), async || {
-        let node: Node = own.my_nodes().await.pop()?;
+        let node = subject.node().await?;
         condition(&node, "Ready").filter(|ready| ready.status == "Unknown")?;
         Some(node)
     })
     .await;
-    own.patch_class(json!({"spec": {"failures": null}})).await;
-    eventually("it speaks again", LONG, async || {
-        is_ready(&own.nodes.get(&name(&unknown)).await.unwrap()).then_some(())
+    let memory = condition(&unknown, "MemoryPressure").unwrap();
+    assert_eq!(memory.status, "Unknown", "nobody contradicts the controller-manager");
+    subject.set_failures(Value::Null).await;
+    let healed = eventually("it speaks again", LONG, async || {
+        Some(subject.nodes().get(&self::name(&unknown)).await.unwrap()).filter(is_ready)
     })
     .await;
-    own.clean_up().await;
+    assert_eq!(condition(&healed, "MemoryPressure").unwrap().status, "False");
+    subject.clean_up().await;
     anchor.clean_up().await;
+}
+
+#[tokio::test]
+async fn our_machine_by_turns() {
+    unhealthy_and_healthy_by_turns::<Own>("disrupt-turns").await;
+}
+
+#[tokio::test]
+async fn our_machine_after_a_while() {
+    unhealthy_for_ever_after_a_while::<Own>("disrupt-after").await;
+}
+
+#[tokio::test]
+async fn our_machine_in_silence() {
+    a_silent_node_becomes_unknown::<Own>("disrupt-silent").await;
+}
+
+#[tokio::test]
+async fn an_upstream_kubemark_by_turns() {
+    unhealthy_and_healthy_by_turns::<Kubemark>("kubemark-turns").await;
+}
+
+#[tokio::test]
+async fn an_upstream_kubemark_after_a_while() {
+    unhealthy_for_ever_after_a_while::<Kubemark>("kubemark-after").await;
+}
+
+#[tokio::test]
+async fn an_upstream_kubemark_in_silence() {
+    a_silent_node_becomes_unknown::<Kubemark>("kubemark-silent").await;
+}
+
+#[tokio::test]
+async fn a_set_says_that_its_node_is_not_available() {
+    let failures = json!({"unhealthyDuration": "4s", "turnUnhealthyAfter": true});
+    let own = <Own as Subject>::start("disrupt-set", &failures).await;
+    readiness(&own, 2).await;
+    let message = own.set_says("Available", "False", "NodesUnavailable").await;
+    let node = name(&own.my_nodes().await.remove(0));
+    assert!(message.contains(&node), "{message}");
+    own.patch_class(json!({"spec": {"failures": null}})).await;
+    assert_eq!(name(&own.settled(1).await[0]), node);
+    own.clean_up().await;
 }

@@ -1,0 +1,209 @@
+//! One provider configuration as a NodeClass, and what has no place in it. No I/O.
+//!
+//! The meaning of the fields is that of the README of the cluster API's kubemark provider, which kube-node keeps.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{KNOWN, advice};
+use crate::{api::GoDuration, cluster::binaries::KUBERNETES_VERSION, core::quantity};
+
+/// Kind of a configuration.
+const KIND: &str = "KubemarkMachineProviderConfig";
+/// Its API version.
+const API_VERSION: &str = "kubemarkproviderconfig.k8s.io/v1alpha1";
+/// What kubemark reports when nobody says (pkg/kubemark, cadvisor's fake).
+const DEFAULT_CPU: &str = "1";
+const DEFAULT_MEMORY: &str = "3840Mi";
+const DEFAULT_PODS: &str = "110";
+
+/// What became of a configuration.
+#[derive(Debug)]
+pub(super) struct Converted {
+    /// The NodeClass.
+    pub(super) class: Value,
+    /// What it does not say although the configuration did, and what to write.
+    pub(super) lost: Vec<String>,
+    /// What is worth knowing.
+    pub(super) notes: Vec<String>,
+}
+
+/// All configurations in a document, also those inside machines.
+pub(super) fn find(document: &Value) -> Vec<&Value> {
+    match document {
+        Value::Object(object) if object.get("kind").is_some_and(|kind| kind == KIND) => vec![document],
+        Value::Object(object) => object.values().flat_map(find).collect(),
+        Value::Array(items) => items.iter().flat_map(find).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Makes a NodeClass of this name.
+pub(super) fn convert(name: &str, config: &Value) -> Converted {
+    let empty = Map::new();
+    let mut reading =
+        Reading { config: config.as_object().unwrap_or(&empty), lost: Vec::new(), notes: Vec::new() };
+    reading.check_fields();
+    let mut spec = json!({ "nodeController": "kubemark", "capacity": reading.capacity() });
+    if let Some(timeout) = reading.duration("deletionTimeout") {
+        spec["deletionTimeout"] = json!(timeout);
+    }
+    if let Some(failures) = reading.failures() {
+        spec["failures"] = failures;
+    }
+    if let Some(image) = reading.image() {
+        spec["kubemark"] = json!({ "image": image });
+    }
+    let Reading { lost, notes, .. } = reading;
+    let class = json!({
+        "apiVersion": "kube-node.io/v1alpha1",
+        "kind": "NodeClass",
+        "metadata": { "name": name },
+        "spec": spec,
+    });
+    Converted { class, lost, notes }
+}
+
+/// A configuration as it is read.
+struct Reading<'a> {
+    config: &'a Map<String, Value>,
+    lost: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl<'a> Reading<'a> {
+    fn check_fields(&mut self) {
+        for (field, value) in self.config {
+            match field.as_str() {
+                "kind" | "metadata" => {}
+                "apiVersion" if value == API_VERSION => {}
+                "apiVersion" => {
+                    self.notes.push(format!("its apiVersion is {value}; it is read as {API_VERSION}"))
+                }
+                field if KNOWN.contains(&field) => {}
+                field => self.lost.push(format!("unknown field {field}: {}", advice(field))),
+            }
+        }
+    }
+
+    fn get(&self, field: &str) -> Option<&'a Value> {
+        self.config.get(field).filter(|value| !value.is_null())
+    }
+
+    /// A duration that is there and valid.
+    fn duration(&mut self, field: &str) -> Option<GoDuration> {
+        let value = self.get(field)?;
+        let Some(text) = value.as_str() else {
+            self.lost.push(format!("{field}: {value} has no unit: write for example 30s"));
+            return None;
+        };
+        text.parse().map_err(|error| self.lost.push(format!("{field}: {error}"))).ok()
+    }
+
+    fn flag(&mut self, field: &str) -> bool {
+        match self.get(field) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(other) => {
+                self.lost.push(format!("{field}: {other} is neither true nor false"));
+                false
+            }
+        }
+    }
+
+    /// An amount that is there and valid, as text.
+    fn amount(&mut self, field: &str, example: &str) -> Option<String> {
+        let text = match self.get(field)? {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            other => other.to_string(),
+        };
+        let amount = k8s_openapi::apimachinery::pkg::api::resource::Quantity(text.clone());
+        match quantity::nanos(&amount) {
+            Ok(nanos) if nanos > 0 => Some(text),
+            _ => {
+                self.lost.push(format!("{field}: {text:?} is no amount: write for example {example}"));
+                None
+            }
+        }
+    }
+
+    fn capacity(&mut self) -> Value {
+        let cpu = self.amount("numCores", "4");
+        let memory = self.amount("memoryCapacity", "16Gi");
+        for (amount, resource, default) in [(&cpu, "cpu", DEFAULT_CPU), (&memory, "memory", DEFAULT_MEMORY)] {
+            if amount.is_none() {
+                self.notes.push(format!("spec.capacity.{resource} is {default}, kubemark's own default"));
+            }
+        }
+        json!({
+            "cpu": cpu.as_deref().unwrap_or(DEFAULT_CPU),
+            "memory": memory.as_deref().unwrap_or(DEFAULT_MEMORY),
+            "pods": DEFAULT_PODS,
+        })
+    }
+
+    fn failures(&mut self) -> Option<Value> {
+        let unhealthy = self.duration("unhealthyDuration");
+        let healthy = self.duration("healthyDuration");
+        let (periodically, after) = (self.flag("turnUnhealthyPeriodically"), self.flag("turnUnhealthyAfter"));
+        if periodically && after {
+            self.lost.push(
+                "turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them"
+                    .to_owned(),
+            );
+            return None;
+        }
+        if !periodically && !after {
+            if unhealthy.is_some() || healthy.is_some() {
+                self.notes.push(
+                    "without turnUnhealthyPeriodically or turnUnhealthyAfter the durations have no effect: spec.failures is left out".to_owned(),
+                );
+            }
+            return None;
+        }
+        let Some(unhealthy) = unhealthy else {
+            // Whoever wrote one that is none was told so.
+            if self.get("unhealthyDuration").is_none() {
+                self.lost.push(
+                    "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy"
+                        .to_owned(),
+                );
+            }
+            return None;
+        };
+        if after {
+            if healthy.is_some() {
+                self.notes.push("healthyDuration has no effect beside turnUnhealthyAfter".to_owned());
+            }
+            return Some(json!({ "unhealthyDuration": unhealthy, "turnUnhealthyAfter": true }));
+        }
+        if healthy.is_none() {
+            self.notes.push("without healthyDuration nodes are never healthy".to_owned());
+        }
+        Some(json!({
+            "unhealthyDuration": unhealthy,
+            "healthyDuration": healthy.unwrap_or_default(),
+            "turnUnhealthyPeriodically": true,
+        }))
+    }
+
+    fn image(&mut self) -> Option<String> {
+        let value = self.get("image")?;
+        let Some(image) = value.as_str().filter(|image| !image.is_empty()) else {
+            self.lost.push(format!("image: {value} is no name of an image"));
+            return None;
+        };
+        let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+        let wanted = KUBERNETES_VERSION.rsplit_once('.').map_or(KUBERNETES_VERSION, |(minor, _)| minor);
+        if !tag.trim_start_matches('v').starts_with(&format!("{wanted}.")) {
+            self.notes.push(format!(
+                "kube-node is tried with kubemark {wanted}; {image} may not know its arguments. No patched one is needed: without spec.kubemark.image our own hollow kubelet runs"
+            ));
+        }
+        Some(image.to_owned())
+    }
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

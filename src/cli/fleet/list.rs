@@ -1,0 +1,156 @@
+//! `kube-node list`: the fleet's Nodes, as a table that fits the terminal, or for programs.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use kube::{Api, Client};
+use serde::Serialize;
+
+use super::{
+    ClusterArgs, FLEET,
+    rows::{Row, read},
+};
+use crate::{
+    api::NodeSet,
+    cli::{
+        access::call,
+        age, say,
+        table::{Table, terminal_width},
+    },
+};
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub struct List {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Form of the answer; a table when absent
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
+}
+
+/// Form of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A table with more columns, as wide as it must be
+    Wide,
+    /// For programs
+    Json,
+    /// For programs
+    Yaml,
+}
+
+/// All there is to say.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    node_set: &'static str,
+    /// How many nodes are wanted; none when there is no set.
+    wanted: Option<i32>,
+    ready: usize,
+    nodes: Vec<Row>,
+}
+
+impl List {
+    /// Prints the Nodes.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        crate::cli::block_on(async {
+            let report = report(&self.cluster.client().await?).await?;
+            match self.output {
+                Some(Output::Json) => say(serde_json::to_string_pretty(&report)?),
+                Some(Output::Yaml) => say(serde_norway::to_string(&report)?.trim_end()),
+                Some(Output::Wide) => say(text(&report, true, None, Timestamp::now())),
+                None => say(text(&report, false, terminal_width(), Timestamp::now())),
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+async fn report(client: &Client) -> anyhow::Result<Report> {
+    let sets = Api::<NodeSet>::all(client.clone());
+    let set = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await?;
+    let nodes = read(client).await?;
+    let ready = nodes.iter().filter(|row| row.ready).count();
+    Ok(Report { node_set: FLEET, wanted: set.map(|set| set.spec.replicas), ready, nodes })
+}
+
+fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> String {
+    let Report { wanted, ready, nodes, .. } = report;
+    let summary = match wanted {
+        Some(wanted) => format!("NodeSet {FLEET}: {ready} of {wanted} nodes are Ready"),
+        None => format!("There is no NodeSet {FLEET}: kube-node create makes one"),
+    };
+    if nodes.is_empty() {
+        return summary;
+    }
+    let mut headings = vec!["NAME", "STATUS", "AGE", "VERSION"];
+    if wide {
+        headings.extend(["PROVIDER", "ADDRESS", "RUNTIME"]);
+    }
+    headings.push("WHY");
+    let mut table = Table::new(&headings);
+    for row in nodes {
+        let Row { name, status, created, version, runtime, provider, address, reason, message, .. } =
+            row.clone();
+        let age = created.map_or_else(|| "-".to_owned(), |created| age::since(created, now));
+        let mut cells = vec![name, status, age, version];
+        if wide {
+            cells.extend([provider, address, runtime]);
+        }
+        cells.push(if message.is_empty() { reason } else { format!("{reason}: {message}") });
+        table.row(cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+    }
+    format!("{}\n\n{summary}", table.text(width))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fleet() -> Report {
+        let node = |name: &str, status: &str| {
+            super::super::rows::tests::of(json!({
+                "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z",
+                    "labels": {"kube-node.io/provider": "hollow"}},
+                "status": {
+                    "conditions": [{"type": "Ready", "status": status, "reason": "KubeletNotReady", "message": "an unhealthy phase"}],
+                    "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.0",
+                        "architecture": "", "bootID": "", "kernelVersion": "", "kubeProxyVersion": "",
+                        "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
+                },
+            }))
+        };
+        let nodes = vec![node("hollow-nodes-b", "True"), node("hollow-nodes-c", "False")];
+        Report { node_set: FLEET, wanted: Some(3), ready: 1, nodes }
+    }
+
+    fn at() -> Timestamp {
+        "2026-01-01T00:01:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn the_table_says_who_is_ready_and_why_others_are_not() {
+        assert_eq!(
+            text(&fleet(), false, None, at()),
+            "NAME             STATUS     AGE   VERSION   WHY\n\
+             hollow-nodes-b   Ready      60s   v1.36.3   -\n\
+             hollow-nodes-c   NotReady   60s   v1.36.3   KubeletNotReady: an unhealthy phase\n\
+             \n\
+             NodeSet hollow-nodes: 1 of 3 nodes are Ready"
+        );
+        let wide = text(&fleet(), true, None, at());
+        assert!(wide.contains("PROVIDER") && wide.contains("containerd://2.1.0"), "{wide}");
+        let narrow = text(&fleet(), false, Some(60), at());
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    }
+
+    #[test]
+    fn without_a_set_the_next_step_is_named() {
+        let none = Report { node_set: FLEET, wanted: None, ready: 0, nodes: Vec::new() };
+        assert!(text(&none, false, None, at()).contains("kube-node create"));
+    }
+}

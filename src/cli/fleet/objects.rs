@@ -1,0 +1,142 @@
+//! The objects of the fleet, as `create` applies them.
+
+use serde_json::{Value, json};
+
+use super::FLEET;
+
+/// Where the images of upstream kubemark were published.
+const UPSTREAM: &str = "registry.k8s.io/kubemark";
+
+/// What nodes are to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// Whose machines they are.
+    pub(super) provider: Provider,
+    /// Version of the kubelet, such as `v1.36.3`; the operator's choice when None.
+    pub(super) version: Option<String>,
+    /// Image of the machines; our own when there is neither this nor a version.
+    pub(super) image: Option<String>,
+}
+
+/// Whose machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Provider {
+    /// A pod each, with a hollow kubelet
+    #[default]
+    Kubemark,
+    /// Many in one process, without pods
+    Hollow,
+}
+
+impl Provider {
+    /// Its name in a NodeClass.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Kubemark => "kubemark",
+            Self::Hollow => "hollow",
+        }
+    }
+}
+
+impl Kind {
+    /// The image of a machine that is a pod; None for our own.
+    pub(super) fn image(&self) -> Option<String> {
+        match (&self.image, &self.version) {
+            (Some(image), Some(version)) if !has_tag(image) => Some(format!("{image}:{version}")),
+            (Some(image), _) => Some(image.clone()),
+            (None, Some(version)) => Some(format!("{UPSTREAM}:{version}")),
+            (None, None) => None,
+        }
+    }
+
+    /// The NodeClass.
+    pub(super) fn class(&self) -> Value {
+        let mut spec = json!({
+            "nodeController": self.provider.name(),
+            "machineType": "hollow.medium",
+            "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
+            "reserved": {"cpu": "100m", "memory": "512Mi"},
+        });
+        if let Some(version) = &self.version {
+            spec["provisioning"] = json!({ "kubelet": { "version": version } });
+        }
+        if let Some(image) = self.image().filter(|_| self.provider == Provider::Kubemark) {
+            spec["kubemark"] = json!({ "image": image });
+        }
+        object("NodeClass", &spec)
+    }
+}
+
+/// The NodeSet.
+pub(super) fn set(replicas: i32) -> Value {
+    object("NodeSet", &json!({ "nodeClassName": FLEET, "replicas": replicas }))
+}
+
+fn object(kind: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": FLEET }, "spec": spec })
+}
+
+/// Whether an image names a tag or a digest; a port of a registry is neither.
+fn has_tag(image: &str) -> bool {
+    image.rsplit('/').next().is_some_and(|last| last.contains([':', '@']))
+}
+
+/// Reads a version of Kubernetes, as `KUBEMARK_VERSION` has it.
+pub(super) fn version(text: &str) -> Result<String, String> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let rest = text.strip_prefix('v').unwrap_or_default();
+    let mut parts = rest.splitn(3, '.');
+    let (major, minor, patch) = (parts.next(), parts.next(), parts.next());
+    let patch = patch.map(|patch| patch.split(['-', '+']).next().unwrap_or_default());
+    if [major, minor, patch].into_iter().all(|part| part.is_some_and(is_number)) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is no version of Kubernetes: write for example v1.36.3"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{NodeClass, NodeSet};
+
+    fn kind(provider: Provider, version: Option<&str>, image: Option<&str>) -> Kind {
+        Kind { provider, version: version.map(str::to_owned), image: image.map(str::to_owned) }
+    }
+
+    #[test]
+    fn both_objects_are_of_our_kinds() {
+        for provider in [Provider::Kubemark, Provider::Hollow] {
+            let class = kind(provider, Some("v1.36.3"), None).class();
+            let read: NodeClass = serde_json::from_value(class).unwrap();
+            assert_eq!(read.spec.node_controller, provider.name());
+            assert_eq!(read.spec.kubemark.is_some(), provider == Provider::Kubemark);
+        }
+        let set: NodeSet = serde_json::from_value(set(7)).unwrap();
+        assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, FLEET));
+        assert!(FLEET.starts_with("hollow-"), "so do the names of the nodes");
+    }
+
+    #[test]
+    fn a_version_picks_the_tag() {
+        let image = |version, image| kind(Provider::Kubemark, version, image).image();
+        assert_eq!(image(None, None), None, "our own");
+        assert_eq!(image(Some("v1.29.0"), None).as_deref(), Some("registry.k8s.io/kubemark:v1.29.0"));
+        assert_eq!(
+            image(Some("v1.36.3"), Some("r:5000/kubemark")).as_deref(),
+            Some("r:5000/kubemark:v1.36.3")
+        );
+        assert_eq!(image(Some("v1.36.3"), Some("r/kubemark:own")).as_deref(), Some("r/kubemark:own"));
+        assert_eq!(image(None, Some("r/kubemark:own")).as_deref(), Some("r/kubemark:own"));
+    }
+
+    #[test]
+    fn versions_are_those_of_kubernetes() {
+        for good in ["v1.36.3", "v1.14.3-beta.0-2", "v1.30.0+k3s1"] {
+            assert_eq!(version(good).as_deref(), Ok(good));
+        }
+        for bad in ["1.36.3", "v1.36", "latest", "", "v1.x.3"] {
+            assert!(version(bad).unwrap_err().contains("v1.36.3"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The fleet's Nodes as rows: read from the cluster, put into words. The words need no I/O.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use kube::{Api, Client, api::ListParams};
+use serde::Serialize;
+
+use super::FLEET;
+use crate::{
+    api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODESET, LABEL_PROVIDER},
+    cli::access::call,
+};
+
+/// A Node in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Row {
+    pub(super) name: String,
+    /// As kubectl has it: `Ready`, `NotReady`, and what else holds.
+    pub(super) status: String,
+    /// Whether pods may run on it.
+    pub(super) ready: bool,
+    pub(super) created: Option<Timestamp>,
+    pub(super) version: String,
+    pub(super) runtime: String,
+    pub(super) provider: String,
+    pub(super) address: String,
+    /// Why it is not Ready, or what holds it up; empty when nothing does.
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// The Nodes of the fleet, by name.
+pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
+    let api = Api::<Node>::all(client.clone());
+    let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={FLEET}"));
+    let nodes = call(format_args!("list the Nodes of NodeSet {FLEET}"), api.list(&of_set)).await?.items;
+    let mut rows: Vec<Row> = nodes.iter().map(row).collect();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(rows)
+}
+
+fn row(node: &Node) -> Row {
+    let status = node.status.clone().unwrap_or_default();
+    let condition = |r#type: &str| {
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.find(|condition| condition.type_ == r#type)
+    };
+    let ready = condition("Ready");
+    let is_ready = ready.is_some_and(|ready| ready.status == "True");
+    let is_leaving = node.metadata.deletion_timestamp.is_some();
+    let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    let words = [
+        (true, if is_ready { "Ready" } else { "NotReady" }),
+        (is_cordoned && !is_leaving, "SchedulingDisabled"),
+        (is_leaving, "Leaving"),
+    ];
+    let words: Vec<&str> = words.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect();
+    let is_false = |condition: &&NodeCondition| condition.status == "False";
+    let why = condition(CONDITION_DRAINED)
+        .filter(is_false)
+        .filter(|_| is_leaving)
+        .or_else(|| condition(CONDITION_MACHINE).filter(is_false))
+        .or_else(|| ready.filter(|_| !is_ready));
+    let info = status.node_info.as_ref();
+    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+    let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP");
+    Row {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        status: words.join(","),
+        ready: is_ready,
+        created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        version: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
+        runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
+        provider: label(LABEL_PROVIDER).unwrap_or_default(),
+        address: address.map(|address| address.address.clone()).unwrap_or_default(),
+        reason: why.and_then(|why| why.reason.clone()).unwrap_or_default(),
+        message: why.and_then(|why| why.message.clone()).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    pub(in crate::cli::fleet) fn of(node: Value) -> Row {
+        row(&serde_json::from_value(node).unwrap())
+    }
+
+    fn node(ready: &str, more: &[Value]) -> Value {
+        let ready = json!({"type": "Ready", "status": ready, "reason": "KubeletNotReady", "message": "unhealthy phase"});
+        let conditions: Vec<Value> = more.iter().cloned().chain([ready]).collect();
+        json!({"metadata": {"name": "a"}, "status": {"conditions": conditions}})
+    }
+
+    #[test]
+    fn a_status_reads_as_kubectl_has_it() {
+        assert_eq!(of(node("True", &[])).status, "Ready");
+        assert_eq!(of(node("Unknown", &[])).status, "NotReady");
+        let mut cordoned = node("True", &[]);
+        cordoned["spec"] = json!({"unschedulable": true});
+        assert_eq!(of(cordoned.clone()).status, "Ready,SchedulingDisabled");
+        cordoned["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(of(cordoned).status, "Ready,Leaving");
+        assert_eq!(of(json!({"metadata": {"name": "a"}})).status, "NotReady");
+    }
+
+    #[test]
+    fn the_nearest_cause_is_named() {
+        let machine = json!({"type": CONDITION_MACHINE, "status": "False", "reason": "ImagePull", "message": "no such image"});
+        let drain = json!({"type": CONDITION_DRAINED, "status": "False", "reason": "DrainBlocked", "message": "a budget"});
+        assert_eq!(of(node("True", &[])).reason, "");
+        assert_eq!(of(node("False", &[])).message, "unhealthy phase");
+        assert_eq!(of(node("False", &[machine.clone()])).reason, "ImagePull");
+        let mut leaving = node("False", &[machine, drain]);
+        assert_eq!(of(leaving.clone()).reason, "ImagePull", "a drain that was given up says nothing");
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(of(leaving).reason, "DrainBlocked");
+    }
+}

@@ -1,0 +1,57 @@
+//! `kube-node scale N`: more or fewer nodes, through the scale subresource, which developers may use.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, value_parser};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{
+    ClusterArgs, FLEET, Wait,
+    create::REPLICAS_MAX,
+    progress::{Goal, follow},
+};
+use crate::{
+    api::NodeSet,
+    cli::{access::call, say},
+};
+
+/// Arguments of `scale`.
+#[derive(Debug, Args)]
+pub struct Scale {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// How many nodes there are to be
+    #[arg(value_name = "NODES", value_parser = value_parser!(i32).range(0..=REPLICAS_MAX))]
+    nodes: i32,
+    /// Do not wait for them
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    limit: Wait,
+}
+
+impl Scale {
+    /// Ends when the nodes are there, all Ready, and those that are too many gone.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        crate::cli::block_on(async {
+            let client = self.cluster.client().await?;
+            let sets = Api::<NodeSet>::all(client.clone());
+            let Some(before) = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await? else {
+                bail!("there is no NodeSet {FLEET}: make it with kube-node create {}", self.nodes);
+            };
+            let patch = Patch::Merge(json!({ "spec": { "replicas": self.nodes } }));
+            let params = PatchParams::default();
+            call(format_args!("scale NodeSet {FLEET}"), sets.patch_scale(FLEET, &params, &patch)).await?;
+            say(format_args!("NodeSet {FLEET}: from {} to {} nodes", before.spec.replicas, self.nodes));
+            if !self.no_wait {
+                follow(&client, Goal::Ready, self.limit.timeout).await?;
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

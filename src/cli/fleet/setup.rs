@@ -1,0 +1,42 @@
+//! `kube-node setup`: what a cluster needs before nodes can be made in it, and whether an operator runs there.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::ClusterArgs;
+use crate::{
+    cli::{
+        operator_probe::{Answer, ask},
+        say,
+    },
+    cluster::{NAMESPACE, install},
+};
+
+/// Arguments of `setup`.
+#[derive(Debug, Args)]
+pub struct Setup {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+impl Setup {
+    /// Installs by server-side apply: a second time changes nothing.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        crate::cli::block_on(async {
+            let client = self.cluster.client().await?;
+            install(&client).await?;
+            say(format_args!(
+                "Installed: the kinds NodeClass and NodeSet, namespaces, roles and admission policies (namespace {NAMESPACE})"
+            ));
+            match ask(&client).await {
+                Answer::Runs => say("An operator runs. Next: kube-node create"),
+                Answer::Silent => say(
+                    "No operator runs yet. Next: start one, in the cluster or beside it, for example\n  kube-node operator --kubeconfig FILE",
+                ),
+                Answer::Unknown(why) => say(format_args!("Whether an operator runs is not known: {why}")),
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

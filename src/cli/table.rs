@@ -1,0 +1,110 @@
+//! Tables for people: columns as wide as what is in them, and on a terminal never wider than it is.
+
+use std::io::{self, IsTerminal};
+
+/// Between two columns.
+const GAP: &str = "   ";
+/// A column is not made narrower than this.
+const NARROWEST: usize = 8;
+
+/// Columns with their headings, and rows.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub(super) fn new(headings: &[&str]) -> Self {
+        Self { rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()] }
+    }
+
+    /// One more row, of as many cells as there are headings.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The text, without a line end; `width` is that of the terminal, None where there is none.
+    pub(super) fn text(&self, width: Option<usize>) -> String {
+        let widths = self.widths(width);
+        let lines = self.rows.iter().map(|row| {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, width)| fitted(cell, *width)).collect();
+            cells.join(GAP).trim_end().to_owned()
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// How wide each column is. What is too much is taken from the last one first: it holds the texts.
+    fn widths(&self, limit: Option<usize>) -> Vec<usize> {
+        let mut widths: Vec<usize> = Vec::new();
+        for row in &self.rows {
+            widths.resize(widths.len().max(row.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        let gaps = GAP.len() * widths.len().saturating_sub(1);
+        let mut excess = match limit {
+            Some(limit) => (widths.iter().sum::<usize>() + gaps).saturating_sub(limit),
+            None => 0,
+        };
+        for width in widths.iter_mut().rev() {
+            let less = excess.min(width.saturating_sub(NARROWEST));
+            *width -= less;
+            excess -= less;
+        }
+        widths
+    }
+}
+
+/// A cell of exactly this width.
+fn fitted(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return format!("{cell:<width$}");
+    }
+    cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// The width of the terminal that standard output is, where it is one.
+pub(super) fn terminal_width() -> Option<usize> {
+    let stdout = io::stdout();
+    let (width, _) = terminal_size::terminal_size_of(&stdout).filter(|_| stdout.is_terminal())?;
+    Some(usize::from(width.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["NAME", "STATUS", "MESSAGE"]);
+        table.row(["hollow-nodes-abcdef", "Ready", ""].map(str::to_owned));
+        table.row(["b", "NotReady", "the machine is in an unhealthy phase"].map(str::to_owned));
+        table
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be() {
+        assert_eq!(
+            table().text(None),
+            "NAME                  STATUS     MESSAGE\n\
+             hollow-nodes-abcdef   Ready\n\
+             b                     NotReady   the machine is in an unhealthy phase"
+        );
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for width in 30..90 {
+            let text = table().text(Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+        }
+        let text = table().text(Some(46));
+        assert!(text.ends_with("the machine …") && text.contains("hollow-nodes-abcdef"), "{text}");
+        let text = table().text(Some(36));
+        assert!(text.contains("hollow-nodes-…"), "then the first column: {text}");
+        // What cannot be shown at all is too wide rather than nothing.
+        assert!(table().text(Some(1)).contains("hollow-…"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Headers that go on: those that speak of one connection stay on it, and whoever is inside the pod is the machine and
+//! nobody else.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{ACCEPT, ACCEPT_ENCODING, CONNECTION},
+};
+
+/// Of one connection (RFC 9110, 7.6.1).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+/// Who asks, and for whom: the guard's business. Lengths and hosts are set anew.
+const OURS: [&str; 5] = ["authorization", "cookie", "forwarded", "host", "content-length"];
+/// The same, as beginnings of names: impersonation, the API server's own front proxy, and proxies at large.
+const OURS_BEGIN: [&str; 3] = ["impersonate-", "x-remote-", "x-forwarded-"];
+
+/// What of a request's headers goes to the API server.
+#[must_use]
+pub fn of_request(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = without_hops(headers);
+    for name in OURS {
+        kept.remove(name);
+    }
+    let names: Vec<HeaderName> = kept.keys().cloned().collect();
+    for name in names {
+        if OURS_BEGIN.iter().any(|begin| name.as_str().starts_with(begin)) {
+            kept.remove(name);
+        }
+    }
+    kept
+}
+
+/// The same for a request whose answer is read here: plain JSON.
+#[must_use]
+pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = of_request(headers);
+    kept.remove(ACCEPT_ENCODING);
+    kept.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    kept
+}
+
+/// What of an answer's headers goes to kubemark.
+#[must_use]
+pub fn of_answer(headers: &HeaderMap) -> HeaderMap {
+    without_hops(headers)
+}
+
+fn without_hops(headers: &HeaderMap) -> HeaderMap {
+    let named: Vec<String> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    let mut kept = headers.clone();
+    for name in HOP_BY_HOP {
+        kept.remove(name);
+    }
+    for name in named {
+        kept.remove(name.as_str());
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn nobody_inside_the_pod_is_somebody_else() {
+        let kept = of_request(&headers(&[
+            ("authorization", "Bearer stolen"),
+            ("impersonate-user", "admin"),
+            ("impersonate-extra-scopes", "all"),
+            ("x-remote-user", "admin"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("cookie", "a=b"),
+            ("host", "127.0.0.1:6444"),
+            ("content-length", "7"),
+            ("user-agent", "hollow-kubelet"),
+            ("content-type", "application/json"),
+        ]));
+        assert_eq!(kept, headers(&[("user-agent", "hollow-kubelet"), ("content-type", "application/json")]));
+    }
+
+    #[test]
+    fn what_speaks_of_one_connection_stays_on_it() {
+        let kept = of_answer(&headers(&[
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("keep-alive", "timeout=5"),
+            ("audit-id", "7"),
+        ]));
+        assert_eq!(kept, headers(&[("audit-id", "7")]));
+    }
+
+    #[test]
+    fn an_answer_that_is_read_here_is_plain_json() {
+        let kept = of_readable_request(&headers(&[
+            ("accept", "application/vnd.kubernetes.protobuf"),
+            ("accept-encoding", "gzip"),
+        ]));
+        assert_eq!(kept, headers(&[("accept", "application/json")]));
+    }
+}

@@ -1,0 +1,113 @@
+//! What a request of kubemark is about, by its method and address.
+
+use http::{HeaderMap, Method, header::UPGRADE};
+
+/// Leases of Nodes.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+/// Nodes.
+const NODES: &str = "/api/v1/nodes";
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Whether the guard is ready: for the pod's start-up probe.
+    Health,
+    /// A connection that is to become something else.
+    Upgrade,
+    /// A Node is to be created.
+    Register,
+    /// What kubemark says of its own Node.
+    Status,
+    /// Its own Lease is to be written.
+    Lease,
+    /// Nodes are read, or followed by a watch.
+    Nodes {
+        /// Whether the answer goes on for ever.
+        watch: bool,
+    },
+    /// Something else is read.
+    Read,
+    /// Something else is written.
+    Write,
+}
+
+/// Reads what a request is about. `node` is the machine's own.
+#[must_use]
+pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap, node: &str) -> Route {
+    if headers.contains_key(UPGRADE) || method == Method::CONNECT {
+        return Route::Upgrade;
+    }
+    let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    match under(NODES, path) {
+        Some("") if method == Method::POST => return Route::Register,
+        Some("") if reads => return Route::Nodes { watch: watches(query) },
+        Some(name) if reads && name == node => return Route::Nodes { watch: false },
+        Some(rest) if matches!(*method, Method::PATCH | Method::PUT) => {
+            if rest.strip_suffix("/status") == Some(node) {
+                return Route::Status;
+            }
+        }
+        _ => {}
+    }
+    match under(LEASES, path) {
+        Some("") if method == Method::POST => Route::Lease,
+        Some(name) if name == node && matches!(*method, Method::PUT | Method::DELETE) => Route::Lease,
+        _ if reads && path == "/healthz" => Route::Health,
+        _ if reads => Route::Read,
+        _ => Route::Write,
+    }
+}
+
+/// What follows `collection` in a path; empty for the collection itself.
+fn under<'a>(collection: &str, path: &'a str) -> Option<&'a str> {
+    let rest = path.strip_prefix(collection)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
+}
+
+fn watches(query: Option<&str>) -> bool {
+    let mut parts = query.unwrap_or_default().split('&');
+    parts.any(|part| matches!(part, "watch" | "watch=true" | "watch=1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelets_requests_are_told_apart() {
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+        let own_lease = &format!("{lease}/a");
+        for (method, path, query, wanted) in [
+            (Method::POST, "/api/v1/nodes", None, Route::Register),
+            (Method::GET, "/api/v1/nodes/a", Some("resourceVersion=0"), Route::Nodes { watch: false }),
+            (Method::GET, "/api/v1/nodes/b", None, Route::Read),
+            (
+                Method::GET,
+                "/api/v1/nodes",
+                Some("fieldSelector=metadata.name%3Da&watch=true"),
+                Route::Nodes { watch: true },
+            ),
+            (Method::GET, "/api/v1/nodes", Some("fieldSelector=x"), Route::Nodes { watch: false }),
+            (Method::PATCH, "/api/v1/nodes/a/status", Some("timeout=10s"), Route::Status),
+            (Method::PUT, "/api/v1/nodes/a/status", None, Route::Status),
+            (Method::PATCH, "/api/v1/nodes/b/status", None, Route::Write),
+            (Method::PATCH, "/api/v1/nodes/a", None, Route::Write),
+            (Method::DELETE, "/api/v1/nodes/a", None, Route::Write),
+            (Method::POST, lease, None, Route::Lease),
+            (Method::PUT, own_lease, None, Route::Lease),
+            (Method::DELETE, own_lease, None, Route::Lease),
+            (Method::GET, own_lease, None, Route::Read),
+            (Method::GET, "/api/v1/nodesets", None, Route::Read),
+            (Method::GET, "/healthz", None, Route::Health),
+            (Method::PATCH, "/api/v1/namespaces/default/pods/p/status", None, Route::Write),
+        ] {
+            assert_eq!(route(&method, path, query, &HeaderMap::new(), "a"), wanted, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_upgraded() {
+        let headers = HeaderMap::from_iter([(UPGRADE, "SPDY/3.1".parse().unwrap())]);
+        assert_eq!(route(&Method::GET, "/api/v1/pods", None, &headers, "a"), Route::Upgrade);
+    }
+}

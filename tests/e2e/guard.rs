@@ -1,0 +1,183 @@
+//! An upstream kubemark behind its guard: what the cluster sees of it, and what it cannot do.
+
+use std::{process::Command, time::Duration};
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{Api, api::PropagationPolicy};
+use serde_json::{Value, json};
+
+use crate::{
+    bed::{LONG, Own, always, bed, condition, create, delete, eventually, phase},
+    disruptor::Subject,
+    kubemark::Kubemark,
+};
+
+#[tokio::test]
+async fn it_is_the_machine_that_was_asked_for() {
+    let kubemark = Kubemark::start("kubemark-plain", &Value::Null).await;
+    let node = kubemark.ready().await;
+    assert_eq!(node.spec.as_ref().unwrap().provider_id.as_deref(), Some("kubemark://kubemark-plain"));
+    let status = node.status.unwrap();
+    let info = status.node_info.unwrap();
+    assert_eq!(info.container_runtime_version, "containerd://2.1.0");
+    assert_eq!(info.kubelet_version, "v1.36.3", "what the image is");
+    assert_eq!(info.boot_id.parse::<uuid::Uuid>().unwrap().get_version_num(), 7);
+    let (capacity, allocatable) = (status.capacity.unwrap(), status.allocatable.unwrap());
+    assert_eq!((capacity["cpu"].0.as_str(), capacity["memory"].0.as_str()), ("4", "16Gi"));
+    assert_eq!((allocatable["cpu"].0.as_str(), allocatable["memory"].0.as_str()), ("3900m", "15Gi"));
+    assert_eq!(allocatable["pods"].0, "110", "what nobody asked for is kubemark's own");
+
+    // It believes that all it said was written: else it would write again every ten seconds.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let version = kubemark.now().await.metadata.resource_version;
+    let leases: Api<Lease> = Api::namespaced(kubemark.client.clone(), "kube-node-lease");
+    let renewed = leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time;
+    always("its Node is left alone", Duration::from_secs(22), async || {
+        kubemark.now().await.metadata.resource_version == version
+    })
+    .await;
+    assert_ne!(leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time, renewed);
+
+    let own = Own::nothing("kubemark-plain").await;
+    own.pod_on("kubemark-plain", "kubemark-plain", json!({}), json!({})).await;
+    eventually("its pod runs", LONG, async || {
+        let pod: Pod = own.pods.get("kubemark-plain").await.unwrap();
+        (phase(&pod) == "Running").then_some(())
+    })
+    .await;
+    delete(&own.pods, "kubemark-plain", PropagationPolicy::Background).await;
+    kubemark.clean_up().await;
+}
+
+#[tokio::test]
+async fn what_dies_goes_on_where_it_was() {
+    let failures =
+        json!({"unhealthyDuration": "20s", "healthyDuration": "15s", "turnUnhealthyPeriodically": true});
+    let mut kubemark = Kubemark::start("kubemark-killed", &failures).await;
+    let first = eventually("it is reported", LONG, async || {
+        let node = kubemark.now().await;
+        condition(&node, "Ready").filter(|ready| ready.reason.as_deref() == Some("KubeletNotReady"))?;
+        Some(node)
+    })
+    .await;
+    let boot = |node: &k8s_openapi::api::core::v1::Node| {
+        node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone()
+    };
+    let booted = boot(&first);
+    let (second, _) = booted.parse::<uuid::Uuid>().unwrap().get_timestamp().unwrap().to_unix();
+    kubemark.guard.kill();
+    kubemark.start_guard();
+    let healthy = kubemark.ready().await;
+    let since = |node| condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap().0.as_second();
+    let late = since(&healthy) - i64::try_from(second).unwrap() - 20;
+    assert!((0..=2).contains(&late), "the phase ended {late} s late");
+    assert_eq!(boot(&healthy), booted);
+
+    // A kubelet that starts again finds its Node and takes it on. Nobody speaks for it in between.
+    kubemark.kubelet.kill();
+    kubemark.start_kubelet();
+    let sick = eventually("the next phase", LONG, async || {
+        let node = kubemark.now().await;
+        condition(&node, "Ready").filter(|ready| ready.status == "False")?;
+        Some(node)
+    })
+    .await;
+    let late = since(&sick) - i64::try_from(second).unwrap() - 35;
+    assert!((0..=2).contains(&late), "the phase began {late} s late");
+    assert_eq!(sick.metadata.uid, first.metadata.uid);
+    assert!(kubemark.said("kubemark.log").contains("Node was previously registered"));
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::all(kubemark.client.clone());
+    let of_it = kube::api::ListParams::default().fields("involvedObject.name=kubemark-killed");
+    let reasons: Vec<_> =
+        events.list(&of_it).await.unwrap().items.into_iter().filter_map(|event| event.reason).collect();
+    assert!(!reasons.contains(&"Rebooted".to_owned()), "{reasons:?}");
+    kubemark.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_deleted_does_not_come_back() {
+    let mut kubemark = Kubemark::start("kubemark-gone", &Value::Null).await;
+    kubemark.ready().await;
+    delete(&kubemark.nodes, "kubemark-gone", PropagationPolicy::Background).await;
+    let code = eventually("the guard ends", LONG, async || kubemark.guard.code()).await;
+    assert_eq!(code, 10);
+    let gone = "error: Node kubemark-gone was deleted: this machine has nothing to do any more, and does not create it again";
+    assert_eq!(kubemark.said("guard.log").lines().last(), Some(gone), "what its pod shows");
+
+    // Both start again, as containers do.
+    kubemark.kubelet.kill();
+    kubemark.start_guard();
+    kubemark.start_kubelet();
+    assert_eq!(eventually("the guard ends again", LONG, async || kubemark.guard.code()).await, 10);
+    always("no Node comes back", Duration::from_secs(5), async || {
+        kubemark.nodes.get_opt("kubemark-gone").await.unwrap().is_none()
+    })
+    .await;
+
+    // Another Node of this name is another machine's.
+    create(&kubemark.nodes, json!({"metadata": {"name": "kubemark-gone"}})).await.unwrap();
+    kubemark.start_guard();
+    assert_eq!(eventually("the guard ends for good", LONG, async || kubemark.guard.code()).await, 10);
+    let said = kubemark.said("guard.log");
+    assert!(said.lines().last().unwrap().contains("it was deleted and made anew"), "{said}");
+    kubemark.clean_up().await;
+}
+
+#[tokio::test]
+async fn whoever_is_inside_the_pod_is_the_machine_and_nobody_else() {
+    let kubemark = Kubemark::start("kubemark-inside", &Value::Null).await;
+    kubemark.ready().await;
+    let review = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+    let posted = ["-X", "POST", "-H", "Content-Type: application/json"];
+    let who = kubemark.curl(
+        &[&posted[..], &["-H", "Authorization: Bearer x", "-H", "Impersonate-User: admin", "-d", review]]
+            .concat(),
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+    );
+    assert_eq!(who["status"]["userInfo"]["username"], "system:node:kubemark-inside", "{who}");
+    let nodes = kubemark.curl(&[], "/api/v1/nodes");
+    assert_eq!(nodes["reason"], "Forbidden", "Node authorization holds: {nodes}");
+    let upgraded = kubemark.curl(&["-H", "Connection: Upgrade", "-H", "Upgrade: SPDY/3.1"], "/api/v1/pods");
+    assert_eq!((&upgraded["code"], &upgraded["reason"]), (&json!(501), &json!("NotImplemented")));
+    let status = "/api/v1/nodes/kubemark-inside/status";
+    let packed = ["-X", "PUT", "-H", "Content-Type: application/vnd.kubernetes.protobuf", "-d", "k8s"];
+    let refused = kubemark.curl(&packed, status);
+    assert_eq!(refused["code"], 415, "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("--kube-api-content-type=application/json"));
+    let huge = kubemark.dir.join("huge");
+    std::fs::write(&huge, vec![b'x'; 4 << 20]).unwrap();
+    let refused = kubemark
+        .curl(&[&posted[..], &["--data-binary", &format!("@{}", huge.display())]].concat(), "/api/v1/pods");
+    assert_eq!(refused["code"], 413, "{refused}");
+    let again = kubemark.curl(&[&posted[..], &["-d", "{}"]].concat(), "/api/v1/nodes");
+    assert_eq!(again["reason"], "AlreadyExists", "{again}");
+    assert_eq!(kubemark.curl(&[], "/healthz"), "ok");
+    kubemark.clean_up().await;
+}
+
+#[tokio::test]
+async fn it_says_why_it_cannot_serve() {
+    let (_, dir) = Kubemark::prepared("kubemark-bad", &Value::Null).await;
+    let guard = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+            .args(["guard", "--node", "kubemark-bad", "--kubeconfig"])
+            .arg(dir.join("identity"))
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let dir_ = dir.to_str().unwrap();
+    let said = guard(&["--machine-dir", dir_, "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("0.0.0.0:0 is no loopback address"), "{said}");
+    let said = guard(&["--machine-dir", "/nonexistent"]);
+    assert!(said.contains("cannot read /nonexistent/machine.json"), "{said}");
+    let taken = format!("127.0.0.1:{}", bed().state()["ports"]["apiserver"]);
+    let said = guard(&["--machine-dir", dir_, "--listen", &taken]);
+    assert!(said.contains(&format!("cannot listen on {taken}")), "{said}");
+    let said = guard(&["--probe", "--listen", "127.0.0.1:1"]);
+    assert!(said.contains("no guard listens on 127.0.0.1:1"), "{said}");
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(bed().client().await);
+    delete(&nodes, "kubemark-bad", PropagationPolicy::Background).await;
+}
