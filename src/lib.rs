@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod controllers;
 pub mod core;
 pub mod hollow;
+pub mod images;
 pub mod operator;
 pub mod providers;
 pub mod runtime;

@@ -5,8 +5,10 @@ mod age;
 mod crds;
 mod down;
 mod explain;
+mod image;
 mod kubectl;
 mod operator;
+mod real_node;
 mod rollout;
 mod status;
 mod up;
@@ -38,6 +40,8 @@ enum Command {
     Down(down::Down),
     /// Say how a cluster of this machine stands
     Status(status::Status),
+    /// Write archives of container images, for containerd, docker and podman
+    Image(image::Image),
     /// Run the cluster's own kubectl against it
     Kubectl(kubectl::Kubectl),
     /// Follow, undo, restart, pause or resume the rollout of a NodeSet
@@ -46,6 +50,9 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
+    /// The processes of a real node, started by `up --real-node`
+    #[command(hide = true)]
+    RealNode(real_node::RealNode),
 }
 
 impl Cli {
@@ -57,9 +64,11 @@ impl Cli {
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
+            Command::Image(command) => command.run(),
             Command::Kubectl(command) => command.run(),
             Command::Rollout(command) => command.run(),
             Command::Explain(command) => command.run(),
+            Command::RealNode(command) => command.run(),
         }
     }
 }
