@@ -227,10 +227,12 @@ fn summary(layout: &Layout, nodes: i32, without_operator: bool) -> String {
     };
     let kubeconfig = layout.kubeconfig();
     let kubeconfig = kubeconfig.display();
-    let what = if without_operator {
-        "The control plane is ready; no operator runs.".to_owned()
-    } else {
-        format!("{nodes} nodes are Ready.")
+    let real = layout.load().ok().flatten().is_some_and(|state| state.network.is_some());
+    let what = match (without_operator, real) {
+        (true, false) => "The control plane is ready; no operator runs.".to_owned(),
+        (true, true) => "The control plane and the real node are ready; no operator runs.".to_owned(),
+        (false, false) => format!("{nodes} nodes are Ready."),
+        (false, true) => format!("{nodes} hollow nodes and the real one are Ready."),
     };
     format!(
         "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n  kubectl scale nodeset {NODE_SET} --replicas=20\n  kube-node down{own}\n"

@@ -137,11 +137,12 @@ impl FromStr for ComponentArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = Component::ALL.map(Component::name).join(", ");
+        // The real node is told by files, and its first process is ours.
+        let open = || Component::ALL.into_iter().filter(|component| *component != Component::RealNode);
+        let names = open().map(Component::name).collect::<Vec<_>>().join(", ");
         let (name, arg) =
             text.split_once('=').ok_or("write it as component=--flag=value, such as kube-apiserver=--v=4")?;
-        let component = Component::ALL
-            .into_iter()
+        let component = open()
             .find(|component| component.name() == name)
             .ok_or_else(|| format!("unknown component {name}: there are {names}"))?;
         Ok(Self { component, arg: arg.to_owned() })

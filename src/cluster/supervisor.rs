@@ -207,6 +207,23 @@ impl Cluster {
         layout.stop_leftovers(&lock).await?;
         let names = programs_of(options.real_node.as_ref());
         let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
+        let data_dir = layout.dir().to_owned();
+        let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
+        if assembled.is_err() {
+            // The networks of a real node are taken by then.
+            real_node::remove(&data_dir).await?;
+        }
+        assembled
+    }
+
+    fn assemble(
+        options: Options,
+        programs: Option<real_node::Programs>,
+        layout: Layout,
+        lock: DirLock,
+        binaries: Binaries,
+        progress: &Progress,
+    ) -> Result<Self, ClusterError> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
         let ports = Ports::choose(options.port, state.ports)?;
         let forget_real_node = state.network.is_some() && programs.is_none();
@@ -273,7 +290,8 @@ impl Cluster {
         self.start_component(Component::Etcd).await?;
         progress.step("Starting kube-apiserver");
         self.start_component(Component::Apiserver).await?;
-        progress.step("Starting kube-controller-manager and kube-scheduler");
+        let real = if self.addresses.network.is_some() { ", and the real node" } else { "" };
+        progress.step(&format!("Starting kube-controller-manager and kube-scheduler{real}"));
         let client = self.client().await?;
         let furnish = async { manifests::apply_all(&client).await.map_err(ClusterError::from) };
         tokio::try_join!(

@@ -85,6 +85,13 @@ mod tests {
     }
 
     #[test]
+    fn names_are_found_without_shared_libraries() {
+        use std::net::ToSocketAddrs;
+        let found: Vec<_> = ("localhost", 80).to_socket_addrs().unwrap().collect();
+        assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
+    }
+
+    #[test]
     fn what_would_not_run_is_refused() {
         let error = Program::check(Path::new("/bin/sh"), "use another").unwrap_err().to_string();
         assert_eq!(error, "/bin/sh is linked dynamically and would not run from scratch: use another");

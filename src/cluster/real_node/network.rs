@@ -216,6 +216,7 @@ fn taken() -> Result<Vec<Ipv4Net>, NetworkError> {
 fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Route {
+        #[serde(default)]
         dst: String,
     }
     let routes: Vec<Route> = serde_json::from_slice(json)?;
