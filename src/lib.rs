@@ -14,6 +14,7 @@ pub mod guard;
 pub mod hollow;
 pub mod hollow_node;
 pub mod identity;
+pub mod images;
 pub mod machine_dir;
 pub mod operator;
 pub mod providers;

@@ -13,6 +13,10 @@ mod hollow_node;
 mod kubectl;
 mod operator;
 mod operator_probe;
+mod image;
+mod kubectl;
+mod operator;
+mod real_node;
 mod rollout;
 mod status;
 mod table;
@@ -59,6 +63,8 @@ enum Command {
     Down(down::Down),
     /// Say how a cluster of this machine stands
     Status(status::Status),
+    /// Write archives of container images, for containerd, docker and podman
+    Image(image::Image),
     /// Run the cluster's own kubectl against it
     Kubectl(kubectl::Kubectl),
     /// Follow, undo, restart, pause or resume the rollout of a NodeSet
@@ -74,6 +80,9 @@ enum Command {
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
     CarryFiles(carry_files::CarryFiles),
+    /// The processes of a real node, started by `up --real-node`
+    #[command(hide = true)]
+    RealNode(real_node::RealNode),
 }
 
 impl Cli {
@@ -95,9 +104,11 @@ impl Cli {
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
+            Command::Image(command) => command.run(),
             Command::Kubectl(command) => command.run(),
             Command::Rollout(command) => command.run(),
             Command::Explain(command) => command.run(),
+            Command::RealNode(command) => command.run(),
         }
     }
 }

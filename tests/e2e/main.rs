@@ -25,3 +25,6 @@ mod scale;
 mod taints;
 mod templates;
 mod validation;
+
+/// What the cluster has besides.
+const UP: &[&str] = &[];
