@@ -6,12 +6,10 @@ use clap::Args;
 
 use crate::{
     controllers::ProviderIdPrefix,
+    images,
     operator::{self, Options},
     runtime::telemetry::{self, LogFormat},
 };
-
-/// As `kube-node image` names it.
-const DEFAULT_IMAGE: &str = concat!("localhost/kube-node:", env!("CARGO_PKG_VERSION"));
 
 /// Arguments of `operator`.
 #[derive(Debug, Args)]
@@ -32,7 +30,7 @@ pub struct Operator {
     #[arg(long, value_name = "PREFIX")]
     provider_id_prefix: Option<String>,
     /// Image of kube-node itself, for machines that are pods
-    #[arg(long, value_name = "IMAGE", env = "KUBE_NODE_IMAGE", default_value = DEFAULT_IMAGE)]
+    #[arg(long, value_name = "IMAGE", env = "KUBE_NODE_IMAGE", default_value = images::KUBE_NODE)]
     machine_image: String,
     /// URL of the API server as machines that are pods reach it; as the operator reaches it when absent
     #[arg(long, value_name = "URL")]

@@ -113,7 +113,7 @@ impl Component {
             Self::RealNode => real_node(layout),
             Self::ControllerManager => controller_manager(layout, ports),
             Self::Scheduler => scheduler(layout, ports),
-            Self::Operator => operator(layout, ports),
+            Self::Operator => operator(layout, addresses),
         }
     }
 }
@@ -260,9 +260,10 @@ fn scheduler(layout: &Layout, ports: &Ports) -> Vec<String> {
     controller(layout, "scheduler", &layout.path("scheduler.kubeconfig"), ports.scheduler)
 }
 
-fn operator(layout: &Layout, ports: &Ports) -> Vec<String> {
+fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
+    let Addresses { ports, network } = addresses;
     let path = |path: PathBuf| path.display().to_string();
-    vec![
+    let mut args = vec![
         "operator".into(),
         "--kubeconfig".into(),
         path(layout.operator_kubeconfig()),
@@ -272,7 +273,12 @@ fn operator(layout: &Layout, ports: &Ports) -> Vec<String> {
         super::NAMESPACE.into(),
         "--admin-address".into(),
         format!("127.0.0.1:{}", ports.operator),
-    ]
+    ];
+    // 127.0.0.1 is another place for a pod.
+    if let Some(network) = network {
+        args.push(format!("--machine-api-server=https://{}:{}", network.host, ports.apiserver));
+    }
+    args
 }
 
 fn real_node(layout: &Layout) -> Vec<String> {

@@ -253,7 +253,15 @@ impl Cluster {
             let (layout, binaries, itself) = (&layout, &binaries, &itself);
             let apiserver_port = ports.apiserver;
             let pki = &pki;
-            real_node::prepare(&Ingredients { layout, pki, binaries, programs, network, apiserver_port, itself })?;
+            real_node::prepare(&Ingredients {
+                layout,
+                pki,
+                binaries,
+                programs,
+                network,
+                apiserver_port,
+                itself,
+            })?;
         }
         let keepers = Component::ALL.map(|component| {
             let mut args = component.arguments(&layout, &addresses);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, bed, condition, create, eventually};
 
-fn spec(more: Value) -> Value {
+fn spec(more: &Value) -> Value {
     let mut spec =
         json!({"nodeController": "kubemark", "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"}});
     for (key, value) in more.as_object().unwrap() {
@@ -77,7 +77,7 @@ async fn machine_says(own: &Own, status: &str, reason: &str) -> String {
 
 #[tokio::test]
 async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
-    let own = Own::new("pods-each", 2, spec(json!({}))).await;
+    let own = Own::new("pods-each", 2, spec(&json!({}))).await;
     let machines = Machines::of(&own);
     let pods = machines.all_for(&own, 2).await;
     for (node, pod) in &pods {
@@ -117,7 +117,7 @@ async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
 
 #[tokio::test]
 async fn a_pod_that_ended_is_replaced_and_its_end_is_told() {
-    let own = Own::new("pods-dead", 1, spec(json!({}))).await;
+    let own = Own::new("pods-dead", 1, spec(&json!({}))).await;
     let machines = Machines::of(&own);
     let (node, pod) = machines.all_for(&own, 1).await.pop_first().unwrap();
     let status =
@@ -155,7 +155,7 @@ async fn a_pod_that_ended_is_replaced_and_its_end_is_told() {
 #[tokio::test]
 async fn what_a_file_needs_is_named_until_it_is_there() {
     let files = json!([{"path": "/etc/demo/key", "secretKeyRef": {"name": "pods-file", "key": "id"}, "permissions": "0600"}]);
-    let own = Own::new("pods-file", 1, spec(json!({"provisioning": {"files": files}}))).await;
+    let own = Own::new("pods-file", 1, spec(&json!({"provisioning": {"files": files}}))).await;
     let machines = Machines::of(&own);
     let message = machine_says(&own, "False", "ReferenceNotFound").await;
     assert_eq!(message, "file /etc/demo/key: there is no Secret pods-file in namespace kube-node-system");
@@ -178,7 +178,7 @@ async fn what_a_file_needs_is_named_until_it_is_there() {
 #[tokio::test]
 async fn a_pod_that_is_refused_says_why() {
     let resources = json!({"requests": {"cpu": "200m"}, "limits": {"cpu": "100m"}});
-    let own = Own::new("pods-refused", 1, spec(json!({"kubemark": {"resources": resources}}))).await;
+    let own = Own::new("pods-refused", 1, spec(&json!({"kubemark": {"resources": resources}}))).await;
     let message = machine_says(&own, "False", "InvalidMachine").await;
     assert!(message.contains("must be less than or equal to cpu limit"), "{message}");
     own.clean_up().await;
@@ -186,7 +186,7 @@ async fn a_pod_that_is_refused_says_why() {
 
 #[tokio::test]
 async fn settings_reach_a_living_machine() {
-    let own = Own::new("pods-settings", 1, spec(json!({}))).await;
+    let own = Own::new("pods-settings", 1, spec(&json!({}))).await;
     let machines = Machines::of(&own);
     let (node, pod) = machines.all_for(&own, 1).await.pop_first().unwrap();
     own.patch_class(json!({"spec": {"failures": {"unhealthyDuration": "40s", "turnUnhealthyAfter": true}}}))
@@ -204,7 +204,7 @@ async fn settings_reach_a_living_machine() {
 async fn credentials_are_checked_and_lead_to_the_other_cluster() {
     let own = Own::nothing("pods-remote").await;
     let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
-    let class = spec(json!({"credentialsSecretRef": {"name": "pods-remote"}}));
+    let class = spec(&json!({"credentialsSecretRef": {"name": "pods-remote"}}));
     create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class})).await.unwrap();
     own.create_set(1, json!({})).await;
     let machines = Machines::of(&own);

@@ -94,11 +94,11 @@ fn class_cases() -> Vec<Case> {
             json!({"commands": ["true"]}),
             "a hollow machine has neither files nor commands",
         ),
-        ("everything of a pod", "/spec", kubemark(json!({})), ""),
+        ("everything of a pod", "/spec", kubemark(&json!({})), ""),
         (
             "a file with two sources",
             "/spec",
-            kubemark(json!({"provisioning": {"files": [
+            kubemark(&json!({"provisioning": {"files": [
                 {"path": "/a", "content": "b", "configMapKeyRef": {"name": "n", "key": "k"}}
             ]}})),
             "set exactly one of content, secretKeyRef and configMapKeyRef",
@@ -106,7 +106,7 @@ fn class_cases() -> Vec<Case> {
         (
             "two files of one path",
             "/spec",
-            kubemark(json!({"provisioning": {"files": [
+            kubemark(&json!({"provisioning": {"files": [
                 {"path": "/a", "content": "b"}, {"path": "/a", "content": "c"}
             ]}})),
             "Duplicate value",
@@ -126,7 +126,7 @@ fn class_cases() -> Vec<Case> {
 }
 
 /// The spec of a class of pods.
-fn kubemark(change: Value) -> Value {
+fn kubemark(change: &Value) -> Value {
     let mut spec = json!({
         "nodeController": "kubemark",
         "capacity": {"cpu": "4", "memory": "16Gi"},

@@ -114,7 +114,11 @@ fn memory(pid: i32, line: &str) -> u64 {
 /// Status and reason of the Node's condition that speaks of its machine.
 fn machine(node: &Node) -> Option<(String, String, String)> {
     let told = condition(node, "kube-node.io/Machine")?;
-    Some((told.status.clone(), told.reason.clone().unwrap_or_default(), told.message.clone().unwrap_or_default()))
+    Some((
+        told.status.clone(),
+        told.reason.clone().unwrap_or_default(),
+        told.message.clone().unwrap_or_default(),
+    ))
 }
 
 async fn ready(own: &Own, count: usize) -> Vec<Node> {
@@ -136,10 +140,15 @@ async fn five_of_each_are_ready_and_what_their_class_says() {
             let name = node.name_any();
             assert_eq!(node.spec.as_ref().unwrap().provider_id, Some(format!("kubemark://{name}")));
             let status = node.status.as_ref().unwrap();
-            let amount = |of: &Option<std::collections::BTreeMap<_, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>, what: &str| {
+            let amount = |of: &Option<
+                std::collections::BTreeMap<_, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+            >,
+                          what: &str| {
                 of.as_ref().unwrap().get(what).map(|amount| amount.0.clone())
             };
-            for (what, has, leaves) in [("cpu", "4", "3500m"), ("pods", "30", "30"), ("example.com/gpu", "2", "2")] {
+            for (what, has, leaves) in
+                [("cpu", "4", "3500m"), ("pods", "30", "30"), ("example.com/gpu", "2", "2")]
+            {
                 assert_eq!(amount(&status.capacity, what).as_deref(), Some(has), "{kind:?} {what}");
                 assert_eq!(amount(&status.allocatable, what).as_deref(), Some(leaves), "{kind:?} {what}");
             }
@@ -187,7 +196,8 @@ async fn a_changed_class_rolls_through() {
             let nodes = own.my_nodes().await;
             let new = |node: &Node| {
                 let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
-                !before.contains(&node.uid()) && capacity.is_some_and(|c| c.get("cpu").is_some_and(|cpu| cpu.0 == "8"))
+                !before.contains(&node.uid())
+                    && capacity.is_some_and(|c| c.get("cpu").is_some_and(|cpu| cpu.0 == "8"))
             };
             (nodes.len() == 2 && nodes.iter().all(|node| new(node) && is_ready(node))).then_some(())
         })
@@ -214,7 +224,10 @@ async fn a_machine_lingers_for_the_deletion_timeout() {
         })
         .await;
         let lingered = gone - deleted;
-        assert!(lingered > Duration::from_millis(8_500) && lingered < Duration::from_secs(20), "{kind:?}: {lingered:?}");
+        assert!(
+            lingered > Duration::from_millis(8_500) && lingered < Duration::from_secs(20),
+            "{kind:?}: {lingered:?}"
+        );
         own.clean_up().await;
     }
 }
@@ -264,7 +277,8 @@ async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
         eventually("another pod runs", UP, async || {
             let again = pod_of(&own, &node).await?;
             let node = own.nodes.get(&node.name_any()).await.unwrap();
-            (again.uid() != pod.uid() && phase(&again) == "Running" && machine(&node)?.0 == "True").then_some(())
+            (again.uid() != pod.uid() && phase(&again) == "Running" && machine(&node)?.0 == "True")
+                .then_some(())
         })
         .await;
         own.clean_up().await;
@@ -273,8 +287,10 @@ async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
 
 #[tokio::test]
 async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
-    let missing = Own::new("no-image", 1, Kind::Own.class(json!({"kubemark": {"image": "localhost/none:v1"}}))).await;
-    let wrong = Own::new("no-kubemark", 1, Kind::Own.class(json!({"kubemark": {"image": images::PAUSE}}))).await;
+    let missing =
+        Own::new("no-image", 1, Kind::Own.class(json!({"kubemark": {"image": "localhost/none:v1"}}))).await;
+    let wrong =
+        Own::new("no-kubemark", 1, Kind::Own.class(json!({"kubemark": {"image": images::PAUSE}}))).await;
     let told = async |own: &Own, reasons: &[&str]| {
         eventually(&format!("{}: {reasons:?}", own.name), UP, async || {
             let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
@@ -318,7 +334,12 @@ async fn files_reach_the_machine_as_they_were_asked_for() {
             let path = Path::new(&root).join("etc/demo").join(path);
             assert_eq!(fs::read_to_string(&path).unwrap(), content, "{kind:?} {}", path.display());
             let is = fs::metadata(&path).unwrap();
-            assert_eq!(((is.uid(), is.gid()), is.mode() & 0o777), (owner, mode), "{kind:?} {}", path.display());
+            assert_eq!(
+                ((is.uid(), is.gid()), is.mode() & 0o777),
+                (owner, mode),
+                "{kind:?} {}",
+                path.display()
+            );
         }
         own.clean_up().await;
     }

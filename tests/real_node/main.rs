@@ -6,6 +6,7 @@
 
 #[path = "../bed/mod.rs"]
 mod bed;
+mod machines;
 mod node;
 mod refusals;
 
