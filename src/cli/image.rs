@@ -1,10 +1,6 @@
 //! `kube-node image`: archives of container images, for `ctr -n k8s.io images import`, `docker load` and `podman load`.
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -18,8 +14,8 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Image {
     /// Which image
-    #[arg(value_enum, default_value_t)]
-    image: Which,
+    #[arg(value_name = "IMAGE", value_enum, default_value_t)]
+    which: Which,
     /// Folder to write the archives to
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
@@ -59,11 +55,13 @@ impl Which {
 impl Image {
     /// Writes the archives and names them.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let shell = self.shell.as_deref().map(|path| Program::check(path, "name a static one, such as /bin/busybox of the package busybox-static"));
+        let shell = self.shell.as_deref().map(|path| {
+            Program::check(path, "name a static one, such as /bin/busybox of the package busybox-static")
+        });
         let shell = shell.transpose()?;
         fs::create_dir_all(&self.output_dir)
             .with_context(|| format!("cannot create {}", self.output_dir.display()))?;
-        for image in self.image.images() {
+        for image in self.which.images() {
             let program = match image {
                 images::Image::KubeNode | images::Image::Pause => Program::itself()?,
                 images::Image::Kubemark => self.kubemark()?,
@@ -85,8 +83,9 @@ impl Image {
 
     fn kubemark(&self) -> anyhow::Result<Program> {
         let progress = Progress::stderr();
-        let found =
-            super::block_on(async { Ok(Binaries::locate(self.binaries.as_deref(), &binaries::KUBEMARK, &progress).await?) });
+        let found = super::block_on(async {
+            Ok(Binaries::locate(self.binaries.as_deref(), &binaries::KUBEMARK, &progress).await?)
+        });
         progress.finish();
         Ok(Program::check(&found?.path("kubemark"), "build it with CGO_ENABLED=0, or leave --binaries away")?)
     }

@@ -81,7 +81,8 @@ pub(super) async fn bring_up(
             there.map_or(DEFAULT_NODES, |set| set.spec.replicas)
         }
     };
-    apply(&Api::<NodeClass>::all(client.clone()), "NodeClass", NODE_CLASS, &node_class(beside_real_node)).await?;
+    apply(&Api::<NodeClass>::all(client.clone()), "NodeClass", NODE_CLASS, &node_class(beside_real_node))
+        .await?;
     apply(&sets, "NodeSet", NODE_SET, &node_set(wanted)).await?;
     progress.step(&format!("Waiting for {wanted} nodes"));
     wait_ready(sets, progress).await?;

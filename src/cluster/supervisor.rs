@@ -253,7 +253,15 @@ impl Cluster {
             let (layout, binaries, itself) = (&layout, &binaries, &itself);
             let apiserver_port = ports.apiserver;
             let pki = &pki;
-            real_node::prepare(&Ingredients { layout, pki, binaries, programs, network, apiserver_port, itself })?;
+            real_node::prepare(&Ingredients {
+                layout,
+                pki,
+                binaries,
+                programs,
+                network,
+                apiserver_port,
+                itself,
+            })?;
         }
         let keepers = Component::ALL.map(|component| {
             let mut args = component.arguments(&layout, &addresses);
@@ -298,7 +306,8 @@ impl Cluster {
             self.start_component(Component::ControllerManager),
             self.start_component(Component::Scheduler),
             furnish,
-            self.start_real_node(&client),
+            // Boxed: it waits by a watch, whose state is large.
+            Box::pin(self.start_real_node(&client)),
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
         let mut nodes = 0;

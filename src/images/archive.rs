@@ -164,7 +164,11 @@ mod tests {
             let mut entry = entry.unwrap();
             let path = entry.path().unwrap().display().to_string();
             let header = entry.header().clone();
-            assert_eq!((header.uid().unwrap(), header.gid().unwrap(), header.mtime().unwrap()), (0, 0, 0), "{path}");
+            assert_eq!(
+                (header.uid().unwrap(), header.gid().unwrap(), header.mtime().unwrap()),
+                (0, 0, 0),
+                "{path}"
+            );
             let mut content = Vec::new();
             entry.read_to_end(&mut content).unwrap();
             order.push(path.clone());
@@ -263,8 +267,8 @@ mod tests {
     fn the_same_input_makes_the_same_bytes() {
         let dir = scratch("same");
         let own = program(&dir, "own");
-        let [first, second] =
-            ["a.tar", "b.tar"].map(|file| super::super::write(Image::Pause, &own, None, &dir.join(file)).unwrap());
+        let [first, second] = ["a.tar", "b.tar"]
+            .map(|file| super::super::write(Image::Pause, &own, None, &dir.join(file)).unwrap());
         assert!(fs::read(&first.path).unwrap() == fs::read(&second.path).unwrap());
         assert_eq!(manifest_digest(&first.path).unwrap(), second.digest);
         let other =
@@ -282,7 +286,8 @@ mod tests {
             let (config, _) = check(&written);
             (config["rootfs"].clone(), config["config"]["Entrypoint"].clone())
         };
-        let ((own_layer, _), (sandbox_layer, entrypoint)) = (layer_of(Image::KubeNode), layer_of(Image::Pause));
+        let ((own_layer, _), (sandbox_layer, entrypoint)) =
+            (layer_of(Image::KubeNode), layer_of(Image::Pause));
         assert_eq!(own_layer, sandbox_layer);
         assert_eq!(entrypoint, json!(["/kube-node", "pause"]));
         assert!(PAUSE.starts_with("localhost/"));

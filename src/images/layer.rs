@@ -12,8 +12,7 @@ use tar::{Builder, EntryType, Header};
 use super::{ImageError, Program, archive::hex};
 
 /// Programs that look users up find root and the one we run as.
-const PASSWD: &str =
-    "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
+const PASSWD: &str = "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 /// Without it glibc asks DNS first.
 const NSSWITCH: &str = "hosts: files dns\n";

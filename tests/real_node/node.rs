@@ -1,12 +1,7 @@
 //! The node itself: it takes pods, they reach the API server and are reached, its images are those that are written, and
 //! what dies in it comes back under the pods.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process::Command,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PropagationPolicy};
@@ -49,7 +44,9 @@ fn daemons() -> BTreeMap<String, i32> {
     let rows = status["components"].as_array().unwrap().iter();
     rows.filter(|row| ["containerd", "kubelet", "kube-proxy"].contains(&row["name"].as_str().unwrap()))
         .filter(|row| row["health"] == "ok")
-        .map(|row| (row["name"].as_str().unwrap().to_owned(), i32::try_from(row["pid"].as_i64().unwrap()).unwrap()))
+        .map(|row| {
+            (row["name"].as_str().unwrap().to_owned(), i32::try_from(row["pid"].as_i64().unwrap()).unwrap())
+        })
         .collect()
 }
 
@@ -96,7 +93,10 @@ async fn pods_reach_the_api_server_at_its_service() {
     run(&pods, "asks", &["operator", "--admin-address", "127.0.0.1:0"]).await;
     in_phase(&pods, "asks", "Failed").await;
     let said = bed().kubectl(&["logs", "asks"]);
-    assert!(said.contains("system:serviceaccount:default:default") || said.contains("may not: watch nodes"), "{said}");
+    assert!(
+        said.contains("system:serviceaccount:default:default") || said.contains("may not: watch nodes"),
+        "{said}"
+    );
     delete(&pods, "asks", PropagationPolicy::Background).await;
 }
 
@@ -122,7 +122,8 @@ async fn images_are_those_that_are_written() {
     for line in written.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (path, name, digest) = (words[0], words[words.len() - 2], words[words.len() - 1]);
-        let row = listed.lines().find(|row| row.starts_with(name)).unwrap_or_else(|| panic!("{name}: {listed}"));
+        let row =
+            listed.lines().find(|row| row.starts_with(name)).unwrap_or_else(|| panic!("{name}: {listed}"));
         assert!(row.contains(digest), "{name}: {digest} was written, the node has {row}");
         // Once more, as somebody else would.
         assert!(ctr(&["images", "import", path]).contains(name));
@@ -148,7 +149,11 @@ async fn what_is_killed_comes_back_under_the_pods() {
         .await;
     }
     eventually("the node still serves its pods", Duration::from_mins(2), async || {
-        bed().try_kubectl(&["exec", "survivor", "--", "kube-node", "--version"]).status.success().then_some(())
+        bed()
+            .try_kubectl(&["exec", "survivor", "--", "kube-node", "--version"])
+            .status
+            .success()
+            .then_some(())
     })
     .await;
     assert_eq!(identity(&in_phase(&pods, "survivor", "Running").await), before);

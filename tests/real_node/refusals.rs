@@ -1,15 +1,11 @@
 //! What `up --real-node` and `image` say where they cannot do what they are asked for: one sentence each.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    process::Command,
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
 
 /// A folder with a file that runs and says this.
 fn program(name: &str, says: &str) -> PathBuf {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("refusals-{name}-{}", std::process::id()));
+    let dir =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("refusals-{name}-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let path = dir.join(name);
     fs::write(&path, format!("#!/bin/sh\necho {says}\n")).unwrap();
@@ -25,7 +21,9 @@ fn refusal(command: &mut Command) -> String {
 
 fn up(args: &[&str]) -> String {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("refused-{}", std::process::id()));
-    let said = refusal(Command::new(env!("CARGO_BIN_EXE_kube-node")).arg("up").arg("--data-dir").arg(&dir).args(args));
+    let said = refusal(
+        Command::new(env!("CARGO_BIN_EXE_kube-node")).arg("up").arg("--data-dir").arg(&dir).args(args),
+    );
     assert!(!dir.exists(), "nothing was begun");
     said
 }
@@ -65,7 +63,12 @@ fn who_is_not_root_is_told_so() {
 fn images_of_programs_that_would_not_run_are_refused() {
     let dir = std::env::temp_dir();
     let image = |args: &[&str]| {
-        refusal(Command::new(env!("CARGO_BIN_EXE_kube-node")).args(["image", "--output-dir"]).arg(&dir).args(args))
+        refusal(
+            Command::new(env!("CARGO_BIN_EXE_kube-node"))
+                .args(["image", "--output-dir"])
+                .arg(&dir)
+                .args(args),
+        )
     };
     let said = image(&["kube-node", "--shell", "/bin/bash"]);
     assert!(said.contains("/bin/bash is linked dynamically") && said.contains("busybox-static"), "{said}");

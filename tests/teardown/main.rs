@@ -32,7 +32,8 @@ struct Cluster {
 
 impl Cluster {
     fn up(name: &str) -> Self {
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("teardown-{name}-{}", std::process::id()));
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("teardown-{name}-{}", std::process::id()));
         let cluster = Self { dir };
         cluster.start();
         cluster
@@ -42,11 +43,18 @@ impl Cluster {
     fn start(&self) {
         let since = Instant::now();
         let parent = std::process::id().to_string();
-        let up = self.kube_node(&["up", "--detach", "--without-operator", "--real-node", "--with-parent", &parent]);
+        let up = self.kube_node(&[
+            "up",
+            "--detach",
+            "--without-operator",
+            "--real-node",
+            "--with-parent",
+            &parent,
+        ]);
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
         println!("{}: up after {:.1} s", self.dir.display(), since.elapsed().as_secs_f64());
         let image = format!("--image={}", kube_node::images::KUBE_NODE);
-        let limit = Instant::now() + Duration::from_secs(60);
+        let limit = Instant::now() + Duration::from_mins(1);
         // A new namespace has no service account for a moment; an old cluster still has the pod.
         while !self.kubectl(&["run", "sleeper", &image, "--", "pause"]).status.success()
             && !self.kubectl(&["get", "pod", "sleeper"]).status.success()
@@ -54,7 +62,13 @@ impl Cluster {
             assert!(Instant::now() < limit, "no pod can be made");
             sleep(Duration::from_millis(200));
         }
-        let ready = self.kubectl(&["wait", "--for=condition=Ready", "--timeout=90s", "pod/sleeper", "node/real-node"]);
+        let ready = self.kubectl(&[
+            "wait",
+            "--for=condition=Ready",
+            "--timeout=90s",
+            "pod/sleeper",
+            "node/real-node",
+        ]);
         assert!(ready.status.success(), "{}", String::from_utf8_lossy(&ready.stderr));
     }
 
@@ -99,7 +113,8 @@ impl Traces {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut cgroups = BTreeSet::new();
         folders(Path::new("/sys/fs/cgroup"), &mut cgroups);
-        let settings = ["vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward"];
+        let settings =
+            ["vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward"];
         Self {
             processes: processes(),
             mounts: mounts.lines().map(str::to_owned).collect(),
@@ -140,7 +155,8 @@ fn said(program: &str, args: &[&str]) -> String {
 
 fn of_every_process<T>(look: impl Fn(&Path) -> Option<T>) -> Vec<T> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
-    let processes = entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|c| c.is_ascii_digit()));
+    let processes =
+        entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|c| c.is_ascii_digit()));
     processes.filter_map(|entry| look(&entry.path())).collect()
 }
 
@@ -148,7 +164,9 @@ fn processes() -> BTreeSet<String> {
     of_every_process(|process| {
         let words = fs::read_to_string(process.join("cmdline")).ok()?.replace('\0', " ");
         let program = words.split(' ').next()?.rsplit('/').next()?.to_owned();
-        let ours = PROCESSES.iter().any(|name| program.starts_with(name) || words.contains(name) && name.contains('/'));
+        let ours = PROCESSES
+            .iter()
+            .any(|name| program.starts_with(name) || words.contains(name) && name.contains('/'));
         ours.then(|| format!("{} {words}", process.display()))
     })
     .into_iter()
@@ -185,10 +203,16 @@ fn two_at_once(before: &Traces) {
     assert_eq!(during.mounts, before.mounts, "mounts are the node's own");
     assert_eq!(during.packet_filters, before.packet_filters, "and so are packet filters");
     assert_eq!(during.kernel_settings, before.kernel_settings, "and the kernel's settings are nobody's");
-    assert_eq!(during.links.lines().count(), before.links.lines().count() + 2, "one link a node: {}", during.links);
+    assert_eq!(
+        during.links.lines().count(),
+        before.links.lines().count() + 2,
+        "one link a node: {}",
+        during.links
+    );
     assert!(during.network_namespaces.len() > before.network_namespaces.len() + 2);
     one.down(&["--delete"]);
-    let ready = other.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "node/real-node", "pod/sleeper"]);
+    let ready =
+        other.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "node/real-node", "pod/sleeper"]);
     assert!(ready.status.success(), "the other one is not concerned");
     other.down(&["--delete"]);
     unchanged(before, "after down");

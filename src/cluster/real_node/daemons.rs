@@ -98,9 +98,7 @@ fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> Keeper {
                 format!("--node-ip={}", node.network.node),
             ],
         ),
-        DaemonName::KubeProxy => {
-            (node.binaries.join("kube-proxy"), vec![file("config", config::PROXY)])
-        }
+        DaemonName::KubeProxy => (node.binaries.join("kube-proxy"), vec![file("config", config::PROXY)]),
     };
     let log = node.logs.join(format!("{}.log", daemon.name()));
     // Who they are is read from the cgroup: their numbers in here mean nothing outside.

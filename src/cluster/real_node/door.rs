@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     io::copy_bidirectional,
-    net::{TcpSocket, TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::sleep,
 };
 

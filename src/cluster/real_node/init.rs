@@ -73,7 +73,9 @@ pub fn run(dir: &Path) -> Result<std::convert::Infallible, InitError> {
         .stdin(Stdio::null())
         .spawn()
         .map_err(InitError::Start)?;
-    let daemons = i32::try_from(daemons.id()).map(Pid::from_raw).map_err(|error| InitError::Start(io::Error::other(error)))?;
+    let daemons = i32::try_from(daemons.id())
+        .map(Pid::from_raw)
+        .map_err(|error| InitError::Start(io::Error::other(error)))?;
     loop {
         match waitpid(None, None) {
             Ok(status) if status.pid() == Some(daemons) => return Err(InitError::Ended(status)),

@@ -193,7 +193,8 @@ impl Node {
 
     /// Folders of this machine that the node's processes use.
     fn folders<'a>(&'a self, dir: &'a Path) -> Vec<&'a Path> {
-        let programs = [&self.programs.containerd, &self.programs.runc].into_iter().filter_map(|path| path.parent());
+        let programs =
+            [&self.programs.containerd, &self.programs.runc].into_iter().filter_map(|path| path.parent());
         [dir, &self.binaries, &self.logs, &self.programs.cni_dir].into_iter().chain(programs).collect()
     }
 }
@@ -201,7 +202,7 @@ impl Node {
 /// Tells clusters of this machine apart: 8 hex digits of the data folder's path.
 fn id_of(data_dir: &Path) -> String {
     let hash = Sha256::digest(data_dir.as_os_str().as_bytes());
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:08x}", u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
 }
 
 /// Takes free networks for the node of a data folder; those of the last start where they are still free.
@@ -288,17 +289,18 @@ pub(super) fn prepare(ingredients: &Ingredients<'_>) -> Result<(), PrepareError>
     write("ca.crt", &ca)?;
     write("kubelet.crt", &serving.certificate)?;
     write_private(&dir.join("kubelet.key"), &serving.key)?;
-    let description = serde_json::to_value(&node).map_err(|error| PrepareError::Io {
-        action: "describe the real node",
-        source: error.into(),
-    })?;
+    let description = serde_json::to_value(&node)
+        .map_err(|error| PrepareError::Io { action: "describe the real node", source: error.into() })?;
     Ok(write(DESCRIPTION, &json(description))?)
 }
 
 /// The archives of the images, written where they are not those of these programs already.
 fn archives(dir: &Path, itself: &Path, binaries: &Binaries) -> Result<Vec<Archived>, PrepareError> {
     create_private_dir(dir)?;
-    let own = Program::check(itself, "build kube-node in its own folder, whose .cargo/config.toml links statically")?;
+    let own = Program::check(
+        itself,
+        "build kube-node in its own folder, whose .cargo/config.toml links statically",
+    )?;
     let mut wanted = vec![(Image::Pause, own.clone()), (Image::KubeNode, own)];
     if binaries.has("kubemark") {
         let kubemark = Program::check(&binaries.path("kubemark"), "build it with CGO_ENABLED=0")?;

@@ -108,9 +108,9 @@ impl Network {
 
     /// That of the last start where it is free, else the first free one from `first` on.
     fn choose(taken: &[Ipv4Net], last: Option<Self>, first: u8) -> Option<Self> {
-        let candidates = POOLS.into_iter().flat_map(|pool| {
-            (0..=u8::MAX).map(move |offset| Self::of(pool, first.wrapping_add(offset)))
-        });
+        let candidates = POOLS
+            .into_iter()
+            .flat_map(|pool| (0..=u8::MAX).map(move |offset| Self::of(pool, first.wrapping_add(offset))));
         last.into_iter().chain(candidates).find(|network| network.is_free(taken))
     }
 }
@@ -222,7 +222,9 @@ fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
     let routes: Vec<Route> = serde_json::from_slice(json)?;
     Ok(routes
         .into_iter()
-        .filter_map(|route| route.dst.parse().ok().or_else(|| route.dst.parse::<Ipv4Addr>().ok().map(Into::into)))
+        .filter_map(|route| {
+            route.dst.parse().ok().or_else(|| route.dst.parse::<Ipv4Addr>().ok().map(Into::into))
+        })
         .filter(|network: &Ipv4Net| network.prefix_len() > 0)
         .collect())
 }

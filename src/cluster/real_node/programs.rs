@@ -85,7 +85,9 @@ impl Programs {
                 None => search(name, path),
             };
             found.unwrap_or_else(|| {
-                missing.push(said.map_or_else(|| name.to_owned(), |said| format!("{name} at {}", said.display())));
+                missing.push(
+                    said.map_or_else(|| name.to_owned(), |said| format!("{name} at {}", said.display())),
+                );
                 PathBuf::new()
             })
         };
@@ -116,7 +118,8 @@ fn cni_dir(said: Option<&Path>, missing: &mut Vec<String>) -> PathBuf {
     let candidates: Vec<PathBuf> =
         said.map_or_else(|| CNI_DIRS.map(PathBuf::from).to_vec(), |said| vec![said.to_owned()]);
     let best = candidates.into_iter().min_by_key(|dir| lacks(dir).len()).unwrap_or_default();
-    missing.extend(lacks(&best).iter().map(|plugin| format!("the CNI plugin {plugin} in {}", best.display())));
+    missing
+        .extend(lacks(&best).iter().map(|plugin| format!("the CNI plugin {plugin} in {}", best.display())));
     best
 }
 
@@ -158,7 +161,8 @@ mod tests {
     fn versions() {
         let debian = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1";
         assert_eq!(parse_version(debian), Some((1, 6)));
-        let upstream = "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376";
+        let upstream =
+            "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376";
         assert_eq!(parse_version(upstream), Some((2, 1)));
         assert_eq!(parse_version("containerd devel"), None);
         assert!(parse_version("containerd x 1.5.18").unwrap() < MINIMUM);

@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
-use kube::{
-    Api, Client,
-    api::DeleteParams,
-    runtime::wait::await_condition,
-};
+use kube::{Api, Client, api::DeleteParams, runtime::wait::await_condition};
 use tokio::time::timeout;
 
 use super::NAME;
@@ -35,7 +31,8 @@ pub enum ReadyError {
 /// Waits until the Node takes pods. What was reported before `since` is of an earlier start.
 pub async fn wait_ready(client: &Client, since: Timestamp) -> Result<(), ReadyError> {
     let nodes = Api::<Node>::all(client.clone());
-    let wait = await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(|node| is_ready(node, since)));
+    let wait =
+        await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(|node| is_ready(node, since)));
     match timeout(LIMIT, wait).await {
         Err(_) => Err(ReadyError::Slow),
         Ok(Err(error)) => Err(ReadyError::Watch(Box::new(error))),
@@ -71,7 +68,8 @@ mod tests {
 
     fn node(status: &str, heartbeat: &str, taints: &Value) -> Node {
         let conditions = json!([{"type": "Ready", "status": status, "lastHeartbeatTime": heartbeat}]);
-        serde_json::from_value(json!({"spec": {"taints": taints}, "status": {"conditions": conditions}})).unwrap()
+        serde_json::from_value(json!({"spec": {"taints": taints}, "status": {"conditions": conditions}}))
+            .unwrap()
     }
 
     #[test]
