@@ -13,7 +13,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use kube::Client;
 use tokio::time::sleep;
 
@@ -246,9 +245,9 @@ impl Cluster {
             }
             return Ok(());
         }
-        let since = Timestamp::now();
+        real_node::unknown(client).await?;
         self.start_component(Component::RealNode).await?;
-        Ok(real_node::wait_ready(client, since).await?)
+        Ok(real_node::wait_ready(client).await?)
     }
 
     /// Stops everything, last started first, and gives the data folder back.

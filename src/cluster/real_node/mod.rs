@@ -39,7 +39,7 @@ pub use host::{HostError, run as run_host};
 pub use init::{InitError, run as run_init};
 pub use network::{Network, NetworkError};
 pub use programs::{Programs, ProgramsError};
-pub use ready::{ReadyError, forget, wait_ready};
+pub use ready::{ReadyError, forget, unknown, wait_ready};
 
 use super::{
     binaries::Binaries,
