@@ -14,8 +14,8 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Image {
     /// Which image
-    #[arg(value_enum, default_value_t)]
-    image: Which,
+    #[arg(value_name = "IMAGE", value_enum, default_value_t)]
+    which: Which,
     /// Folder to write the archives to
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
@@ -61,7 +61,7 @@ impl Image {
         let shell = shell.transpose()?;
         fs::create_dir_all(&self.output_dir)
             .with_context(|| format!("cannot create {}", self.output_dir.display()))?;
-        for image in self.image.images() {
+        for image in self.which.images() {
             let program = match image {
                 images::Image::KubeNode | images::Image::Pause => Program::itself()?,
                 images::Image::Kubemark => self.kubemark()?,

@@ -71,8 +71,8 @@ pub struct Up {
 #[command(next_help_heading = "Real node")]
 struct RealNode {
     /// Add a node with containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
-    #[arg(long)]
-    real_node: bool,
+    #[arg(long = "real-node", id = "real_node")]
+    wanted: bool,
     /// containerd, 1.6 or later; found when absent
     #[arg(long, value_name = "FILE", requires = "real_node")]
     containerd: Option<PathBuf>,
@@ -89,8 +89,8 @@ struct RealNode {
 
 impl RealNode {
     fn options(self) -> Option<real_node::Options> {
-        let Self { real_node, containerd, runc, cni_dir, kubemark } = self;
-        real_node.then_some(real_node::Options { containerd, runc, cni_dir, kubemark })
+        let Self { wanted, containerd, runc, cni_dir, kubemark } = self;
+        wanted.then_some(real_node::Options { containerd, runc, cni_dir, kubemark })
     }
 }
 

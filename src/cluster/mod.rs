@@ -9,6 +9,7 @@
 pub mod binaries;
 mod build;
 pub mod component;
+mod error;
 mod fleet;
 mod go;
 mod health;
@@ -27,12 +28,13 @@ mod supervisor;
 pub use crate::runtime::files;
 pub use binaries::Binaries;
 pub use component::{Addresses, Component, ComponentArg};
+pub use error::ClusterError;
 pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
 pub use health::{Probe, ProbeError, client_of};
 pub use layout::Layout;
 pub use manifests::{ManifestError, install, uninstall};
 pub use progress::Progress;
-pub use supervisor::{Cluster, ClusterError, Options};
+pub use supervisor::{Cluster, Options};
 
 /// Namespace of the operator, its service accounts and the revisions.
 pub const NAMESPACE: &str = "kube-node-system";

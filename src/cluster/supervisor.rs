@@ -6,38 +6,37 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{self, BufRead, BufReader, Seek, SeekFrom},
+    io::{BufRead, BufReader, Seek, SeekFrom},
     net::IpAddr,
     path::{Path, PathBuf},
-    process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
 use kube::Client;
 use tokio::time::sleep;
 
 use super::{
-    binaries::{self, Binaries, BinariesError, KUBERNETES_VERSION},
+    binaries::{self, Binaries, KUBERNETES_VERSION},
     component::{Addresses, Component, ComponentArg},
-    files::{FileError, write_private},
-    fleet::{self, FleetError, Nodes},
-    health::{Probe, ProbeError, client_of},
-    keeper::{Keeper, KeeperError, Plan},
+    error::ClusterError,
+    files::write_private,
+    fleet::{self, Nodes},
+    health::{Probe, client_of},
+    keeper::{Keeper, Plan},
     kubeconfig,
-    layout::{DirLock, GRACE, Layout, LayoutError},
-    manifests::{self, ManifestError},
-    pki::{Pki, PkiError},
-    ports::{PortError, Ports},
+    layout::{DirLock, GRACE, Layout},
+    manifests,
+    pki::Pki,
+    ports::Ports,
     procs::ProcessId,
     progress::Progress,
     real_node::{self, Ingredients},
-    state::{StateError, StateFile},
+    state::StateFile,
 };
 
 /// How long a component may take to become ready; far more than it needs, for machines that are busy.
-const READY_LIMIT: Duration = Duration::from_mins(2);
+pub(super) const READY_LIMIT: Duration = Duration::from_mins(2);
 /// How often a starting component is asked.
 const POLL: Duration = Duration::from_millis(50);
 /// How much of a log an error shows.
@@ -81,88 +80,6 @@ pub struct Options {
     pub nodes: Nodes,
     /// A real node besides, with containers.
     pub real_node: Option<real_node::Options>,
-}
-
-/// Why a cluster does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// There are no programs.
-    #[error(transparent)]
-    Binaries(#[from] BinariesError),
-    /// The data folder does not serve.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// The state cannot be written.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// There are no ports.
-    #[error(transparent)]
-    Ports(#[from] PortError),
-    /// There are no certificates.
-    #[error(transparent)]
-    Pki(#[from] PkiError),
-    /// A kubeconfig cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// There is no client for the cluster.
-    #[error(transparent)]
-    Client(#[from] ProbeError),
-    /// This machine cannot have a real node.
-    #[error(transparent)]
-    Programs(#[from] real_node::ProgramsError),
-    /// There is no network for the real node.
-    #[error(transparent)]
-    Network(#[from] real_node::NetworkError),
-    /// The real node cannot be prepared.
-    #[error(transparent)]
-    Prepare(#[from] real_node::PrepareError),
-    /// What the real node has left cannot be removed.
-    #[error(transparent)]
-    Remove(#[from] real_node::RemoveError),
-    /// The real node is not Ready.
-    #[error(transparent)]
-    Ready(#[from] real_node::ReadyError),
-    /// Our own program cannot be found.
-    #[error("cannot find the program of kube-node itself")]
-    Itself(#[source] io::Error),
-    /// A component cannot be started.
-    #[error("cannot start {component}")]
-    Start {
-        /// Which one.
-        component: Component,
-        /// Why.
-        source: KeeperError,
-    },
-    /// A component ended while it was starting.
-    #[error("{component} ended while it was starting ({}); the end of {}:\n{tail}", status.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string()), log.display())]
-    Ended {
-        /// Which one.
-        component: Component,
-        /// How.
-        status: Option<ExitStatus>,
-        /// Its log.
-        log: PathBuf,
-        /// The log's last lines.
-        tail: String,
-    },
-    /// A component did not become ready.
-    #[error("{component} is not ready after {} s; the end of {}:\n{tail}\nwhen asked", READY_LIMIT.as_secs(), log.display())]
-    NotReady {
-        /// Which one.
-        component: Component,
-        /// Its log.
-        log: PathBuf,
-        /// The log's last lines.
-        tail: String,
-        /// What it said, or did not.
-        source: ProbeError,
-    },
-    /// The cluster could not be furnished.
-    #[error(transparent)]
-    Manifests(#[from] ManifestError),
-    /// The nodes are not there.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
 }
 
 /// A cluster that this process supervises.
@@ -306,7 +223,8 @@ impl Cluster {
             self.start_component(Component::ControllerManager),
             self.start_component(Component::Scheduler),
             furnish,
-            self.start_real_node(&client),
+            // Boxed: it waits by a watch, whose state is large.
+            Box::pin(self.start_real_node(&client)),
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
         let mut nodes = 0;
@@ -327,9 +245,9 @@ impl Cluster {
             }
             return Ok(());
         }
-        let since = Timestamp::now();
+        real_node::unknown(client).await?;
         self.start_component(Component::RealNode).await?;
-        Ok(real_node::wait_ready(client, since).await?)
+        Ok(real_node::wait_ready(client).await?)
     }
 
     /// Stops everything, last started first, and gives the data folder back.

@@ -54,7 +54,7 @@ impl Cluster {
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
         println!("{}: up after {:.1} s", self.dir.display(), since.elapsed().as_secs_f64());
         let image = format!("--image={}", kube_node::images::KUBE_NODE);
-        let limit = Instant::now() + Duration::from_secs(60);
+        let limit = Instant::now() + Duration::from_mins(1);
         // A new namespace has no service account for a moment; an old cluster still has the pod.
         while !self.kubectl(&["run", "sleeper", &image, "--", "pause"]).status.success()
             && !self.kubectl(&["get", "pod", "sleeper"]).status.success()
@@ -195,6 +195,7 @@ fn nothing_stays() {
     killed_supervisor(&before, &cluster);
     killed_all_but_the_first_process(&before, &cluster);
     a_start_after_a_crash(&before, &cluster);
+    a_start_without_a_real_node(&before, &cluster);
 }
 
 fn two_at_once(before: &Traces) {
@@ -240,6 +241,19 @@ fn a_start_after_a_crash(before: &Traces, cluster: &Cluster) {
     }
     cluster.start();
     assert_eq!(Traces::of_this_machine().links.lines().count(), before.links.lines().count() + 1);
-    cluster.down(&["--delete"]);
+    cluster.down(&[]);
     unchanged(before, "after a crash, a start and down");
+}
+
+/// The Node of the start before would stay, not Ready, for ever.
+fn a_start_without_a_real_node(before: &Traces, cluster: &Cluster) {
+    let parent = std::process::id().to_string();
+    let up = cluster.kube_node(&["up", "--detach", "--without-operator", "--with-parent", &parent]);
+    assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
+    let said = String::from_utf8(cluster.kubectl(&["get", "nodes"]).stderr).unwrap();
+    assert!(said.contains("No resources found"), "{said}");
+    let status = String::from_utf8(cluster.kube_node(&["status"]).stdout).unwrap();
+    assert!(!status.contains("kubelet"), "{status}");
+    cluster.down(&["--delete"]);
+    unchanged(before, "after a start without a real node");
 }

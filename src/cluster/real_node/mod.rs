@@ -39,7 +39,7 @@ pub use host::{HostError, run as run_host};
 pub use init::{InitError, run as run_init};
 pub use network::{Network, NetworkError};
 pub use programs::{Programs, ProgramsError};
-pub use ready::{ReadyError, forget, wait_ready};
+pub use ready::{ReadyError, forget, unknown, wait_ready};
 
 use super::{
     binaries::Binaries,
@@ -202,7 +202,7 @@ impl Node {
 /// Tells clusters of this machine apart: 8 hex digits of the data folder's path.
 fn id_of(data_dir: &Path) -> String {
     let hash = Sha256::digest(data_dir.as_os_str().as_bytes());
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:08x}", u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
 }
 
 /// Takes free networks for the node of a data folder; those of the last start where they are still free.
