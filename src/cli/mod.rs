@@ -48,7 +48,7 @@ enum Command {
     List(fleet::List),
     /// Take them away
     Cleanup(fleet::Cleanup),
-    /// Turn a KubemarkMachineProviderConfig into a NodeClass
+    /// Turn a configuration of the cluster API's kubemark provider into a NodeClass
     Convert(convert::Convert),
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
@@ -66,9 +66,8 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
-    /// Stand between an upstream kubemark and the API server; part of a machine's pod
-    #[command(hide = true)]
-    Guard(guard::GuardArgs),
+    /// Stand between an upstream kubemark and the API server, in the pod of its machine
+    Guard(guard::Guard),
     /// Run one machine, in a pod of its own
     HollowNode(hollow_node::HollowNode),
 }
@@ -110,4 +109,14 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
         .build()
         .context("cannot start the runtime")?
         .block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_of_all_commands_fit_together() {
+        super::Cli::command().debug_assert();
+    }
 }

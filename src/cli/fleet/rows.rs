@@ -113,7 +113,7 @@ pub(super) mod tests {
         let drain = json!({"type": CONDITION_DRAINED, "status": "False", "reason": "DrainBlocked", "message": "a budget"});
         assert_eq!(of(node("True", &[])).reason, "");
         assert_eq!(of(node("False", &[])).message, "unhealthy phase");
-        assert_eq!(of(node("False", &[machine.clone()])).reason, "ImagePull");
+        assert_eq!(of(node("False", std::slice::from_ref(&machine))).reason, "ImagePull");
         let mut leaving = node("False", &[machine, drain]);
         assert_eq!(of(leaving.clone()).reason, "ImagePull", "a drain that was given up says nothing");
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
