@@ -4,6 +4,7 @@ mod access;
 mod age;
 mod convert;
 mod crds;
+mod doctor;
 mod down;
 mod explain;
 mod fleet;
@@ -48,6 +49,8 @@ enum Command {
     List(fleet::List),
     /// Take them away
     Cleanup(fleet::Cleanup),
+    /// Find out what keeps nodes from coming, and what to do
+    Doctor(doctor::Doctor),
     /// Turn a configuration of the cluster API's kubemark provider into a NodeClass
     Convert(convert::Convert),
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
@@ -82,6 +85,7 @@ impl Cli {
             Command::Scale(command) => command.run(),
             Command::List(command) => command.run(),
             Command::Cleanup(command) => command.run(),
+            Command::Doctor(command) => command.run(),
             Command::Convert(command) => command.run(),
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),

@@ -2,7 +2,10 @@
 
 use std::{process::Command, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
 use kube::{Api, api::PropagationPolicy};
 use serde_json::{Value, json};
 
@@ -29,13 +32,12 @@ async fn it_is_the_machine_that_was_asked_for() {
 
     // It believes that all it said was written: else it would write again every ten seconds.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let version = kubemark.now().await.metadata.resource_version;
+    let heard = |node: &Node| condition(node, "Ready").unwrap().last_heartbeat_time.clone();
+    let last = heard(&kubemark.now().await);
     let leases: Api<Lease> = Api::namespaced(bed().client().await, "kube-node-lease");
     let renewed = leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time;
-    always("its Node is left alone", Duration::from_secs(22), async || {
-        kubemark.now().await.metadata.resource_version == version
-    })
-    .await;
+    always("its Node is left alone", Duration::from_secs(22), async || heard(&kubemark.now().await) == last)
+        .await;
     assert_ne!(leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time, renewed);
 
     let own = Own::nothing("kubemark-plain").await;
@@ -60,9 +62,7 @@ async fn what_dies_goes_on_where_it_was() {
         Some(node)
     })
     .await;
-    let boot = |node: &k8s_openapi::api::core::v1::Node| {
-        node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone()
-    };
+    let boot = |node: &Node| node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone();
     let booted = boot(&first);
     let (second, _) = booted.parse::<uuid::Uuid>().unwrap().get_timestamp().unwrap().to_unix();
     kubemark.guard.as_mut().unwrap().kill();
