@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::{Signal, kill};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bed::{Bed, LONG, eventually};
 
@@ -127,6 +127,8 @@ async fn from_setup_to_cleanup() {
     ]);
     assert!(own.says(&["verify", "--wait", "--timeout", "90s"]).ends_with("2 of 2 nodes are Ready\n"));
 
+    pods_in_trouble(&own);
+
     // An operator that hangs looks at nothing.
     let operator = own.bed.pid("operator").unwrap();
     kill(operator, Signal::SIGSTOP).unwrap();
@@ -157,6 +159,58 @@ async fn from_setup_to_cleanup() {
         "{said}"
     );
     assert!(own.says(&["cleanup", "--all"]).contains("There is no NodeSet"), "a second time changes nothing");
+}
+
+/// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.
+fn pods_in_trouble(own: &Own) {
+    let host = own.list()["nodes"][0]["name"].as_str().unwrap().to_owned();
+    let pod = |name: &str, spec: Value| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "kubemark", "labels": {"name": "hollow-node"}}, "spec": spec});
+        pod["spec"]["containers"] = json!([{"name": "hollow-kubelet", "image": "example.com/kubemark:1"}]);
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+        pod
+    };
+    let volumes =
+        json!([{"name": "machine", "projected": {"sources": [{"secret": {"name": "ghost-token"}}]}}]);
+    let file = own.bed.dir.join("pods.json");
+    let items = json!([
+        pod("homeless-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}})),
+        pod("ghost-0123abcd", json!({"nodeName": host, "volumes": volumes})),
+    ]);
+    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    own.bed.kubectl(&["apply", "-f", file]);
+    own.bed.kubectl(&[
+        "-n",
+        "kubemark",
+        "wait",
+        "pod/ghost-0123abcd",
+        "--for=condition=Ready",
+        "--timeout=60s",
+    ]);
+    own.bed.kubectl(&[
+        "-n",
+        "kubemark",
+        "wait",
+        "pod/homeless-0123abcd",
+        "--for=condition=PodScheduled=false",
+        "--timeout=60s",
+    ]);
+    let said = own.fails(&["doctor"]);
+    for line in [
+        "BAD  pods         homeless-0123abcd: Unschedulable: 0/2 nodes are available",
+        "BAD  credentials  missing Secrets: ghost-token of pod ghost-0123abcd",
+        "BAD  network      1 of 1 machines whose pods run do not reach the API server: ghost (no Lease)",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let found: Value = serde_json::from_slice(&own.run(&["doctor", "-o", "json"]).stdout).unwrap();
+    assert!(
+        found.as_array().unwrap().iter().any(|f| f["topic"] == "credentials" && f["verdict"] == "bad"),
+        "{found}"
+    );
+    own.bed.kubectl(&["delete", "-f", file]);
 }
 
 #[test]

@@ -205,7 +205,6 @@ pub(super) fn age(lease: &Lease, now: Timestamp) -> Option<i64> {
 
 /// Whether the machines whose pods run reach the API server: each renews its Lease there.
 pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
-    const TOPIC: &str = "API server from pods";
     let stale: Vec<String> = ages
         .iter()
         .filter(|(_, age)| age.is_none_or(|age| age >= LEASE_LIFE))
@@ -218,10 +217,10 @@ pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
         return Finding::new(
             Verdict::Good,
             "network",
-            format!("{} machines renew their Leases, so they reach it ({TOPIC})", ages.len()),
+            format!("the machines of {} pods renew their Leases: they reach the API server", ages.len()),
         );
     }
-    Finding::new(Verdict::Bad, "network", format!("{} of {} machines whose pods run do not reach it ({TOPIC}): {}", stale.len(), ages.len(), list(&stale)))
+    Finding::new(Verdict::Bad, "network", format!("{} of {} machines whose pods run do not reach the API server: {}", stale.len(), ages.len(), list(&stale)))
         .hint("see the logs of their pods: kubectl logs -n kubemark -l name=hollow-node --tail=50")
         .hint("a NetworkPolicy, a DNS name or a certificate without the server's in-cluster address can be the cause; a machine in a silent phase (spec.failures.mode) looks the same")
 }
