@@ -61,12 +61,6 @@ impl Access {
         preflight::reach(&self.client, &self.url).await?;
         Ok(self.client)
     }
-
-    /// The client, whether or not an API server answers.
-    #[must_use]
-    pub fn unreached(self) -> Client {
-        self.client
-    }
 }
 
 /// What the operator needs.

@@ -5,6 +5,7 @@ mod age;
 mod carry_files;
 mod convert;
 mod crds;
+mod doctor;
 mod down;
 mod explain;
 mod fleet;
@@ -51,7 +52,9 @@ enum Command {
     List(fleet::List),
     /// Take them away
     Cleanup(fleet::Cleanup),
-    /// Turn a KubemarkMachineProviderConfig into a NodeClass
+    /// Find out what keeps nodes from coming, and what to do
+    Doctor(doctor::Doctor),
+    /// Turn a configuration of the cluster API's kubemark provider into a NodeClass
     Convert(convert::Convert),
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
@@ -71,9 +74,8 @@ enum Command {
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
-    /// Stand between an upstream kubemark and the API server; part of a machine's pod
-    #[command(hide = true)]
-    Guard(guard::GuardArgs),
+    /// Stand between an upstream kubemark and the API server, in the pod of its machine
+    Guard(guard::Guard),
     /// Run one machine, in a pod of its own
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
@@ -93,6 +95,7 @@ impl Cli {
             Command::Scale(command) => command.run(),
             Command::List(command) => command.run(),
             Command::Cleanup(command) => command.run(),
+            Command::Doctor(command) => command.run(),
             Command::Convert(command) => command.run(),
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
@@ -123,4 +126,14 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
         .build()
         .context("cannot start the runtime")?
         .block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_of_all_commands_fit_together() {
+        super::Cli::command().debug_assert();
+    }
 }

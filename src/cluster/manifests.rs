@@ -59,6 +59,16 @@ pub enum ManifestError {
         /// What the server says.
         source: Box<kube::Error>,
     },
+    /// Whether an object is there is not known.
+    #[error("cannot read {kind} {name}")]
+    Read {
+        /// Kind of the object.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server says.
+        source: Box<kube::Error>,
+    },
     /// kube-apiserver refused a deletion, or cannot be asked.
     #[error("cannot delete {kind} {name}")]
     Delete {
@@ -125,6 +135,26 @@ pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
         wait_gone(api, kind, name).await?;
     }
     Ok(())
+}
+
+/// What of the files is not there, as kind and name.
+pub async fn absent(client: &Client) -> Result<Vec<String>, ManifestError> {
+    let mut absent = Vec::new();
+    for (file, text) in FILES {
+        for (object, resource) in parse(file, text)? {
+            let name = object.name_any();
+            let api = dynamic(client, object.namespace().as_deref(), &resource);
+            let there = api.get_metadata_opt(&name).await.map_err(|source| ManifestError::Read {
+                kind: resource.kind.clone(),
+                name: name.clone(),
+                source: Box::new(source),
+            })?;
+            if there.is_none() {
+                absent.push(format!("{} {name}", resource.kind));
+            }
+        }
+    }
+    Ok(absent)
 }
 
 async fn delete(api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<(), ManifestError> {

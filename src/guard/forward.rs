@@ -104,9 +104,8 @@ impl Exchange<'_> {
             Route::Status => self.status().await,
             Route::Lease => self.lease().await,
             Route::Nodes { watch } => self.nodes(watch).await,
-            Route::Read => self.forward().await,
             Route::Write if self.is_silent() => Err(silent()),
-            Route::Write => self.forward().await,
+            Route::Read | Route::Write => self.forward().await,
         }
     }
 

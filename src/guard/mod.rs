@@ -22,43 +22,48 @@ mod state;
 use std::{
     io,
     net::SocketAddr,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
 use kube::Client;
-use tokio::{
-    net::TcpListener,
-    sync::{Notify, watch},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{net::TcpListener, sync::Notify, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use self::state::Gone;
 use self::{speaker::LookError, state::State};
-use crate::api::{Failures, Resources};
+use crate::{
+    identity::{self, Identity, IdentityError},
+    machine_dir::{Machine, MachineDir, MachineDirError, Settings},
+};
 
 /// How long answers that are under way may take at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The machine that is guarded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
-    /// Name of its Node.
+/// What a guard needs to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the machine's Node.
     pub node: String,
-    /// UID of its Node: under another one the machine has nothing to do.
-    pub uid: String,
-    /// What it reports as its container runtime, such as `containerd://2.1.0`; what kubemark says when None.
-    pub container_runtime: Option<String>,
-    /// What pods may use of it; what kubemark says when None.
-    pub allocatable: Option<Resources>,
+    /// The folder that its provider mounts.
+    pub machine_dir: PathBuf,
+    /// The folder for its certificate.
+    pub state_dir: PathBuf,
+    /// Where kubemark finds the API server: an address of loopback.
+    pub listen: SocketAddr,
 }
 
-/// Why the guard ended.
+/// Why the guard ended. It is the last line of its container.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
+    /// What the provider says cannot be used.
+    #[error(transparent)]
+    MachineDir(#[from] MachineDirError),
+    /// No identity, or no longer.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// It would listen where others can reach it.
     #[error(
         "{address} is no loopback address: whoever reaches the guard is the machine; write 127.0.0.1:6444"
@@ -86,9 +91,6 @@ pub enum GuardError {
         /// What the API server says.
         source: Box<kube::Error>,
     },
-    /// The port failed.
-    #[error("the port failed")]
-    Serve(#[source] Option<io::Error>),
 }
 
 /// What requests and the speaker share.
@@ -108,6 +110,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes other settings over.
+    fn set(&self, settings: Settings) {
+        self.change(|state| state.set_failures(settings.failures));
+        self.news.notify_one();
+    }
+
     /// Changes the state, and acts on what that means for all.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
@@ -119,8 +127,28 @@ impl Shared {
     }
 }
 
-/// A guard that listens. It refuses everybody until it runs.
-pub struct Guard {
+/// Guards the machine until `shutdown`.
+pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), GuardError> {
+    let Options { node, machine_dir, state_dir, listen } = options;
+    let dir = MachineDir::new(&machine_dir);
+    let guard = Guard::bind(listen, dir.machine(&node)?).await?;
+    guard.shared.set(dir.settings()?);
+    let work = Box::pin(async {
+        let identity = Identity::obtain(identity::Options::new(node, dir.bootstrap(), state_dir)).await?;
+        let client = identity.client();
+        tokio::select! {
+            ended = guard.serve(&client) => ended,
+            error = identity.keep() => Err(error.into()),
+            () = dir.follow(|settings| guard.shared.set(settings)) => Ok(()),
+        }
+    });
+    let ended = shutdown.run_until_cancelled(work).await.unwrap_or(Ok(()));
+    guard.end().await;
+    ended
+}
+
+/// A guard that listens. It refuses everybody until it serves.
+struct Guard {
     shared: Arc<Shared>,
     server: JoinHandle<io::Result<()>>,
     stop: CancellationToken,
@@ -128,7 +156,7 @@ pub struct Guard {
 
 impl Guard {
     /// Takes the port, which must be one of loopback.
-    pub async fn bind(address: SocketAddr, machine: Machine) -> Result<Self, GuardError> {
+    async fn bind(address: SocketAddr, machine: Machine) -> Result<Self, GuardError> {
         if !address.ip().is_loopback() {
             return Err(GuardError::NotLoopback { address });
         }
@@ -147,55 +175,29 @@ impl Guard {
         Ok(Self { shared, server: tokio::spawn(server.into_future()), stop })
     }
 
-    /// Serves kubemark with the identity of `client` until `shutdown`, or until the Node is gone. `failures` may change.
-    pub async fn run(
-        mut self,
-        client: Client,
-        mut failures: watch::Receiver<Option<Failures>>,
-        shutdown: CancellationToken,
-    ) -> Result<(), GuardError> {
-        let shared = Arc::clone(&self.shared);
-        let work = async {
-            shared.change(|state| state.set_failures(failures.borrow_and_update().clone()));
-            speaker::first_look(&client, &shared).await.map_err(|error| match error {
-                LookError::Gone(gone) => GuardError::Gone(gone),
-                LookError::Kube(source) => GuardError::Node { node: shared.node.clone(), source },
-            })?;
-            let _ = shared.client.set(client.clone());
-            info!(node = shared.node, "the machine may speak");
-            tokio::select! {
-                () = speaker::run(&client, &shared) => Ok(()),
-                () = follow(&mut failures, &shared) => Ok(()),
-                () = shared.gone.cancelled() => {
-                    let gone = shared.state().gone().cloned();
-                    gone.map_or(Ok(()), |gone| Err(gone.into()))
-                }
+    /// Serves kubemark with the identity of `client`, until the Node is gone.
+    async fn serve(&self, client: &Client) -> Result<(), GuardError> {
+        let shared = &self.shared;
+        speaker::first_look(client, shared).await.map_err(|error| match error {
+            LookError::Gone(gone) => GuardError::Gone(gone),
+            LookError::Kube(source) => GuardError::Node { node: shared.node.clone(), source },
+        })?;
+        let _ = shared.client.set(client.clone());
+        info!(node = shared.node, "the machine may speak");
+        tokio::select! {
+            () = speaker::run(client, shared) => Ok(()),
+            () = shared.gone.cancelled() => {
+                let gone = shared.state().gone().cloned();
+                gone.map_or(Ok(()), |gone| Err(gone.into()))
             }
-        };
-        let ended = tokio::select! {
-            ended = work => ended,
-            () = shutdown.cancelled() => Ok(()),
-            served = &mut self.server => return Err(GuardError::Serve(served.ok().and_then(Result::err))),
-        };
+        }
+    }
+
+    /// Stops to listen. Whoever asked for what cannot be is told so before; watches would go on for ever.
+    async fn end(mut self) {
         self.stop.cancel();
-        // Whoever asked for what cannot be is told so; watches would go on for ever.
-        let _ = timeout(LAST_WORDS, &mut self.server).await;
-        ended
+        if timeout(LAST_WORDS, &mut self.server).await.is_err() {
+            self.server.abort();
+        }
     }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.server.abort();
-    }
-}
-
-/// Takes over other failures for as long as somebody may change them.
-async fn follow(failures: &mut watch::Receiver<Option<Failures>>, shared: &Shared) {
-    while failures.changed().await.is_ok() {
-        let new = failures.borrow_and_update().clone();
-        shared.change(|state| state.set_failures(new));
-        shared.news.notify_one();
-    }
-    std::future::pending().await
 }

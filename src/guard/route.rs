@@ -42,10 +42,11 @@ pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderM
         Some("") if method == Method::POST => return Route::Register,
         Some("") if reads => return Route::Nodes { watch: watches(query) },
         Some(name) if reads && name == node => return Route::Nodes { watch: false },
-        Some(rest) if matches!(*method, Method::PATCH | Method::PUT) => {
-            if rest.strip_suffix("/status") == Some(node) {
-                return Route::Status;
-            }
+        Some(rest)
+            if matches!(*method, Method::PATCH | Method::PUT)
+                && rest.strip_suffix("/status") == Some(node) =>
+        {
+            return Route::Status;
         }
         _ => {}
     }

@@ -6,16 +6,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{
-    Machine,
-    disguise::{Claims, Leaves, Shown, cover, is_posted},
-};
+use super::disguise::{Claims, Leaves, Shown, cover, is_posted};
 use crate::{
     api::Failures,
     core::{
         boot,
         disruptor::{self, Behaviour},
     },
+    machine_dir::Machine,
 };
 
 /// How long after its last sign a kubelet is taken for alive: the life of its Lease.
@@ -126,19 +124,19 @@ impl State {
     /// Kubemark writes the status of its Node: a patch, or the whole Node.
     pub fn says(&mut self, mut body: Value, now: Timestamp) -> Said {
         self.heard(now);
-        let mut worn = None;
+        let mut wear = None;
         if let Some(status) = body.get("status") {
             // The first status is the boot, unless the Node has one on record.
             let boot = *self.boot.get_or_insert_with(|| boot::id(now, rand::random()));
-            self.claims.learn(status, worn.insert(self.machine.worn(boot)));
+            self.claims.learn(status, wear.insert(worn(&self.machine, boot)));
         }
         let behaviour = self.look(now).behaviour;
         if behaviour == Behaviour::Silent {
             merge(self.withheld.get_or_insert_default(), body);
             return Said::Stays;
         }
-        if let Some((status, worn)) = body.get_mut("status").zip(worn) {
-            cover(status, &worn, behaviour, self.shown.as_ref(), now);
+        if let Some((status, wear)) = body.get_mut("status").zip(wear) {
+            cover(status, &wear, behaviour, self.shown.as_ref(), now);
         }
         Said::Goes(body)
     }
@@ -200,7 +198,7 @@ impl State {
         }
         let Some((mut patch, boot)) = self.withheld.clone().zip(self.boot) else { return Correction::NotYet };
         if let Some(status) = patch.get_mut("status") {
-            cover(status, &self.machine.worn(boot), behaviour, self.shown.as_ref(), now);
+            cover(status, &worn(&self.machine, boot), behaviour, self.shown.as_ref(), now);
         }
         Correction::Patch(patch)
     }
@@ -229,17 +227,15 @@ fn merge(first: &mut Value, second: Value) {
     }
 }
 
-impl Machine {
-    /// What the Node shows instead of what kubemark says.
-    fn worn(&self, boot: Uuid) -> Leaves {
-        let allocatable = self.allocatable.iter().flatten();
-        let allocatable = allocatable.map(|(name, amount)| (("allocatable", name.clone()), json!(amount)));
-        let runtime = self.container_runtime.iter();
-        let runtime =
-            runtime.map(|version| (("nodeInfo", "containerRuntimeVersion".to_owned()), json!(version)));
-        let boot = (("nodeInfo", "bootID".to_owned()), json!(boot.to_string()));
-        allocatable.chain(runtime).chain([boot]).collect()
-    }
+/// What the Node of a machine shows instead of what kubemark says.
+fn worn(machine: &Machine, boot: Uuid) -> Leaves {
+    let allocatable = machine.allocatable.iter();
+    let allocatable = allocatable.map(|(name, amount)| (("allocatable", name.clone()), json!(amount)));
+    let info = [
+        (("nodeInfo", "bootID".to_owned()), json!(boot.to_string())),
+        (("nodeInfo", "containerRuntimeVersion".to_owned()), json!(machine.container_runtime)),
+    ];
+    allocatable.chain(info).collect()
 }
 
 #[cfg(test)]

@@ -18,8 +18,11 @@ fn state(failures: Option<Failures>) -> State {
     let mut state = State::new(Machine {
         node: "a".to_owned(),
         uid: "u".to_owned(),
-        container_runtime: Some("containerd://2.1.0".to_owned()),
-        allocatable: Some(BTreeMap::from([("cpu".to_owned(), Quantity("3900m".to_owned()))])),
+        capacity: BTreeMap::new(),
+        allocatable: BTreeMap::from([("cpu".to_owned(), Quantity("3900m".to_owned()))]),
+        kubelet_version: "v1.36.3".to_owned(),
+        container_runtime: "containerd://2.1.0".to_owned(),
+        commands: Vec::new(),
     });
     state.set_failures(failures);
     state

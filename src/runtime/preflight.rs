@@ -186,7 +186,8 @@ pub async fn definitions(client: Client, url: String) -> Result<(), PreflightErr
     }
 }
 
-async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {
+/// Whether the installed definitions have all fields that ours have.
+pub async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {
     let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
     let path = format!("/openapi/v3/apis/{GROUP}/v1alpha1");
     let request =

@@ -2,12 +2,15 @@
 
 use std::{process::Command, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
 use kube::{Api, api::PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{LONG, Own, always, bed, condition, create, delete, eventually, phase},
+    bed::{LONG, Own, always, bed, condition, delete, eventually, phase},
     disruptor::Subject,
     kubemark::Kubemark,
 };
@@ -29,13 +32,12 @@ async fn it_is_the_machine_that_was_asked_for() {
 
     // It believes that all it said was written: else it would write again every ten seconds.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let version = kubemark.now().await.metadata.resource_version;
-    let leases: Api<Lease> = Api::namespaced(kubemark.client.clone(), "kube-node-lease");
+    let heard = |node: &Node| condition(node, "Ready").unwrap().last_heartbeat_time.clone();
+    let last = heard(&kubemark.now().await);
+    let leases: Api<Lease> = Api::namespaced(bed().client().await, "kube-node-lease");
     let renewed = leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time;
-    always("its Node is left alone", Duration::from_secs(22), async || {
-        kubemark.now().await.metadata.resource_version == version
-    })
-    .await;
+    always("its Node is left alone", Duration::from_secs(22), async || heard(&kubemark.now().await) == last)
+        .await;
     assert_ne!(leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time, renewed);
 
     let own = Own::nothing("kubemark-plain").await;
@@ -60,12 +62,10 @@ async fn what_dies_goes_on_where_it_was() {
         Some(node)
     })
     .await;
-    let boot = |node: &k8s_openapi::api::core::v1::Node| {
-        node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone()
-    };
+    let boot = |node: &Node| node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone();
     let booted = boot(&first);
     let (second, _) = booted.parse::<uuid::Uuid>().unwrap().get_timestamp().unwrap().to_unix();
-    kubemark.guard.kill();
+    kubemark.guard.as_mut().unwrap().kill();
     kubemark.start_guard();
     let healthy = kubemark.ready().await;
     let since = |node| condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap().0.as_second();
@@ -74,7 +74,7 @@ async fn what_dies_goes_on_where_it_was() {
     assert_eq!(boot(&healthy), booted);
 
     // A kubelet that starts again finds its Node and takes it on. Nobody speaks for it in between.
-    kubemark.kubelet.kill();
+    kubemark.kubelet.as_mut().unwrap().kill();
     kubemark.start_kubelet();
     let sick = eventually("the next phase", LONG, async || {
         let node = kubemark.now().await;
@@ -86,7 +86,7 @@ async fn what_dies_goes_on_where_it_was() {
     assert!((0..=2).contains(&late), "the phase began {late} s late");
     assert_eq!(sick.metadata.uid, first.metadata.uid);
     assert!(kubemark.said("kubemark.log").contains("Node was previously registered"));
-    let events: Api<k8s_openapi::api::core::v1::Event> = Api::all(kubemark.client.clone());
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::all(bed().client().await);
     let of_it = kube::api::ListParams::default().fields("involvedObject.name=kubemark-killed");
     let reasons: Vec<_> =
         events.list(&of_it).await.unwrap().items.into_iter().filter_map(|event| event.reason).collect();
@@ -98,26 +98,26 @@ async fn what_dies_goes_on_where_it_was() {
 async fn a_node_that_was_deleted_does_not_come_back() {
     let mut kubemark = Kubemark::start("kubemark-gone", &Value::Null).await;
     kubemark.ready().await;
-    delete(&kubemark.nodes, "kubemark-gone", PropagationPolicy::Background).await;
-    let code = eventually("the guard ends", LONG, async || kubemark.guard.code()).await;
-    assert_eq!(code, 10);
+    kubemark.stage.remove("kubemark-gone").await;
+    assert_eq!(kubemark.guard_ended().await, 1);
     let gone = "error: Node kubemark-gone was deleted: this machine has nothing to do any more, and does not create it again";
     assert_eq!(kubemark.said("guard.log").lines().last(), Some(gone), "what its pod shows");
 
-    // Both start again, as containers do.
-    kubemark.kubelet.kill();
+    // Both start again, as containers do. The certificate is kept, and as good as before.
+    kubemark.kubelet.as_mut().unwrap().kill();
     kubemark.start_guard();
     kubemark.start_kubelet();
-    assert_eq!(eventually("the guard ends again", LONG, async || kubemark.guard.code()).await, 10);
+    assert_eq!(kubemark.guard_ended().await, 1);
+    assert_eq!(kubemark.said("guard.log").lines().last(), Some(gone));
     always("no Node comes back", Duration::from_secs(5), async || {
-        kubemark.nodes.get_opt("kubemark-gone").await.unwrap().is_none()
+        kubemark.stage.nodes.get_opt("kubemark-gone").await.unwrap().is_none()
     })
     .await;
 
     // Another Node of this name is another machine's.
-    create(&kubemark.nodes, json!({"metadata": {"name": "kubemark-gone"}})).await.unwrap();
+    kubemark.stage.node("kubemark-gone").await;
     kubemark.start_guard();
-    assert_eq!(eventually("the guard ends for good", LONG, async || kubemark.guard.code()).await, 10);
+    assert_eq!(kubemark.guard_ended().await, 1);
     let said = kubemark.said("guard.log");
     assert!(said.lines().last().unwrap().contains("it was deleted and made anew"), "{said}");
     kubemark.clean_up().await;
@@ -127,6 +127,10 @@ async fn a_node_that_was_deleted_does_not_come_back() {
 async fn whoever_is_inside_the_pod_is_the_machine_and_nobody_else() {
     let kubemark = Kubemark::start("kubemark-inside", &Value::Null).await;
     kubemark.ready().await;
+    let probe = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+        .args(["guard", "--probe", "--listen", &format!("127.0.0.1:{}", kubemark.port)])
+        .status();
+    assert!(probe.unwrap().success());
     let review = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
     let posted = ["-X", "POST", "-H", "Content-Type: application/json"];
     let who = kubemark.curl(
@@ -157,27 +161,29 @@ async fn whoever_is_inside_the_pod_is_the_machine_and_nobody_else() {
 
 #[tokio::test]
 async fn it_says_why_it_cannot_serve() {
-    let (_, dir) = Kubemark::prepared("kubemark-bad", &Value::Null).await;
-    let guard = |more: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
-            .args(["guard", "--node", "kubemark-bad", "--kubeconfig"])
-            .arg(dir.join("identity"))
-            .args(more)
-            .output()
-            .unwrap();
+    let kubemark = Kubemark::prepared("kubemark-bad", &Value::Null).await;
+    let said = |command: &mut Command| {
+        let output = command.output().unwrap();
         assert!(!output.status.success());
-        String::from_utf8(output.stderr).unwrap()
+        let said = String::from_utf8(output.stderr).unwrap();
+        said.lines().last().unwrap_or_default().to_owned()
     };
-    let dir_ = dir.to_str().unwrap();
-    let said = guard(&["--machine-dir", dir_, "--listen", "0.0.0.0:0"]);
-    assert!(said.contains("0.0.0.0:0 is no loopback address"), "{said}");
-    let said = guard(&["--machine-dir", "/nonexistent"]);
-    assert!(said.contains("cannot read /nonexistent/machine.json"), "{said}");
+    let guard = |more: &[&str]| {
+        let dir = kubemark.dir.to_str().unwrap();
+        let args = [&["guard", "--machine-dir", dir, "--node", "kubemark-bad"], more].concat();
+        said(Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args))
+    };
+    assert!(guard(&["--listen", "0.0.0.0:0"]).contains("0.0.0.0:0 is no loopback address"));
     let taken = format!("127.0.0.1:{}", bed().state()["ports"]["apiserver"]);
-    let said = guard(&["--machine-dir", dir_, "--listen", &taken]);
-    assert!(said.contains(&format!("cannot listen on {taken}")), "{said}");
-    let said = guard(&["--probe", "--listen", "127.0.0.1:1"]);
-    assert!(said.contains("no guard listens on 127.0.0.1:1"), "{said}");
-    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(bed().client().await);
-    delete(&nodes, "kubemark-bad", PropagationPolicy::Background).await;
+    assert!(guard(&["--listen", &taken]).contains(&format!("cannot listen on {taken}")));
+    let nowhere = guard(&["--state-dir", "/proc/nowhere", "--listen", "127.0.0.1:0"]);
+    assert!(nowhere.contains("it must be a folder that this user may write"), "{nowhere}");
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    assert!(
+        said(probe.args(["guard", "--probe", "--listen", "127.0.0.1:1"]))
+            .contains("no guard listens on 127.0.0.1:1")
+    );
+    std::fs::remove_file(kubemark.dir.join("machine.json")).unwrap();
+    assert!(said(&mut kubemark.guard_command()).contains("machine.json: --machine-dir must name the folder"));
+    kubemark.clean_up().await;
 }

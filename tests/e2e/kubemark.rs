@@ -8,26 +8,31 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, api::PropagationPolicy, runtime::watcher};
-use kube_node::cluster::binaries::Binaries;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+    runtime::watcher,
+};
+use kube_node::{cluster::binaries::Binaries, machine_dir};
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{LONG, bed, create, delete, eventually, is_ready},
+    bed::{LONG, eventually, is_ready},
     disruptor::Subject,
+    identity::Stage,
 };
 
-/// A machine that is not one of the bed's operator: it was made by hand.
+/// A machine of a provider of the test's own.
 pub struct Kubemark {
+    pub stage: Stage,
     pub node: String,
-    pub nodes: Api<Node>,
-    pub client: Client,
+    /// The machine's folder.
     pub dir: PathBuf,
     /// The guard's port.
     pub port: u16,
     kubelet_port: u16,
-    pub guard: Process,
-    pub kubelet: Process,
+    pub guard: Option<Process>,
+    pub kubelet: Option<Process>,
 }
 
 /// A process that ends with its owner.
@@ -63,93 +68,83 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// What a guard is told of its machine.
-pub fn machine(node: &Node) -> Value {
-    json!({
-        "uid": node.metadata.uid,
-        "containerRuntime": "containerd://2.1.0",
-        "allocatable": {"cpu": "3900m", "memory": "15Gi"},
-    })
-}
-
 impl Kubemark {
-    /// The Node as an operator would make it, and the folder of its machine; no process yet.
-    pub async fn prepared(node: &str, failures: &Value) -> (Node, PathBuf) {
-        let nodes: Api<Node> = Api::all(bed().client().await);
-        let made = create(
-            &nodes,
-            json!({
-                "metadata": {"name": node, "labels": {"kube-node.io/provider": "kubemark"}},
-                "spec": {"providerID": format!("kubemark://{node}")},
-                "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Provisioning",
-                    "message": "", "lastTransitionTime": jiff::Timestamp::now()}]},
-            }),
-        )
-        .await
-        .unwrap();
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{node}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+    /// The Node as an operator makes it, and the folder of its machine; no process yet.
+    pub async fn prepared(node: &str, failures: &Value) -> Self {
+        let stage = Stage::new(Box::leak(format!("{node}.example.com").into_boxed_str())).await;
+        stage.approve();
+        let uid = stage.node(node).await;
+        let provider_id = json!({"spec": {"providerID": format!("kubemark://{node}")}});
+        stage.nodes.patch(node, &PatchParams::default(), &Patch::Merge(provider_id)).await.unwrap();
+        let provisioning = json!({"status": {"conditions": [{"type": "Ready", "status": "False",
+            "reason": "Provisioning", "lastTransitionTime": jiff::Timestamp::now()}]}});
+        stage.nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(provisioning)).await.unwrap();
+        let options = stage.options(node, &uid).await;
+        let dir = options.bootstrap.parent().unwrap().to_owned();
         fs::create_dir_all(dir.join("tmp")).unwrap();
-        fs::write(dir.join("machine.json"), machine(&made).to_string()).unwrap();
-        write_settings(&dir, failures);
-        // The machine's identity: Node authorization and NodeRestriction hold for it.
-        let admin = fs::read_to_string(bed().dir.join("kubeconfig")).unwrap();
-        let who = format!(
-            "as: system:node:{node}\n    as-groups: [system:nodes, system:authenticated]\n    client-key-data:"
-        );
-        fs::write(dir.join("identity"), admin.replace("client-key-data:", &who)).unwrap();
-        (made, dir)
+        let machine = json!({
+            "node": node, "uid": uid,
+            "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
+            "allocatable": {"cpu": "3900m", "memory": "15Gi"},
+            "kubeletVersion": "v1.36.3", "containerRuntime": "containerd://2.1.0",
+        });
+        fs::write(dir.join(machine_dir::MACHINE), machine.to_string()).unwrap();
+        let (port, kubelet_port) = (free_port(), free_port());
+        let server = json!({"apiVersion": "v1", "kind": "Config", "current-context": "guard",
+            "clusters": [{"name": "guard", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+            "contexts": [{"name": "guard", "context": {"cluster": "guard", "user": "guard"}}],
+            "users": [{"name": "guard", "user": {}}]});
+        fs::write(dir.join("kubemark"), server.to_string()).unwrap();
+        let machine =
+            Self { stage, node: node.to_owned(), dir, port, kubelet_port, guard: None, kubelet: None };
+        machine.set_failures(failures.clone()).await;
+        machine
     }
 
-    /// Starts the guard of a machine.
-    pub fn guard(node: &str, dir: &Path, port: u16) -> Process {
-        Process::start(
-            Command::new(env!("CARGO_BIN_EXE_kube-node"))
-                .args(["guard", "--node", node, "--listen", &format!("127.0.0.1:{port}")])
-                .arg("--machine-dir")
-                .arg(dir)
-                .arg("--kubeconfig")
-                .arg(dir.join("identity")),
-            &dir.join("guard.log"),
-        )
-    }
-
-    /// Starts its kubelet.
-    pub fn kubelet(node: &str, dir: &Path, kubelet_port: u16) -> Process {
-        let program = Binaries::cache_dir().unwrap().join("kubemark");
-        assert!(program.exists(), "{} is not built", program.display());
-        Process::start(
-            Command::new(program)
-                .args(["--morph=kubelet", "--kube-api-content-type=application/json"])
-                .args(["--use-host-image-service=false", "--kubelet-read-only-port=0"])
-                .arg("--extended-resources=cpu=4,memory=16Gi,ephemeral-storage=100Gi")
-                .arg(format!("--name={node}"))
-                .arg(format!("--kubelet-port={kubelet_port}"))
-                .arg(format!("--kubeconfig={}", dir.join("kubemark").display()))
-                .arg(format!("--cert-dir={}", dir.join("tmp").display()))
-                .env("TMPDIR", dir.join("tmp")),
-            &dir.join("kubemark.log"),
-        )
+    /// The command of its guard.
+    pub fn guard_command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+        command.args(["guard", "--node", &self.node, "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.arg("--machine-dir").arg(&self.dir).arg("--state-dir").arg(self.dir.join("state"));
+        command
     }
 
     pub fn start_guard(&mut self) {
-        self.guard = Self::guard(&self.node, &self.dir, self.port);
+        self.guard = Some(Process::start(&mut self.guard_command(), &self.dir.join("guard.log")));
     }
 
     pub fn start_kubelet(&mut self) {
-        self.kubelet = Self::kubelet(&self.node, &self.dir, self.kubelet_port);
+        let program = Binaries::cache_dir().unwrap().join("kubemark");
+        assert!(program.exists(), "{} is not built", program.display());
+        let mut command = Command::new(program);
+        command
+            .args(["--morph=kubelet", "--kube-api-content-type=application/json"])
+            .args(["--use-host-image-service=false", "--kubelet-read-only-port=0"])
+            .arg("--extended-resources=cpu=4,memory=16Gi,ephemeral-storage=100Gi")
+            .arg(format!("--name={}", self.node))
+            .arg(format!("--kubelet-port={}", self.kubelet_port))
+            .arg(format!("--kubeconfig={}", self.dir.join("kubemark").display()))
+            .arg(format!("--cert-dir={}", self.dir.join("tmp").display()))
+            .env("TMPDIR", self.dir.join("tmp"));
+        self.kubelet = Some(Process::start(&mut command, &self.dir.join("kubemark.log")));
+    }
+
+    /// The exit code of the guard, once it has ended by itself.
+    pub async fn guard_ended(&mut self) -> i32 {
+        let guard = self.guard.as_mut().unwrap();
+        eventually("the guard ends", LONG, async || guard.code()).await
     }
 
     pub async fn ready(&self) -> Node {
         eventually(&format!("{} is Ready", self.node), LONG, async || {
-            Some(self.nodes.get(&self.node).await.unwrap()).filter(is_ready)
+            Some(self.stage.nodes.get(&self.node).await.unwrap()).filter(is_ready)
         })
         .await
     }
 
     /// The Node as it is.
     pub async fn now(&self) -> Node {
-        self.nodes.get(&self.node).await.unwrap()
+        self.stage.nodes.get(&self.node).await.unwrap()
     }
 
     /// Asks the guard, as whoever is inside the pod may.
@@ -168,31 +163,19 @@ impl Kubemark {
     }
 }
 
-/// Replaces the settings in one step, as the kubelet of the pod does.
-fn write_settings(dir: &Path, failures: &Value) {
-    let new = dir.join("settings.new");
-    fs::write(&new, json!({"failures": failures}).to_string()).unwrap();
-    fs::rename(new, dir.join("settings.json")).unwrap();
-}
-
 impl Subject for Kubemark {
     async fn start(name: &str, failures: &Value) -> Self {
-        let (_, dir) = Self::prepared(name, failures).await;
-        let (port, kubelet_port) = (free_port(), free_port());
-        let server = json!({"apiVersion": "v1", "kind": "Config", "current-context": "guard",
-            "clusters": [{"name": "guard", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
-            "contexts": [{"name": "guard", "context": {"cluster": "guard", "user": "guard"}}],
-            "users": [{"name": "guard", "user": {}}]});
-        fs::write(dir.join("kubemark"), server.to_string()).unwrap();
-        let guard = Self::guard(name, &dir, port);
-        let kubelet = Self::kubelet(name, &dir, kubelet_port);
-        let client = bed().client().await;
-        let nodes = Api::all(client.clone());
-        Self { node: name.to_owned(), nodes, client, dir, port, kubelet_port, guard, kubelet }
+        let mut machine = Self::prepared(name, failures).await;
+        machine.start_guard();
+        machine.start_kubelet();
+        machine
     }
 
+    /// In one step, as the kubelet of the pod does.
     async fn set_failures(&self, failures: Value) {
-        write_settings(&self.dir, &failures);
+        let new = self.dir.join("settings.new");
+        fs::write(&new, json!({"failures": failures}).to_string()).unwrap();
+        fs::rename(new, self.dir.join(machine_dir::SETTINGS)).unwrap();
     }
 
     fn selector(&self) -> watcher::Config {
@@ -200,12 +183,11 @@ impl Subject for Kubemark {
     }
 
     fn nodes(&self) -> &Api<Node> {
-        &self.nodes
+        &self.stage.nodes
     }
 
     async fn clean_up(self) {
         drop((self.kubelet, self.guard));
-        delete(&self.nodes, &self.node, PropagationPolicy::Background).await;
-        let _ = fs::remove_dir_all(&self.dir);
+        self.stage.remove(&self.node).await;
     }
 }

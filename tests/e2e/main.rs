@@ -10,6 +10,7 @@ mod commands;
 mod deletion;
 mod disruptor;
 mod drain;
+mod fleet;
 mod foreign;
 mod guard;
 mod handwritten;

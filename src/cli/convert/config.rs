@@ -77,7 +77,7 @@ impl<'a> Reading<'a> {
                 "kind" | "metadata" => {}
                 "apiVersion" if value == API_VERSION => {}
                 "apiVersion" => {
-                    self.notes.push(format!("its apiVersion is {value}; it is read as {API_VERSION}"))
+                    self.notes.push(format!("its apiVersion is {value}; it is read as {API_VERSION}"));
                 }
                 field if KNOWN.contains(&field) => {}
                 field => self.lost.push(format!("unknown field {field}: {}", advice(field))),

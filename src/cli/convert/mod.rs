@@ -20,7 +20,7 @@ use self::config::{Converted, convert, find};
 /// Arguments of `convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// File with KubemarkMachineProviderConfigs, also inside Machines and `MachineSets`; - reads standard input
+    /// File with configurations, also inside machines and sets of them; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
     /// Name of the NodeClass; that of the object around the configuration, or of the file, when absent

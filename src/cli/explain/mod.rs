@@ -9,7 +9,7 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use self::hints::hint;
+pub(super) use self::hints::hint;
 use super::{
     access::{ClusterArgs, read_set, set_name},
     age,

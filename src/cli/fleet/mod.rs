@@ -15,6 +15,10 @@ mod verify;
 use clap::Args;
 
 pub use self::{cleanup::Cleanup, create::Create, list::List, scale::Scale, setup::Setup, verify::Verify};
+pub(super) use self::{
+    progress::{Goal, stand},
+    rows::{Row, row},
+};
 use super::access::ClusterArgs;
 use crate::{api::GoDuration, cluster::NODE_SET};
 

@@ -29,7 +29,7 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
+pub(in crate::cli) enum Goal {
     /// As many Nodes as are wanted, all Ready.
     Ready,
     /// No set, and so no Node.
@@ -38,23 +38,23 @@ pub(super) enum Goal {
 
 /// Where a set stands on its way to a goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stand {
+pub(in crate::cli) struct Stand {
     /// Whether the operator has looked at it as it is now.
-    pub(super) is_seen: bool,
+    pub(in crate::cli) is_seen: bool,
     /// Whether the goal is reached.
-    pub(super) is_done: bool,
+    pub(in crate::cli) is_done: bool,
     /// Steps done.
     done: u64,
     /// Steps in all, as far as they are known.
     total: u64,
     /// In words.
-    pub(super) counts: String,
+    pub(in crate::cli) counts: String,
     /// What stands in the way.
-    pub(super) why: Option<String>,
+    pub(in crate::cli) why: Option<String>,
 }
 
 /// Reads where a set stands; None where there is none any more.
-pub(super) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
+pub(in crate::cli) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
     let Some(set) = set else {
         let counts = match goal {
             Goal::Ready => format!("there is no NodeSet {FLEET}"),

@@ -14,20 +14,20 @@ use crate::{
 /// A Node in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Row {
-    pub(super) name: String,
+pub(in crate::cli) struct Row {
+    pub(in crate::cli) name: String,
     /// As kubectl has it: `Ready`, `NotReady`, and what else holds.
-    pub(super) status: String,
+    pub(in crate::cli) status: String,
     /// Whether pods may run on it.
-    pub(super) ready: bool,
+    pub(in crate::cli) ready: bool,
     pub(super) created: Option<Timestamp>,
     pub(super) version: String,
     pub(super) runtime: String,
     pub(super) provider: String,
     pub(super) address: String,
     /// Why it is not Ready, or what holds it up; empty when nothing does.
-    pub(super) reason: String,
-    pub(super) message: String,
+    pub(in crate::cli) reason: String,
+    pub(in crate::cli) message: String,
 }
 
 /// The Nodes of the fleet, by name.
@@ -40,7 +40,8 @@ pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn row(node: &Node) -> Row {
+/// A Node in words.
+pub(in crate::cli) fn row(node: &Node) -> Row {
     let status = node.status.clone().unwrap_or_default();
     let condition = |r#type: &str| {
         let mut conditions = status.conditions.iter().flatten();
@@ -113,7 +114,7 @@ pub(super) mod tests {
         let drain = json!({"type": CONDITION_DRAINED, "status": "False", "reason": "DrainBlocked", "message": "a budget"});
         assert_eq!(of(node("True", &[])).reason, "");
         assert_eq!(of(node("False", &[])).message, "unhealthy phase");
-        assert_eq!(of(node("False", &[machine.clone()])).reason, "ImagePull");
+        assert_eq!(of(node("False", std::slice::from_ref(&machine))).reason, "ImagePull");
         let mut leaving = node("False", &[machine, drain]);
         assert_eq!(of(leaving.clone()).reason, "ImagePull", "a drain that was given up says nothing");
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");

@@ -80,18 +80,18 @@ impl Provider for Somewhere {
 }
 
 /// One test's Nodes and folders. The operator's client has the operator's own rights.
-struct Stage {
+pub struct Stage {
     provider: Arc<Somewhere>,
     admin: Client,
     operator: Client,
-    nodes: Api<Node>,
+    pub nodes: Api<Node>,
     csrs: Api<CertificateSigningRequest>,
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Stage {
     /// `name` is a domain: that of the provider.
-    async fn new(name: &'static str) -> Self {
+    pub async fn new(name: &'static str) -> Self {
         let admin = bed().client().await;
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -106,7 +106,7 @@ impl Stage {
     }
 
     /// Starts the approver, with the rights of the operator.
-    fn approve(&self) {
+    pub fn approve(&self) {
         let client = self.operator.clone();
         let provider: Arc<dyn Provider> = self.provider.clone();
         let context = Arc::new(Context {
@@ -128,7 +128,7 @@ impl Stage {
     }
 
     /// A Node as the NodeSetController makes it, with a machine; its UID.
-    async fn node(&self, name: &str) -> String {
+    pub async fn node(&self, name: &str) -> String {
         let uid = self.bare_node(name).await;
         let id = MachineId { uid: uid.as_str().into(), node: name.into() };
         self.provider.machines.lock().unwrap().insert(id);
@@ -150,7 +150,7 @@ impl Stage {
     }
 
     /// Takes a Node away, its finalizer too.
-    async fn remove(&self, name: &str) {
+    pub async fn remove(&self, name: &str) {
         let dropped = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
         let dropped = kube::api::Patch::Json::<()>(serde_json::from_value(dropped).unwrap());
         let _ = self.nodes.patch(name, &PatchParams::default(), &dropped).await;
@@ -169,7 +169,7 @@ impl Stage {
     }
 
     /// The folders of a machine, and what it needs to come by its identity.
-    async fn options(&self, node: &str, uid: &str) -> Options {
+    pub async fn options(&self, node: &str, uid: &str) -> Options {
         let dir = self.dir.join(node);
         std::fs::create_dir_all(dir.join("state")).unwrap();
         let bootstrap = dir.join(machine_dir::BOOTSTRAP);

@@ -1,0 +1,143 @@
+//! What the commands and the operator need: the server, the kinds, what `setup` installs, rights, the operator, the sets.
+
+use kube::{Api, Client, ResourceExt, api::ListParams};
+
+use super::findings::{Finding, Verdict, list};
+use crate::{
+    api::NodeSet,
+    cli::{
+        access::call,
+        explain::hint,
+        fleet::{Goal, stand},
+        operator_probe::{Answer, ask},
+    },
+    cluster::{NAMESPACE, absent},
+    runtime::preflight::{self, PreflightError, Right},
+};
+
+/// First minor version with all that the admission policies need.
+const MINOR_MIN: u32 = 30;
+/// What these commands do. Rights in our namespace have `.` in the place of the namespace.
+const COMMANDS: &[Right] = &[
+    ("create", "kube-node.io", "nodeclasses", ""),
+    ("patch", "kube-node.io", "nodeclasses", ""),
+    ("delete", "kube-node.io", "nodeclasses", ""),
+    ("patch", "kube-node.io", "nodesets", ""),
+    ("patch", "kube-node.io", "nodesets/scale", ""),
+    ("delete", "kube-node.io", "nodesets", ""),
+    ("list", "", "nodes", ""),
+    ("list", "", "pods", "kubemark"),
+    ("get", "", "pods/log", "kubemark"),
+    ("list", "certificates.k8s.io", "certificatesigningrequests", ""),
+    ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
+];
+
+/// The API server, and whether it is new enough.
+pub(super) async fn server(client: &Client) -> Finding {
+    const TOPIC: &str = "API server";
+    match call("ask the API server for its version", client.apiserver_version()).await {
+        Err(error) => Finding::unknown(TOPIC, error),
+        Ok(version) => {
+            let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+            if digits.parse::<u32>().is_ok_and(|minor| minor < MINOR_MIN) {
+                Finding::new(Verdict::Bad, TOPIC, format!("{} is too old", version.git_version))
+                    .hint(format!("the admission policies need Kubernetes 1.{MINOR_MIN} or later"))
+            } else {
+                Finding::new(Verdict::Good, TOPIC, version.git_version)
+            }
+        }
+    }
+}
+
+/// Our kinds.
+pub(super) async fn kinds(client: &Client) -> Finding {
+    const TOPIC: &str = "kinds";
+    match preflight::compare(client, "this cluster").await {
+        Ok(()) => Finding::new(Verdict::Good, TOPIC, "NodeClass and NodeSet are those of this version"),
+        Err(error @ (PreflightError::NotInstalled | PreflightError::Older { .. })) => {
+            Finding::new(Verdict::Bad, TOPIC, error.to_string()).hint("kube-node setup installs them, too")
+        }
+        Err(error) => Finding::unknown(TOPIC, error),
+    }
+}
+
+/// What else `setup` installs.
+pub(super) async fn manifests(client: &Client) -> Finding {
+    const TOPIC: &str = "setup";
+    match absent(client).await {
+        Ok(absent) if absent.is_empty() => {
+            Finding::new(Verdict::Good, TOPIC, "namespaces, roles and admission policies are there")
+        }
+        Ok(absent) => Finding::new(Verdict::Bad, TOPIC, format!("missing: {}", list(&absent)))
+            .hint("kube-node setup installs them"),
+        Err(error) => Finding::unknown(TOPIC, error),
+    }
+}
+
+/// What this user may do.
+pub(super) async fn rights(client: &Client) -> Finding {
+    const TOPIC: &str = "rights";
+    match preflight::rights(client, "this identity", NAMESPACE, "this cluster", COMMANDS).await {
+        Ok(()) => Finding::new(Verdict::Good, TOPIC, "this identity may use all commands"),
+        Err(PreflightError::Rights { missing, .. }) => {
+            Finding::new(Verdict::Odd, TOPIC, format!("this identity may not: {}", missing.join(", ")))
+                .hint("the ClusterRole kube-node-admin has what people need")
+        }
+        Err(error) => Finding::unknown(TOPIC, error),
+    }
+}
+
+/// Whether an operator runs.
+pub(super) async fn operator(client: &Client) -> Finding {
+    const TOPIC: &str = "operator";
+    match ask(client).await {
+        Answer::Runs => Finding::new(Verdict::Good, TOPIC, "it answers"),
+        Answer::Silent => Finding::new(
+            Verdict::Bad,
+            TOPIC,
+            "none answers: a NodeClass that was made to ask with was not looked at",
+        )
+        .hint("start one, in the cluster or beside it: kube-node operator --kubeconfig FILE")
+        .hint(format!("where it runs as a pod: kubectl -n {NAMESPACE} get pods, and the logs of that pod")),
+        Answer::Unknown(why) => Finding::new(Verdict::Odd, TOPIC, format!("not known: {why}")),
+    }
+}
+
+/// Each NodeSet that is not as it should be.
+pub(super) async fn sets(client: &Client) -> Vec<Finding> {
+    const TOPIC: &str = "NodeSets";
+    let api = Api::<NodeSet>::all(client.clone());
+    let sets = match call("list NodeSets", api.list(&ListParams::default())).await {
+        Ok(sets) => sets.items,
+        Err(error) => return vec![Finding::unknown(TOPIC, error)],
+    };
+    let found: Vec<Finding> = sets.iter().filter_map(set).collect();
+    if found.is_empty() {
+        return vec![Finding::new(
+            Verdict::Good,
+            TOPIC,
+            format!("{} of {} have all their nodes", sets.len(), sets.len()),
+        )];
+    }
+    found
+}
+
+fn set(set: &NodeSet) -> Option<Finding> {
+    let name = set.name_any();
+    let stand = stand(Goal::Ready, Some(set));
+    if stand.is_done {
+        return None;
+    }
+    let mut finding = Finding::new(Verdict::Bad, "NodeSets", format!("{name}: {}", stand.counts));
+    if !stand.is_seen {
+        finding = finding.hint("the operator has not looked at it as it is now");
+    }
+    if let Some(why) = &stand.why {
+        finding = finding.hint(why);
+        let reason = why.split(':').next().unwrap_or_default();
+        if let Some(hint) = hint(reason) {
+            finding = finding.hint(hint.replace("NODESET", &name));
+        }
+    }
+    Some(finding.hint(format!("kube-node explain {name} says more")))
+}

@@ -1,0 +1,236 @@
+//! What was found, in words. No I/O.
+
+use std::{collections::BTreeMap, fmt};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    certificates::v1::CertificateSigningRequest,
+    coordination::v1::Lease,
+    core::v1::{ContainerStatus, Pod},
+};
+use serde::Serialize;
+
+/// How long a Lease lives, in seconds.
+const LEASE_LIFE: i64 = 40;
+/// How long a certificate may take to be approved and signed, in seconds.
+const SIGNED_WITHIN: i64 = 15;
+/// Most names that a line lists.
+const NAMES_MAX: usize = 5;
+
+/// Whether something is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Verdict {
+    Good,
+    /// It may matter, or cannot be told.
+    Odd,
+    /// It keeps nodes from working.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) verdict: Verdict,
+    /// What was looked at, in a word or two.
+    pub(super) topic: &'static str,
+    pub(super) says: String,
+    /// What to do about it; further lines of evidence.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) hints: Vec<String>,
+}
+
+impl Finding {
+    pub(super) fn new(verdict: Verdict, topic: &'static str, says: impl Into<String>) -> Self {
+        Self { verdict, topic, says: says.into(), hints: Vec::new() }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// A check that could not be made.
+    pub(super) fn unknown(topic: &'static str, error: impl Into<anyhow::Error>) -> Self {
+        Self::new(Verdict::Odd, topic, format!("not known: {:#}", error.into()))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = match self.verdict {
+            Verdict::Good => "ok",
+            Verdict::Odd => "note",
+            Verdict::Bad => "BAD",
+        };
+        write!(f, "{mark:<5}{:<13}{}", self.topic, self.says)?;
+        for hint in &self.hints {
+            for line in hint.lines() {
+                write!(f, "\n{:<18}{line}", "")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What keeps a pod from working.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// Reason and message.
+    pub(super) why: String,
+    /// The container whose log may tell more.
+    pub(super) container: Option<String>,
+    /// Whether that log is the one of its last life.
+    pub(super) previous: bool,
+}
+
+/// What keeps a pod from working; None when nothing does.
+pub(super) fn trouble(pod: &Pod) -> Option<Trouble> {
+    let status = pod.status.clone().unwrap_or_default();
+    let of = |why: String| Trouble { why, container: None, previous: false };
+    let text = |reason: &str, message: Option<&String>| match message {
+        Some(message) if !message.is_empty() => format!("{reason}: {}", message.trim()),
+        _ => reason.to_owned(),
+    };
+    if status.phase.as_deref() == Some("Failed") {
+        return Some(of(text(status.reason.as_deref().unwrap_or("Failed"), status.message.as_ref())));
+    }
+    let containers =
+        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    for ContainerStatus { name, state, last_state, restart_count, ready, .. } in containers {
+        let last = last_state.as_ref().and_then(|state| state.terminated.as_ref());
+        let about = |why: String, previous| Trouble {
+            why: format!("{name}: {why}"),
+            container: Some(name.clone()),
+            previous,
+        };
+        let ended = |state: &k8s_openapi::api::core::v1::ContainerStateTerminated| {
+            let code =
+                format!("{} (exit code {})", state.reason.as_deref().unwrap_or("ended"), state.exit_code);
+            text(&code, state.message.as_ref())
+        };
+        match state {
+            Some(state) if state.terminated.as_ref().is_some_and(|state| state.exit_code != 0) => {
+                return state.terminated.as_ref().map(|state| about(ended(state), false));
+            }
+            Some(state) if state.waiting.is_some() => {
+                let waiting = state.waiting.clone().unwrap_or_default();
+                let reason = waiting.reason.unwrap_or_default();
+                if reason == "PodInitializing" || reason == "ContainerCreating" {
+                    continue;
+                }
+                let why = last.map_or_else(
+                    || text(&reason, waiting.message.as_ref()),
+                    |last| format!("{reason}: {}", ended(last)),
+                );
+                return Some(about(why, last.is_some()));
+            }
+            _ if *restart_count > 0 && !ready => {
+                let why = last.map_or_else(String::new, |last| format!(", the last time {}", ended(last)));
+                return Some(about(format!("restarted {restart_count} times{why}"), true));
+            }
+            _ => {}
+        }
+    }
+    let mut conditions = status.conditions.iter().flatten();
+    let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
+    unscheduled.map(|condition| {
+        of(text(condition.reason.as_deref().unwrap_or("Unschedulable"), condition.message.as_ref()))
+    })
+}
+
+/// The Secrets that a pod mounts and cannot start without.
+pub(super) fn secrets(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let named = volumes.flat_map(|volume| {
+        let whole = volume.secret.iter().filter(|secret| secret.optional != Some(true));
+        let whole = whole.filter_map(|secret| secret.secret_name.clone());
+        let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
+        let parts = sources.filter_map(|source| source.secret.as_ref());
+        let parts = parts.filter(|secret| secret.optional != Some(true)).map(|secret| secret.name.clone());
+        whole.chain(parts).collect::<Vec<_>>()
+    });
+    named.collect()
+}
+
+/// The Node that a request for a certificate is for, where it is one of a node.
+pub(super) fn node_of(csr: &CertificateSigningRequest) -> Option<&str> {
+    let own = csr.spec.username.as_deref().and_then(|user| user.strip_prefix("system:node:"));
+    let bound = csr.spec.extra.as_ref().and_then(|extra| extra.get("authentication.kubernetes.io/node-name"));
+    own.or_else(|| bound?.first().map(String::as_str))
+}
+
+/// What keeps a request for a certificate from being answered; None when it is, or may be soon.
+pub(super) fn refusal(csr: &CertificateSigningRequest, now: Timestamp) -> Option<(String, &'static str)> {
+    let status = csr.status.clone().unwrap_or_default();
+    let condition = |r#type: &str| status.conditions.iter().flatten().find(|c| c.type_ == r#type);
+    let says = |what: &str, c: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| {
+        format!(
+            "{what}: {}: {}",
+            c.reason.as_deref().unwrap_or_default(),
+            c.message.as_deref().unwrap_or_default()
+        )
+    };
+    if let Some(denied) = condition("Denied") {
+        return Some((
+            says("denied", denied),
+            "the approver compares it with the Node: delete the pod to begin anew",
+        ));
+    }
+    if let Some(failed) = condition("Failed") {
+        return Some((says("the signer failed", failed), "look at the logs of kube-controller-manager"));
+    }
+    let age = csr.metadata.creation_timestamp.as_ref().map_or(0, |time| now.duration_since(time.0).as_secs());
+    if status.certificate.is_some() || age < SIGNED_WITHIN {
+        return None;
+    }
+    Some(if condition("Approved").is_some() {
+        (
+            format!("approved, and not signed for {age} s"),
+            "kube-controller-manager signs: it needs --cluster-signing-cert-file and --cluster-signing-key-file",
+        )
+    } else {
+        (
+            format!("not approved for {age} s"),
+            "the operator approves: it must run, and serve the provider kubemark",
+        )
+    })
+}
+
+/// How long ago a Lease was renewed, in seconds; None when it never was.
+pub(super) fn age(lease: &Lease, now: Timestamp) -> Option<i64> {
+    let renewed = lease.spec.as_ref()?.renew_time.as_ref()?;
+    Some(now.duration_since(renewed.0).as_secs())
+}
+
+/// Whether the machines whose pods run reach the API server: each renews its Lease there.
+pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
+    let stale: Vec<String> = ages
+        .iter()
+        .filter(|(_, age)| age.is_none_or(|age| age >= LEASE_LIFE))
+        .map(|(node, age)| match age {
+            Some(age) => format!("{node} (Lease {age} s old)"),
+            None => format!("{node} (no Lease)"),
+        })
+        .collect();
+    if stale.is_empty() {
+        return Finding::new(
+            Verdict::Good,
+            "network",
+            format!("the machines of {} pods renew their Leases: they reach the API server", ages.len()),
+        );
+    }
+    Finding::new(Verdict::Bad, "network", format!("{} of {} machines whose pods run do not reach the API server: {}", stale.len(), ages.len(), list(&stale)))
+        .hint("see the logs of their pods: kubectl logs -n kubemark -l name=hollow-node --tail=50")
+        .hint("a NetworkPolicy, a DNS name or a certificate without the server's in-cluster address can be the cause; a machine in a silent phase (spec.failures.mode) looks the same")
+}
+
+/// Some names, and how many more.
+pub(super) fn list(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > NAMES_MAX { format!("{shown} and {} more", names.len() - NAMES_MAX) } else { shown }
+}
+
+#[cfg(test)]
+#[path = "findings_tests.rs"]
+mod tests;

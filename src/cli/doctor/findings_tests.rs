@@ -1,0 +1,116 @@
+//! Objects as clusters show them, and what is made of them.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(status: &Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap()
+}
+
+fn container(state: &Value, more: &Value) -> Value {
+    let mut status = json!({"name": "hollow-kubelet", "state": state, "ready": false, "restartCount": 0,
+        "image": "", "imageID": ""});
+    for (key, value) in more.as_object().unwrap() {
+        status[key] = value.clone();
+    }
+    json!({"phase": "Running", "containerStatuses": [status]})
+}
+
+fn why(status: &Value) -> String {
+    trouble(&pod(status)).map(|trouble| trouble.why).unwrap_or_default()
+}
+
+#[test]
+fn what_keeps_a_pod_from_working_is_named() {
+    assert_eq!(
+        why(&json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"})),
+        "Evicted: low on memory"
+    );
+    let pull = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+    assert_eq!(why(&container(&pull, &json!({}))), "hollow-kubelet: ImagePullBackOff: no such image");
+    let crash = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
+    let last = json!({"restartCount": 3, "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "error: Node a was deleted\n"}}});
+    let crashed = trouble(&pod(&container(&crash, &last))).unwrap();
+    assert_eq!(
+        crashed.why,
+        "hollow-kubelet: CrashLoopBackOff: Error (exit code 1): error: Node a was deleted"
+    );
+    assert_eq!((crashed.container.as_deref(), crashed.previous), (Some("hollow-kubelet"), true));
+    let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+    assert_eq!(why(&container(&killed, &json!({}))), "hollow-kubelet: OOMKilled (exit code 137)");
+    let unscheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+        "reason": "Unschedulable", "message": "0/1 nodes are available"}]});
+    assert_eq!(why(&unscheduled), "Unschedulable: 0/1 nodes are available");
+}
+
+#[test]
+fn a_pod_that_works_or_begins_is_left_alone() {
+    let running = json!({"running": {}});
+    assert_eq!(why(&container(&running, &json!({"ready": true, "restartCount": 2}))), "");
+    assert_eq!(why(&container(&json!({"waiting": {"reason": "ContainerCreating"}}), &json!({}))), "");
+    assert!(why(&container(&running, &json!({"restartCount": 2}))).contains("restarted 2 times"));
+}
+
+#[test]
+fn secrets_are_found_in_volumes_of_both_kinds() {
+    let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "volumes": [
+        {"name": "a", "secret": {"secretName": "one"}},
+        {"name": "b", "projected": {"sources": [{"secret": {"name": "two"}}, {"secret": {"name": "may-lack", "optional": true}}]}},
+        {"name": "c", "emptyDir": {}},
+    ]}}))
+    .unwrap();
+    assert_eq!(secrets(&pod), ["one", "two"]);
+}
+
+fn csr(status: &Value) -> CertificateSigningRequest {
+    serde_json::from_value(json!({
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"request": "", "signerName": "s", "username": "system:serviceaccount:kubemark:kube-node-machine",
+            "extra": {"authentication.kubernetes.io/node-name": ["a"]}},
+        "status": status,
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_request_that_is_stuck_says_who_has_to_answer() {
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    let (soon, late) = (at("2026-01-01T00:00:05Z"), at("2026-01-01T00:01:00Z"));
+    let said = |status: Value, now| {
+        refusal(&csr(&status), now).map(|(says, hint)| format!("{says}; {hint}")).unwrap_or_default()
+    };
+    assert_eq!(said(json!({}), soon), "", "it may come");
+    assert!(said(json!({}), late).starts_with("not approved for 60 s; the operator approves"));
+    let approved = json!([{"type": "Approved", "status": "True"}]);
+    assert!(said(json!({"conditions": approved}), late).starts_with("approved, and not signed for 60 s"));
+    assert_eq!(said(json!({"conditions": approved, "certificate": "Q0VSVA=="}), late), "");
+    let denied = json!([{"type": "Denied", "status": "True", "reason": "OtherNode", "message": "UID"}]);
+    assert!(said(json!({"conditions": denied}), soon).starts_with("denied: OtherNode: UID"));
+    assert_eq!(node_of(&csr(&json!({}))), Some("a"));
+}
+
+#[test]
+fn a_machine_without_a_fresh_lease_does_not_reach_the_server() {
+    let good = reachability(&BTreeMap::from([("a".to_owned(), Some(39))]));
+    assert_eq!(good.verdict, Verdict::Good);
+    let bad = reachability(&BTreeMap::from([
+        ("a".to_owned(), Some(3)),
+        ("b".to_owned(), Some(40)),
+        ("c".to_owned(), None),
+    ]));
+    assert_eq!(bad.verdict, Verdict::Bad);
+    assert!(
+        bad.says.contains("2 of 3 machines") && bad.says.contains("b (Lease 40 s old), c (no Lease)"),
+        "{}",
+        bad.says
+    );
+}
+
+#[test]
+fn findings_read_as_lines() {
+    let finding = Finding::new(Verdict::Bad, "operator", "none answers").hint("start one");
+    assert_eq!(finding.to_string(), "BAD  operator     none answers\n                  start one");
+    let names: Vec<String> = (0..7).map(|n| n.to_string()).collect();
+    assert_eq!(list(&names), "0, 1, 2, 3, 4 and 2 more");
+}

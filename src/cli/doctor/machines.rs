@@ -1,0 +1,176 @@
+//! The nodes themselves, and for those whose machines are pods: the pods, their logs, their credentials, and whether they
+//! reach the API server.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    certificates::v1::CertificateSigningRequest,
+    coordination::v1::Lease,
+    core::v1::{Node, Pod, Secret},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, LogParams},
+};
+
+use super::findings::{
+    Finding, Trouble, Verdict, age, list, node_of, reachability, refusal, secrets, trouble,
+};
+use crate::{
+    api::names::LABEL_PROVIDER,
+    cli::{
+        access::{CallError, call},
+        fleet::{Row, row},
+    },
+};
+
+/// Where machines that are pods live, and how they are labelled.
+const NAMESPACE: &str = "kubemark";
+const LABEL: &str = "name=hollow-node";
+/// How many lines of a log are shown.
+const LOG_LINES: i64 = 5;
+/// Most pods whose logs are read.
+const LOGS_MAX: usize = 3;
+
+/// All of it.
+pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
+    let mut found = vec![nodes(client).await];
+    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    let pods =
+        match call(format_args!("list pods in {NAMESPACE}"), api.list(&ListParams::default().labels(LABEL)))
+            .await
+        {
+            Ok(pods) => pods.items,
+            Err(error) => {
+                found.push(Finding::unknown("pods", error));
+                return found;
+            }
+        };
+    if pods.is_empty() {
+        found.push(Finding::new(Verdict::Good, "pods", "no machine is a pod here"));
+        return found;
+    }
+    found.extend(pods_in_trouble(&api, &pods).await);
+    found.push(
+        credentials(client, &pods).await.unwrap_or_else(|error| Finding::unknown("credentials", error)),
+    );
+    found.push(
+        requests(client, &pods, now).await.unwrap_or_else(|error| Finding::unknown("certificates", error)),
+    );
+    found.push(leases(client, &pods, now).await.unwrap_or_else(|error| Finding::unknown("network", error)));
+    found
+}
+
+/// The Nodes of our providers that are not Ready, by what they say.
+async fn nodes(client: &Client) -> Finding {
+    const TOPIC: &str = "nodes";
+    let api = Api::<Node>::all(client.clone());
+    let ours = ListParams::default().labels(&format!("{LABEL_PROVIDER} in (hollow, kubemark)"));
+    let rows: Vec<Row> = match call("list Nodes", api.list(&ours)).await {
+        Ok(nodes) => nodes.items.iter().map(row).collect(),
+        Err(error) => return Finding::unknown(TOPIC, error),
+    };
+    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for Row { name, reason, message, .. } in rows.iter().filter(|row| !row.ready) {
+        reasons.entry(format!("{reason}: {message}")).or_default().push(name.clone());
+    }
+    let ready = rows.iter().filter(|row| row.ready).count();
+    let verdict = if reasons.is_empty() { Verdict::Good } else { Verdict::Odd };
+    let finding = Finding::new(verdict, TOPIC, format!("{ready} of {} are Ready", rows.len()));
+    reasons
+        .into_iter()
+        .fold(finding, |finding, (reason, names)| finding.hint(format!("{reason} ({})", list(&names))))
+}
+
+/// Each pod that does not work, with the end of its log.
+async fn pods_in_trouble(api: &Api<Pod>, pods: &[Pod]) -> Vec<Finding> {
+    const TOPIC: &str = "pods";
+    let troubled: Vec<(&Pod, Trouble)> = pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))).collect();
+    if troubled.is_empty() {
+        return vec![Finding::new(Verdict::Good, TOPIC, format!("{} carry a machine each", pods.len()))];
+    }
+    let mut found = Vec::new();
+    for (at, (pod, Trouble { why, container, previous })) in troubled.iter().enumerate() {
+        let name = pod.name_any();
+        let mut finding = Finding::new(Verdict::Bad, TOPIC, format!("{name}: {why}"));
+        if let Some(container) = container.as_ref().filter(|_| at < LOGS_MAX) {
+            let params = LogParams {
+                container: Some(container.clone()),
+                previous: *previous,
+                tail_lines: Some(LOG_LINES),
+                ..LogParams::default()
+            };
+            // A log that is gone tells nothing, which is no news.
+            if let Ok(log) = call(format_args!("read the log of {name}"), api.logs(&name, &params)).await {
+                finding = log.lines().fold(finding, |finding, line| finding.hint(format!("| {line}")));
+            }
+        }
+        found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more")));
+    }
+    found
+}
+
+/// The Secrets that the pods begin with.
+async fn credentials(client: &Client, pods: &[Pod]) -> Result<Finding, CallError> {
+    const TOPIC: &str = "credentials";
+    let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    let there =
+        call(format_args!("list Secrets in {NAMESPACE}"), api.list_metadata(&ListParams::default())).await?;
+    let there: Vec<String> = there.iter().map(ResourceExt::name_any).collect();
+    let mut missing: Vec<String> = Vec::new();
+    for pod in pods {
+        let absent = secrets(pod).into_iter().filter(|secret| !there.contains(secret));
+        missing.extend(absent.map(|secret| format!("{secret} of pod {}", pod.name_any())));
+    }
+    Ok(if missing.is_empty() {
+        Finding::new(Verdict::Good, TOPIC, "every pod has the Secrets that it mounts")
+    } else {
+        Finding::new(Verdict::Bad, TOPIC, format!("missing Secrets: {}", list(&missing)))
+            .hint("the operator writes those of machines; those of provisioning.files are yours")
+    })
+}
+
+/// What became of their requests for certificates.
+async fn requests(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Finding, CallError> {
+    const TOPIC: &str = "certificates";
+    let api = Api::<CertificateSigningRequest>::all(client.clone());
+    let all = call("list CertificateSigningRequests", api.list(&ListParams::default())).await?.items;
+    // The newest one of each Node counts.
+    let mut newest: BTreeMap<&str, &CertificateSigningRequest> = BTreeMap::new();
+    for csr in &all {
+        let Some(node) = node_of(csr) else { continue };
+        let before = newest.entry(node).or_insert(csr);
+        if csr.metadata.creation_timestamp > before.metadata.creation_timestamp {
+            *before = csr;
+        }
+    }
+    let nodes: Vec<String> = pods.iter().filter_map(machine).collect();
+    let stuck: Vec<(String, (String, &str))> =
+        nodes.iter().filter_map(|node| Some((node.clone(), refusal(newest.get(&**node)?, now)?))).collect();
+    if stuck.is_empty() {
+        return Ok(Finding::new(Verdict::Good, TOPIC, "no request of a machine waits or was refused"));
+    }
+    let finding = Finding::new(Verdict::Bad, TOPIC, format!("{} machines have none", stuck.len()));
+    Ok(stuck
+        .into_iter()
+        .take(LOGS_MAX)
+        .fold(finding, |finding, (node, (says, hint))| finding.hint(format!("{node}: {says}")).hint(hint)))
+}
+
+/// Whether the machines whose pods run renew their Leases.
+async fn leases(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Finding, CallError> {
+    let api = Api::<Lease>::namespaced(client.clone(), "kube-node-lease");
+    let leases = call("list Leases", api.list(&ListParams::default())).await?.items;
+    let ages: BTreeMap<String, Option<i64>> =
+        leases.iter().map(|lease| (lease.name_any(), age(lease, now))).collect();
+    let is_running =
+        |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    let machines = pods.iter().filter(is_running).filter(|pod| trouble(pod).is_none()).filter_map(machine);
+    Ok(reachability(&machines.map(|node| (node.clone(), ages.get(&node).copied().flatten())).collect()))
+}
+
+/// The Node that a pod carries: its name is that of the Node and eight digits.
+fn machine(pod: &Pod) -> Option<String> {
+    pod.metadata.name.as_deref()?.rsplit_once('-').map(|(node, _)| node.to_owned())
+}

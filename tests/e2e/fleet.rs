@@ -1,0 +1,241 @@
+//! The fleet's commands, one after the other as people use them, on a cluster of their own: the last one takes away what
+//! every other test needs.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, LONG, eventually};
+
+/// A cluster without nodes.
+struct Own {
+    bed: Bed,
+}
+
+impl Own {
+    fn start() -> Self {
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{}", std::process::id()));
+        let own = Self { bed: Bed { dir } };
+        let parent = std::process::id().to_string();
+        let up = own.bed.kube_node(&["up", "--detach", "--nodes", "0", "--with-parent", &parent]);
+        assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
+        own
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_kube-node"))
+            .args(args)
+            .env("KUBECONFIG", self.bed.dir.join("kubeconfig"))
+            .env_remove("KUBEMARK_VERSION")
+            .output()
+            .unwrap()
+    }
+
+    /// What a command that succeeds says.
+    fn says(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What one that fails says, on both outputs.
+    fn fails(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
+    fn list(&self) -> Value {
+        serde_json::from_str(&self.says(&["list", "-o", "json"])).unwrap()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.bed.kube_node(&["down", "--delete"]);
+        let _ = fs::remove_dir_all(&self.bed.dir);
+    }
+}
+
+#[tokio::test]
+async fn from_setup_to_cleanup() {
+    let own = Own::start();
+    // `up` has made a set of this name, of a class of its own.
+    let said = own.fails(&["create", "3", "--provider", "hollow"]);
+    assert!(
+        said.contains("with nodes of NodeClass hollow: change their number with kube-node scale"),
+        "{said}"
+    );
+    own.says(&["cleanup"]);
+    assert!(own.fails(&["verify"]).contains("make it with kube-node create"));
+    assert!(own.says(&["list"]).contains("kube-node create makes one"));
+
+    for _ in 0..2 {
+        assert!(own.says(&["setup"]).contains("An operator runs."));
+    }
+    let said = own.says(&["create", "3", "--provider", "hollow"]);
+    assert!(said.starts_with("NodeSet hollow-nodes: 3 nodes of provider hollow\n"), "{said}");
+    assert!(said.ends_with("3 of 3 nodes are Ready\n"), "{said}");
+    assert_eq!(own.says(&["verify"]), "3 of 3 nodes are Ready\n");
+    let list = own.list();
+    let nodes = list["nodes"].as_array().unwrap();
+    assert_eq!((nodes.len(), &list["ready"], &list["wanted"]), (3, &3.into(), &3.into()));
+    assert!(nodes.iter().all(|node| node["name"].as_str().unwrap().starts_with("hollow-")), "{list}");
+    let yaml: Value = serde_norway::from_str(&own.says(&["list", "-o", "yaml"])).unwrap();
+    assert_eq!(yaml["nodes"], list["nodes"]);
+    let table = own.says(&["list"]);
+    assert_eq!(table.lines().filter(|line| line.contains(" Ready ")).count(), 3, "{table}");
+    assert!(own.says(&["list", "-o", "wide"]).contains("containerd://"));
+
+    assert!(own.says(&["scale", "5"]).ends_with("5 of 5 nodes are Ready\n"));
+    assert!(own.says(&["scale", "2"]).ends_with("2 of 2 nodes are Ready\n"));
+    assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 2);
+    let said = own.fails(&["create"]);
+    assert!(
+        said.contains("NodeClass hollow-nodes is there already, with nodes of provider hollow"),
+        "{said}"
+    );
+
+    let said = own.says(&["doctor"]);
+    assert!(said.lines().all(|line| line.starts_with("ok ")), "{said}");
+
+    // Nodes that fail on purpose are named with their reason.
+    let failures = r#"{"spec":{"failures":{"unhealthyDuration":"1s","turnUnhealthyAfter":true}}}"#;
+    own.bed.kubectl(&["patch", "nodeclass", "hollow-nodes", "--type=merge", "-p", failures]);
+    let said = eventually("the failures are seen", LONG, async || {
+        let output = own.run(&["verify"]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.code() == Some(1) && said.matches("disruptor").count() >= 2).then_some(said)
+    })
+    .await;
+    assert!(said.starts_with("0 of 2 nodes are Ready\n"), "{said}");
+    let said = own.fails(&["doctor"]);
+    assert!(said.contains("BAD  NodeSets     hollow-nodes: 0 of 2 nodes are Ready"), "{said}");
+    assert!(said.contains("note nodes        0 of 2 are Ready"), "{said}");
+    own.bed.kubectl(&[
+        "patch",
+        "nodeclass",
+        "hollow-nodes",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"failures":null}}"#,
+    ]);
+    assert!(own.says(&["verify", "--wait", "--timeout", "90s"]).ends_with("2 of 2 nodes are Ready\n"));
+
+    pods_in_trouble(&own);
+
+    // An operator that hangs looks at nothing.
+    let operator = own.bed.pid("operator").unwrap();
+    kill(operator, Signal::SIGSTOP).unwrap();
+    let said = own.fails(&["scale", "4", "--timeout", "3s"]);
+    assert!(said.contains("timed out after 3s: 2 of 4 nodes are Ready"), "{said}");
+    let said = own.fails(&["doctor"]);
+    assert!(said.contains("BAD  operator     none answers"), "{said}");
+    assert!(said.contains("the operator has not looked at it as it is now"), "{said}");
+    kill(operator, Signal::SIGCONT).unwrap();
+    assert!(own.says(&["verify", "--wait"]).ends_with("4 of 4 nodes are Ready\n"));
+
+    let said = own.fails(&["cleanup", "--all"]);
+    assert!(said.contains("there is more than this fleet: delete NodeClass hollow first"), "{said}");
+    assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 4, "nothing was touched");
+    own.bed.kubectl(&["delete", "nodeclass", "hollow"]);
+    let said = own.says(&["cleanup", "--all"]);
+    assert!(said.ends_with("all nodes are gone\nAll that setup installed is gone.\n"), "{said}");
+    let left =
+        own.bed.kubectl(&["get", "crds,namespaces,validatingadmissionpolicies,clusterroles", "-o", "name"]);
+    assert!(left.contains("namespace/kube-node-lease"), "that is Kubernetes' own");
+    let ours = left.lines().filter(|line| line.contains("kube-node") && !line.ends_with("kube-node-lease"));
+    assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
+    assert!(own.fails(&["create", "--provider", "hollow"]).contains("kube-node setup installs it"));
+    let said = own.fails(&["doctor"]);
+    assert!(
+        said.contains("BAD  kinds ")
+            && said.contains("BAD  setup        missing: Namespace kube-node-system"),
+        "{said}"
+    );
+    assert!(own.says(&["cleanup", "--all"]).contains("There is no NodeSet"), "a second time changes nothing");
+}
+
+/// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.
+fn pods_in_trouble(own: &Own) {
+    let host = own.list()["nodes"][0]["name"].as_str().unwrap().to_owned();
+    let pod = |name: &str, spec: Value| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "kubemark", "labels": {"name": "hollow-node"}}, "spec": spec});
+        pod["spec"]["containers"] = json!([{"name": "hollow-kubelet", "image": "example.com/kubemark:1"}]);
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+        pod
+    };
+    let volumes =
+        json!([{"name": "machine", "projected": {"sources": [{"secret": {"name": "ghost-token"}}]}}]);
+    let file = own.bed.dir.join("pods.json");
+    let items = json!([
+        pod("homeless-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}})),
+        pod("ghost-0123abcd", json!({"nodeName": host, "volumes": volumes})),
+    ]);
+    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    own.bed.kubectl(&["apply", "-f", file]);
+    own.bed.kubectl(&[
+        "-n",
+        "kubemark",
+        "wait",
+        "pod/ghost-0123abcd",
+        "--for=condition=Ready",
+        "--timeout=60s",
+    ]);
+    own.bed.kubectl(&[
+        "-n",
+        "kubemark",
+        "wait",
+        "pod/homeless-0123abcd",
+        "--for=condition=PodScheduled=false",
+        "--timeout=60s",
+    ]);
+    let said = own.fails(&["doctor"]);
+    for line in [
+        "BAD  pods         homeless-0123abcd: Unschedulable: 0/2 nodes are available",
+        "BAD  credentials  missing Secrets: ghost-token of pod ghost-0123abcd",
+        "BAD  network      1 of 1 machines whose pods run do not reach the API server: ghost (no Lease)",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let found: Value = serde_json::from_slice(&own.run(&["doctor", "-o", "json"]).stdout).unwrap();
+    assert!(
+        found.as_array().unwrap().iter().any(|f| f["topic"] == "credentials" && f["verdict"] == "bad"),
+        "{found}"
+    );
+    own.bed.kubectl(&["delete", "-f", file]);
+}
+
+#[test]
+fn a_provider_configuration_becomes_a_class() {
+    let file =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("convert-{}.yaml", std::process::id()));
+    let kube_node =
+        |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args).output().unwrap();
+    let path = file.to_str().unwrap();
+    fs::write(
+        &file,
+        "apiVersion: kubemarkproviderconfig.k8s.io/v1alpha1\nkind: KubemarkMachineProviderConfig\nunhealthyDuration: 40s\nturnUnhealthyAfter: true\n",
+    )
+    .unwrap();
+    let output = kube_node(&["convert", "-f", path, "--name", "sick"]);
+    assert!(output.status.success());
+    let class: Value = serde_norway::from_slice(&output.stdout).unwrap();
+    assert_eq!((&class["kind"], &class["metadata"]["name"]), (&"NodeClass".into(), &"sick".into()));
+    assert_eq!(class["spec"]["failures"]["unhealthyDuration"], "40s");
+
+    fs::write(&file, "kind: KubemarkMachineProviderConfig\nnumcores: 4\n").unwrap();
+    let output = kube_node(&["convert", "-f", path]);
+    assert_eq!(output.status.code(), Some(1), "something is lost");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field numcores: is numCores meant?"));
+    fs::remove_file(&file).unwrap();
+    let output = kube_node(&["convert", "-f", path]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read"));
+}
