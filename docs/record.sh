@@ -3,7 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --release --quiet --example terminal --bin kube-node
-PATH="$PWD/target/release:$PATH"
+release=$(dirname target/*/release/kube-node)
+PATH="$PWD/$release:$PATH"
 scratch=$(mktemp -d)
 trap 'kube-node down --data-dir "$scratch/data" --delete >/dev/null 2>&1; rm -rf "$scratch"' EXIT
 
@@ -27,4 +28,4 @@ ready() {
   kubectl wait --for=condition=Available deployment/web --timeout=60s >/dev/null
   say "kubectl get nodes | head -4" bash -c 'kube-node kubectl --data-dir "$0" -- get nodes | head -4' "$scratch/data"
   say "kubectl get deployment web" kubectl get deployment web
-} | target/release/examples/terminal > docs/demo.svg
+} | "$release/examples/terminal" > docs/demo.svg

@@ -2,7 +2,6 @@
 //! to stop.
 
 use std::{
-    collections::BTreeMap,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -33,7 +32,7 @@ use crate::{
         nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     hollow::Hollow,
-    providers::{HollowProvider, Provider},
+    providers::{HollowProvider, KubemarkProvider, Provider, kubemark},
     runtime::{
         admin::{Admin, AdminError, Readiness},
         connection::limited,
@@ -52,6 +51,8 @@ pub struct Access {
     url: String,
     /// Where the client's identity comes from, for messages.
     identity: String,
+    /// The certificates that the API server is known by (DER); none where those of this machine are used.
+    ca: Vec<Vec<u8>>,
 }
 
 impl Access {
@@ -74,6 +75,10 @@ pub struct Options {
     pub admin_address: SocketAddr,
     /// How providerIDs begin.
     pub provider_id_prefix: ProviderIdPrefix,
+    /// Our own image, for machines that are pods.
+    pub machine_image: String,
+    /// URL of the API server as machines reach it; as the operator does when None.
+    pub machine_api_server: Option<String>,
 }
 
 /// Why the operator ended.
@@ -135,9 +140,10 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> 
     let url = config.cluster_url.to_string();
     let identity = kubeconfig
         .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
+    let ca = config.root_cert.clone().unwrap_or_default();
     let client = Client::try_from(config)
         .map_err(|source| OperatorError::Client { url: url.clone(), source: Box::new(source) })?;
-    Ok(Access { client, url, identity })
+    Ok(Access { client, url, identity, ca })
 }
 
 /// A token that SIGINT and SIGTERM cancel.
@@ -219,7 +225,15 @@ fn spawn<E: Send + 'static>(
 
 /// Runs the operator until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
-    let Options { client: access, hollow, namespace, admin_address, provider_id_prefix } = options;
+    let Options {
+        client: access,
+        hollow,
+        namespace,
+        admin_address,
+        provider_id_prefix,
+        machine_image,
+        machine_api_server,
+    } = options;
     let registry = Registry::new();
     let caches = Caches::default();
     let mut parts: JoinSet<Result<(), OperatorError>> = JoinSet::new();
@@ -238,6 +252,22 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         Hollow::new(hollow_access.client, Arc::clone(&caches.nodes), Arc::clone(&caches.pods), &registry)?;
     let hollow: Arc<dyn Provider> = Arc::new(HollowProvider::new(hollow));
     let client = access.client;
+    let kubemark = kubemark::Options {
+        cluster: preflight::cluster_id(&client, &access.identity, &access.url).await?,
+        namespace: namespace.clone(),
+        image: machine_image,
+        api_server: kubemark::ApiServer {
+            url: machine_api_server.unwrap_or_else(|| access.url.clone()),
+            ca: access
+                .ca
+                .iter()
+                .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice())))
+                .collect(),
+        },
+    };
+    let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
+    let kubemark: Arc<dyn Provider> =
+        Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
     let context = Arc::new(Context {
         nodes: Arc::clone(&caches.nodes),
         pods: Arc::clone(&caches.pods),
@@ -247,7 +277,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         turns: Turns::default(),
         events: Events::new(client.clone(), "kube-node"),
         metrics: Metrics::register(&registry)?,
-        providers: BTreeMap::from([(hollow.name(), hollow)]),
+        providers: [hollow, kubemark].map(|provider| (provider.name(), provider)).into(),
         provider_id_prefix,
         client: client.clone(),
     });

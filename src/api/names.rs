@@ -10,6 +10,16 @@ pub const LABEL_NODECLASS: &str = "kube-node.io/nodeclass";
 pub const LABEL_REVISION: &str = "kube-node.io/revision";
 /// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it.
 pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
+/// Label of a machine's pod: UID of the cluster whose Node it is, which is that of its namespace kube-system.
+pub const LABEL_CLUSTER: &str = "kube-node.io/cluster";
+/// Label of a machine's pod: UID of its Node.
+pub const LABEL_NODE_UID: &str = "kube-node.io/node-uid";
+/// Annotation of a machine's pod: name of its Node.
+pub const ANNOTATION_NODE: &str = "kube-node.io/node";
+/// Annotation of a machine's pod: what the machine is, as its hollow kubelet reads it.
+pub const ANNOTATION_MACHINE: &str = "kube-node.io/machine";
+/// Annotation of a machine's pod: what changes while the machine lives.
+pub const ANNOTATION_SETTINGS: &str = "kube-node.io/settings";
 /// Annotation of a Node: delete it before any other when its set shrinks.
 pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
 /// Annotation of a Node: which labels, annotations and taints came from templates, so that only those are taken away.

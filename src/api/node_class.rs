@@ -40,17 +40,22 @@ use super::{
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.nodeController != 'kubemark'")
-        .message("nodeController kubemark is not served by this version: use hollow"),
-    validation = Rule::new("self.nodeController != 'hollow' || has(self.capacity)")
+    validation = Rule::new("!(self.nodeController in ['hollow', 'kubemark']) || has(self.capacity)")
         .message("a hollow machine needs a capacity: write for example capacity: {cpu: \"4\", memory: 16Gi, pods: \"110\"}"),
+    validation = Rule::new("self.nodeController != 'hollow' || !has(self.provisioning) || (!has(self.provisioning.files) && !has(self.provisioning.commands))")
+        .message("a hollow machine has neither files nor commands: remove provisioning.files and provisioning.commands, or use nodeController kubemark"),
+    validation = Rule::new("self.nodeController == 'kubemark' || !has(self.kubemark)")
+        .message("kubemark speaks of pods: remove it, or use nodeController kubemark"),
+    validation = Rule::new("self.nodeController != 'hollow' || !has(self.credentialsSecretRef)")
+        .message("a hollow machine needs no credentials: remove credentialsSecretRef, or use nodeController kubemark"),
+    validation = Rule::new("self.nodeController != 'kubemark' || (has(self.credentialsSecretRef) == has(oldSelf.credentialsSecretRef) && (!has(self.credentialsSecretRef) || self.credentialsSecretRef.name == oldSelf.credentialsSecretRef.name))")
+        .message("credentialsSecretRef cannot change: the machines of a class stay in one cluster; make another NodeClass"),
+    validation = Rule::new("!has(self.kubemark) || !has(self.kubemark.image) || self.kubemark.image.matches('(@|:[^/]+$)') || (has(self.provisioning) && has(self.provisioning.kubelet))")
+        .message("kubemark.image needs a tag, or provisioning.kubelet.version to be it: write for example image: registry.example.com/kubemark:v1.36.3"),
     validation = Rule::new("!has(self.reserved) || (has(self.capacity) && self.reserved.all(k, k in self.capacity))")
         .message("reserved names a resource that capacity does not have: add it to capacity or take it out of reserved"),
     validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
         .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"),
-    validation = Rule::new("!has(self.credentialsSecretRef)")
-        .message("credentialsSecretRef is not served by this version: remove it"),
-    validation = Rule::new("!has(self.kubemark)").message("kubemark is not served by this version: remove it"),
     validation = Rule::new("!has(self.price)").message("price is not served by this version: remove it"),
     validation = Rule::new("!has(self.allowedOverrides)").message("allowedOverrides is not served by this version: remove it")
 )]
@@ -103,16 +108,15 @@ pub struct NodeClassSpec {
 }
 
 /// What reaches a machine before its kubelet starts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("!has(self.files)").message("provisioning.files is not served by this version: remove it"),
-    validation = Rule::new("!has(self.commands)").message("provisioning.commands is not served by this version: remove it")
-)]
 pub struct Provisioning {
     /// Files on the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"])
+    )]
     pub files: Option<Vec<ProvisionedFile>>,
     /// The kubelet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,24 +124,27 @@ pub struct Provisioning {
     /// The container runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_runtime: Option<ContainerRuntime>,
-    /// Commands run before the kubelet starts.
+    /// Commands run before the kubelet starts, by /bin/sh of the machine's image; one that fails keeps the kubelet from
+    /// starting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub commands: Option<Vec<String>>,
 }
 
 /// A file on a machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.content), has(self.secretKeyRef), has(self.configMapKeyRef)].filter(has, has).size() == 1")
+    .message("a file has one source: set exactly one of content, secretKeyRef and configMapKeyRef"))]
 pub struct ProvisionedFile {
     /// Absolute path on the machine.
     #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
     pub path: String,
-    /// `user:group`.
+    /// `user:group`: root, nonroot or numbers, for example "root:root". The machine's own user when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65))]
     pub owner: Option<String>,
-    /// Octal mode, for example "0640".
+    /// Octal mode, for example "0640"; 0644 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^0?[0-7]{3}$"))]
     pub permissions: Option<String>,
@@ -221,7 +228,8 @@ pub enum FailureMode {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubemarkMachine {
-    /// Image of the hollow kubelet; our own when absent.
+    /// Image of an upstream kubemark; our own hollow kubelet when absent. Without a tag it gets
+    /// `provisioning.kubelet.version` as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,

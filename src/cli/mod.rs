@@ -2,6 +2,7 @@
 
 mod access;
 mod age;
+mod carry_files;
 mod convert;
 mod crds;
 mod doctor;
@@ -10,9 +11,11 @@ mod explain;
 mod fleet;
 mod guard;
 mod hollow_node;
+mod image;
 mod kubectl;
 mod operator;
 mod operator_probe;
+mod real_node;
 mod rollout;
 mod status;
 mod table;
@@ -61,6 +64,8 @@ enum Command {
     Down(down::Down),
     /// Say how a cluster of this machine stands
     Status(status::Status),
+    /// Write archives of container images, for containerd, docker and podman
+    Image(image::Image),
     /// Run the cluster's own kubectl against it
     Kubectl(kubectl::Kubectl),
     /// Follow, undo, restart, pause or resume the rollout of a NodeSet
@@ -73,6 +78,11 @@ enum Command {
     Guard(guard::Guard),
     /// Run one machine, in a pod of its own
     HollowNode(hollow_node::HollowNode),
+    #[command(hide = true)]
+    CarryFiles(carry_files::CarryFiles),
+    /// The processes of a real node, started by `up --real-node`
+    #[command(hide = true)]
+    RealNode(real_node::RealNode),
 }
 
 impl Cli {
@@ -91,12 +101,15 @@ impl Cli {
             Command::Operator(command) => command.run(),
             Command::Guard(command) => command.run(),
             Command::HollowNode(command) => command.run(),
+            Command::CarryFiles(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
+            Command::Image(command) => command.run(),
             Command::Kubectl(command) => command.run(),
             Command::Rollout(command) => command.run(),
             Command::Explain(command) => command.run(),
+            Command::RealNode(command) => command.run(),
         }
     }
 }

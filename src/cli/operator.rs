@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::{
     controllers::ProviderIdPrefix,
+    images,
     operator::{self, Options},
     runtime::telemetry::{self, LogFormat},
 };
@@ -28,6 +29,12 @@ pub struct Operator {
     /// How providerIDs begin; the provider's name when absent, empty to leave them to a cloud-controller-manager
     #[arg(long, value_name = "PREFIX")]
     provider_id_prefix: Option<String>,
+    /// Image of kube-node itself, for machines that are pods
+    #[arg(long, value_name = "IMAGE", env = "KUBE_NODE_IMAGE", default_value = images::KUBE_NODE)]
+    machine_image: String,
+    /// URL of the API server as machines that are pods reach it; as the operator reaches it when absent
+    #[arg(long, value_name = "URL")]
+    machine_api_server: Option<String>,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
@@ -53,6 +60,8 @@ impl Operator {
                     Some(prefix) if prefix.is_empty() => ProviderIdPrefix::None,
                     Some(prefix) => ProviderIdPrefix::Text(prefix),
                 },
+                machine_image: self.machine_image,
+                machine_api_server: self.machine_api_server,
             };
             operator::run(options, operator::signals()?).await?;
             Ok(ExitCode::SUCCESS)

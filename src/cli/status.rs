@@ -5,7 +5,13 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::cluster::{Component, Layout, Probe, client_of, count_nodes, layout::supervisor, state::State};
+use crate::cluster::{
+    Component, Layout, Probe, client_of, count_nodes,
+    layout::supervisor,
+    procs::ProcessId,
+    real_node::{self, DaemonName},
+    state::State,
+};
 
 /// Exit code when nothing runs, as systemctl and service scripts have it.
 const NOT_RUNNING: u8 = 3;
@@ -82,9 +88,11 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
     let running = state.as_ref().is_some_and(|state| supervisor(state).is_some());
     let mut components = Vec::new();
     if let Some(state) = &state {
-        for component in Component::ALL {
+        let there = |component: &Component| state.network.is_some() || *component != Component::RealNode;
+        for component in Component::ALL.into_iter().filter(there) {
             components.push(row(layout, state, component).await);
         }
+        components.extend(daemons(layout, state).await);
     }
     let healthy = components.iter().any(|row| row.name == Component::Apiserver.name() && row.health == "ok");
     Ok(Report {
@@ -99,20 +107,50 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
 
 async fn row(layout: &Layout, state: &State, component: Component) -> Row {
     let process = state.components.get(&component).copied().filter(|id| id.is_alive());
-    let health = match (process, &state.ports, std::fs::read_to_string(layout.kubeconfig())) {
-        (None, ..) => "not running".to_owned(),
-        (Some(_), Some(ports), Ok(kubeconfig)) => match Probe::new(component, ports, &kubeconfig).await {
-            Ok(probe) => probe.check().await.map_or_else(|error| error.to_string(), |()| "ok".to_owned()),
-            Err(error) => error.to_string(),
-        },
-        (Some(_), ..) => "unknown".to_owned(),
-    };
+    let addresses = state.addresses();
+    let asked = addresses.as_ref().and_then(|addresses| component.health(addresses));
     Row {
         name: component.name(),
         pid: process.map(|id| id.pid),
-        health,
-        resident_bytes: process.and_then(crate::cluster::procs::ProcessId::resident_bytes),
-        address: state.ports.as_ref().map(|ports| component.address(ports)),
+        health: health(layout, process, asked).await,
+        resident_bytes: process.and_then(ProcessId::resident_bytes),
+        address: addresses.as_ref().and_then(|addresses| component.address(addresses)),
+    }
+}
+
+/// The processes inside the real node, where there is one.
+async fn daemons(layout: &Layout, state: &State) -> Vec<Row> {
+    let Some(network) = state.network else { return Vec::new() };
+    let running = real_node::daemons(layout.dir());
+    let mut rows = Vec::new();
+    for daemon in DaemonName::ALL {
+        let process = running.iter().find(|(other, _)| *other == daemon).map(|(_, id)| *id);
+        rows.push(Row {
+            name: daemon.name(),
+            pid: process.map(|id| id.pid),
+            health: health(layout, process, daemon.health(&network)).await,
+            resident_bytes: process.and_then(ProcessId::resident_bytes),
+            address: None,
+        });
+    }
+    rows
+}
+
+/// What a process says of itself; that it runs, where it cannot be asked from here.
+async fn health(
+    layout: &Layout,
+    process: Option<ProcessId>,
+    asked: Option<(String, &'static str)>,
+) -> String {
+    let said = match (process, asked, std::fs::read_to_string(layout.kubeconfig())) {
+        (None, ..) => return "not running".to_owned(),
+        (Some(_), None, _) => return "ok".to_owned(),
+        (Some(_), Some((url, path)), Ok(kubeconfig)) => Probe::new(&url, path, &kubeconfig).await,
+        (Some(_), Some(_), Err(_)) => return "unknown".to_owned(),
+    };
+    match said {
+        Ok(probe) => probe.check().await.map_or_else(|error| error.to_string(), |()| "ok".to_owned()),
+        Err(error) => error.to_string(),
     }
 }
 

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{
     Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
-    procs::ProcessId,
+    procs::ProcessId, real_node,
 };
 
 /// How often the process in the background is looked at.
@@ -40,7 +40,8 @@ pub struct Up {
     /// Folder of the cluster; one of the user's when absent
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl; found or built when absent
+    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and for a real node of kubelet
+    /// and kube-proxy; found or built when absent
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
     /// Return when the nodes are Ready; `down` ends the cluster
@@ -52,6 +53,8 @@ pub struct Up {
     /// Without the operator nothing turns a NodeSet into nodes: run one yourself
     #[arg(long)]
     without_operator: bool,
+    #[command(flatten)]
+    real_node: RealNode,
     /// One more argument for a component, such as kube-apiserver=--v=4; may be repeated
     #[arg(long, value_name = "COMPONENT=ARG")]
     component_arg: Vec<ComponentArg>,
@@ -61,6 +64,34 @@ pub struct Up {
     /// The process in the background: somebody else says how it went
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+/// Arguments of the real node.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Real node")]
+struct RealNode {
+    /// Add a node with containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
+    #[arg(long = "real-node", id = "real_node")]
+    wanted: bool,
+    /// containerd, 1.6 or later; found when absent
+    #[arg(long, value_name = "FILE", requires = "real_node")]
+    containerd: Option<PathBuf>,
+    /// runc; found when absent
+    #[arg(long, value_name = "FILE", requires = "real_node")]
+    runc: Option<PathBuf>,
+    /// Folder of the CNI plugins bridge, host-local, loopback and portmap; found when absent
+    #[arg(long, value_name = "DIR", requires = "real_node")]
+    cni_dir: Option<PathBuf>,
+    /// Have the image of upstream kubemark on it, building kubemark where needed
+    #[arg(long, requires = "real_node")]
+    kubemark: bool,
+}
+
+impl RealNode {
+    fn options(self) -> Option<real_node::Options> {
+        let Self { wanted, containerd, runc, cni_dir, kubemark } = self;
+        wanted.then_some(real_node::Options { containerd, runc, cni_dir, kubemark })
+    }
 }
 
 /// Providers of machines that `up` can use.
@@ -96,6 +127,7 @@ impl Up {
                 (false, None) => Nodes::Keep,
                 (false, Some(nodes)) => Nodes::Exactly(nodes),
             },
+            real_node: self.real_node.options(),
         };
         let Some(created) = stop.run_until_cancelled(Cluster::create(options, &progress)).await else {
             return Ok(ExitCode::SUCCESS);
@@ -195,10 +227,12 @@ fn summary(layout: &Layout, nodes: i32, without_operator: bool) -> String {
     };
     let kubeconfig = layout.kubeconfig();
     let kubeconfig = kubeconfig.display();
-    let what = if without_operator {
-        "The control plane is ready; no operator runs.".to_owned()
-    } else {
-        format!("{nodes} nodes are Ready.")
+    let real = layout.load().ok().flatten().is_some_and(|state| state.network.is_some());
+    let what = match (without_operator, real) {
+        (true, false) => "The control plane is ready; no operator runs.".to_owned(),
+        (true, true) => "The control plane and the real node are ready; no operator runs.".to_owned(),
+        (false, false) => format!("{nodes} nodes are Ready."),
+        (false, true) => format!("{nodes} hollow nodes and the real one are Ready."),
     };
     format!(
         "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n  kubectl scale nodeset {NODE_SET} --replicas=20\n  kube-node down{own}\n"

@@ -14,8 +14,12 @@ pub const KUBERNETES_VERSION: &str = "1.36.3";
 /// The etcd that is built, as pinned in modules/etcd/go.mod.
 pub const ETCD_VERSION: &str = "3.6.8";
 /// What `up` needs.
-pub const NAMES: [&str; 5] =
+pub const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+/// What a real node needs besides.
+pub const REAL_NODE: [&str; 2] = ["kubelet", "kube-proxy"];
+/// What the image of upstream kubemark holds.
+pub const KUBEMARK: [&str; 1] = ["kubemark"];
 /// Where tests of other projects keep the same binaries.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
@@ -23,12 +27,14 @@ const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
     /// The folder named by the user lacks some.
-    #[error("{} has no {}: put the control plane's binaries there ({}), or leave {origin} away to have them built", dir.display(), missing.join(", "), NAMES.join(", "))]
+    #[error("{} has no {}: put the binaries of Kubernetes there ({}), or leave {origin} away to have them built", dir.display(), missing.join(", "), wanted.join(", "))]
     Missing {
         /// The folder.
         dir: PathBuf,
         /// The binaries that are not there or not executable.
         missing: Vec<&'static str>,
+        /// All that must be there.
+        wanted: Vec<&'static str>,
         /// What named the folder.
         origin: &'static str,
     },
@@ -93,7 +99,7 @@ pub enum BinariesError {
     File(#[from] FileError),
 }
 
-/// A folder with every program that `up` needs.
+/// A folder with every program that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binaries {
     dir: PathBuf,
@@ -101,16 +107,20 @@ pub struct Binaries {
 
 impl Binaries {
     /// Finds the binaries, or builds them.
-    pub async fn locate(explicit: Option<&Path>, progress: &Progress) -> Result<Self, BinariesError> {
+    pub async fn locate(
+        explicit: Option<&Path>,
+        names: &[&'static str],
+        progress: &Progress,
+    ) -> Result<Self, BinariesError> {
         if let Some(dir) = explicit {
-            return Self::in_dir(dir, "--binaries");
+            return Self::in_dir(dir, names, "--binaries");
         }
         if let Some(dir) = std::env::var_os(ASSETS_VARIABLE).filter(|dir| !dir.is_empty()) {
-            return Self::in_dir(Path::new(&dir), ASSETS_VARIABLE);
+            return Self::in_dir(Path::new(&dir), names, ASSETS_VARIABLE);
         }
         let dir = Self::cache_dir()?;
-        if !missing(&dir).is_empty() {
-            build::build(&dir, progress).await?;
+        if !missing(&dir, names).is_empty() {
+            build::build(&dir, names, progress).await?;
         }
         Ok(Self { dir })
     }
@@ -122,10 +132,11 @@ impl Binaries {
     }
 
     /// The binaries of a folder, all of which must be there.
-    fn in_dir(dir: &Path, origin: &'static str) -> Result<Self, BinariesError> {
-        let missing = missing(dir);
+    fn in_dir(dir: &Path, names: &[&'static str], origin: &'static str) -> Result<Self, BinariesError> {
+        let missing = missing(dir, names);
         if !missing.is_empty() {
-            return Err(BinariesError::Missing { dir: dir.to_owned(), missing, origin });
+            let wanted = names.to_vec();
+            return Err(BinariesError::Missing { dir: dir.to_owned(), missing, wanted, origin });
         }
         let dir = std::path::absolute(dir)
             .map_err(|source| BinariesError::Io { action: format!("find {}", dir.display()), source })?;
@@ -143,11 +154,17 @@ impl Binaries {
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
+
+    /// Whether the folder has a program that was not asked for.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        is_executable(&self.path(name))
+    }
 }
 
 /// Which programs a folder lacks.
-pub(super) fn missing(dir: &Path) -> Vec<&'static str> {
-    NAMES.into_iter().filter(|name| !is_executable(&dir.join(name))).collect()
+pub(super) fn missing(dir: &Path, names: &[&'static str]) -> Vec<&'static str> {
+    names.iter().copied().filter(|name| !is_executable(&dir.join(name))).collect()
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -163,14 +180,14 @@ mod tests {
     fn a_missing_binary_is_named() {
         let dir = std::env::temp_dir().join(format!("kube-node-binaries-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        for name in NAMES {
+        for name in CONTROL_PLANE {
             fs::write(dir.join(name), "x").unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        assert!(Binaries::in_dir(&dir, "--binaries").is_ok());
+        assert!(Binaries::in_dir(&dir, &CONTROL_PLANE, "--binaries").is_ok());
         fs::remove_file(dir.join("etcd")).unwrap();
         fs::set_permissions(dir.join("kubectl"), fs::Permissions::from_mode(0o644)).unwrap();
-        let error = Binaries::in_dir(&dir, "--binaries").unwrap_err().to_string();
+        let error = Binaries::in_dir(&dir, &CONTROL_PLANE, "--binaries").unwrap_err().to_string();
         assert!(error.contains("has no etcd, kubectl:"), "{error}");
         fs::remove_dir_all(&dir).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Builds the control plane from the Go modules pinned in `modules/`, once for a user.
+//! Builds the programs of Kubernetes from the Go modules pinned in `modules/`, once for a user.
 //!
 //! Each program is built into a scratch folder and renamed into the cache when complete: what is in the cache is
 //! whole, and a build that was cut off goes on where it stopped. A lock lets one process build at a time.
@@ -61,12 +61,16 @@ fn package(program: &str) -> (&'static Module, String) {
     }
 }
 
-/// Fills the cache folder with every program it lacks.
-pub(super) async fn build(cache: &Path, progress: &Progress) -> Result<(), BinariesError> {
+/// Fills the cache folder with every program of these that it lacks.
+pub(super) async fn build(
+    cache: &Path,
+    names: &[&'static str],
+    progress: &Progress,
+) -> Result<(), BinariesError> {
     create_private_dir(cache)?;
     let _lock = lock(cache, progress).await?;
     // Somebody else may have built them while we waited.
-    let missing = binaries::missing(cache);
+    let missing = binaries::missing(cache, names);
     if missing.is_empty() {
         return Ok(());
     }
@@ -83,12 +87,13 @@ pub(super) async fn build(cache: &Path, progress: &Progress) -> Result<(), Binar
     check_go(&scratch.join(KUBERNETES.name)).await?;
     check_disk(cache, &scratch).await?;
     progress.line(&format!(
-        "Building the control plane of Kubernetes {KUBERNETES_VERSION} from source, once: this takes 5 to 10 minutes on two cores"
+        "Building {} of Kubernetes {KUBERNETES_VERSION} from source, once: the first takes 5 to 10 minutes on two cores",
+        missing.join(", ")
     ));
     let started = Instant::now();
     for program in &missing {
-        let at = binaries::NAMES.iter().position(|name| name == program).unwrap_or_default() + 1;
-        let step = format!("Building {program} ({at} of {})", binaries::NAMES.len());
+        let at = names.iter().position(|name| name == program).unwrap_or_default() + 1;
+        let step = format!("Building {program} ({at} of {})", names.len());
         build_one(program, &step, &scratch, cache, progress).await?;
     }
     let _ = fs::remove_dir_all(&scratch);

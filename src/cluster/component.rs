@@ -2,13 +2,14 @@
 
 use std::{
     fmt,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{layout::Layout, ports::Ports};
+use super::{layout::Layout, ports::Ports, real_node::Network};
 
 /// The service range; kube-apiserver's own Service is its first address.
 const SERVICE_RANGE: &str = "10.96.0.0/16";
@@ -36,12 +37,30 @@ pub enum Component {
     /// Our own operator.
     #[serde(rename = "operator")]
     Operator,
+    /// The real node, where one was asked for; its own processes run below this one.
+    #[serde(rename = "real-node")]
+    RealNode,
+}
+
+/// Where a cluster listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Ports on 127.0.0.1.
+    pub ports: Ports,
+    /// The networks of its real node, where it has one.
+    pub network: Option<Network>,
 }
 
 impl Component {
     /// All, in the order of their start.
-    pub const ALL: [Self; 5] =
-        [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Operator];
+    pub const ALL: [Self; 6] = [
+        Self::Etcd,
+        Self::Apiserver,
+        Self::ControllerManager,
+        Self::Scheduler,
+        Self::Operator,
+        Self::RealNode,
+    ];
 
     /// The name of the binary, of the log file and on the command line.
     #[must_use]
@@ -52,39 +71,49 @@ impl Component {
             Self::ControllerManager => "kube-controller-manager",
             Self::Scheduler => "kube-scheduler",
             Self::Operator => "operator",
+            Self::RealNode => "real-node",
         }
     }
 
-    /// Where it listens.
+    /// Where it listens; `None` for a real node that the cluster has not.
     #[must_use]
-    pub fn address(self, ports: &Ports) -> String {
+    pub fn address(self, addresses: &Addresses) -> Option<String> {
+        let ports = &addresses.ports;
         let (scheme, port) = match self {
             Self::Etcd => ("https", ports.etcd),
             Self::Apiserver => ("https", ports.apiserver),
             Self::ControllerManager => ("https", ports.controller_manager),
             Self::Scheduler => ("https", ports.scheduler),
             Self::Operator => ("http", ports.operator),
+            Self::RealNode => return addresses.network.map(|network| network.kubelet()),
         };
-        format!("{scheme}://127.0.0.1:{port}")
+        Some(format!("{scheme}://127.0.0.1:{port}"))
     }
 
     /// Where its health is asked for: a base URL and a path.
-    pub(super) fn health(self, ports: &Ports) -> (String, &'static str) {
-        match self {
-            Self::Etcd => (format!("http://127.0.0.1:{}", ports.etcd_metrics), "/health"),
-            Self::Apiserver | Self::Operator => (self.address(ports), "/readyz"),
-            Self::ControllerManager | Self::Scheduler => (self.address(ports), "/healthz"),
-        }
+    #[must_use]
+    pub fn health(self, addresses: &Addresses) -> Option<(String, &'static str)> {
+        let path = match self {
+            Self::Etcd => {
+                return Some((format!("http://127.0.0.1:{}", addresses.ports.etcd_metrics), "/health"));
+            }
+            Self::RealNode => return addresses.network.map(|network| network.kubelet_health()),
+            Self::Apiserver | Self::Operator => "/readyz",
+            Self::ControllerManager | Self::Scheduler => "/healthz",
+        };
+        self.address(addresses).map(|address| (address, path))
     }
 
     /// The arguments of the process.
-    pub(super) fn arguments(self, layout: &Layout, ports: &Ports) -> Vec<String> {
+    pub(super) fn arguments(self, layout: &Layout, addresses: &Addresses) -> Vec<String> {
+        let ports = &addresses.ports;
         match self {
             Self::Etcd => etcd(layout, ports),
-            Self::Apiserver => apiserver(layout, ports),
+            Self::Apiserver => apiserver(layout, addresses),
+            Self::RealNode => real_node(layout),
             Self::ControllerManager => controller_manager(layout, ports),
             Self::Scheduler => scheduler(layout, ports),
-            Self::Operator => operator(layout, ports),
+            Self::Operator => operator(layout, addresses),
         }
     }
 }
@@ -108,11 +137,12 @@ impl FromStr for ComponentArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = Component::ALL.map(Component::name).join(", ");
+        // The real node is told by files, and its first process is ours.
+        let open = || Component::ALL.into_iter().filter(|component| *component != Component::RealNode);
+        let names = open().map(Component::name).collect::<Vec<_>>().join(", ");
         let (name, arg) =
             text.split_once('=').ok_or("write it as component=--flag=value, such as kube-apiserver=--v=4")?;
-        let component = Component::ALL
-            .into_iter()
+        let component = open()
             .find(|component| component.name() == name)
             .ok_or_else(|| format!("unknown component {name}: there are {names}"))?;
         Ok(Self { component, arg: arg.to_owned() })
@@ -153,14 +183,20 @@ fn etcd(layout: &Layout, ports: &Ports) -> Vec<String> {
     ]
 }
 
-fn apiserver(layout: &Layout, ports: &Ports) -> Vec<String> {
+fn apiserver(layout: &Layout, addresses: &Addresses) -> Vec<String> {
     let pki = |file: &str| layout.pki().join(file);
+    let ports = &addresses.ports;
+    let advertise = addresses.network.map_or(Ipv4Addr::LOCALHOST, |network| network.host);
+    // The endpoints of the Service `kubernetes` may not be a loopback address.
+    let reconciler = if addresses.network.is_some() { "lease" } else { "none" };
     vec![
         format!("--secure-port={}", ports.apiserver),
+        // With a real node as well: it brings its own way here (see `real_node::door`). The node's link comes and goes
+        // with the node, and a server bound to its address would go deaf with it; one bound to every address would be
+        // open to the machine's neighbours.
         "--bind-address=127.0.0.1".into(),
-        "--advertise-address=127.0.0.1".into(),
-        // The endpoints of the Service `kubernetes` may not be a loopback address.
-        "--endpoint-reconciler-type=none".into(),
+        format!("--advertise-address={advertise}"),
+        format!("--endpoint-reconciler-type={reconciler}"),
         format!("--etcd-servers=https://127.0.0.1:{}", ports.etcd),
         file("etcd-cafile", &pki("etcd-ca.crt")),
         file("etcd-certfile", &pki("etcd-client.crt")),
@@ -224,9 +260,10 @@ fn scheduler(layout: &Layout, ports: &Ports) -> Vec<String> {
     controller(layout, "scheduler", &layout.path("scheduler.kubeconfig"), ports.scheduler)
 }
 
-fn operator(layout: &Layout, ports: &Ports) -> Vec<String> {
+fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
+    let Addresses { ports, network } = addresses;
     let path = |path: PathBuf| path.display().to_string();
-    vec![
+    let mut args = vec![
         "operator".into(),
         "--kubeconfig".into(),
         path(layout.operator_kubeconfig()),
@@ -236,7 +273,16 @@ fn operator(layout: &Layout, ports: &Ports) -> Vec<String> {
         super::NAMESPACE.into(),
         "--admin-address".into(),
         format!("127.0.0.1:{}", ports.operator),
-    ]
+    ];
+    // 127.0.0.1 is another place for a pod.
+    if let Some(network) = network {
+        args.push(format!("--machine-api-server=https://{}:{}", network.host, ports.apiserver));
+    }
+    args
+}
+
+fn real_node(layout: &Layout) -> Vec<String> {
+    vec!["real-node".into(), "host".into(), layout.real_node().display().to_string()]
 }
 
 #[cfg(test)]

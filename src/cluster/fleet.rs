@@ -20,6 +20,8 @@ use crate::api::{NodeClass, NodeSet};
 /// The NodeSet that `up` makes.
 pub const NODE_SET: &str = "hollow-nodes";
 const NODE_CLASS: &str = "hollow";
+/// Keeps pods that are to run for real off hollow nodes; what is meant for these tolerates it.
+const TAINT: &str = "kube-node.io/hollow";
 /// How many nodes a new cluster gets when nobody says.
 const DEFAULT_NODES: i32 = 10;
 /// Many nodes take long, a stuck one takes for ever: the wait ends when no further node gets Ready for this long.
@@ -62,7 +64,14 @@ pub enum FleetError {
 }
 
 /// Applies both objects and waits until every node is Ready. Returns how many there are.
-pub(super) async fn bring_up(client: &Client, nodes: Nodes, progress: &Progress) -> Result<i32, FleetError> {
+///
+/// Beside a real node hollow ones carry a taint: a pod that is to run somewhere must not end up where nothing runs.
+pub(super) async fn bring_up(
+    client: &Client,
+    nodes: Nodes,
+    beside_real_node: bool,
+    progress: &Progress,
+) -> Result<i32, FleetError> {
     let sets = Api::<NodeSet>::all(client.clone());
     let wanted = match nodes {
         Nodes::None => return Ok(0),
@@ -72,7 +81,8 @@ pub(super) async fn bring_up(client: &Client, nodes: Nodes, progress: &Progress)
             there.map_or(DEFAULT_NODES, |set| set.spec.replicas)
         }
     };
-    apply(&Api::<NodeClass>::all(client.clone()), "NodeClass", NODE_CLASS, &node_class()).await?;
+    apply(&Api::<NodeClass>::all(client.clone()), "NodeClass", NODE_CLASS, &node_class(beside_real_node))
+        .await?;
     apply(&sets, "NodeSet", NODE_SET, &node_set(wanted)).await?;
     progress.step(&format!("Waiting for {wanted} nodes"));
     wait_ready(sets, progress).await?;
@@ -80,8 +90,8 @@ pub(super) async fn bring_up(client: &Client, nodes: Nodes, progress: &Progress)
 }
 
 /// Written as JSON: an apply owns every field it names, and the types would name their defaults.
-fn node_class() -> Value {
-    json!({
+fn node_class(beside_real_node: bool) -> Value {
+    let mut class = json!({
         "apiVersion": "kube-node.io/v1alpha1",
         "kind": "NodeClass",
         "metadata": {"name": NODE_CLASS},
@@ -91,7 +101,11 @@ fn node_class() -> Value {
             "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
             "reserved": {"cpu": "100m", "memory": "512Mi"},
         },
-    })
+    });
+    if beside_real_node {
+        class["spec"]["template"] = json!({"taints": [{"key": TAINT, "effect": "NoSchedule"}]});
+    }
+    class
 }
 
 fn node_set(replicas: i32) -> Value {
@@ -176,8 +190,9 @@ mod tests {
 
     #[test]
     fn both_objects_are_of_our_kinds() {
-        let class: NodeClass = serde_json::from_value(node_class()).unwrap();
+        let class: NodeClass = serde_json::from_value(node_class(true)).unwrap();
         assert_eq!(class.spec.node_controller, "hollow");
+        assert_eq!(class.spec.template.unwrap().taints[0].key, TAINT);
         let set: NodeSet = serde_json::from_value(node_set(7)).unwrap();
         assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, NODE_CLASS));
     }

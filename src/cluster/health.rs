@@ -1,4 +1,4 @@
-//! Whether a component is ready: one GET of its own health endpoint, over HTTP or HTTPS with the admin's certificate.
+//! Whether something is ready: one GET of its own health endpoint, over HTTP or HTTPS with the admin's certificate.
 
 use std::time::Duration;
 
@@ -8,8 +8,6 @@ use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-
-use super::{component::Component, ports::Ports};
 
 /// A component that does not answer within this is not ready.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -37,7 +35,7 @@ pub enum ProbeError {
     NotReady(StatusCode),
 }
 
-/// Asks one component for its health.
+/// Asks one process for its health.
 #[derive(Clone)]
 pub struct Probe {
     client: Client,
@@ -45,9 +43,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// For a component of the cluster with these ports; `kubeconfig` is the admin's, as text.
-    pub async fn new(component: Component, ports: &Ports, kubeconfig: &str) -> Result<Self, ProbeError> {
-        let (url, path) = component.health(ports);
+    /// For a path below a URL; `kubeconfig` is the admin's, as text.
+    pub async fn new(url: &str, path: &'static str, kubeconfig: &str) -> Result<Self, ProbeError> {
         let mut config = config_of(kubeconfig).await?;
         config.cluster_url =
             url.parse().map_err(|error: http::uri::InvalidUri| ProbeError::Request(error.into()))?;

@@ -1,4 +1,4 @@
-//! Keeps one process running: starts it, writes its output to its log, notes its pid in `cluster.json`, starts it
+//! Keeps one process running: starts it, writes its output to its log, tells who it is to whoever notes that, starts it
 //! again with growing pauses when it dies by itself, and ends it when told to.
 //!
 //! A task owns the process; orders reach it by a channel. When the [`Keeper`] is dropped the process is killed.
@@ -9,7 +9,6 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
-    sync::Arc,
     time::Duration,
 };
 
@@ -21,11 +20,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{
-    component::Component,
-    procs::ProcessId,
-    state::{StateError, StateFile},
-};
+use super::{procs::ProcessId, state::StateError};
 
 /// Pause before the first restart; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -50,10 +45,14 @@ pub enum KeeperError {
     State(#[from] StateError),
 }
 
+/// Told who the process is, whenever that changes.
+pub(super) type Note = Box<dyn Fn(Option<ProcessId>) -> Result<(), StateError> + Send>;
+
 /// What to run.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub component: Component,
+    /// What the log calls it.
+    pub name: &'static str,
     pub program: PathBuf,
     pub args: Vec<String>,
     pub log: PathBuf,
@@ -86,10 +85,10 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Nothing runs until [`Self::start`].
-    pub fn new(plan: Plan, state: Arc<StateFile>) -> Self {
+    pub fn new(plan: Plan, note: Note) -> Self {
         let (orders, received) = mpsc::channel(1);
         let (report, run) = watch::channel(Run::default());
-        let kept = Kept { plan, state, report, process: None, restart: None, pause: FIRST_PAUSE };
+        let kept = Kept { plan, note, report, process: None, restart: None, pause: FIRST_PAUSE };
         let task = tokio::spawn(kept.obey(received)).abort_handle();
         Self { orders, run, task }
     }
@@ -125,7 +124,7 @@ impl Drop for Keeper {
 /// What the task owns.
 struct Kept {
     plan: Plan,
-    state: Arc<StateFile>,
+    note: Note,
     report: watch::Sender<Run>,
     process: Option<(Child, Instant)>,
     restart: Option<Instant>,
@@ -150,7 +149,7 @@ impl Kept {
                 },
                 status = died(&mut self.process) => self.bury(status),
                 () = due(self.restart) => if let Err(error) = self.spawn() {
-                    self.note(&format!("{error}; next attempt in {:?}", self.pause));
+                    self.say(&format!("{error}; next attempt in {:?}", self.pause));
                     self.restart_later();
                 },
             }
@@ -174,7 +173,7 @@ impl Kept {
         let id = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(ProcessId::of);
         self.process = Some((child, Instant::now()));
         self.report.send_modify(|run| run.id = id);
-        Ok(self.remember(id)?)
+        Ok((self.note)(id)?)
     }
 
     /// The process is dead without having been told to.
@@ -184,9 +183,9 @@ impl Kept {
             self.pause = FIRST_PAUSE;
         }
         let end = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
-        self.note(&format!("ended by itself ({end}); starts again in {:?}", self.pause));
-        if let Err(error) = self.remember(None) {
-            self.note(&error.to_string());
+        self.say(&format!("ended by itself ({end}); starts again in {:?}", self.pause));
+        if let Err(error) = (self.note)(None) {
+            self.say(&error.to_string());
         }
         self.report.send_modify(|run| {
             run.id = None;
@@ -215,24 +214,15 @@ impl Kept {
             let _ = child.kill().await;
         }
         self.report.send_modify(|run| run.id = None);
-        if let Err(error) = self.remember(None) {
-            self.note(&error.to_string());
+        if let Err(error) = (self.note)(None) {
+            self.say(&error.to_string());
         }
     }
 
-    fn remember(&self, id: Option<ProcessId>) -> Result<(), StateError> {
-        self.state.change(|state| {
-            match id {
-                Some(id) => state.components.insert(self.plan.component, id),
-                None => state.components.remove(&self.plan.component),
-            };
-        })
-    }
-
     /// Says something in the log of the process, where whoever wonders about it looks.
-    fn note(&self, text: &str) {
+    fn say(&self, text: &str) {
         if let Ok(mut log) = open_log(&self.plan.log) {
-            let _ = writeln!(log, "kube-node: {} {text}", self.plan.component);
+            let _ = writeln!(log, "kube-node: {} {text}", self.plan.name);
         }
     }
 }
@@ -259,20 +249,27 @@ async fn due(restart: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::cluster::state::State;
+    use crate::cluster::{
+        component::Component,
+        state::{State, StateFile},
+    };
 
     fn keeper(name: &str, script: &str) -> (Keeper, PathBuf, Arc<StateFile>) {
         let dir = std::env::temp_dir().join(format!("kube-node-keeper-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let state = Arc::new(StateFile::new(dir.join("cluster.json"), State::new("1.36.3")));
         let plan = Plan {
-            component: Component::Etcd,
+            name: "etcd",
             program: "/bin/sh".into(),
             args: vec!["-c".into(), script.into()],
             log: dir.join("log"),
         };
-        (Keeper::new(plan, state.clone()), dir, state)
+        let noted = state.clone();
+        let note = Box::new(move |id| noted.note(Component::Etcd, id));
+        (Keeper::new(plan, note), dir, state)
     }
 
     async fn wait(keeper: &Keeper, what: impl FnMut(&Run) -> bool) -> Run {
@@ -330,15 +327,14 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_is_not_there() {
         let dir = std::env::temp_dir();
-        let state = Arc::new(StateFile::new(dir.join("kube-node-never.json"), State::new("1.36.3")));
         let plan = Plan {
-            component: Component::Etcd,
+            name: "etcd",
             program: "/nonexistent/etcd".into(),
             args: Vec::new(),
             log: dir.join(format!("kube-node-never-{}.log", std::process::id())),
         };
         let log = plan.log.clone();
-        let error = Keeper::new(plan, state).start().await.unwrap_err();
+        let error = Keeper::new(plan, Box::new(|_| Ok(()))).start().await.unwrap_err();
         assert_eq!(error.to_string(), "cannot run /nonexistent/etcd");
         std::fs::remove_file(log).unwrap();
     }

@@ -15,6 +15,7 @@ use super::{
     component::Component,
     files::{FileError, create_private_dir},
     procs::ProcessId,
+    real_node,
     state::{State, StateError},
 };
 
@@ -61,6 +62,9 @@ pub enum LayoutError {
         /// What the system says.
         source: nix::errno::Errno,
     },
+    /// What a real node of an earlier run has left cannot be removed.
+    #[error(transparent)]
+    RealNode(#[from] real_node::RemoveError),
     /// The state file does not serve.
     #[error(transparent)]
     State(#[from] StateError),
@@ -129,6 +133,12 @@ impl Layout {
     #[must_use]
     pub fn pki(&self) -> PathBuf {
         self.path("pki")
+    }
+
+    /// What the real node is made from, and its disk.
+    #[must_use]
+    pub fn real_node(&self) -> PathBuf {
+        self.path("real-node")
     }
 
     /// What a component wrote.
@@ -219,6 +229,8 @@ impl Layout {
                 source,
             })?;
         }
+        // Also where its own process is gone: what runs inside may have outlived it.
+        stopped += usize::from(real_node::remove(&self.dir).await?);
         state.components.clear();
         state.supervisor = None;
         state.save(&self.state())?;

@@ -298,7 +298,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 11);
+        assert_eq!(bindings, 12);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! One supervisor runs one data folder ([`layout`]). It starts etcd, kube-apiserver, kube-controller-manager,
 //! kube-scheduler and our operator as child processes, each in a process group of its own, starts again what dies by
 //! itself, and stops all in reverse order. Everything listens on 127.0.0.1 only. `cluster.json` ([`state`]) names each
-//! process by pid and start time: `down` and the next `up` find what a killed supervisor has left.
+//! process by pid and start time: `down` and the next `up` find what a killed supervisor has left. Where a real node is
+//! asked for ([`real_node`]), it is one process more, with others inside.
 
 pub mod binaries;
 mod build;
 pub mod component;
+mod error;
 mod fleet;
 mod go;
 mod health;
@@ -19,18 +21,20 @@ pub mod pki;
 pub mod ports;
 pub mod procs;
 pub mod progress;
+pub mod real_node;
 pub mod state;
 mod supervisor;
 
 pub use crate::runtime::files;
 pub use binaries::Binaries;
-pub use component::{Component, ComponentArg};
+pub use component::{Addresses, Component, ComponentArg};
+pub use error::ClusterError;
 pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
 pub use health::{Probe, ProbeError, client_of};
 pub use layout::Layout;
 pub use manifests::{ManifestError, absent, install, uninstall};
 pub use progress::Progress;
-pub use supervisor::{Cluster, ClusterError, Options};
+pub use supervisor::{Cluster, Options};
 
 /// Namespace of the operator, its service accounts and the revisions.
 pub const NAMESPACE: &str = "kube-node-system";

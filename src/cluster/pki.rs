@@ -27,7 +27,7 @@ const RENEW_BEFORE: Duration = Duration::days(30);
 const BACKDATE: Duration = Duration::hours(1);
 /// First address of the service range: the `kubernetes` Service.
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
-/// Names under which kube-apiserver is reached.
+/// Names and addresses under which kube-apiserver is reached, and its companions.
 const SERVER_NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
@@ -35,6 +35,7 @@ const SERVER_NAMES: [&str; 5] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ];
+const SERVER_ADDRESSES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_IP];
 
 /// Why certificates could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -77,11 +78,17 @@ pub struct Pki {
 #[derive(Serialize, Deserialize)]
 struct Made {
     not_after: i64,
+    /// Further addresses in the certificate of kube-apiserver.
+    #[serde(default)]
+    addresses: Vec<IpAddr>,
 }
 
 /// What a leaf certificate is for.
 enum Use<'a> {
-    Server,
+    Server {
+        names: &'a [&'a str],
+        addresses: &'a [IpAddr],
+    },
     Client {
         groups: &'a [&'a str],
     },
@@ -89,13 +96,23 @@ enum Use<'a> {
     Both,
 }
 
+/// What everything on 127.0.0.1 serves with.
+const SERVER: Use<'static> = Use::Server { names: &SERVER_NAMES, addresses: &SERVER_ADDRESSES };
+
 impl Pki {
-    /// Takes the folder's certificates, or makes them where there are none or they are about to expire.
-    pub fn ensure(dir: &Path) -> Result<Self, PkiError> {
+    /// Takes the folder's certificates, or makes them where there are none or they are about to expire. kube-apiserver
+    /// is also reached at `addresses`.
+    pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> Result<Self, PkiError> {
         let pki = Self { dir: dir.to_owned() };
         let made = fs::read_to_string(pki.path("made.json")).ok();
-        if !made.is_some_and(|made| still_good(&made, OffsetDateTime::now_utc())) {
-            pki.make()?;
+        match made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())) {
+            None => pki.make(addresses)?,
+            Some(made) if addresses.iter().any(|address| !made.addresses.contains(address)) => {
+                let (params, key) = pki.authority_of_the_cluster()?;
+                pki.make_apiserver(addresses, &params, &key)?;
+                pki.write_made(made.not_after, addresses)?;
+            }
+            Some(_) => {}
         }
         Ok(pki)
     }
@@ -113,12 +130,23 @@ impl Pki {
 
     /// Signs a client certificate of the cluster for any user and groups.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, PkiError> {
-        let key = KeyPair::from_pem(&super::files::read(&self.path("ca.key"))?)
-            .map_err(|source| PkiError::Certificate { name: "ca".into(), source })?;
-        leaf(user, &Use::Client { groups }, &authority_params("kubernetes"), &key)
+        let (params, key) = self.authority_of_the_cluster()?;
+        leaf(user, &Use::Client { groups }, &params, &key)
     }
 
-    fn make(&self) -> Result<(), PkiError> {
+    /// Signs a serving certificate of the cluster.
+    pub fn server(&self, name: &str, addresses: &[IpAddr]) -> Result<Identity, PkiError> {
+        let (params, key) = self.authority_of_the_cluster()?;
+        leaf(name, &Use::Server { names: &[name], addresses }, &params, &key)
+    }
+
+    fn authority_of_the_cluster(&self) -> Result<(CertificateParams, KeyPair), PkiError> {
+        let key = KeyPair::from_pem(&super::files::read(&self.path("ca.key"))?)
+            .map_err(|source| PkiError::Certificate { name: "ca".into(), source })?;
+        Ok((authority_params("kubernetes"), key))
+    }
+
+    fn make(&self, addresses: &[IpAddr]) -> Result<(), PkiError> {
         super::files::create_private_dir(&self.dir)?;
         let cluster = self.authority("ca", "kubernetes")?;
         let etcd = self.authority("etcd-ca", "kube-node-etcd")?;
@@ -126,25 +154,42 @@ impl Pki {
         let masters = Use::Client { groups: &["system:masters"] };
         let plain = Use::Client { groups: &[] };
         for (file, name, usage, (params, key)) in [
-            ("apiserver", "kube-apiserver", &Use::Server, &cluster),
-            ("controller-manager", "kube-controller-manager", &Use::Server, &cluster),
-            ("scheduler", "kube-scheduler", &Use::Server, &cluster),
+            ("controller-manager", "kube-controller-manager", &SERVER, &cluster),
+            ("scheduler", "kube-scheduler", &SERVER, &cluster),
             ("kubelet-client", "kube-apiserver-kubelet-client", &masters, &cluster),
             ("etcd", "etcd", &Use::Both, &etcd),
             ("etcd-client", "kube-apiserver-etcd-client", &plain, &etcd),
             ("front-proxy-client", "front-proxy-client", &plain, &proxy),
         ] {
-            let made = leaf(name, usage, params, key)?;
-            write_public(&self.path(&format!("{file}.crt")), &made.certificate)?;
-            write_private(&self.path(&format!("{file}.key")), &made.key)?;
+            self.write(file, &leaf(name, usage, params, key)?)?;
         }
+        self.make_apiserver(addresses, &cluster.0, &cluster.1)?;
         let tokens =
             KeyPair::generate().map_err(|source| PkiError::Certificate { name: "sa".into(), source })?;
         write_private(&self.path("sa.key"), &tokens.serialize_pem())?;
         write_public(&self.path("sa.pub"), &tokens.public_key_pem())?;
-        let not_after = (OffsetDateTime::now_utc() + LIFETIME).unix_timestamp();
-        write_public(&self.path("made.json"), &format!("{{\"not_after\":{not_after}}}\n"))?;
-        Ok(())
+        self.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), addresses)
+    }
+
+    fn make_apiserver(
+        &self,
+        addresses: &[IpAddr],
+        params: &CertificateParams,
+        key: &KeyPair,
+    ) -> Result<(), PkiError> {
+        let addresses = &[&SERVER_ADDRESSES, addresses].concat();
+        let usage = Use::Server { names: &SERVER_NAMES, addresses };
+        self.write("apiserver", &leaf("kube-apiserver", &usage, params, key)?)
+    }
+
+    fn write(&self, file: &str, identity: &Identity) -> Result<(), PkiError> {
+        write_public(&self.path(&format!("{file}.crt")), &identity.certificate)?;
+        Ok(write_private(&self.path(&format!("{file}.key")), &identity.key)?)
+    }
+
+    fn write_made(&self, not_after: i64, addresses: &[IpAddr]) -> Result<(), PkiError> {
+        let made = serde_json::json!({"not_after": not_after, "addresses": addresses});
+        Ok(write_public(&self.path("made.json"), &format!("{made}\n"))?)
     }
 
     fn authority(&self, file: &str, name: &str) -> Result<(CertificateParams, KeyPair), PkiError> {
@@ -158,9 +203,9 @@ impl Pki {
     }
 }
 
-fn still_good(made: &str, now: OffsetDateTime) -> bool {
-    serde_json::from_str::<Made>(made)
-        .is_ok_and(|made| made.not_after > (now + RENEW_BEFORE).unix_timestamp())
+fn still_good(made: &str, now: OffsetDateTime) -> Option<Made> {
+    let made: Made = serde_json::from_str(made).ok()?;
+    (made.not_after > (now + RENEW_BEFORE).unix_timestamp()).then_some(made)
 }
 
 fn params(name: &str) -> CertificateParams {
@@ -192,25 +237,26 @@ fn leaf(
     let mut params = params(name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
-    match usage {
-        Use::Server => params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth],
+    let (names, addresses): (&[&str], &[IpAddr]) = match usage {
+        Use::Server { names, addresses } => {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            (names, addresses)
+        }
         Use::Client { groups } => {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
             params.distinguished_name = subject(name, groups)?;
+            (&[], &[])
         }
         Use::Both => {
             params.extended_key_usages =
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            (&SERVER_NAMES, &SERVER_ADDRESSES)
         }
+    };
+    for &name in names {
+        params.subject_alt_names.push(SanType::DnsName(name.try_into().map_err(failed)?));
     }
-    if !matches!(usage, Use::Client { .. }) {
-        for name in SERVER_NAMES {
-            params.subject_alt_names.push(SanType::DnsName(name.try_into().map_err(failed)?));
-        }
-        for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_IP] {
-            params.subject_alt_names.push(SanType::IpAddress(address));
-        }
-    }
+    params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
     let key = KeyPair::generate().map_err(failed)?;
     let issuer = Issuer::from_params(authority, authority_key);
     let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
@@ -248,14 +294,32 @@ mod tests {
     #[test]
     fn made_once_and_kept() {
         let dir = std::env::temp_dir().join(format!("kube-node-pki-{}", std::process::id()));
-        let first = Pki::ensure(&dir).unwrap().ca().unwrap();
-        assert_eq!(Pki::ensure(&dir).unwrap().ca().unwrap(), first);
+        let first = Pki::ensure(&dir, &[]).unwrap().ca().unwrap();
+        assert_eq!(Pki::ensure(&dir, &[]).unwrap().ca().unwrap(), first);
         for file in ["ca.key", "sa.key", "etcd.key"] {
             let mode = fs::metadata(dir.join(file)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");
         }
         fs::write(dir.join("made.json"), "{\"not_after\":0}").unwrap();
-        assert_ne!(Pki::ensure(&dir).unwrap().ca().unwrap(), first, "expired and yet kept");
+        assert_ne!(Pki::ensure(&dir, &[]).unwrap().ca().unwrap(), first, "expired and yet kept");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_further_address_changes_one_certificate() {
+        let dir = std::env::temp_dir().join(format!("kube-node-pki-address-{}", std::process::id()));
+        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+        Pki::ensure(&dir, &[]).unwrap();
+        let (authority, before, scheduler) = (read("ca.crt"), read("apiserver.crt"), read("scheduler.crt"));
+        let address = [IpAddr::V4(Ipv4Addr::new(10, 245, 0, 1))];
+        Pki::ensure(&dir, &address).unwrap();
+        let after = read("apiserver.crt");
+        assert_ne!(before, after);
+        assert_eq!((authority, scheduler), (read("ca.crt"), read("scheduler.crt")));
+        // It stays as it is, also for a start that does not need the address.
+        Pki::ensure(&dir, &address).unwrap();
+        Pki::ensure(&dir, &[]).unwrap();
+        assert_eq!(read("apiserver.crt"), after);
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -263,9 +327,9 @@ mod tests {
     fn renewed_before_it_expires() {
         let now = OffsetDateTime::now_utc();
         let at = |days| format!("{{\"not_after\":{}}}", (now + Duration::days(days)).unix_timestamp());
-        assert!(still_good(&at(31), now));
-        assert!(!still_good(&at(29), now));
-        assert!(!still_good("{}", now));
+        assert!(still_good(&at(31), now).is_some());
+        assert!(still_good(&at(29), now).is_none());
+        assert!(still_good("{}", now).is_none());
     }
 
     #[test]

@@ -10,10 +10,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    component::Component,
+    component::{Addresses, Component},
     files::{FileError, read, write_public},
     ports::Ports,
     procs::ProcessId,
+    real_node::Network,
 };
 
 /// Format of the data folder; another number is somebody else's.
@@ -33,6 +34,9 @@ pub struct State {
     /// Ports on 127.0.0.1, kept from start to start where they are still free.
     #[serde(default)]
     pub ports: Option<Ports>,
+    /// The networks of the real node, where there is one; kept from start to start where they are still free.
+    #[serde(default)]
+    pub network: Option<Network>,
     /// The process that looks after the components.
     #[serde(default)]
     pub supervisor: Option<ProcessId>,
@@ -87,6 +91,7 @@ impl State {
             kubernetes_version: kubernetes_version.to_owned(),
             binaries: None,
             ports: None,
+            network: None,
             supervisor: None,
             ready: false,
             components: BTreeMap::new(),
@@ -110,6 +115,12 @@ impl State {
             return Err(StateError::Format { found: format.format_version });
         }
         serde_json::from_str(text).map_err(damaged)
+    }
+
+    /// Where the cluster listens, or did at its last start.
+    #[must_use]
+    pub fn addresses(&self) -> Option<Addresses> {
+        self.ports.map(|ports| Addresses { ports, network: self.network })
     }
 
     /// Whether this version may open the cluster's objects: the same minor release.
@@ -148,6 +159,16 @@ impl StateFile {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
         state.save(&self.path)
+    }
+
+    /// Notes the process of a component, or that there is none.
+    pub fn note(&self, component: Component, id: Option<ProcessId>) -> Result<(), StateError> {
+        self.change(|state| {
+            match id {
+                Some(id) => state.components.insert(component, id),
+                None => state.components.remove(&component),
+            };
+        })
     }
 
     /// The state as it is now.

@@ -6,9 +6,9 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{self, BufRead, BufReader, Seek, SeekFrom},
+    io::{BufRead, BufReader, Seek, SeekFrom},
+    net::IpAddr,
     path::{Path, PathBuf},
-    process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,24 +17,26 @@ use kube::Client;
 use tokio::time::sleep;
 
 use super::{
-    binaries::{Binaries, BinariesError, KUBERNETES_VERSION},
-    component::{Component, ComponentArg},
-    files::{FileError, write_private},
-    fleet::{self, FleetError, Nodes},
-    health::{Probe, ProbeError, client_of},
-    keeper::{Keeper, KeeperError, Plan},
+    binaries::{self, Binaries, KUBERNETES_VERSION},
+    component::{Addresses, Component, ComponentArg},
+    error::ClusterError,
+    files::write_private,
+    fleet::{self, Nodes},
+    health::{Probe, client_of},
+    keeper::{Keeper, Plan},
     kubeconfig,
-    layout::{DirLock, GRACE, Layout, LayoutError},
-    manifests::{self, ManifestError},
-    pki::{Pki, PkiError},
-    ports::{PortError, Ports},
+    layout::{DirLock, GRACE, Layout},
+    manifests,
+    pki::Pki,
+    ports::Ports,
     procs::ProcessId,
     progress::Progress,
-    state::{StateError, StateFile},
+    real_node::{self, Ingredients},
+    state::StateFile,
 };
 
 /// How long a component may take to become ready; far more than it needs, for machines that are busy.
-const READY_LIMIT: Duration = Duration::from_mins(2);
+pub(super) const READY_LIMIT: Duration = Duration::from_mins(2);
 /// How often a starting component is asked.
 const POLL: Duration = Duration::from_millis(50);
 /// How much of a log an error shows.
@@ -76,73 +78,8 @@ pub struct Options {
     pub operator_program: Option<PathBuf>,
     /// The nodes to begin with; none without the operator.
     pub nodes: Nodes,
-}
-
-/// Why a cluster does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// There are no programs.
-    #[error(transparent)]
-    Binaries(#[from] BinariesError),
-    /// The data folder does not serve.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// The state cannot be written.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// There are no ports.
-    #[error(transparent)]
-    Ports(#[from] PortError),
-    /// There are no certificates.
-    #[error(transparent)]
-    Pki(#[from] PkiError),
-    /// A kubeconfig cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// There is no client for the cluster.
-    #[error(transparent)]
-    Client(#[from] ProbeError),
-    /// Our own program cannot be found.
-    #[error("cannot find the program of kube-node itself")]
-    Itself(#[source] io::Error),
-    /// A component cannot be started.
-    #[error("cannot start {component}")]
-    Start {
-        /// Which one.
-        component: Component,
-        /// Why.
-        source: KeeperError,
-    },
-    /// A component ended while it was starting.
-    #[error("{component} ended while it was starting ({}); the end of {}:\n{tail}", status.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string()), log.display())]
-    Ended {
-        /// Which one.
-        component: Component,
-        /// How.
-        status: Option<ExitStatus>,
-        /// Its log.
-        log: PathBuf,
-        /// The log's last lines.
-        tail: String,
-    },
-    /// A component did not become ready.
-    #[error("{component} is not ready after {} s; the end of {}:\n{tail}\nwhen asked", READY_LIMIT.as_secs(), log.display())]
-    NotReady {
-        /// Which one.
-        component: Component,
-        /// Its log.
-        log: PathBuf,
-        /// The log's last lines.
-        tail: String,
-        /// What it said, or did not.
-        source: ProbeError,
-    },
-    /// The cluster could not be furnished.
-    #[error(transparent)]
-    Manifests(#[from] ManifestError),
-    /// The nodes are not there.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
+    /// A real node besides, with containers.
+    pub real_node: Option<real_node::Options>,
 }
 
 /// A cluster that this process supervises.
@@ -150,13 +87,15 @@ pub enum ClusterError {
 pub struct Cluster {
     layout: Layout,
     binaries: Binaries,
-    ports: Ports,
+    addresses: Addresses,
     pki: Pki,
     admin: String,
     state: Arc<StateFile>,
     /// In the order of [`Component::ALL`].
-    keepers: [Keeper; 5],
+    keepers: [Keeper; 6],
     with_operator: bool,
+    /// An earlier start had a real node, this one has not: its Node is to go.
+    forget_real_node: bool,
     nodes: Nodes,
     /// Given back last: until then nobody else may touch the folder.
     _lock: DirLock,
@@ -177,47 +116,93 @@ impl Cluster {
 
     /// Takes the data folder, stops what an earlier run has left, and makes ports, certificates and kubeconfigs.
     pub async fn create(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
+        let programs = options.real_node.as_ref().map(real_node::Programs::find).transpose()?;
         let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: a build of minutes is in vain for a folder that does not serve.
         layout.prepare(KUBERNETES_VERSION)?;
         let lock = layout.lock()?;
         layout.stop_leftovers(&lock).await?;
-        let binaries = Binaries::locate(options.binaries.as_deref(), progress).await?;
+        let names = programs_of(options.real_node.as_ref());
+        let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
+        let data_dir = layout.dir().to_owned();
+        let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
+        if assembled.is_err() {
+            // The networks of a real node are taken by then.
+            real_node::remove(&data_dir).await?;
+        }
+        assembled
+    }
+
+    fn assemble(
+        options: Options,
+        programs: Option<real_node::Programs>,
+        layout: Layout,
+        lock: DirLock,
+        binaries: Binaries,
+        progress: &Progress,
+    ) -> Result<Self, ClusterError> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
         let ports = Ports::choose(options.port, state.ports)?;
+        let forget_real_node = state.network.is_some() && programs.is_none();
+        let network = match &programs {
+            Some(_) => Some(real_node::claim(layout.dir(), state.network)?),
+            None => None,
+        };
+        let addresses = Addresses { ports, network };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
         state.ports = Some(ports);
+        state.network = network;
         state.binaries = Some(binaries.dir().to_owned());
         state.supervisor = ProcessId::current();
         state.ready = false;
         state.save(&layout.state())?;
 
-        let pki = Pki::ensure(&layout.pki())?;
-        let admin = write_kubeconfigs(&layout, &ports, &pki)?;
+        let further: Vec<IpAddr> = network.iter().map(|network| network.host.into()).collect();
+        let pki = Pki::ensure(&layout.pki(), &further)?;
+        let admin = write_kubeconfigs(&layout, &addresses, &pki)?;
         let state = Arc::new(StateFile::new(layout.state(), state));
         let itself = match options.operator_program {
             Some(program) => program,
             None => std::env::current_exe().map_err(ClusterError::Itself)?,
         };
+        if let (Some(programs), Some(network)) = (programs, network) {
+            progress.step("Preparing the real node and its images");
+            let (layout, binaries, itself) = (&layout, &binaries, &itself);
+            let apiserver_port = ports.apiserver;
+            let pki = &pki;
+            real_node::prepare(&Ingredients {
+                layout,
+                pki,
+                binaries,
+                programs,
+                network,
+                apiserver_port,
+                itself,
+            })?;
+        }
         let keepers = Component::ALL.map(|component| {
-            let mut args = component.arguments(&layout, &ports);
+            let mut args = component.arguments(&layout, &addresses);
             let more = options.component_args.iter().filter(|more| more.component == component);
             args.extend(more.map(|more| more.arg.clone()));
             let program = match component {
-                Component::Operator => itself.clone(),
+                Component::Operator | Component::RealNode => itself.clone(),
                 _ => binaries.path(component.name()),
             };
-            Keeper::new(Plan { component, program, args, log: layout.log(component.name()) }, state.clone())
+            let state = state.clone();
+            let note = Box::new(move |id| state.note(component, id));
+            let name = component.name();
+            Keeper::new(Plan { name, program, args, log: layout.log(name) }, note)
         });
         Ok(Self {
             layout,
             binaries,
-            ports,
+            addresses,
             pki,
             admin,
             state,
             keepers,
             with_operator: options.with_operator,
+            forget_real_node,
             nodes: options.nodes,
             _lock: lock,
         })
@@ -230,23 +215,39 @@ impl Cluster {
         self.start_component(Component::Etcd).await?;
         progress.step("Starting kube-apiserver");
         self.start_component(Component::Apiserver).await?;
-        progress.step("Starting kube-controller-manager and kube-scheduler");
+        let real = if self.addresses.network.is_some() { ", and the real node" } else { "" };
+        progress.step(&format!("Starting kube-controller-manager and kube-scheduler{real}"));
         let client = self.client().await?;
         let furnish = async { manifests::install(&client).await.map_err(ClusterError::from) };
         tokio::try_join!(
             self.start_component(Component::ControllerManager),
             self.start_component(Component::Scheduler),
             furnish,
+            // Boxed: it waits by a watch, whose state is large.
+            Box::pin(self.start_real_node(&client)),
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
         let mut nodes = 0;
         if self.with_operator {
             progress.step("Starting the operator");
             self.start_component(Component::Operator).await?;
-            nodes = fleet::bring_up(&client, self.nodes, progress).await?;
+            nodes = fleet::bring_up(&client, self.nodes, self.addresses.network.is_some(), progress).await?;
         }
         self.state.change(|state| state.ready = true)?;
         Ok(nodes)
+    }
+
+    /// Starts the real node where there is to be one, and waits until it takes pods.
+    async fn start_real_node(&self, client: &Client) -> Result<(), ClusterError> {
+        if self.addresses.network.is_none() {
+            if self.forget_real_node {
+                real_node::forget(client).await?;
+            }
+            return Ok(());
+        }
+        real_node::unknown(client).await?;
+        self.start_component(Component::RealNode).await?;
+        Ok(real_node::wait_ready(client).await?)
     }
 
     /// Stops everything, last started first, and gives the data folder back.
@@ -256,6 +257,10 @@ impl Cluster {
                 progress.step(&format!("Stopping {component}"));
             }
             self.stop_component(component).await;
+        }
+        // Also where it never started: its link was made with the networks.
+        if self.addresses.network.is_some() {
+            real_node::remove(self.layout.dir()).await?;
         }
         self.state.change(|state| {
             state.supervisor = None;
@@ -269,7 +274,8 @@ impl Cluster {
         let keeper = self.keeper(component);
         let deaths = keeper.run().deaths;
         keeper.start().await.map_err(|source| ClusterError::Start { component, source })?;
-        let probe = Probe::new(component, &self.ports, &self.admin).await?;
+        let Some((url, path)) = component.health(&self.addresses) else { return Ok(()) };
+        let probe = Probe::new(&url, path, &self.admin).await?;
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let Err(source) = probe.check().await else { return Ok(()) };
@@ -301,10 +307,10 @@ impl Cluster {
         self.keeper(component).run().id.map(|id| id.pid)
     }
 
-    /// The URL of a component.
+    /// The URL of a component; `None` for a real node that the cluster has not.
     #[must_use]
-    pub fn address(&self, component: Component) -> String {
-        component.address(&self.ports)
+    pub fn address(&self, component: Component) -> Option<String> {
+        component.address(&self.addresses)
     }
 
     /// Path of the admin's kubeconfig.
@@ -315,7 +321,7 @@ impl Cluster {
 
     /// A kubeconfig, as text, for any user and at most two groups: the cluster's authority signs a new certificate.
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<String, ClusterError> {
-        kubeconfig_for(&self.ports, &self.pki, user, groups)
+        kubeconfig_for(&self.addresses, &self.pki, user, groups)
     }
 
     /// A client with the admin's rights.
@@ -340,15 +346,31 @@ impl Cluster {
     }
 }
 
-fn kubeconfig_for(ports: &Ports, pki: &Pki, user: &str, groups: &[&str]) -> Result<String, ClusterError> {
+fn kubeconfig_for(
+    addresses: &Addresses,
+    pki: &Pki,
+    user: &str,
+    groups: &[&str],
+) -> Result<String, ClusterError> {
     let identity = pki.client(user, groups)?;
-    Ok(kubeconfig::render(&Component::Apiserver.address(ports), &pki.ca()?, user, &identity))
+    let server = Component::Apiserver.address(addresses).unwrap_or_default();
+    Ok(kubeconfig::render(&server, &pki.ca()?, user, &identity))
+}
+
+/// What must be found or built.
+fn programs_of(real_node: Option<&real_node::Options>) -> Vec<&'static str> {
+    let mut names = binaries::CONTROL_PLANE.to_vec();
+    if let Some(real_node) = real_node {
+        names.extend(binaries::REAL_NODE);
+        names.extend(binaries::KUBEMARK.iter().filter(|_| real_node.kubemark));
+    }
+    names
 }
 
 /// Writes the kubeconfig of every user and returns the admin's.
-fn write_kubeconfigs(layout: &Layout, ports: &Ports, pki: &Pki) -> Result<String, ClusterError> {
+fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> Result<String, ClusterError> {
     for (file, user, groups) in USERS {
-        write_private(&layout.path(file), &kubeconfig_for(ports, pki, user, groups)?)?;
+        write_private(&layout.path(file), &kubeconfig_for(addresses, pki, user, groups)?)?;
     }
     Ok(super::files::read(&layout.kubeconfig())?)
 }

@@ -10,7 +10,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-use crate::wire::WireError;
+use crate::{error::chain, wire::WireError};
 
 /// Longest that a call may take; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -134,23 +134,6 @@ impl ApiError {
     pub fn chain(&self) -> String {
         chain(self)
     }
-}
-
-/// An error and its causes in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Some libraries repeat their cause in their own text.
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// A call with its time limit; `action` says what it does, as in «cannot create Node a».

@@ -14,7 +14,7 @@ use kube::{
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::api::chain;
+use crate::error::chain;
 
 /// How long an event that was said is not said again.
 const QUIET: Duration = Duration::from_hours(1);
@@ -24,7 +24,7 @@ const REMEMBERED: usize = 4_096;
 /// Says events. What it has said is remembered by object and reason.
 pub struct Events {
     recorder: Recorder,
-    said: Mutex<HashMap<(String, &'static str), Said>>,
+    said: Mutex<HashMap<(String, String), Said>>,
 }
 
 /// A text, and when it was said.
@@ -40,12 +40,12 @@ impl Events {
     }
 
     /// Something went as it should.
-    pub async fn normal(&self, on: &ObjectReference, reason: &'static str, action: &str, note: String) {
+    pub async fn normal(&self, on: &ObjectReference, reason: &str, action: &str, note: String) {
         self.say(on, EventType::Normal, reason, action, note).await;
     }
 
     /// Something stands in the way. False when that was said already.
-    pub async fn warn(&self, on: &ObjectReference, reason: &'static str, action: &str, note: String) -> bool {
+    pub async fn warn(&self, on: &ObjectReference, reason: &str, action: &str, note: String) -> bool {
         self.say(on, EventType::Warning, reason, action, note).await
     }
 
@@ -53,7 +53,7 @@ impl Events {
         &self,
         on: &ObjectReference,
         kind: EventType,
-        reason: &'static str,
+        reason: &str,
         action: &str,
         mut note: String,
     ) -> bool {
@@ -77,12 +77,12 @@ impl Events {
         true
     }
 
-    fn is_new(&self, on: &ObjectReference, reason: &'static str, note: &str) -> bool {
+    fn is_new(&self, on: &ObjectReference, reason: &str, note: &str) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.len() > REMEMBERED {
             said.retain(|_, (_, at)| at.elapsed() < QUIET);
         }
-        let key = (on.uid.clone().unwrap_or_default(), reason);
+        let key = (on.uid.clone().unwrap_or_default(), reason.to_owned());
         if said.get(&key).is_some_and(|(last, at)| last == note && at.elapsed() < QUIET) {
             return false;
         }

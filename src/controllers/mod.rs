@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 
-pub use api::{ApiError, chain};
+pub use api::ApiError;
 pub use events::Events;
 pub use metrics::Metrics;
 pub use revisions::{Revisions, RevisionsError};

@@ -13,7 +13,7 @@ use tracing::{Instrument, info, info_span, warn};
 use super::{
     ApiError, Context, RevisionsError,
     api::{self, Seen},
-    chain, reference_to,
+    reference_to,
 };
 use crate::{
     api::{NodeClass, NodeClassStatus, NodeSet, names},
@@ -23,6 +23,7 @@ use crate::{
         history,
         revision::Machine,
     },
+    error::chain,
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 

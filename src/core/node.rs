@@ -66,6 +66,8 @@ pub enum Machine {
     Absent,
     /// It exists.
     Exists,
+    /// It has ended and will not come back: it has to make way for another.
+    Dead,
     /// Its deletion was asked for, and it still exists.
     Leaving,
 }
@@ -140,6 +142,12 @@ pub fn decide(
             Plan { steps, waits_for: Some(Wait::Machine), look_again: Some(POLL) }
         }
         Machine::Absent => bury(node, pods, now),
+        // Nothing runs on it, so there is nothing to drain.
+        Machine::Dead => Plan {
+            steps: vec![Step::DeleteMachine],
+            waits_for: Some(Wait::MachineDeletion),
+            look_again: Some(POLL),
+        },
         Machine::Leaving => {
             Plan { waits_for: Some(Wait::MachineDeletion), look_again: Some(POLL), ..Plan::default() }
         }
@@ -177,6 +185,12 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
         // Somebody took the machine away: it has to be gone before it is made again.
         Machine::Leaving => {
             plan.waits_for = Some(Wait::MachineDeletion);
+            plan.look_again = Some(POLL);
+            return plan;
+        }
+        Machine::Dead => {
+            plan.steps.push(Step::DeleteMachine);
+            plan.waits_for = Some(Wait::Machine);
             plan.look_again = Some(POLL);
             return plan;
         }

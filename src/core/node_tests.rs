@@ -226,3 +226,14 @@ fn a_machine_that_a_restart_took_comes_back_until_its_pods_have_left() {
     let elsewhere = Node { volatile: false, ..lost };
     assert!(matches!(steps(&elsewhere, Machine::Absent, &left(1), 110)[..], [Step::SetOutOfService(_)]));
 }
+
+#[test]
+fn a_dead_machine_makes_way_for_another_and_holds_nobody_up() {
+    let working = Node { finalizer: true, kubelet: Kubelet::Ready, ..Node::default() };
+    let plan = decide(&working, Machine::Dead, &Pods::Unknown, Duration::ZERO, at(200));
+    assert_eq!(plan.steps, [Step::DeleteMachine]);
+    assert_eq!(plan.waits_for, Some(Wait::Machine));
+    let plan = decide(&leaving(false), Machine::Dead, &Pods::Unknown, Duration::ZERO, at(200));
+    assert_eq!(plan.steps, [Step::DeleteMachine], "nothing runs on it that could be drained");
+    assert_eq!(plan.waits_for, Some(Wait::MachineDeletion));
+}

@@ -9,16 +9,11 @@ use futures::{
     stream::{self, BoxStream},
 };
 
-use super::{Existing, MachineId, Order, Provider, ProviderError, Settings};
+use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage};
 use crate::{
-    core::{quantity, revision},
     hollow::{self, Hollow, MachineSpec},
+    machine_dir::Machine,
 };
-
-/// What a hollow machine's kubelet says it is, unless its class says otherwise.
-const KUBELET_VERSION: &str = "v1.36.3";
-/// What it says its container runtime is, unless its class says otherwise.
-const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 
 /// Machines in this process.
 #[derive(Clone)]
@@ -36,21 +31,14 @@ impl HollowProvider {
 
 /// What the hollow kubelet needs to know of a machine.
 fn spec(order: &Order) -> Result<MachineSpec, ProviderError> {
-    let revision::Machine { capacity, reserved, provisioning, .. } = &order.machine;
-    let invalid = |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
-    let allocatable = quantity::allocatable(capacity, reserved).map_err(invalid)?;
-    let provisioning = provisioning.as_ref();
-    let runtime = provisioning.and_then(|provisioning| provisioning.container_runtime.as_ref());
-    let (name, version) =
-        runtime.map_or(CONTAINER_RUNTIME, |runtime| (runtime.name.as_str(), runtime.version.as_str()));
-    let kubelet = provisioning.and_then(|provisioning| provisioning.kubelet.as_ref());
+    let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = order.shape()?;
     Ok(MachineSpec {
         node: order.id.node.clone(),
         uid: order.id.uid.clone(),
-        capacity: capacity.clone(),
+        capacity,
         allocatable,
-        kubelet_version: kubelet.map_or(KUBELET_VERSION, |kubelet| &kubelet.version).to_owned(),
-        container_runtime: format!("{name}://{version}"),
+        kubelet_version,
+        container_runtime,
         ip: None,
         settings: settings(&order.settings),
     })
@@ -84,8 +72,12 @@ impl Provider for HollowProvider {
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
         let machine = self.hollow.get(&id.uid);
-        ready(Ok(machine.map(|machine| Existing { leaving: false, lease_renewed: machine.lease_renewed })))
-            .boxed()
+        ready(Ok(machine.map(|machine| Existing {
+            stage: Stage::Up,
+            lease_renewed: machine.lease_renewed,
+            trouble: None,
+        })))
+        .boxed()
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {

@@ -1,6 +1,7 @@
 //! Providers make machines. A machine is known by the UID of its Node, so that asking twice makes one.
 
 mod hollow;
+pub mod kubemark;
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,10 +10,12 @@ use jiff::Timestamp;
 
 use crate::{
     api::{ContainerDefaults, Failures},
-    core::revision,
+    core::{quantity, revision},
+    machine_dir,
 };
 
 pub use hollow::HollowProvider;
+pub use kubemark::KubemarkProvider;
 
 /// A machine to be made.
 #[derive(Clone, Debug)]
@@ -23,6 +26,38 @@ pub struct Order {
     pub machine: revision::Machine,
     /// What can change while it lives.
     pub settings: Settings,
+    /// The Secret in the operator's namespace that leads to where the machine is to be; None: the provider's own place.
+    pub credentials: Option<String>,
+}
+
+/// What a hollow machine's kubelet says it is, unless its class says otherwise.
+const KUBELET_VERSION: &str = "v1.36.3";
+/// What it says its container runtime is, unless its class says otherwise.
+const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
+
+impl Order {
+    /// What a hollow machine is told that it is.
+    fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
+        let revision::Machine { capacity, reserved, provisioning, .. } = &self.machine;
+        let invalid =
+            |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
+        let provisioning = provisioning.clone().unwrap_or_default();
+        let (runtime, version) = provisioning
+            .container_runtime
+            .as_ref()
+            .map_or(CONTAINER_RUNTIME, |runtime| (runtime.name.as_str(), runtime.version.as_str()));
+        Ok(machine_dir::Machine {
+            node: self.id.node.to_string(),
+            uid: self.id.uid.to_string(),
+            capacity: capacity.clone(),
+            allocatable: quantity::allocatable(capacity, reserved).map_err(invalid)?,
+            container_runtime: format!("{runtime}://{version}"),
+            kubelet_version: provisioning
+                .kubelet
+                .map_or_else(|| KUBELET_VERSION.to_owned(), |kubelet| kubelet.version),
+            commands: provisioning.commands.unwrap_or_default(),
+        })
+    }
 }
 
 /// What of a class changes a living machine in place.
@@ -46,10 +81,32 @@ pub struct MachineId {
 /// A machine as its provider sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Existing {
-    /// Whether its deletion is under way.
-    pub leaving: bool,
+    /// Where in its life it is.
+    pub stage: Stage,
     /// When its kubelet renewed its Lease last, where the provider knows; else the Lease itself must be read.
     pub lease_renewed: Option<Timestamp>,
+    /// What stands in its way.
+    pub trouble: Option<Trouble>,
+}
+
+/// Where in its life a machine is that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It works, or is on its way.
+    Up,
+    /// It has ended and will not come back by itself.
+    Dead,
+    /// Its deletion is under way.
+    Leaving,
+}
+
+/// What stands in the way of a machine: whoever runs it tries again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// In the form of a condition's reason.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// Why a provider did not do what it was asked for.
@@ -67,6 +124,24 @@ pub enum ProviderError {
         /// What is missing.
         message: String,
     },
+    /// Something that the class names does not exist.
+    #[error("{message}")]
+    NotFound {
+        /// What, and where it was looked for.
+        message: String,
+    },
+    /// Where the machine is to be cannot be reached, or refuses.
+    #[error("{message}")]
+    Unreachable {
+        /// Which place, and why.
+        message: String,
+    },
+    /// Something of the machine before is still in the way.
+    #[error("{message}")]
+    Busy {
+        /// What.
+        message: String,
+    },
     /// It may work the next time.
     #[error("the provider failed")]
     Retryable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -79,17 +154,22 @@ impl ProviderError {
         match self {
             Self::Invalid { .. } => "InvalidMachine",
             Self::OutOfResources { .. } => "OutOfResources",
+            Self::NotFound { .. } => "ReferenceNotFound",
+            Self::Unreachable { .. } => "ProviderUnreachable",
+            Self::Busy { .. } => "ProviderBusy",
             Self::Retryable(_) => "ProviderFailed",
         }
     }
 
     /// When to try again: what is invalid waits for a change of its class and is looked at now and then only; room is
-    /// made by others; `None` leaves it to the Node's own back-off.
+    /// made, and what is missing created, by others; `None` leaves it to the Node's own back-off.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Invalid { .. } => Some(Duration::from_mins(10)),
-            Self::OutOfResources { .. } => Some(Duration::from_secs(30)),
+            Self::OutOfResources { .. } | Self::NotFound { .. } => Some(Duration::from_secs(30)),
+            Self::Unreachable { .. } => Some(Duration::from_secs(5)),
+            Self::Busy { .. } => Some(Duration::from_secs(1)),
             Self::Retryable(_) => None,
         }
     }

@@ -8,13 +8,17 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    core::v1::Namespace,
 };
 use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
 
-use crate::api::{crds, names::GROUP};
+use crate::api::{
+    crds,
+    names::{self, GROUP},
+};
 
 /// Why the work cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +76,11 @@ pub const OPERATOR: &[Right] = &[
     ("watch", GROUP, "nodeclasses", ""),
     ("patch", GROUP, "nodeclasses", ""),
     ("patch", GROUP, "nodeclasses/status", ""),
+    ("get", "", "secrets", "."),
+    ("get", "", "configmaps", "."),
+    ("watch", "", "pods", names::MACHINE_NAMESPACE),
+    ("create", "", "pods", names::MACHINE_NAMESPACE),
+    ("patch", "", "secrets", names::MACHINE_NAMESPACE),
     ("create", "apps", "controllerrevisions", "."),
     ("watch", "certificates.k8s.io", "certificatesigningrequests", ""),
     ("patch", "certificates.k8s.io", "certificatesigningrequests/approval", ""),
@@ -117,6 +126,19 @@ pub async fn rights(
         .await?;
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
+}
+
+/// What tells the cluster from others: the UID of its namespace kube-system.
+pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String, PreflightError> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    match namespaces.get_metadata("kube-system").await {
+        Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let missing = vec!["get namespaces kube-system".to_owned()];
+            Err(PreflightError::Rights { who: who.to_owned(), missing })
+        }
+        Err(source) => Err(PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) }),
+    }
 }
 
 /// None if allowed, else the right in words.

@@ -35,7 +35,7 @@ pub struct Bed {
     pub dir: PathBuf,
 }
 
-/// The cluster of this process.
+/// The cluster of this process, started with the arguments `UP` of its test binary.
 pub fn bed() -> &'static Bed {
     static BED: OnceLock<Bed> = OnceLock::new();
     BED.get_or_init(|| {
@@ -43,16 +43,8 @@ pub fn bed() -> &'static Bed {
         let bed = Bed { dir };
         let parent = std::process::id().to_string();
         let json = "operator=--log-format=json";
-        let up = bed.kube_node(&[
-            "up",
-            "--detach",
-            "--nodes",
-            "0",
-            "--with-parent",
-            &parent,
-            "--component-arg",
-            json,
-        ]);
+        let own = ["up", "--detach", "--nodes", "0", "--with-parent", &parent, "--component-arg", json];
+        let up = bed.kube_node(&[&own, crate::UP].concat());
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
         bed
     })

@@ -19,7 +19,7 @@ use kube_node::{
     api::{NodeClass, NodeSet},
     cache::{self, Cache, View, WireNode, WirePod},
     controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, node::NodeController},
-    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings},
+    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -94,7 +94,14 @@ impl Provider for Shelves {
         let locked = self.shelf.lock().unwrap();
         let (known, leaving) = (locked.machines.contains(id), locked.leaving.contains(id));
         drop(locked);
-        async move { Ok(known.then_some(Existing { leaving, lease_renewed: None })) }.boxed()
+        async move {
+            Ok(known.then_some(Existing {
+                stage: if leaving { Stage::Leaving } else { Stage::Up },
+                lease_renewed: None,
+                trouble: None,
+            }))
+        }
+        .boxed()
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {

@@ -16,6 +16,7 @@ mod guard;
 mod handwritten;
 mod identity;
 mod kubemark;
+mod machine_pods;
 mod machines;
 mod pods;
 mod policies;
@@ -25,3 +26,6 @@ mod scale;
 mod taints;
 mod templates;
 mod validation;
+
+/// What the cluster has besides.
+const UP: &[&str] = &[];

@@ -17,12 +17,7 @@ fn class_cases() -> Vec<Case> {
         ("an amount as a number", "/spec/capacity/cpu", json!(4), ""),
         ("failures", "/spec/failures", json!({"unhealthyDuration": "40s", "turnUnhealthyAfter": true}), ""),
         ("no controller", "/spec/nodeController", json!(""), "nodeController"),
-        (
-            "kubemark",
-            "/spec/nodeController",
-            json!("kubemark"),
-            "nodeController kubemark is not served by this version: use hollow",
-        ),
+        ("kubemark", "/spec/nodeController", json!("kubemark"), ""),
         ("no capacity", "/spec/capacity", json!(null), "a hollow machine needs a capacity"),
         ("no quantity", "/spec/capacity/cpu", json!("four"), "write for example 4, 500m or 16Gi"),
         ("a negative amount", "/spec/capacity/cpu", json!("-1"), "an amount cannot be negative"),
@@ -78,16 +73,86 @@ fn class_cases() -> Vec<Case> {
             json!({"kubelet": {"version": "latest"}}),
             "version",
         ),
-        ("credentials", "/spec/credentialsSecretRef", json!({"name": "x"}), not_served),
-        ("kubemark's settings", "/spec/kubemark", json!({"image": "x"}), not_served),
+        (
+            "credentials",
+            "/spec/credentialsSecretRef",
+            json!({"name": "x"}),
+            "a hollow machine needs no credentials",
+        ),
+        ("kubemark's settings", "/spec/kubemark", json!({"image": "x:1"}), "kubemark speaks of pods"),
         ("a price", "/spec/price", json!("1"), not_served),
         ("allowed overrides", "/spec/allowedOverrides", json!(["provisioning"]), not_served),
-        ("files", "/spec/provisioning", json!({"files": [{"path": "/a", "content": "b"}]}), not_served),
-        ("commands", "/spec/provisioning", json!({"commands": ["true"]}), not_served),
+        (
+            "files",
+            "/spec/provisioning",
+            json!({"files": [{"path": "/a", "content": "b"}]}),
+            "a hollow machine has neither files nor commands",
+        ),
+        (
+            "commands",
+            "/spec/provisioning",
+            json!({"commands": ["true"]}),
+            "a hollow machine has neither files nor commands",
+        ),
+        ("everything of a pod", "/spec", kubemark(&json!({})), ""),
+        (
+            "a file with two sources",
+            "/spec",
+            kubemark(&json!({"provisioning": {"files": [
+                {"path": "/a", "content": "b", "configMapKeyRef": {"name": "n", "key": "k"}}
+            ]}})),
+            "set exactly one of content, secretKeyRef and configMapKeyRef",
+        ),
+        (
+            "two files of one path",
+            "/spec",
+            kubemark(&json!({"provisioning": {"files": [
+                {"path": "/a", "content": "b"}, {"path": "/a", "content": "c"}
+            ]}})),
+            "Duplicate value",
+        ),
+        (
+            "an image without tag and version",
+            "/spec",
+            kubemark(
+                json!({"provisioning": null, "kubemark": {"image": "registry.example.com:5000/kubemark"}}),
+            ),
+            "kubemark.image needs a tag, or provisioning.kubelet.version",
+        ),
         ("hosts", "/spec/hollow", json!({"hosts": "x"}), not_served),
         ("used cpu", "/spec/hollow", json!({"containers": {"cpu": "10m"}}), not_served),
         ("an unknown field", "/spec/capcity", json!({}), "unknown field \"spec.capcity\""),
     ]
+}
+
+/// The spec of a class of pods.
+fn kubemark(change: &Value) -> Value {
+    let mut spec = json!({
+        "nodeController": "kubemark",
+        "capacity": {"cpu": "4", "memory": "16Gi"},
+        "credentialsSecretRef": {"name": "hosting-cluster"},
+        "provisioning": {
+            "kubelet": {"version": "v1.36.3"},
+            "containerRuntime": {"name": "containerd", "version": "2.1.0"},
+            "files": [
+                {"path": "/etc/a", "owner": "root:root", "permissions": "0640", "content": "a=b"},
+                {"path": "/etc/b", "secretKeyRef": {"name": "s", "key": "k"}},
+            ],
+            "commands": ["true"],
+        },
+        "kubemark": {
+            "image": "registry.example.com/kubemark",
+            "resources": {"requests": {"cpu": "20m", "memory": "50Mi"}, "limits": {"cpu": "100m"}},
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"operator": "Exists"}],
+            "imagePullSecrets": [{"name": "pull"}],
+            "extraArgs": ["--v=2"],
+        },
+    });
+    for (key, value) in change.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    spec
 }
 
 fn set_cases() -> Vec<Case> {

@@ -24,6 +24,8 @@ use tokio::time::sleep;
 
 use crate::bed::{Own, bed, class_spec, create, eventually, is_ready, name};
 
+/// What the cluster has besides.
+const UP: &[&str] = &[];
 /// Enough for a cluster that has been struck.
 const RECOVERY: Duration = Duration::from_mins(3);
 /// Chooses the moments of the kills; another one with `KUBE_NODE_SEED`.

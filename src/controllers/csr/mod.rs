@@ -22,13 +22,14 @@ pub use view::View;
 use super::{
     ApiError, Context,
     api::{FIELD_MANAGER, call},
-    chain, reference_to_node,
+    reference_to_node,
 };
 use crate::{
     api::names,
     cache::{self, Cache, NodeView, Observer, ReflectError, WireNode},
     core::approval::{self, Refusal, Server, Verdict},
-    providers::ProviderError,
+    error::chain,
+    providers::{ProviderError, Stage},
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 
@@ -129,7 +130,7 @@ impl Approver {
             Some(provider) if !provider.has_identities() => (Server::Shared, false),
             Some(provider) => {
                 let machine = provider.exists(&view.machine_id()).await?;
-                (Server::Own, machine.is_some_and(|machine| !machine.leaving))
+                (Server::Own, machine.is_some_and(|machine| machine.stage == Stage::Up))
             }
         };
         let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };

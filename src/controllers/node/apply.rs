@@ -13,12 +13,12 @@ use crate::{
     controllers::{
         ApiError,
         api::{self, Seen},
-        chain,
     },
     core::{
         drain::{Blockage, LAST_GRACE},
         node::{Machine, Plan, Step},
     },
+    error::chain,
     providers::Order,
     wire::{self, AnyObject, Body, WireError},
 };
@@ -68,9 +68,13 @@ impl NodeController {
 
     async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
         let Some((machine, settings)) = observed.order.clone() else { return Ok(()) };
-        let order = Order { id: observed.id.clone(), machine, settings };
+        let credentials = observed.credentials.clone();
+        let order = Order { id: observed.id.clone(), machine, settings, credentials };
         let troubled =
             observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False");
+        if !troubled && observed.node.kubelet_version.is_some() && !observed.provider.is_volatile() {
+            self.say_lost(&observed.node).await?;
+        }
         match observed.provider.create(&order).await {
             Ok(()) => {
                 debug!("machine created");

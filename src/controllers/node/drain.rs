@@ -32,7 +32,7 @@ impl NodeController {
         let node = &*observed.node;
         let has_machine = match observed.machine {
             Machine::Exists if node.unschedulable => true,
-            Machine::Exists | Machine::Leaving => return Ok(Pods::Unknown),
+            Machine::Exists | Machine::Dead | Machine::Leaving => return Ok(Pods::Unknown),
             Machine::Absent => false,
         };
         let known: Vec<drain::Pod> =

@@ -20,11 +20,12 @@ use tokio::time::interval;
 use tracing::{Instrument, debug, info_span, warn};
 
 use self::{attachments::Attachments, tell::Told};
-use super::{ApiError, Context, RevisionsError, chain};
+use super::{ApiError, Context, RevisionsError};
 use crate::{
     api::{NodeClass, NodeSet},
     cache::{NodeView, Observer, Own, PodView},
     core::{node, wait::Wait},
+    error::chain,
     providers::{MachineId, ProviderError},
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
@@ -124,6 +125,7 @@ impl NodeController {
             observed.deletion_timeout,
             Timestamp::now(),
         );
+        self.say_how_it_stands(&observed).await?;
         let applied = self.apply(&observed, &plan).await;
         // Which budgets are in the way is known only now.
         let blocked = applied.as_ref().ok().cloned().unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::{
         revision,
         template::{Change, Current, Desired},
     },
-    providers::{Existing, MachineId, Provider, Settings},
+    providers::{Existing, MachineId, Provider, Settings, Stage, Trouble},
 };
 
 /// Namespace of the Leases of Nodes.
@@ -28,6 +28,8 @@ pub(super) struct Observed {
     pub(super) id: MachineId,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) machine: Machine,
+    /// What stands in the machine's way.
+    pub(super) trouble: Option<Trouble>,
     pub(super) lease_renewed: Option<Timestamp>,
     pub(super) turn: bool,
     pub(super) pods: Pods,
@@ -36,6 +38,8 @@ pub(super) struct Observed {
     pub(super) adoption: Option<Adoption>,
     /// What it is made from; None on a Node that leaves, unless a restart took its machine.
     pub(super) order: Option<(revision::Machine, Settings)>,
+    /// Secret that leads to where the machine is to be.
+    pub(super) credentials: Option<String>,
 }
 
 /// What a Node that was written by hand lacks.
@@ -78,11 +82,13 @@ impl NodeController {
         };
         let existing = provider.exists(&id).await?;
         let mut observed = Observed {
-            machine: match &existing {
+            machine: match existing.as_ref().map(|existing| existing.stage) {
                 None => Machine::Absent,
-                Some(Existing { leaving: true, .. }) => Machine::Leaving,
-                Some(_) => Machine::Exists,
+                Some(Stage::Up) => Machine::Exists,
+                Some(Stage::Dead) => Machine::Dead,
+                Some(Stage::Leaving) => Machine::Leaving,
             },
+            trouble: existing.as_ref().and_then(|existing| existing.trouble.clone()),
             lease_renewed: None,
             turn: node.deleted_at.is_some() && self.has_turn(&node),
             pods: Pods::Unknown,
@@ -91,6 +97,9 @@ impl NodeController {
                 .map_or(Duration::ZERO, |timeout| timeout.0),
             adoption: None,
             order: None,
+            credentials: class
+                .and_then(|class| class.spec.credentials_secret_ref.as_ref())
+                .map(|secret| secret.name.clone()),
             provider,
             id,
             node,

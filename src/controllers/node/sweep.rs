@@ -5,11 +5,7 @@ use kube::Api;
 use tracing::{info, warn};
 
 use super::{Error, Key, NodeController};
-use crate::{
-    controllers::{api::call, chain},
-    providers::MachineId,
-    runtime::queue::Outcome,
-};
+use crate::{controllers::api::call, error::chain, providers::MachineId, runtime::queue::Outcome};
 
 impl NodeController {
     /// Asks for a look at every machine whose Node is not known.

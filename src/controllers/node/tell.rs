@@ -18,7 +18,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Error, NodeController, drain::drain_began};
+use super::{Error, NodeController, drain::drain_began, observe::Observed};
 use crate::{
     api::names,
     cache::NodeView,
@@ -27,7 +27,8 @@ use crate::{
         api::{self, call},
         reference_to_node,
     },
-    core::{conditions::Says, wait::Wait},
+    core::{conditions::Says, node::Machine, wait::Wait},
+    providers::Trouble,
 };
 
 /// What was told of each Node that waits.
@@ -150,7 +151,31 @@ impl NodeController {
         Ok(())
     }
 
-    pub(super) async fn warn(&self, node: &NodeView, reason: &'static str, text: String) {
+    /// Says what stands in the way of the machine, and when that is over.
+    pub(super) async fn say_how_it_stands(&self, observed: &Observed) -> Result<(), Error> {
+        let node = &observed.node;
+        match &observed.trouble {
+            Some(Trouble { reason, message }) => {
+                self.warn(node, reason, message.clone()).await;
+                self.say(node, names::CONDITION_MACHINE, false, reason, message).await
+            }
+            None if observed.machine == Machine::Exists
+                && node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False") =>
+            {
+                self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way").await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Says that a machine has gone without our doing.
+    pub(super) async fn say_lost(&self, node: &NodeView) -> Result<(), Error> {
+        let text = "its machine is gone, without anybody asking us: another one is made";
+        self.warn(node, "MachineLost", text.to_owned()).await;
+        self.say(node, names::CONDITION_MACHINE, false, "MachineLost", text).await
+    }
+
+    pub(super) async fn warn(&self, node: &NodeView, reason: &str, text: String) {
         self.context.events.warn(&reference_to_node(node), reason, "Reconcile", text).await;
     }
 }

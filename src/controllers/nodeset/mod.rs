@@ -16,7 +16,7 @@ use std::{
 use jiff::Timestamp;
 use tracing::{Instrument, info_span, warn};
 
-use super::{ApiError, Context, RevisionsError, chain};
+use super::{ApiError, Context, RevisionsError};
 use crate::{
     api::{NodeClass, NodeSet, NodeSetStatus},
     cache::{NodeView, Observer, Own, View},
@@ -24,6 +24,7 @@ use crate::{
         expectations::Expectations,
         turnover::{self, Member},
     },
+    error::chain,
     runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
 };
 

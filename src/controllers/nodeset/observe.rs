@@ -174,7 +174,7 @@ impl NodeSetController {
         let revision = match self.context.revisions.ensure(class, &machine).await {
             Ok(revision) => revision,
             Err(RevisionsError::Api(error)) if !error.is_final() => return Err(error.into()),
-            Err(error) => return problem("RevisionNotStored", crate::controllers::chain(&error)),
+            Err(error) => return problem("RevisionNotStored", crate::error::chain(&error)),
         };
         Ok(Ok(Blueprint { class: class_name.clone(), revision, template, machine }))
     }

@@ -28,7 +28,7 @@ use kube_node::{
     controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, csr::Approver},
     identity::{Identity, Options, token},
     machine_dir,
-    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings},
+    providers::{self, Existing, MachineId, Order, Provider, ProviderError, Settings},
 };
 use serde_json::{Value, json};
 
@@ -59,7 +59,10 @@ impl Provider for Somewhere {
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
         let known = self.machines.lock().unwrap().contains(id);
-        async move { Ok(known.then_some(Existing { leaving: false, lease_renewed: None })) }.boxed()
+        async move {
+            Ok(known.then_some(Existing { stage: providers::Stage::Up, lease_renewed: None, trouble: None }))
+        }
+        .boxed()
     }
 
     fn delete<'a>(&'a self, _: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {

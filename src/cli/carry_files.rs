@@ -1,0 +1,108 @@
+//! `kube-node carry-files`: in the pod of a machine, brings the class's files to where the machine sees them, with owner
+//! and mode. Not for people.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::PathBuf,
+    process::ExitCode,
+    str::FromStr,
+};
+
+use anyhow::Context;
+use clap::Args;
+
+/// Arguments of `carry-files`.
+#[derive(Debug, Args)]
+pub struct CarryFiles {
+    /// Folder that has them
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// Folder that gets them
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// A file and what it is to become
+    #[arg(long = "file", value_name = "NAME:USER:GROUP:MODE")]
+    files: Vec<Carried>,
+}
+
+/// A file and what it is to become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Carried {
+    name: String,
+    user: u32,
+    group: u32,
+    mode: u32,
+}
+
+impl FromStr for Carried {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "write NAME:USER:GROUP:MODE, with numbers and an octal mode";
+        let [name, user, group, mode] = *text.split(':').collect::<Vec<_>>() else { return Err(wrong) };
+        if name.is_empty() || name.contains('/') {
+            return Err("a name has no folder");
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            user: user.parse().map_err(|_| wrong)?,
+            group: group.parse().map_err(|_| wrong)?,
+            mode: u32::from_str_radix(mode, 8).map_err(|_| wrong)?,
+        })
+    }
+}
+
+impl CarryFiles {
+    /// Carries all of them.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        for Carried { name, user, group, mode } in &self.files {
+            let (from, to) = (self.from.join(name), self.to.join(name));
+            let carry = || {
+                // One from before a restart may be closed to us.
+                fs::remove_file(&to).or_else(|error| match error.kind() {
+                    std::io::ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                })?;
+                fs::copy(&from, &to)?;
+                fs::set_permissions(&to, fs::Permissions::from_mode(*mode))?;
+                chown(&to, Some(*user), Some(*group))
+            };
+            carry().with_context(|| format!("cannot bring {} to {}", from.display(), to.display()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let good: Carried = "file-0:0:65532:640".parse().unwrap();
+        assert_eq!((good.user, good.group, good.mode), (0, 65_532, 0o640));
+        for wrong in ["file-0", "a/b:0:0:600", ":0:0:600", "f:root:0:600", "f:0:0:999"] {
+            assert!(wrong.parse::<Carried>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_arrive_with_their_mode_and_again_after_a_restart() {
+        let dir = std::env::temp_dir().join(format!("kube-node-carry-{}", std::process::id()));
+        let (from, to) = (dir.join("from"), dir.join("to"));
+        fs::create_dir_all(&from).unwrap();
+        fs::create_dir_all(&to).unwrap();
+        fs::write(from.join("f"), "content").unwrap();
+        let owner = fs::metadata(&from).unwrap();
+        let files = vec![Carried { name: "f".into(), user: owner.uid(), group: owner.gid(), mode: 0o400 }];
+        for _ in 0..2 {
+            CarryFiles { from: from.clone(), to: to.clone(), files: files.clone() }.run().unwrap();
+            assert_eq!(fs::metadata(to.join("f")).unwrap().mode() & 0o777, 0o400);
+        }
+        assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "content");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,92 @@
+//! `kube-node image`: archives of container images, for `ctr -n k8s.io images import`, `docker load` and `podman load`.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use crate::{
+    cluster::{Binaries, Progress, binaries},
+    images::{self, Program},
+};
+
+/// Arguments of `image`.
+#[derive(Debug, Args)]
+pub struct Image {
+    /// Which image
+    #[arg(value_name = "IMAGE", value_enum, default_value_t)]
+    which: Which,
+    /// Folder to write the archives to
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+    /// Folder of kubemark; found or built when absent
+    #[arg(long, value_name = "DIR")]
+    binaries: Option<PathBuf>,
+    /// A static shell, such as that of busybox, to put at /bin/sh of kube-node and kubemark
+    #[arg(long, value_name = "FILE")]
+    shell: Option<PathBuf>,
+}
+
+/// The images there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// Operator, hollow kubelet and guard
+    KubeNode,
+    /// Upstream kubemark
+    Kubemark,
+    /// What holds a pod's namespaces
+    Pause,
+    /// All of these
+    #[default]
+    All,
+}
+
+impl Which {
+    fn images(self) -> Vec<images::Image> {
+        match self {
+            Self::KubeNode => vec![images::Image::KubeNode],
+            Self::Kubemark => vec![images::Image::Kubemark],
+            Self::Pause => vec![images::Image::Pause],
+            Self::All => images::Image::ALL.to_vec(),
+        }
+    }
+}
+
+impl Image {
+    /// Writes the archives and names them.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let shell = self.shell.as_deref().map(|path| {
+            Program::check(path, "name a static one, such as /bin/busybox of the package busybox-static")
+        });
+        let shell = shell.transpose()?;
+        fs::create_dir_all(&self.output_dir)
+            .with_context(|| format!("cannot create {}", self.output_dir.display()))?;
+        for image in self.which.images() {
+            let program = match image {
+                images::Image::KubeNode | images::Image::Pause => Program::itself()?,
+                images::Image::Kubemark => self.kubemark()?,
+            };
+            // The sandbox runs one program and nobody's commands.
+            let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
+            let path = self.output_dir.join(format!("{}.tar", image.stem()));
+            let written = images::write(image, &program, shell, &path)?;
+            super::say(format_args!(
+                "{}  {:.1} MB  {}  {}",
+                written.path.display(),
+                written.bytes as f64 / 1e6,
+                written.name,
+                written.digest
+            ));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn kubemark(&self) -> anyhow::Result<Program> {
+        let progress = Progress::stderr();
+        let found = super::block_on(async {
+            Ok(Binaries::locate(self.binaries.as_deref(), &binaries::KUBEMARK, &progress).await?)
+        });
+        progress.finish();
+        Ok(Program::check(&found?.path("kubemark"), "build it with CGO_ENABLED=0, or leave --binaries away")?)
+    }
+}

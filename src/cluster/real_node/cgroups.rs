@@ -1,0 +1,266 @@
+//! The cgroups of one node, all below one parent of its own, `/kube-node-<id>`, in every hierarchy there is (version 1,
+//! version 2, or both). Its own processes are in `system` below it, pods in `kubepods`. A process of the node cannot leave
+//! the parent, so whoever empties it has ended the node, whatever its processes were called.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::time::{Instant, sleep};
+
+/// How long killed processes may take to go, and their cgroups with them.
+const LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// Where the node's own processes are.
+const SYSTEM: &str = "system";
+
+/// Why cgroups do not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// There are none.
+    #[error("no cgroups are mounted on this machine: a real node needs them")]
+    None,
+    /// One cannot be made, read or written.
+    #[error("cannot {action} the cgroup {}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Processes do not die.
+    #[error("processes of a real node do not end: {pids:?}")]
+    Alive {
+        /// Which ones.
+        pids: Vec<i32>,
+    },
+    /// A process cannot be killed.
+    #[error("cannot end the process {pid} of a real node")]
+    Kill {
+        /// Which one.
+        pid: i32,
+        /// What the system says.
+        source: Errno,
+    },
+}
+
+/// A mounted hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hierarchy {
+    mount: PathBuf,
+    /// Version 2.
+    unified: bool,
+    /// Holds the controller cpuset of version 1: a process may only join a cgroup whose processors were set.
+    cpuset: bool,
+}
+
+/// The cgroups of one node.
+#[derive(Debug)]
+pub(super) struct Cgroups {
+    hierarchies: Vec<Hierarchy>,
+    name: String,
+}
+
+impl Cgroups {
+    pub fn of(id: &str) -> Result<Self, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let mounts = fs::read_to_string(path).map_err(failed("read the mounts of", path))?;
+        let hierarchies = parse_mounts(&mounts);
+        if hierarchies.is_empty() {
+            return Err(CgroupError::None);
+        }
+        Ok(Self { hierarchies, name: format!("kube-node-{id}") })
+    }
+
+    /// The parent, as the kubelet names it.
+    pub fn root(&self) -> String {
+        format!("/{}", self.name)
+    }
+
+    /// Makes the parent and the place of the node's own processes.
+    pub fn create(&self) -> Result<(), CgroupError> {
+        for hierarchy in &self.hierarchies {
+            let parent = hierarchy.mount.join(&self.name);
+            let system = parent.join(SYSTEM);
+            fs::create_dir_all(&parent).map_err(failed("create", &parent))?;
+            if hierarchy.unified {
+                delegate(&hierarchy.mount);
+                delegate(&parent);
+            }
+            fs::create_dir_all(&system).map_err(failed("create", &system))?;
+        }
+        Ok(())
+    }
+
+    /// Puts this process among the node's own; what it starts is born there.
+    pub fn join(&self) -> Result<(), CgroupError> {
+        for hierarchy in self.hierarchies.iter().filter(|hierarchy| !hierarchy.cpuset) {
+            let path = hierarchy.mount.join(&self.name).join(SYSTEM).join("cgroup.procs");
+            fs::write(&path, "0").map_err(failed("join", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are any.
+    pub fn exist(&self) -> bool {
+        self.hierarchies.iter().any(|hierarchy| hierarchy.mount.join(&self.name).exists())
+    }
+
+    /// The node's own processes, those of pods left out.
+    pub fn system_processes(&self) -> BTreeSet<i32> {
+        let folders = self.hierarchies.iter().map(|hierarchy| hierarchy.mount.join(&self.name).join(SYSTEM));
+        folders.flat_map(|folder| processes_in(&folder)).collect()
+    }
+
+    /// Ends every process below the parent and takes the cgroups away.
+    pub async fn remove(&self) -> Result<(), CgroupError> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let pids = self.processes();
+            if pids.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(CgroupError::Alive { pids: pids.into_iter().collect() });
+            }
+            for pid in pids {
+                match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    Err(source) => return Err(CgroupError::Kill { pid, source }),
+                }
+            }
+            sleep(POLL).await;
+        }
+        for hierarchy in &self.hierarchies {
+            for folder in folders_below(&hierarchy.mount.join(&self.name)).iter().rev() {
+                // The kernel lets go of a cgroup some moments after its last process.
+                while let Err(source) = fs::remove_dir(folder) {
+                    match source.kind() {
+                        io::ErrorKind::NotFound => break,
+                        _ if Instant::now() < deadline => sleep(POLL).await,
+                        _ => return Err(failed("remove", folder)(source)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn processes(&self) -> BTreeSet<i32> {
+        let folders = self.hierarchies.iter().flat_map(|h| folders_below(&h.mount.join(&self.name)));
+        folders.flat_map(|folder| processes_in(&folder)).collect()
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    let path = path.to_owned();
+    move |source| CgroupError::Io { action, path, source }
+}
+
+/// Hands every controller down that can be: which ones there are is the machine's, and which are needed the kubelet says.
+fn delegate(folder: &Path) {
+    let controllers = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
+    for controller in controllers.split_ascii_whitespace() {
+        let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
+
+/// A folder and all below it, parents first.
+fn folders_below(folder: &Path) -> Vec<PathBuf> {
+    if !folder.is_dir() {
+        return Vec::new();
+    }
+    let mut folders = vec![folder.to_owned()];
+    let mut at = 0;
+    while let Some(folder) = folders.get(at) {
+        let below = fs::read_dir(folder).into_iter().flatten().flatten();
+        let below: Vec<PathBuf> = below
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .collect();
+        folders.extend(below);
+        at += 1;
+    }
+    folders
+}
+
+/// Processes that this namespace can name.
+fn processes_in(folder: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).filter(|&pid| pid != 0).collect()
+}
+
+/// The hierarchies in `/proc/self/mountinfo`; one that is mounted twice is named once.
+fn parse_mounts(mounts: &str) -> Vec<Hierarchy> {
+    let mut hierarchies: Vec<Hierarchy> = Vec::new();
+    for line in mounts.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let (mut left, mut right) = (left.split(' ').skip(4), right.split(' '));
+        let (Some(mount), Some(kind)) = (left.next(), right.next()) else { continue };
+        let options = right.nth(1).unwrap_or_default();
+        if !["cgroup", "cgroup2"].contains(&kind) {
+            continue;
+        }
+        let hierarchy = Hierarchy {
+            mount: mount.into(),
+            unified: kind == "cgroup2",
+            cpuset: options.split(',').any(|option| option == "cpuset"),
+        };
+        if !hierarchies.contains(&hierarchy) {
+            hierarchies.push(hierarchy);
+        }
+    }
+    hierarchies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(path: &str, unified: bool, cpuset: bool) -> Hierarchy {
+        Hierarchy { mount: path.into(), unified, cpuset }
+    }
+
+    #[test]
+    fn hierarchies_of_both_versions() {
+        let one = "\
+            30 24 0:26 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+            32 30 0:28 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset\n\
+            33 30 0:29 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+            34 30 0:30 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            parse_mounts(one),
+            [
+                mount("/sys/fs/cgroup/cpuset", false, true),
+                mount("/sys/fs/cgroup/memory", false, false),
+                mount("/sys/fs/cgroup/unified", true, false),
+            ]
+        );
+        let two = "35 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        assert_eq!(parse_mounts(two), [mount("/sys/fs/cgroup", true, false)]);
+        assert!(parse_mounts("36 24 0:5 / / rw - ext4 /dev/vda rw\n").is_empty());
+    }
+
+    #[test]
+    fn parents_come_before_what_is_below() {
+        let dir = std::env::temp_dir().join(format!("kube-node-cgroups-{}", std::process::id()));
+        fs::create_dir_all(dir.join("a/b")).unwrap();
+        fs::create_dir_all(dir.join("c")).unwrap();
+        let folders = folders_below(&dir);
+        let at = |path: &Path| folders.iter().position(|folder| folder == path).unwrap();
+        assert_eq!(folders.len(), 4);
+        assert!(at(&dir) < at(&dir.join("a")) && at(&dir.join("a")) < at(&dir.join("a/b")));
+        assert!(folders_below(&dir.join("nowhere")).is_empty());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

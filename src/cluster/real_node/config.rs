@@ -1,0 +1,139 @@
+//! What containerd, its network plugins, the kubelet and kube-proxy are told: files beside the node's description.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{NAME, Node};
+use crate::images;
+
+/// containerd's socket, at its usual place inside the node.
+pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
+/// Pods of one node; the /24 of pod addresses has room for these.
+const MAX_PODS: u32 = 240;
+
+/// File names, below the node's folder.
+pub(super) const CONTAINERD: &str = "containerd.toml";
+pub(super) const CNI: &str = "cni";
+pub(super) const KUBELET: &str = "kubelet.json";
+pub(super) const PROXY: &str = "kube-proxy.json";
+
+/// `snapshotter` is `overlayfs`, or `native` where the data folder is on an overlay itself.
+pub(super) fn containerd(node: &Node, dir: &Path, snapshotter: &str) -> String {
+    let Node { programs, restrict_oom_score, .. } = node;
+    let quoted = |path: &Path| Value::from(path.display().to_string());
+    format!(
+        r#"version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing"]
+
+[grpc]
+address = "{SOCKET}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{sandbox}"
+# Without CAP_SYS_RESOURCE a score below one's own cannot be given, and every sandbox would fail.
+restrict_oom_score_adj = {restrict_oom_score}
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = {bin_dir}
+conf_dir = {conf_dir}
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "{snapshotter}"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+BinaryName = {runc}
+SystemdCgroup = false
+"#,
+        sandbox = images::PAUSE,
+        bin_dir = quoted(&programs.cni_dir),
+        conf_dir = quoted(&dir.join(CNI)),
+        runc = quoted(&programs.runc),
+    )
+}
+
+pub(super) fn cni(node: &Node) -> Value {
+    json!({
+        "cniVersion": "0.4.0",
+        "name": "kube-node",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": true,
+                "hairpinMode": true,
+                // The host has a route to the pods: it sees them under their own addresses.
+                "ipMasq": false,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": node.network.pods}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                    // In memory: after a start of the node no pod is left that holds an address.
+                    "dataDir": "/run/cni",
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+        ],
+    })
+}
+
+pub(super) fn kubelet(node: &Node, dir: &Path, cgroup_root: &str) -> Value {
+    let address = node.network.node;
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": address,
+        // For `up` and `status`, which are outside.
+        "healthzBindAddress": address,
+        "tlsCertFile": dir.join("kubelet.crt"),
+        "tlsPrivateKeyFile": dir.join("kubelet.key"),
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": dir.join("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup_root,
+        // Version 1 still serves; which one there is is not ours to choose.
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "podCIDR": node.network.pods,
+        "maxPods": MAX_PODS,
+        // The names of this machine's resolvers mean nothing in a network that ends at the host.
+        "resolvConf": "",
+        // The disk is the user's and is shared with everything else: how full it is says nothing about the node.
+        "evictionHard": {
+            "memory.available": "50Mi",
+            "nodefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+            "imagefs.available": "1%",
+            "imagefs.inodesFree": "1%",
+        },
+        // Nobody could pull the images of kube-node again.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        // No reason to be spared when this machine runs out of memory.
+        "oomScoreAdj": 0,
+    })
+}
+
+pub(super) fn proxy(node: &Node, kubeconfig: &Path) -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": kubeconfig},
+        "mode": "nftables",
+        "clusterCIDR": node.network.pods,
+        "hostnameOverride": NAME,
+        "healthzBindAddress": format!("{}:10256", node.network.node),
+        "metricsBindAddress": "127.0.0.1:10249",
+        // The limits of connection tracking are the machine's, and only the host's namespace may set them.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "oomScoreAdj": 0,
+    })
+}

@@ -1,0 +1,161 @@
+//! The file system of the node: the programs of this machine, and everything that a machine writes to for itself alone.
+//!
+//! A new root in a mount namespace of its own. What lies at the top of the host's is bound into it, except /run, /tmp
+//! (in memory, empty at each start, as after a boot) and /var (in the data folder, kept). So containerd, kubelet and CNI
+//! plugins use the paths they always use, and none of them meets those of the host. All of it goes with the namespace.
+
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, MsFlags, mount, umount2},
+    unistd::{chdir, pivot_root},
+};
+
+/// Folders of the host that the node has its own of.
+const PRIVATE: [&str; 4] = ["proc", "run", "tmp", "var"];
+/// What a kubelet wants of the kernel, and would else set for the whole machine. It is shown these values as files that
+/// lie over those in /proc/sys: the kernel keeps its own.
+const KERNEL_SETTINGS: [(&str, &str); 6] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// Why the file system cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A file or folder cannot be made.
+    #[error("cannot create {} for the real node", path.display())]
+    Create {
+        /// Which one.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A mount fails.
+    #[error("cannot mount {} for the real node", path.display())]
+    Mount {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+}
+
+/// Makes the root below `dir` and goes into it. `needed` are folders of the host that must be there under their own
+/// names, wherever they lie. The mount namespace must be this process's own and pass nothing on.
+pub(super) fn enter(dir: &Path, needed: &[&Path]) -> Result<(), MachineError> {
+    let root = dir.join("root");
+    create(&root)?;
+    let none = None::<&str>;
+    mount(Some("node"), &root, Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).map_err(failed(&root))?;
+    bind_top_of_host(&root)?;
+    let proc = root.join("proc");
+    create(&proc)?;
+    let restricted = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), &proc, Some("proc"), restricted, none).map_err(failed(&proc))?;
+    create(&root.join("run"))?;
+    create(&root.join("tmp"))?;
+    open_to_all(&root.join("tmp"))?;
+    make_var(dir, &root.join("var"))?;
+    for folder in needed {
+        let top = folder.strip_prefix("/").ok().and_then(|path| path.iter().next());
+        if top.is_some_and(|top| PRIVATE.iter().any(|private| top == *private)) {
+            bind(folder, &under(&root, folder))?;
+        }
+    }
+    show_kernel_settings(&root)?;
+
+    chdir(&root).map_err(failed(&root))?;
+    // The old root lands on the same folder, on top, and is taken off.
+    pivot_root(".", ".").map_err(failed(&root))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(failed(Path::new("/")))?;
+    chdir("/").map_err(failed(Path::new("/")))?;
+    // Volumes of pods may pass mounts on to each other, as on any node; none reaches the host.
+    mount(none, "/", none, MsFlags::MS_SHARED | MsFlags::MS_REC, none).map_err(failed(Path::new("/")))
+}
+
+fn bind_top_of_host(root: &Path) -> Result<(), MachineError> {
+    let at = Path::new("/");
+    let entries = fs::read_dir(at).map_err(not_created(at))?;
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let Ok(kind) = entry.file_type() else { continue };
+        if PRIVATE.iter().any(|private| name == *private) {
+            continue;
+        }
+        let target = root.join(&name);
+        if kind.is_symlink() {
+            let pointed = fs::read_link(&path).map_err(not_created(&path))?;
+            symlink(pointed, &target).map_err(not_created(&target))?;
+        } else if kind.is_dir() {
+            bind(&path, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn make_var(dir: &Path, target: &Path) -> Result<(), MachineError> {
+    let var = dir.join("var");
+    for folder in ["lib", "log", "tmp"] {
+        create(&var.join(folder))?;
+    }
+    open_to_all(&var.join("tmp"))?;
+    let link = var.join("run");
+    if !link.is_symlink() {
+        symlink("/run", &link).map_err(not_created(&link))?;
+    }
+    bind(&var, target)
+}
+
+fn show_kernel_settings(root: &Path) -> Result<(), MachineError> {
+    let shown = root.join("run/kernel");
+    create(&shown)?;
+    for (name, value) in KERNEL_SETTINGS {
+        let file = root.join("proc/sys").join(name);
+        // A kernel without keys has none of these; the kubelet then says so.
+        if fs::read_to_string(&file).map_or(true, |present| present.trim() == value) {
+            continue;
+        }
+        let over = shown.join(name.replace('/', "."));
+        fs::write(&over, format!("{value}\n")).map_err(not_created(&over))?;
+        mount(Some(&over), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(failed(&file))?;
+    }
+    Ok(())
+}
+
+fn bind(source: &Path, target: &Path) -> Result<(), MachineError> {
+    create(target)?;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(source), target, None::<&str>, flags, None::<&str>).map_err(failed(source))
+}
+
+fn under(root: &Path, path: &Path) -> PathBuf {
+    path.strip_prefix("/").map_or_else(|_| root.join(path), |path| root.join(path))
+}
+
+fn create(path: &Path) -> Result<(), MachineError> {
+    fs::create_dir_all(path).map_err(not_created(path))
+}
+
+fn open_to_all(path: &Path) -> Result<(), MachineError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).map_err(not_created(path))
+}
+
+fn not_created(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
+    let path = path.to_owned();
+    move |source| MachineError::Create { path, source }
+}
+
+fn failed(path: &Path) -> impl FnOnce(Errno) -> MachineError {
+    let path = path.to_owned();
+    move |source| MachineError::Mount { path, source }
+}

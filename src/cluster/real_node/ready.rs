@@ -1,0 +1,106 @@
+//! The Node object: doubted before a start, waited for after it, deleted when the cluster starts without a real node.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams},
+    runtime::wait::await_condition,
+};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::NAME;
+
+/// How long the node may take once its kubelet is healthy.
+const LIMIT: Duration = Duration::from_mins(2);
+/// Taken off by kube-controller-manager some moments after the Node is Ready: until then no pod comes.
+const NOT_READY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+/// Why the Node is not Ready.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadyError {
+    /// It cannot be watched.
+    #[error("cannot watch the Node {NAME}")]
+    Watch(#[source] Box<kube::runtime::wait::Error>),
+    /// It takes too long.
+    #[error("the Node {NAME} is not Ready after {} s: kube-node status says how its processes stand, logs/kubelet.log in the data folder why", LIMIT.as_secs())]
+    Slow,
+    /// It cannot be written.
+    #[error("cannot write the status of the Node {NAME}")]
+    Unknown(#[source] Box<kube::Error>),
+    /// It cannot be deleted.
+    #[error("cannot delete the Node {NAME} of an earlier start")]
+    Forget(#[source] Box<kube::Error>),
+}
+
+/// Says of the Node of an earlier start that nobody knows how it is. Else it would be what its last kubelet made of it, and
+/// the next one, which writes what changes and else every five minutes, would leave it so.
+pub async fn unknown(client: &Client) -> Result<(), ReadyError> {
+    let now = Timestamp::now().to_string();
+    let condition = json!({
+        "type": "Ready", "status": "Unknown", "reason": "NodeStarting", "message": "the real node starts",
+        "lastTransitionTime": now, "lastHeartbeatTime": now,
+    });
+    let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+    let nodes = Api::<Node>::all(client.clone());
+    gone_is_fine(nodes.patch_status(NAME, &PatchParams::default(), &patch).await)
+        .map_err(|error| ReadyError::Unknown(Box::new(error)))
+}
+
+/// Waits until the Node takes pods.
+pub async fn wait_ready(client: &Client) -> Result<(), ReadyError> {
+    let nodes = Api::<Node>::all(client.clone());
+    match timeout(LIMIT, await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(is_ready))).await
+    {
+        Err(_) => Err(ReadyError::Slow),
+        Ok(Err(error)) => Err(ReadyError::Watch(Box::new(error))),
+        Ok(Ok(_)) => Ok(()),
+    }
+}
+
+/// Deletes the Node of an earlier start, and with it, in time, its pods.
+pub async fn forget(client: &Client) -> Result<(), ReadyError> {
+    let nodes = Api::<Node>::all(client.clone());
+    gone_is_fine(nodes.delete(NAME, &DeleteParams::default()).await)
+        .map_err(|error| ReadyError::Forget(Box::new(error)))
+}
+
+fn gone_is_fine<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let mut conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+    let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let mut taints = node.spec.iter().filter_map(|spec| spec.taints.as_ref()).flatten();
+    ready && !taints.any(|taint| NOT_READY.contains(&taint.key.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn node(status: &str, taints: &Value) -> Node {
+        let conditions = json!([{"type": "Ready", "status": status}]);
+        serde_json::from_value(json!({"spec": {"taints": taints}, "status": {"conditions": conditions}}))
+            .unwrap()
+    }
+
+    #[test]
+    fn ready_is_open_to_pods() {
+        let taint = |key: &str| json!([{"key": key, "effect": "NoSchedule"}]);
+        assert!(is_ready(&node("True", &json!([]))));
+        assert!(is_ready(&node("True", &taint("example.com/mine"))));
+        assert!(!is_ready(&node("Unknown", &json!([]))));
+        assert!(!is_ready(&node("True", &taint("node.kubernetes.io/not-ready"))));
+        assert!(!is_ready(&node("True", &taint("node.kubernetes.io/unreachable"))));
+        assert!(!is_ready(&Node::default()));
+    }
+}

@@ -1,0 +1,96 @@
+//! The one layer of an image: a tar with fixed times and owners, in the order of its paths, compressed with gzip.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+};
+
+use flate2::{Compression, write::GzEncoder};
+use sha2::{Digest, Sha256};
+use tar::{Builder, EntryType, Header};
+
+use super::{ImageError, Program, archive::hex};
+
+/// Programs that look users up find root and the one we run as.
+const PASSWD: &str = "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
+/// Without it glibc asks DNS first.
+const NSSWITCH: &str = "hosts: files dns\n";
+
+/// A layer, ready to be put into an archive.
+pub(super) struct Layer {
+    /// The compressed tar.
+    pub blob: Vec<u8>,
+    /// SHA-256 of the tar before compression: a config names its layers by that.
+    pub diff_id: String,
+}
+
+impl Layer {
+    /// Of a program at `path` and, where asked for, a shell at /bin/sh.
+    pub fn build(path: &str, program: &Program, shell: Option<&Program>) -> Result<Self, ImageError> {
+        let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), Compression::default())));
+        let memory = |source| ImageError::Write { path: path.into(), source };
+        if let Some(shell) = shell {
+            folder(&mut tar, "bin/", 0o755).map_err(memory)?;
+            executable(&mut tar, "bin/sh", shell)?;
+        }
+        folder(&mut tar, "etc/", 0o755).map_err(memory)?;
+        for (path, text) in [("etc/group", GROUP), ("etc/nsswitch.conf", NSSWITCH), ("etc/passwd", PASSWD)] {
+            let header = &mut header(EntryType::Regular, 0o644, text.len() as u64);
+            tar.append_data(header, path, text.as_bytes()).map_err(memory)?;
+        }
+        executable(&mut tar, path, program)?;
+        folder(&mut tar, "tmp/", 0o1777).map_err(memory)?;
+        let hashed = tar.into_inner().map_err(memory)?;
+        let diff_id = format!("sha256:{}", hex(&hashed.hash.finalize()));
+        let blob = hashed.inner.finish().map_err(memory)?;
+        Ok(Self { blob, diff_id })
+    }
+}
+
+/// A header that says nothing of when and by whom it was made.
+pub(super) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+pub(super) fn folder(tar: &mut Builder<impl Write>, path: &str, mode: u32) -> io::Result<()> {
+    tar.append_data(&mut header(EntryType::Directory, mode, 0), path, io::empty())
+}
+
+fn executable(tar: &mut Builder<impl Write>, path: &str, program: &Program) -> Result<(), ImageError> {
+    let read = |source| ImageError::Read { path: program.path().to_owned(), source };
+    let file = File::open(program.path()).map_err(read)?;
+    let size = file.metadata().map_err(read)?.len();
+    tar.append_data(&mut header(EntryType::Regular, 0o755, size), path, file).map_err(read)
+}
+
+/// Writes through and hashes what passes.
+pub(super) struct Hashed<W> {
+    pub inner: W,
+    pub hash: Sha256,
+}
+
+impl<W> Hashed<W> {
+    pub fn new(inner: W) -> Self {
+        Self { inner, hash: Sha256::new() }
+    }
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

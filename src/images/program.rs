@@ -1,0 +1,106 @@
+//! A program that runs from scratch: an ELF file for a machine we know, linked statically.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+use elf::{
+    ElfStream, ParseError,
+    abi::{EM_AARCH64, EM_X86_64, PT_INTERP},
+    endian::AnyEndian,
+};
+
+use sha2::Digest;
+
+use super::{ImageError, archive::hex, layer::Hashed};
+
+/// A static program, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    path: PathBuf,
+    architecture: &'static str,
+}
+
+impl Program {
+    /// The program that runs.
+    pub fn itself() -> Result<Self, ImageError> {
+        Self::check(
+            Path::new("/proc/self/exe"),
+            "build kube-node in its own folder, whose .cargo/config.toml links statically, and without RUSTFLAGS of yours",
+        )
+    }
+
+    /// The program of a file; `remedy` says how to get a static one where it is not.
+    pub fn check(path: &Path, remedy: &'static str) -> Result<Self, ImageError> {
+        let read = |source| ImageError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(read)?;
+        let not_a_program = |source| match source {
+            ParseError::IOError(source) if source.kind() != io::ErrorKind::UnexpectedEof => read(source),
+            source => ImageError::NotAProgram { path: path.to_owned(), source },
+        };
+        let elf = ElfStream::<AnyEndian, _>::open_stream(file).map_err(not_a_program)?;
+        // Whoever needs a loader names it.
+        if elf.segments().iter().any(|segment| segment.p_type == PT_INTERP) {
+            return Err(ImageError::Dynamic { path: path.to_owned(), remedy });
+        }
+        let architecture = match elf.ehdr.e_machine {
+            EM_X86_64 => "amd64",
+            EM_AARCH64 => "arm64",
+            machine => return Err(ImageError::Machine { path: path.to_owned(), machine }),
+        };
+        Ok(Self { path: path.to_owned(), architecture })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// 12 hex digits of its content, to tell builds apart.
+    pub fn fingerprint(&self) -> Result<String, ImageError> {
+        let read = |source| ImageError::Read { path: self.path.clone(), source };
+        let mut hashed = Hashed::new(io::sink());
+        io::copy(&mut File::open(&self.path).map_err(read)?, &mut hashed).map_err(read)?;
+        Ok(hex(&hashed.hash.finalize()[..6]))
+    }
+
+    /// The machine it is for, as OCI names it.
+    #[must_use]
+    pub fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_build_is_static() {
+        let program = Program::itself().unwrap();
+        assert!(["amd64", "arm64"].contains(&program.architecture()));
+    }
+
+    #[test]
+    fn names_are_found_without_shared_libraries() {
+        use std::net::ToSocketAddrs;
+        let found: Vec<_> = ("localhost", 80).to_socket_addrs().unwrap().collect();
+        assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
+    }
+
+    #[test]
+    fn what_would_not_run_is_refused() {
+        let error = Program::check(Path::new("/bin/sh"), "use another").unwrap_err().to_string();
+        assert_eq!(error, "/bin/sh is linked dynamically and would not run from scratch: use another");
+        let script = std::env::temp_dir().join(format!("kube-node-script-{}", std::process::id()));
+        std::fs::write(&script, "#!/bin/sh\n").unwrap();
+        let error = Program::check(&script, "").unwrap_err();
+        assert!(matches!(error, ImageError::NotAProgram { .. }), "{error}");
+        std::fs::remove_file(&script).unwrap();
+        let error = Program::check(&script, "").unwrap_err();
+        assert!(matches!(error, ImageError::Read { .. }), "{error}");
+    }
+}

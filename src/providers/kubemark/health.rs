@@ -1,0 +1,210 @@
+//! How the pod of a machine stands: what its status says, in one verdict. No I/O.
+
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+
+use crate::providers::Trouble;
+
+/// Reasons of a container that only waits for its turn.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// Most characters of what a container said at its end.
+const SAID_MAX: usize = 256;
+
+/// How a pod stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It is on its way.
+    Starting,
+    /// All its containers run.
+    Running,
+    /// Something stands in its way; the kubelet or the scheduler tries again.
+    Troubled(Trouble),
+    /// It has ended and never comes back.
+    Dead(Trouble),
+}
+
+/// How a pod stands.
+#[must_use]
+pub fn of(pod: &Pod) -> Health {
+    let Some(status) = &pod.status else { return Health::Starting };
+    match status.phase.as_deref() {
+        Some("Failed" | "Succeeded") => return Health::Dead(end(status)),
+        // The kubelet that runs it is not heard from: what the containers did last is no news.
+        Some("Unknown") => return Health::Starting,
+        _ => {}
+    }
+    if let Some(message) = unschedulable(status) {
+        return Health::Troubled(Trouble { reason: "Unschedulable".to_owned(), message });
+    }
+    if let Some(trouble) = containers(status).find_map(trouble) {
+        return Health::Troubled(trouble);
+    }
+    let main = status.container_statuses.as_deref().unwrap_or_default();
+    let run = |container: &ContainerStatus| container.state.as_ref().is_some_and(|s| s.running.is_some());
+    if !main.is_empty() && main.iter().all(run) { Health::Running } else { Health::Starting }
+}
+
+/// In the order in which they start.
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten())
+}
+
+fn unschedulable(status: &PodStatus) -> Option<String> {
+    let conditions = status.conditions.iter().flatten();
+    let scheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
+    let message = scheduled.message.clone().unwrap_or_default();
+    Some(format!("no node takes its pod: {message}"))
+}
+
+/// What stands in the way of a container.
+fn trouble(container: &ContainerStatus) -> Option<Trouble> {
+    let ContainerState { waiting, terminated, .. } = container.state.as_ref()?;
+    let name = &container.name;
+    if let Some(end) = terminated {
+        // An init container that did its work is no trouble.
+        let done = end.exit_code == 0 && end.reason.as_deref() == Some("Completed");
+        return (!done).then(|| ended(name, end));
+    }
+    let waiting = waiting.as_ref()?;
+    let reason = waiting.reason.as_deref().filter(|reason| !STARTING.contains(reason))?;
+    let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    if reason == "CrashLoopBackOff"
+        && let Some(last) = last
+    {
+        let Trouble { reason: why, message } = ended(name, last);
+        // What ends it says more than that it ends again and again.
+        let reason = if why == "ContainerExited" { reason.to_owned() } else { why };
+        return Some(Trouble { reason, message: format!("{message}; {} restarts", container.restart_count) });
+    }
+    let image =
+        if reason.contains("Image") { format!(" (image {})", container.image) } else { String::new() };
+    let message = waiting.message.as_deref().unwrap_or("the kubelet says no more");
+    Some(Trouble { reason: reason.to_owned(), message: format!("container {name}{image}: {message}") })
+}
+
+/// The end of a container.
+fn ended(name: &str, end: &ContainerStateTerminated) -> Trouble {
+    let reason = match end.reason.as_deref() {
+        None | Some("" | "Error" | "Completed") => "ContainerExited",
+        Some(reason) => reason,
+    };
+    let code = end.exit_code;
+    let how = match (end.signal, code) {
+        (Some(signal), _) if signal > 0 => format!("was ended by signal {signal}"),
+        (_, 129..) => format!("exited with code {code} (signal {})", code - 128),
+        _ => format!("exited with code {code}"),
+    };
+    let said = end.message.as_deref().unwrap_or_default().trim();
+    let said: String = match said.char_indices().rev().nth(SAID_MAX - 1) {
+        Some((from, _)) if from > 0 => format!("…{}", &said[from..]),
+        _ => said.to_owned(),
+    };
+    let said = if said.is_empty() { said } else { format!(": {said}") };
+    Trouble { reason: reason.to_owned(), message: format!("container {name} {how}{said}") }
+}
+
+/// Why a pod has ended: the pod's own reason, such as Evicted, else that of a container.
+fn end(status: &PodStatus) -> Trouble {
+    let container = containers(status)
+        .filter_map(|container| Some((&container.name, container.state.as_ref()?.terminated.as_ref()?)))
+        .find(|(_, end)| end.exit_code != 0)
+        .map(|(name, end)| ended(name, end));
+    let own = status.reason.clone().filter(|reason| !reason.is_empty());
+    match (own, container) {
+        (Some(reason), container) => {
+            let message = status.message.clone().filter(|message| !message.is_empty());
+            let message = message.or_else(|| container.map(|c| c.message));
+            Trouble { reason, message: message.unwrap_or_else(|| "its pod has ended".to_owned()) }
+        }
+        (None, Some(container)) => container,
+        (None, None) => {
+            Trouble { reason: "PodEnded".to_owned(), message: "its pod has ended by itself".to_owned() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn health(status: &Value) -> Health {
+        of(&serde_json::from_value(json!({"metadata": {"name": "m"}, "status": status})).unwrap())
+    }
+
+    fn container(state: &Value, more: &Value) -> Value {
+        let mut container = json!({"name": "hollow-kubelet", "image": "i:1", "imageID": "", "ready": false, "restartCount": 0});
+        container["state"] = state.clone();
+        for (key, value) in more.as_object().unwrap() {
+            container[key] = value.clone();
+        }
+        json!({"phase": "Running", "containerStatuses": [container]})
+    }
+
+    fn troubled(status: &Value) -> (String, String) {
+        match health(status) {
+            Health::Troubled(Trouble { reason, message }) => (reason, message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn on_its_way_and_at_work() {
+        assert_eq!(of(&Pod::default()), Health::Starting);
+        assert_eq!(health(&json!({"phase": "Pending"})), Health::Starting);
+        let waits = json!({"waiting": {"reason": "ContainerCreating"}});
+        assert_eq!(health(&container(&waits, &json!({}))), Health::Starting);
+        let runs = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+        assert_eq!(health(&container(&runs, &json!({}))), Health::Running);
+        let mut done = container(&runs, &json!({}));
+        done["initContainerStatuses"] = json!([{
+            "name": "files", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}
+        }]);
+        assert_eq!(health(&done), Health::Running);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_named() {
+        let status = json!({"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+        ]});
+        let (reason, message) = troubled(&status);
+        assert_eq!((reason.as_str(), message.contains("0/1 nodes")), ("Unschedulable", true));
+        let (reason, message) = troubled(&container(
+            &json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}),
+            &json!({}),
+        ));
+        assert_eq!(reason, "ImagePullBackOff");
+        assert_eq!(message, "container hollow-kubelet (image i:1): Back-off pulling image");
+    }
+
+    #[test]
+    fn the_end_of_a_container_says_how() {
+        let killed = json!({"terminated": {"exitCode": 137, "reason": "Error"}});
+        let (reason, message) = troubled(&container(&killed, &json!({})));
+        assert_eq!(reason, "ContainerExited");
+        assert_eq!(message, "container hollow-kubelet exited with code 137 (signal 9)");
+        let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
+        let oom =
+            json!({"restartCount": 3, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}});
+        let (reason, message) = troubled(&container(&waits, &oom));
+        assert_eq!(reason, "OOMKilled");
+        assert!(message.ends_with("; 3 restarts"), "{message}");
+        let said = json!({"lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "é".repeat(300)}}});
+        let (reason, message) = troubled(&container(&waits, &said));
+        assert_eq!(reason, "CrashLoopBackOff");
+        assert!(message.contains("…é") && message.chars().count() < 350, "{message}");
+    }
+
+    #[test]
+    fn a_pod_that_ended_is_dead() {
+        let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory"});
+        let Health::Dead(trouble) = health(&evicted) else { panic!() };
+        assert_eq!(trouble.reason, "Evicted");
+        assert!(trouble.message.contains("low on resource"));
+        let Health::Dead(trouble) = health(&json!({"phase": "Succeeded"})) else { panic!() };
+        assert_eq!(trouble.reason, "PodEnded");
+    }
+}

@@ -1,0 +1,14 @@
+//! The cluster with a real node: kubelet, containerd, CNI and kube-proxy run for real, and so do pods of our own images.
+//! Needs root and the packages that tests/real-node/install.sh installs; without them the start fails and says so.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../bed/mod.rs"]
+mod bed;
+mod machines;
+mod node;
+mod refusals;
+
+/// What the cluster has besides.
+const UP: &[&str] = &["--real-node", "--kubemark"];

@@ -1,0 +1,161 @@
+//! The node itself: it takes pods, they reach the API server and are reached, its images are those that are written, and
+//! what dies in it comes back under the pods.
+
+use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, api::PropagationPolicy};
+use kube_node::images;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+use crate::bed::{LONG, bed, create, delete, eventually, is_ready, phase, taints};
+
+/// Without the operator's Nodes pods may have to wait for the service account of their namespace.
+async fn run(pods: &Api<Pod>, name: &str, args: &[&str]) {
+    let pod = json!({"metadata": {"name": name}, "spec": {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": images::KUBE_NODE, "args": args, "imagePullPolicy": "IfNotPresent",
+            "securityContext": {"runAsNonRoot": true, "readOnlyRootFilesystem": true,
+                "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}],
+    }});
+    eventually(&format!("{name} is accepted"), LONG, async || create(pods, pod.clone()).await.ok()).await;
+}
+
+async fn in_phase(pods: &Api<Pod>, name: &str, wanted: &str) -> Pod {
+    eventually(&format!("{name} is {wanted}"), LONG, async || {
+        pods.get(name).await.ok().filter(|pod| phase(pod) == wanted)
+    })
+    .await
+}
+
+async fn pods() -> Api<Pod> {
+    Api::default_namespaced(bed().client().await)
+}
+
+/// The processes inside the node, by name.
+fn daemons() -> BTreeMap<String, i32> {
+    let output = bed().kube_node(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = status["components"].as_array().unwrap().iter();
+    rows.filter(|row| ["containerd", "kubelet", "kube-proxy"].contains(&row["name"].as_str().unwrap()))
+        .filter(|row| row["health"] == "ok")
+        .map(|row| {
+            (row["name"].as_str().unwrap().to_owned(), i32::try_from(row["pid"].as_i64().unwrap()).unwrap())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_node_is_ready_and_open_to_all() {
+    let nodes: Api<Node> = Api::all(bed().client().await);
+    let node = nodes.get("real-node").await.unwrap();
+    assert!(is_ready(&node));
+    assert!(taints(&node).is_empty(), "{:?}", taints(&node));
+    let info = node.status.unwrap().node_info.unwrap();
+    assert!(info.container_runtime_version.starts_with("containerd://"), "{info:?}");
+    assert_eq!(info.kubelet_version, "v1.36.3");
+    assert_eq!(daemons().len(), 3);
+    let text = String::from_utf8(bed().kube_node(&["status"]).stdout).unwrap();
+    for name in ["real-node", "containerd", "kubelet", "kube-proxy"] {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn pods_of_our_image_run_and_are_reached() {
+    let pods = pods().await;
+    run(&pods, "says", &["--version"]).await;
+    run(&pods, "stays", &["pause"]).await;
+    in_phase(&pods, "says", "Succeeded").await;
+    let version = concat!("kube-node ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(bed().kubectl(&["logs", "says"]).trim(), version);
+    let stays = in_phase(&pods, "stays", "Running").await;
+    assert_eq!(stays.spec.unwrap().node_name.as_deref(), Some("real-node"));
+    assert_eq!(bed().kubectl(&["exec", "stays", "--", "kube-node", "--version"]).trim(), version);
+    for name in ["says", "stays"] {
+        delete(&pods, name, PropagationPolicy::Background).await;
+        eventually(&format!("{name} is gone"), LONG, async || {
+            pods.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn pods_reach_the_api_server_at_its_service() {
+    let pods = pods().await;
+    // It asks the API server, by the Service, whether it may work, and is told that it may not.
+    run(&pods, "asks", &["operator", "--admin-address", "127.0.0.1:0"]).await;
+    in_phase(&pods, "asks", "Failed").await;
+    let said = bed().kubectl(&["logs", "asks"]);
+    assert!(
+        said.contains("system:serviceaccount:default:default") || said.contains("may not: watch nodes"),
+        "{said}"
+    );
+    delete(&pods, "asks", PropagationPolicy::Background).await;
+}
+
+#[tokio::test]
+async fn images_are_those_that_are_written() {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("images-{}", std::process::id()));
+    let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+        .args(["image", "--output-dir"])
+        .arg(&dir)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let socket = format!("/proc/{}/root/run/containerd/containerd.sock", daemons()["containerd"]);
+    let ctr = |args: &[&str]| {
+        let output =
+            Command::new("ctr").args(["--address", &socket, "-n", "k8s.io"]).args(args).output().unwrap();
+        assert!(output.status.success(), "ctr {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let listed = ctr(&["images", "ls"]);
+    let written = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(written.lines().count(), 3, "{written}");
+    for line in written.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (path, name, digest) = (words[0], words[words.len() - 2], words[words.len() - 1]);
+        let row =
+            listed.lines().find(|row| row.starts_with(name)).unwrap_or_else(|| panic!("{name}: {listed}"));
+        assert!(row.contains(digest), "{name}: {digest} was written, the node has {row}");
+        // Once more, as somebody else would.
+        assert!(ctr(&["images", "import", path]).contains(name));
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test]
+async fn what_is_killed_comes_back_under_the_pods() {
+    let pods = pods().await;
+    run(&pods, "survivor", &["pause"]).await;
+    let identity = |pod: &Pod| {
+        let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
+        (status.container_id, status.restart_count)
+    };
+    let before = identity(&in_phase(&pods, "survivor", "Running").await);
+    for name in ["containerd", "kubelet"] {
+        let old = daemons()[name];
+        kill(Pid::from_raw(old), Signal::SIGKILL).unwrap();
+        eventually(&format!("{name} is back"), LONG, async || {
+            daemons().get(name).filter(|&&pid| pid != old).copied()
+        })
+        .await;
+    }
+    eventually("the node still serves its pods", Duration::from_mins(2), async || {
+        bed()
+            .try_kubectl(&["exec", "survivor", "--", "kube-node", "--version"])
+            .status
+            .success()
+            .then_some(())
+    })
+    .await;
+    assert_eq!(identity(&in_phase(&pods, "survivor", "Running").await), before);
+    delete(&pods, "survivor", PropagationPolicy::Background).await;
+}
