@@ -19,13 +19,8 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Guard {
     /// Name of the machine's Node, which must exist
-    #[arg(
-        long,
-        value_name = "NAME",
-        required_unless_present = "probe",
-        default_value_if("probe", "true", "")
-    )]
-    node: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    node: String,
     /// Folder with bootstrap.kubeconfig, machine.json and settings.json
     #[arg(long, value_name = "DIR", default_value = "/var/run/kube-node/machine")]
     machine_dir: PathBuf,

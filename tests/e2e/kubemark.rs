@@ -13,7 +13,10 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::watcher,
 };
-use kube_node::{cluster::binaries::Binaries, machine_dir};
+use kube_node::{
+    cluster::{Binaries, Progress, binaries},
+    machine_dir,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -32,6 +35,7 @@ pub struct Kubemark {
     pub port: u16,
     pub probe_port: u16,
     kubelet_port: u16,
+    program: PathBuf,
     pub guard: Option<Process>,
     pub kubelet: Option<Process>,
 }
@@ -74,6 +78,7 @@ impl Kubemark {
     pub async fn prepared(node: &str, failures: &Value) -> Self {
         let stage = Stage::new(Box::leak(format!("{node}.example.com").into_boxed_str())).await;
         stage.approve();
+        let built = Binaries::locate(None, &binaries::KUBEMARK, &Progress::silent()).await.unwrap();
         let uid = stage.node(node).await;
         let provider_id = json!({"spec": {"providerID": format!("kubemark://{node}")}});
         stage.nodes.patch(node, &PatchParams::default(), &Patch::Merge(provider_id)).await.unwrap();
@@ -103,6 +108,7 @@ impl Kubemark {
             port,
             probe_port,
             kubelet_port,
+            program: built.path("kubemark"),
             guard: None,
             kubelet: None,
         };
@@ -124,9 +130,7 @@ impl Kubemark {
     }
 
     pub fn start_kubelet(&mut self) {
-        let program = Binaries::cache_dir().unwrap().join("kubemark");
-        assert!(program.exists(), "{} is not built", program.display());
-        let mut command = Command::new(program);
+        let mut command = Command::new(&self.program);
         command
             .args(["--morph=kubelet", "--kube-api-content-type=application/json"])
             .args(["--use-host-image-service=false", "--kubelet-read-only-port=0"])
