@@ -37,9 +37,6 @@ pub async fn handle(Part(shared): Part<Arc<Shared>>, request: Request<Body>) -> 
         return answer::refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why);
     };
     let route = route(&head.method, head.uri.path(), head.uri.query(), &head.headers, &shared.node);
-    if route == Route::Health {
-        return "ok".into_response();
-    }
     let Ok(body) = to_bytes(body, REQUEST_MAX).await else {
         let why = format!("kube-node guard: a request is {REQUEST_MAX} bytes long at most");
         return answer::refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why);
@@ -98,7 +95,6 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     async fn answer(self, route: Route) -> Result<Response, Refusal> {
         match route {
-            Route::Health => Ok("ok".into_response()),
             Route::Upgrade => Err(not_implemented()),
             Route::Register => self.register().await,
             Route::Status => self.status().await,

@@ -28,6 +28,7 @@ use std::{
 };
 
 use kube::Client;
+use prometheus::Registry;
 use tokio::{net::TcpListener, sync::Notify, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -37,6 +38,7 @@ use self::{speaker::LookError, state::State};
 use crate::{
     identity::{self, Identity, IdentityError},
     machine_dir::{Machine, MachineDir, MachineDirError, Settings},
+    runtime::admin::{Admin, AdminError, Readiness},
 };
 
 /// How long answers that are under way may take at the end.
@@ -53,6 +55,8 @@ pub struct Options {
     pub state_dir: PathBuf,
     /// Where kubemark finds the API server: an address of loopback.
     pub listen: SocketAddr,
+    /// Where probes are answered; None for nowhere.
+    pub probes: Option<SocketAddr>,
 }
 
 /// Why the guard ended. It is the last line of its container.
@@ -80,6 +84,9 @@ pub enum GuardError {
         /// What the system says.
         source: io::Error,
     },
+    /// No port for probes.
+    #[error(transparent)]
+    Probes(#[from] AdminError),
     /// The Node is not this machine's any more.
     #[error(transparent)]
     Gone(#[from] Gone),
@@ -129,10 +136,14 @@ impl Shared {
 
 /// Guards the machine until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), GuardError> {
-    let Options { node, machine_dir, state_dir, listen } = options;
+    let Options { node, machine_dir, state_dir, listen, probes } = options;
     let dir = MachineDir::new(&machine_dir);
     let guard = Guard::bind(listen, dir.machine(&node)?).await?;
     guard.shared.set(dir.settings()?);
+    if let Some(address) = probes {
+        let admin = Admin::bind(address, "--probe-port").await?;
+        tokio::spawn(admin.serve(Registry::new(), guard.readiness(), shutdown.clone()));
+    }
     let work = Box::pin(async {
         let identity = Identity::obtain(identity::Options::new(node, dir.bootstrap(), state_dir)).await?;
         let client = identity.client();
@@ -173,6 +184,15 @@ impl Guard {
         let service = axum::Router::new().fallback(forward::handle).with_state(Arc::clone(&shared));
         let server = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
         Ok(Self { shared, server: tokio::spawn(server.into_future()), stop })
+    }
+
+    /// Ready once kubemark may start.
+    fn readiness(&self) -> Readiness {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || {
+            let ready = shared.client.get().is_some();
+            if ready { Vec::new() } else { vec!["the machine has no identity yet".to_owned()] }
+        })
     }
 
     /// Serves kubemark with the identity of `client`, until the Node is gone.

@@ -10,8 +10,6 @@ const NODES: &str = "/api/v1/nodes";
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Whether the guard is ready: for the pod's start-up probe.
-    Health,
     /// A connection that is to become something else.
     Upgrade,
     /// A Node is to be created.
@@ -53,7 +51,6 @@ pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderM
     match under(LEASES, path) {
         Some("") if method == Method::POST => Route::Lease,
         Some(name) if name == node && matches!(*method, Method::PUT | Method::DELETE) => Route::Lease,
-        _ if reads && path == "/healthz" => Route::Health,
         _ if reads => Route::Read,
         _ => Route::Write,
     }
@@ -99,7 +96,6 @@ mod tests {
             (Method::DELETE, own_lease, None, Route::Lease),
             (Method::GET, own_lease, None, Route::Read),
             (Method::GET, "/api/v1/nodesets", None, Route::Read),
-            (Method::GET, "/healthz", None, Route::Health),
             (Method::PATCH, "/api/v1/namespaces/default/pods/p/status", None, Route::Write),
         ] {
             assert_eq!(route(&method, path, query, &HeaderMap::new(), "a"), wanted, "{method} {path}");

@@ -229,13 +229,15 @@ fn merge(first: &mut Value, second: Value) {
 
 /// What the Node of a machine shows instead of what kubemark says.
 fn worn(machine: &Machine, boot: Uuid) -> Leaves {
-    let allocatable = machine.allocatable.iter();
-    let allocatable = allocatable.map(|(name, amount)| (("allocatable", name.clone()), json!(amount)));
+    let amounts = [("capacity", &machine.capacity), ("allocatable", &machine.allocatable)];
+    let amounts = amounts.into_iter().flat_map(|(section, amounts)| {
+        amounts.iter().map(move |(name, amount)| ((section, name.clone()), json!(amount)))
+    });
     let info = [
         (("nodeInfo", "bootID".to_owned()), json!(boot.to_string())),
         (("nodeInfo", "containerRuntimeVersion".to_owned()), json!(machine.container_runtime)),
     ];
-    allocatable.chain(info).collect()
+    amounts.chain(info).collect()
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ fn state(failures: Option<Failures>) -> State {
     let mut state = State::new(Machine {
         node: "a".to_owned(),
         uid: "u".to_owned(),
-        capacity: BTreeMap::new(),
+        capacity: BTreeMap::from([("example.com/gpu".to_owned(), Quantity("2".to_owned()))]),
         allocatable: BTreeMap::from([("cpu".to_owned(), Quantity("3900m".to_owned()))]),
         kubelet_version: "v1.36.3".to_owned(),
         container_runtime: "containerd://2.1.0".to_owned(),
@@ -71,6 +71,7 @@ fn the_first_status_is_the_boot_and_phases_count_from_it() {
     let info = &body["status"]["nodeInfo"];
     assert_eq!(info["containerRuntimeVersion"], "containerd://2.1.0");
     assert_eq!(body["status"]["allocatable"], json!({"cpu": "3900m"}));
+    assert_eq!(body["status"]["capacity"], json!({"example.com/gpu": "2"}), "what kubemark has no flag for");
     let recorded = boot::recorded(info["bootID"].as_str()).and_then(boot::time);
     assert_eq!(recorded, Some(at(100)));
     assert_eq!(

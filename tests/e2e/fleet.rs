@@ -166,7 +166,8 @@ fn pods_in_trouble(own: &Own) {
     let host = own.list()["nodes"][0]["name"].as_str().unwrap().to_owned();
     let pod = |name: &str, spec: Value| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "kubemark", "labels": {"name": "hollow-node"}}, "spec": spec});
+            "metadata": {"name": name, "namespace": "kubemark", "labels": {"name": "hollow-node"},
+                "annotations": {"kube-node.io/node": name.split('-').next()}}, "spec": spec});
         pod["spec"]["containers"] = json!([{"name": "hollow-kubelet", "image": "example.com/kubemark:1"}]);
         pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
         pod
@@ -199,7 +200,7 @@ fn pods_in_trouble(own: &Own) {
     ]);
     let said = own.fails(&["doctor"]);
     for line in [
-        "BAD  pods         homeless-0123abcd: Unschedulable: 0/2 nodes are available",
+        "BAD  pods         homeless-0123abcd: Unschedulable: no node takes its pod: 0/2 nodes are available",
         "BAD  credentials  missing Secrets: ghost-token of pod ghost-0123abcd",
         "BAD  network      1 of 1 machines whose pods run do not reach the API server: ghost (no Lease)",
     ] {

@@ -13,7 +13,10 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::watcher,
 };
-use kube_node::{cluster::binaries::Binaries, machine_dir};
+use kube_node::{
+    cluster::{Binaries, Progress, binaries},
+    machine_dir,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -30,7 +33,9 @@ pub struct Kubemark {
     pub dir: PathBuf,
     /// The guard's port.
     pub port: u16,
+    pub probe_port: u16,
     kubelet_port: u16,
+    program: PathBuf,
     pub guard: Option<Process>,
     pub kubelet: Option<Process>,
 }
@@ -73,6 +78,7 @@ impl Kubemark {
     pub async fn prepared(node: &str, failures: &Value) -> Self {
         let stage = Stage::new(Box::leak(format!("{node}.example.com").into_boxed_str())).await;
         stage.approve();
+        let built = Binaries::locate(None, &binaries::KUBEMARK, &Progress::silent()).await.unwrap();
         let uid = stage.node(node).await;
         let provider_id = json!({"spec": {"providerID": format!("kubemark://{node}")}});
         stage.nodes.patch(node, &PatchParams::default(), &Patch::Merge(provider_id)).await.unwrap();
@@ -84,19 +90,28 @@ impl Kubemark {
         fs::create_dir_all(dir.join("tmp")).unwrap();
         let machine = json!({
             "node": node, "uid": uid,
-            "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
+            "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110", "example.com/gpu": "2"},
             "allocatable": {"cpu": "3900m", "memory": "15Gi"},
             "kubeletVersion": "v1.36.3", "containerRuntime": "containerd://2.1.0",
         });
         fs::write(dir.join(machine_dir::MACHINE), machine.to_string()).unwrap();
-        let (port, kubelet_port) = (free_port(), free_port());
+        let (port, probe_port, kubelet_port) = (free_port(), free_port(), free_port());
         let server = json!({"apiVersion": "v1", "kind": "Config", "current-context": "guard",
             "clusters": [{"name": "guard", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
             "contexts": [{"name": "guard", "context": {"cluster": "guard", "user": "guard"}}],
             "users": [{"name": "guard", "user": {}}]});
         fs::write(dir.join("kubemark"), server.to_string()).unwrap();
-        let machine =
-            Self { stage, node: node.to_owned(), dir, port, kubelet_port, guard: None, kubelet: None };
+        let machine = Self {
+            stage,
+            node: node.to_owned(),
+            dir,
+            port,
+            probe_port,
+            kubelet_port,
+            program: built.path("kubemark"),
+            guard: None,
+            kubelet: None,
+        };
         machine.set_failures(failures.clone()).await;
         machine
     }
@@ -105,6 +120,7 @@ impl Kubemark {
     pub fn guard_command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(["guard", "--node", &self.node, "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.arg(format!("--probe-port={}", self.probe_port));
         command.arg("--machine-dir").arg(&self.dir).arg("--state-dir").arg(self.dir.join("state"));
         command
     }
@@ -114,9 +130,7 @@ impl Kubemark {
     }
 
     pub fn start_kubelet(&mut self) {
-        let program = Binaries::cache_dir().unwrap().join("kubemark");
-        assert!(program.exists(), "{} is not built", program.display());
-        let mut command = Command::new(program);
+        let mut command = Command::new(&self.program);
         command
             .args(["--morph=kubelet", "--kube-api-content-type=application/json"])
             .args(["--use-host-image-service=false", "--kubelet-read-only-port=0"])

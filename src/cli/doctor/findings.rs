@@ -6,9 +6,17 @@ use jiff::Timestamp;
 use k8s_openapi::api::{
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
-    core::v1::{ContainerStatus, Pod},
+    core::v1::{ContainerState, ContainerStatus, Pod},
 };
 use serde::Serialize;
+
+use crate::{
+    core::approval::USER_PREFIX,
+    providers::{
+        Trouble,
+        kubemark::health::{self, Health},
+    },
+};
 
 /// How long a Lease lives, in seconds.
 const LEASE_LIFE: i64 = 40;
@@ -73,69 +81,27 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What keeps a pod from working.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    /// Reason and message.
-    pub(super) why: String,
-    /// The container whose log may tell more.
-    pub(super) container: Option<String>,
-    /// Whether that log is the one of its last life.
-    pub(super) previous: bool,
+/// What keeps a pod from working; None when nothing does, or when it is on its way.
+pub(super) fn trouble(pod: &Pod) -> Option<String> {
+    match health::of(pod) {
+        Health::Troubled(Trouble { reason, message }) | Health::Dead(Trouble { reason, message }) => {
+            Some(format!("{reason}: {message}"))
+        }
+        Health::Starting | Health::Running => None,
+    }
 }
 
-/// What keeps a pod from working; None when nothing does.
-pub(super) fn trouble(pod: &Pod) -> Option<Trouble> {
-    let status = pod.status.clone().unwrap_or_default();
-    let of = |why: String| Trouble { why, container: None, previous: false };
-    let text = |reason: &str, message: Option<&String>| match message {
-        Some(message) if !message.is_empty() => format!("{reason}: {}", message.trim()),
-        _ => reason.to_owned(),
-    };
-    if status.phase.as_deref() == Some("Failed") {
-        return Some(of(text(status.reason.as_deref().unwrap_or("Failed"), status.message.as_ref())));
-    }
-    let containers =
-        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-    for ContainerStatus { name, state, last_state, restart_count, ready, .. } in containers {
-        let last = last_state.as_ref().and_then(|state| state.terminated.as_ref());
-        let about = |why: String, previous| Trouble {
-            why: format!("{name}: {why}"),
-            container: Some(name.clone()),
-            previous,
-        };
-        let ended = |state: &k8s_openapi::api::core::v1::ContainerStateTerminated| {
-            let code =
-                format!("{} (exit code {})", state.reason.as_deref().unwrap_or("ended"), state.exit_code);
-            text(&code, state.message.as_ref())
-        };
-        match state {
-            Some(state) if state.terminated.as_ref().is_some_and(|state| state.exit_code != 0) => {
-                return state.terminated.as_ref().map(|state| about(ended(state), false));
-            }
-            Some(state) if state.waiting.is_some() => {
-                let waiting = state.waiting.clone().unwrap_or_default();
-                let reason = waiting.reason.unwrap_or_default();
-                if reason == "PodInitializing" || reason == "ContainerCreating" {
-                    continue;
-                }
-                let why = last.map_or_else(
-                    || text(&reason, waiting.message.as_ref()),
-                    |last| format!("{reason}: {}", ended(last)),
-                );
-                return Some(about(why, last.is_some()));
-            }
-            _ if *restart_count > 0 && !ready => {
-                let why = last.map_or_else(String::new, |last| format!(", the last time {}", ended(last)));
-                return Some(about(format!("restarted {restart_count} times{why}"), true));
-            }
-            _ => {}
-        }
-    }
-    let mut conditions = status.conditions.iter().flatten();
-    let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
-    unscheduled.map(|condition| {
-        of(text(condition.reason.as_deref().unwrap_or("Unschedulable"), condition.message.as_ref()))
+/// The container of a pod whose log tells most, and whether that log is the one of its last life.
+pub(super) fn speaker(pod: &Pod) -> Option<(String, bool)> {
+    let status = pod.status.as_ref()?;
+    let containers = status.init_container_statuses.iter().flatten();
+    let mut containers = containers.chain(status.container_statuses.iter().flatten());
+    containers.find_map(|ContainerStatus { name, state, last_state, .. }| {
+        let state = state.as_ref()?;
+        let has_ended =
+            |state: &ContainerState| state.terminated.as_ref().is_some_and(|end| end.exit_code != 0);
+        let previous = state.running.is_none() && last_state.as_ref().is_some_and(has_ended);
+        (previous || has_ended(state)).then(|| (name.clone(), previous))
     })
 }
 
@@ -155,7 +121,7 @@ pub(super) fn secrets(pod: &Pod) -> Vec<String> {
 
 /// The Node that a request for a certificate is for, where it is one of a node.
 pub(super) fn node_of(csr: &CertificateSigningRequest) -> Option<&str> {
-    let own = csr.spec.username.as_deref().and_then(|user| user.strip_prefix("system:node:"));
+    let own = csr.spec.username.as_deref().and_then(|user| user.strip_prefix(USER_PREFIX));
     let bound = csr.spec.extra.as_ref().and_then(|extra| extra.get("authentication.kubernetes.io/node-name"));
     own.or_else(|| bound?.first().map(String::as_str))
 }

@@ -15,18 +15,19 @@ use kube::{
 };
 
 use super::findings::{
-    Finding, Trouble, Verdict, age, list, node_of, reachability, refusal, secrets, trouble,
+    Finding, Verdict, age, list, node_of, reachability, refusal, secrets, speaker, trouble,
 };
 use crate::{
-    api::names::LABEL_PROVIDER,
+    api::names::{ANNOTATION_NODE, LABEL_PROVIDER, MACHINE_NAMESPACE},
     cli::{
         access::{CallError, call},
         fleet::{Row, row},
     },
 };
 
-/// Where machines that are pods live, and how they are labelled.
-const NAMESPACE: &str = "kubemark";
+/// Where machines that are pods live.
+const NAMESPACE: &str = MACHINE_NAMESPACE;
+/// How they are labelled.
 const LABEL: &str = "name=hollow-node";
 /// How many lines of a log are shown.
 const LOG_LINES: i64 = 5;
@@ -86,18 +87,18 @@ async fn nodes(client: &Client) -> Finding {
 /// Each pod that does not work, with the end of its log.
 async fn pods_in_trouble(api: &Api<Pod>, pods: &[Pod]) -> Vec<Finding> {
     const TOPIC: &str = "pods";
-    let troubled: Vec<(&Pod, Trouble)> = pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))).collect();
+    let troubled: Vec<(&Pod, String)> = pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))).collect();
     if troubled.is_empty() {
         return vec![Finding::new(Verdict::Good, TOPIC, format!("{} carry a machine each", pods.len()))];
     }
     let mut found = Vec::new();
-    for (at, (pod, Trouble { why, container, previous })) in troubled.iter().enumerate() {
+    for (at, (pod, why)) in troubled.into_iter().enumerate() {
         let name = pod.name_any();
         let mut finding = Finding::new(Verdict::Bad, TOPIC, format!("{name}: {why}"));
-        if let Some(container) = container.as_ref().filter(|_| at < LOGS_MAX) {
+        if let Some((container, previous)) = speaker(pod).filter(|_| at < LOGS_MAX) {
             let params = LogParams {
-                container: Some(container.clone()),
-                previous: *previous,
+                container: Some(container),
+                previous,
                 tail_lines: Some(LOG_LINES),
                 ..LogParams::default()
             };
@@ -170,7 +171,7 @@ async fn leases(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Finding
     Ok(reachability(&machines.map(|node| (node.clone(), ages.get(&node).copied().flatten())).collect()))
 }
 
-/// The Node that a pod carries: its name is that of the Node and eight digits.
+/// The Node that a pod carries.
 fn machine(pod: &Pod) -> Option<String> {
-    pod.metadata.name.as_deref()?.rsplit_once('-').map(|(node, _)| node.to_owned())
+    pod.annotations().get(ANNOTATION_NODE).cloned()
 }
