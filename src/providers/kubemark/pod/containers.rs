@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, Container, EnvVar, EnvVarSource, ExecAction, HTTPGetAction, ObjectFieldSelector, Probe,
+        Capabilities, Container, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
         ResourceRequirements, SecurityContext,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
@@ -13,7 +13,7 @@ use k8s_openapi::{
 use super::{Blueprint, CONTAINER, File, GUARD_ADDRESS, USER, volumes};
 use crate::{api::KubemarkMachine, core::revision};
 
-/// /healthz and /readyz of our own hollow kubelet.
+/// /healthz and /readyz of our own programs.
 const PROBE_PORT: i32 = 10_248;
 /// What kubemark's own templates give a machine, unless the class says otherwise.
 const REQUESTS: [(&str, &str); 2] = [("cpu", "20m"), ("memory", "50Mi")];
@@ -24,7 +24,6 @@ const GUARD_REQUESTS: [(&str, &str); 2] = [("cpu", "5m"), ("memory", "10Mi")];
 /// The hollow kubelet of our own image.
 pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: &[File]) -> Container {
     let mut args = program("hollow-node", blueprint);
-    args.push(format!("--probe-port={PROBE_PORT}"));
     args.extend(settings.extra_args.clone());
     Container {
         name: CONTAINER.to_owned(),
@@ -104,8 +103,7 @@ pub(super) fn upstream(
 /// A sidecar that is up before kubemark starts, and stays until it has ended.
 pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
     let mut args = program("guard", blueprint);
-    let listen = format!("--listen={GUARD_ADDRESS}");
-    args.push(listen.clone());
+    args.push(format!("--listen={GUARD_ADDRESS}"));
     Container {
         name: "guard".to_owned(),
         image: Some(blueprint.own_image.to_owned()),
@@ -115,15 +113,11 @@ pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
             requests: Some(amounts(&GUARD_REQUESTS)),
             ..ResourceRequirements::default()
         }),
-        // From inside: it listens on loopback alone. kubemark starts when it has its identity.
-        startup_probe: Some(Probe {
-            exec: Some(ExecAction {
-                command: Some(["kube-node", "guard", "--probe", &listen].map(str::to_owned).to_vec()),
-            }),
-            period_seconds: Some(1),
-            timeout_seconds: Some(5),
-            failure_threshold: Some(300),
-            ..Probe::default()
+        startup_probe: Some(Probe { failure_threshold: Some(300), ..probe("/healthz") }),
+        liveness_probe: Some(Probe {
+            failure_threshold: Some(6),
+            period_seconds: Some(10),
+            ..probe("/healthz")
         }),
         volume_mounts: Some(volumes::own_mounts()),
         ..container()
@@ -188,6 +182,7 @@ fn program(command: &str, blueprint: &Blueprint<'_>) -> Vec<String> {
         format!("--node={}", blueprint.id.node),
         format!("--machine-dir={}", volumes::MACHINE_DIR),
         format!("--state-dir={}", volumes::STATE_DIR),
+        format!("--probe-port={PROBE_PORT}"),
     ]
 }
 
