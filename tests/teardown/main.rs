@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kube_node::cluster::procs::ProcessId;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -186,6 +187,16 @@ fn folders(at: &Path, all: &mut BTreeSet<String>) {
     }
 }
 
+/// SIGKILL, and a moment until they are gone.
+fn strike(pids: &[Pid]) {
+    for &pid in pids {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    while pids.iter().any(|pid| ProcessId::of(pid.as_raw()).is_some()) {
+        sleep(Duration::from_millis(10));
+    }
+}
+
 /// In one test, so that they come one after another.
 #[test]
 fn nothing_stays() {
@@ -220,25 +231,21 @@ fn two_at_once(before: &Traces) {
 }
 
 fn killed_supervisor(before: &Traces, cluster: &Cluster) {
-    kill(cluster.recorded()[0], Signal::SIGKILL).unwrap();
+    strike(&cluster.recorded()[..1]);
     cluster.down(&[]);
     unchanged(before, "after SIGKILL of the supervisor");
 }
 
 fn killed_all_but_the_first_process(before: &Traces, cluster: &Cluster) {
     cluster.start();
-    for pid in cluster.recorded() {
-        kill(pid, Signal::SIGKILL).unwrap();
-    }
+    strike(&cluster.recorded());
     cluster.down(&[]);
     unchanged(before, "after SIGKILL of all that is recorded");
 }
 
 fn a_start_after_a_crash(before: &Traces, cluster: &Cluster) {
     cluster.start();
-    for pid in cluster.recorded() {
-        kill(pid, Signal::SIGKILL).unwrap();
-    }
+    strike(&cluster.recorded());
     cluster.start();
     assert_eq!(Traces::of_this_machine().links.lines().count(), before.links.lines().count() + 1);
     cluster.down(&[]);
