@@ -98,6 +98,7 @@ impl Cluster {
 }
 
 /// What a node may leave on a machine.
+#[derive(PartialEq, Eq)]
 struct Traces {
     processes: BTreeSet<String>,
     mounts: BTreeSet<String>,
@@ -110,6 +111,24 @@ struct Traces {
 }
 
 impl Traces {
+    /// Once the cluster of the test binary before has ended; one that stays does not matter.
+    fn at_rest() -> Self {
+        let limit = Instant::now() + Duration::from_mins(2);
+        let mut last = Self::of_this_machine();
+        loop {
+            sleep(Duration::from_secs(3));
+            let now = Self::of_this_machine();
+            if now == last {
+                return now;
+            }
+            assert!(
+                Instant::now() < limit,
+                "something else on this machine starts or ends: these tests need it alone"
+            );
+            last = now;
+        }
+    }
+
     fn of_this_machine() -> Self {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut cgroups = BTreeSet::new();
@@ -200,7 +219,7 @@ fn strike(pids: &[Pid]) {
 /// In one test, so that they come one after another.
 #[test]
 fn nothing_stays() {
-    let before = Traces::of_this_machine();
+    let before = Traces::at_rest();
     two_at_once(&before);
     let cluster = Cluster::up("killed");
     killed_supervisor(&before, &cluster);

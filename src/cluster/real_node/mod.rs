@@ -23,6 +23,7 @@ mod init;
 mod machine;
 mod network;
 mod programs;
+mod ready;
 
 use std::{
     fs, io,
@@ -50,8 +51,6 @@ use super::{
 };
 use crate::images::{self, Image, ImageError, Layer, Program};
 use cgroups::{CgroupError, Cgroups};
-
-mod ready;
 
 /// Name of the Node.
 pub const NAME: &str = "real-node";
