@@ -92,7 +92,9 @@ pub struct Existing {
 /// Where in its life a machine is that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It works, or is on its way.
+    /// It is on its way.
+    Starting,
+    /// It works, or something stands in its way.
     Up,
     /// It has ended and will not come back by itself.
     Dead,

@@ -130,7 +130,10 @@ impl Approver {
             Some(provider) if !provider.has_identities() => (Server::Shared, false),
             Some(provider) => {
                 let machine = provider.exists(&view.machine_id()).await?;
-                (Server::Own, machine.is_some_and(|machine| machine.stage == Stage::Up))
+                (
+                    Server::Own,
+                    machine.is_some_and(|machine| matches!(machine.stage, Stage::Starting | Stage::Up)),
+                )
             }
         };
         let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };

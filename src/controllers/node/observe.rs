@@ -28,6 +28,8 @@ pub(super) struct Observed {
     pub(super) id: MachineId,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) machine: Machine,
+    /// Whether the machine is past its start.
+    pub(super) works: bool,
     /// What stands in the machine's way.
     pub(super) trouble: Option<Trouble>,
     pub(super) lease_renewed: Option<Timestamp>,
@@ -84,10 +86,11 @@ impl NodeController {
         let mut observed = Observed {
             machine: match existing.as_ref().map(|existing| existing.stage) {
                 None => Machine::Absent,
-                Some(Stage::Up) => Machine::Exists,
+                Some(Stage::Starting | Stage::Up) => Machine::Exists,
                 Some(Stage::Dead) => Machine::Dead,
                 Some(Stage::Leaving) => Machine::Leaving,
             },
+            works: existing.as_ref().is_some_and(|existing| existing.stage == Stage::Up),
             trouble: existing.as_ref().and_then(|existing| existing.trouble.clone()),
             lease_renewed: None,
             turn: node.deleted_at.is_some() && self.has_turn(&node),

@@ -27,7 +27,7 @@ use crate::{
         api::{self, call},
         reference_to_node,
     },
-    core::{conditions::Says, node::Machine, wait::Wait},
+    core::{conditions::Says, wait::Wait},
     providers::Trouble,
 };
 
@@ -159,7 +159,7 @@ impl NodeController {
                 self.warn(node, reason, message.clone()).await;
                 self.say(node, names::CONDITION_MACHINE, false, reason, message).await
             }
-            None if observed.machine == Machine::Exists
+            None if observed.works
                 && node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False") =>
             {
                 self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way").await

@@ -177,7 +177,8 @@ fn existing(pod: &MachinePod) -> Existing {
         _ if pod.leaving => (Stage::Leaving, None),
         Health::Dead(trouble) => (Stage::Dead, Some(trouble.clone())),
         Health::Troubled(trouble) => (Stage::Up, Some(trouble.clone())),
-        Health::Starting | Health::Running => (Stage::Up, None),
+        Health::Starting => (Stage::Starting, None),
+        Health::Running => (Stage::Up, None),
     };
     Existing { stage, lease_renewed: None, trouble }
 }
