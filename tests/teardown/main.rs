@@ -190,7 +190,7 @@ fn said(program: &str, args: &[&str]) -> String {
 }
 
 fn ours(lines: &str) -> String {
-    lines.lines().filter(|line| !is_foreign(line)).map(|line| format!("{line}\n")).collect()
+    lines.split_inclusive('\n').filter(|line| !is_foreign(line)).collect()
 }
 
 /// Of those that are not inside another cluster's node, or half outside as `unshare` is.
