@@ -1,7 +1,8 @@
 //! What a real node leaves behind when it ends, in whatever way: nothing. Two clusters run side by side first. Needs root
 //! and the packages that tests/real-node/install.sh installs; without them the start fails and says so.
 //!
-//! A target of its own: what this machine has is compared before and after, so nothing else may run meanwhile.
+//! A target of its own: what this machine has is compared before and after. Only the real nodes of other clusters are left
+//! out, by their names.
 
 // No runtime runs here, and a test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube_node::cluster::procs::ProcessId;
+use kube_node::cluster::{procs::ProcessId, real_node};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -24,8 +25,10 @@ use serde_json::Value;
 
 /// How processes of these clusters are called: what lies in their folders, programs of a node, and sandboxes. Those of other
 /// things on this machine come and go as they like.
-const PROCESSES: [&str; 7] =
-    ["/teardown-", "containerd", "kubelet", "kube-proxy", "runc", "/kube-node pause", "unshare"];
+const PROCESSES: [&str; 6] =
+    ["/teardown-", "containerd", "kubelet", "kube-proxy", "runc", "/kube-node pause"];
+/// The clusters here.
+const CLUSTERS: [&str; 3] = ["one", "other", "killed"];
 
 struct Cluster {
     dir: PathBuf,
@@ -33,9 +36,7 @@ struct Cluster {
 
 impl Cluster {
     fn up(name: &str) -> Self {
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("teardown-{name}-{}", std::process::id()));
-        let cluster = Self { dir };
+        let cluster = Self { dir: data_dir(name) };
         cluster.start();
         cluster
     }
@@ -97,6 +98,21 @@ impl Cluster {
     }
 }
 
+fn data_dir(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("teardown-{name}-{}", std::process::id()))
+}
+
+/// Whether a name is that of another cluster's link or cgroup.
+fn is_foreign(text: &str) -> bool {
+    ["kube-node-", "kn-"].iter().any(|prefix| {
+        text.match_indices(prefix).any(|(at, _)| {
+            let id = text[at + prefix.len()..].chars().take(8).collect::<String>();
+            let is_id = id.len() == 8 && id.chars().all(|c| c.is_ascii_hexdigit());
+            is_id && CLUSTERS.iter().all(|name| real_node::id_of(&data_dir(name)) != id)
+        })
+    })
+}
+
 /// What a node may leave on a machine.
 #[derive(PartialEq, Eq)]
 struct Traces {
@@ -138,8 +154,8 @@ impl Traces {
         Self {
             processes: processes(),
             mounts: mounts.lines().map(str::to_owned).collect(),
-            links: said("ip", &["-o", "-brief", "link"]),
-            routes: said("ip", &["-4", "route", "show", "table", "all"]),
+            links: ours(&said("ip", &["-o", "-brief", "link"])),
+            routes: ours(&said("ip", &["-4", "route", "show", "table", "all"])),
             network_namespaces: network_namespaces(),
             packet_filters: said("nft", &["-s", "list", "ruleset"]),
             cgroups,
@@ -173,11 +189,22 @@ fn said(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+fn ours(lines: &str) -> String {
+    lines.split_inclusive('\n').filter(|line| !is_foreign(line)).collect()
+}
+
+/// Of those that are not inside another cluster's node, or half outside as `unshare` is.
 fn of_every_process<T>(look: impl Fn(&Path) -> Option<T>) -> Vec<T> {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let processes =
-        entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|c| c.is_ascii_digit()));
-    processes.filter_map(|entry| look(&entry.path())).collect()
+    let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let processes = entries.filter(|path| {
+        let cgroups = fs::read_to_string(path.join("cgroup")).unwrap_or_default();
+        let words = fs::read_to_string(path.join("cmdline")).unwrap_or_default();
+        let outside = words.starts_with("unshare") && !words.contains("/teardown-");
+        path.file_name().unwrap().to_string_lossy().bytes().all(|c| c.is_ascii_digit())
+            && !is_foreign(&cgroups)
+            && !outside
+    });
+    processes.filter_map(|path| look(&path)).collect()
 }
 
 fn processes() -> BTreeSet<String> {
@@ -199,7 +226,7 @@ fn network_namespaces() -> BTreeSet<PathBuf> {
 
 fn folders(at: &Path, all: &mut BTreeSet<String>) {
     for entry in fs::read_dir(at).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !is_foreign(&entry.path().to_string_lossy()) {
             all.insert(entry.path().display().to_string());
             folders(&entry.path(), all);
         }

@@ -198,8 +198,10 @@ impl Node {
     }
 }
 
-/// Tells clusters of this machine apart: 8 hex digits of the data folder's path.
-fn id_of(data_dir: &Path) -> String {
+/// Tells clusters of this machine apart: 8 hex digits, made from the data folder's path. The link is `kn-<id>`, the parent of
+/// the cgroups `kube-node-<id>`.
+#[must_use]
+pub fn id_of(data_dir: &Path) -> String {
     let hash = Sha256::digest(data_dir.as_os_str().as_bytes());
     format!("{:08x}", u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
 }
