@@ -115,7 +115,7 @@ fn class_cases() -> Vec<Case> {
             "an image without tag and version",
             "/spec",
             kubemark(
-                json!({"provisioning": null, "kubemark": {"image": "registry.example.com:5000/kubemark"}}),
+                &json!({"provisioning": null, "kubemark": {"image": "registry.example.com:5000/kubemark"}}),
             ),
             "kubemark.image needs a tag, or provisioning.kubelet.version",
         ),

@@ -82,14 +82,14 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-async fn pods(own: &Own) -> Api<Pod> {
+fn pods(own: &Own) -> Api<Pod> {
     Api::namespaced(own.client.clone(), "kubemark")
 }
 
 /// The pod of a Node.
 async fn pod_of(own: &Own, node: &Node) -> Option<Pod> {
     let selector = format!("kube-node.io/node-uid={}", node.uid().unwrap());
-    let mut listed = pods(own).await.list(&ListParams::default().labels(&selector)).await.unwrap().items;
+    let mut listed = pods(own).list(&ListParams::default().labels(&selector)).await.unwrap().items;
     listed.sort_by_key(|pod| pod.metadata.deletion_timestamp.is_some());
     listed.into_iter().next()
 }
@@ -167,7 +167,7 @@ async fn five_of_each_are_ready_and_what_their_class_says() {
         own.patch_set(json!({"spec": {"replicas": 2}})).await;
         ready(&own, 2).await;
         let of_set = async || {
-            let listed = pods(&own).await.list(&ListParams::default()).await.unwrap().items;
+            let listed = pods(&own).list(&ListParams::default()).await.unwrap().items;
             listed.into_iter().filter(|pod| pod.name_any().starts_with(&own.name)).count()
         };
         eventually("two pods are left", UP, async || (of_set().await == 2).then_some(())).await;
@@ -219,7 +219,7 @@ async fn a_machine_lingers_for_the_deletion_timeout() {
         })
         .await;
         let gone = eventually("its pod is told to go", UP, async || {
-            let pod = pods(&own).await.get_opt(&pod.name_any()).await.unwrap();
+            let pod = pods(&own).get_opt(&pod.name_any()).await.unwrap();
             pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()).then(Instant::now)
         })
         .await;
@@ -265,7 +265,7 @@ async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
         let own = Own::new(&kind.name("lost"), 1, kind.class(json!({}))).await;
         let node = ready(&own, 1).await.remove(0);
         let pod = pod_of(&own, &node).await.unwrap();
-        pods(&own).await.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+        pods(&own).delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
         let start = Instant::now();
         eventually("it is told", UP, async || {
             (machine(&own.nodes.get(&node.name_any()).await.unwrap())?.1 == "MachineLost").then_some(())
@@ -351,7 +351,7 @@ async fn a_machine_that_dies_while_nobody_looks_is_made_again() {
     let node = ready(&own, 1).await.remove(0);
     let pod = pod_of(&own, &node).await.unwrap();
     assert!(bed().kill("operator"));
-    delete(&pods(&own).await, &pod.name_any(), PropagationPolicy::Background).await;
+    delete(&pods(&own), &pod.name_any(), PropagationPolicy::Background).await;
     eventually("another pod runs", UP, async || {
         let again = pod_of(&own, &node).await?;
         (again.uid() != pod.uid() && phase(&again) == "Running").then_some(())
