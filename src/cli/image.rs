@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     cluster::{Binaries, Progress, binaries},
-    images::{self, Program},
+    images::{self, Layer, Program},
 };
 
 /// Arguments of `image`.
@@ -69,7 +69,7 @@ impl Image {
             // The sandbox runs one program and nobody's commands.
             let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
             let path = self.output_dir.join(format!("{}.tar", image.stem()));
-            let written = images::write(image, &program, shell, &path)?;
+            let written = images::write(image, &Layer::build(image, &program, shell)?, &path)?;
             super::say(format_args!(
                 "{}  {:.1} MB  {}  {}",
                 written.path.display(),

@@ -61,7 +61,13 @@ impl Blob {
     }
 }
 
-pub(super) fn write(image: Image, architecture: &str, layer: &Layer, path: &Path) -> io::Result<Written> {
+/// Writes the archive of an image to `path`, whole or not at all.
+pub fn write(image: Image, layer: &Layer, path: &Path) -> Result<Written, ImageError> {
+    write_tar(image, layer, path).map_err(|source| ImageError::Write { path: path.to_owned(), source })
+}
+
+fn write_tar(image: Image, layer: &Layer, path: &Path) -> io::Result<Written> {
+    let architecture = layer.architecture;
     let (name, tag) = (image.name(), image.name().rsplit_once(':').map_or("latest", |(_, tag)| tag));
     let config = Blob::json(&json!({
         "architecture": architecture,
@@ -178,6 +184,15 @@ mod tests {
         files
     }
 
+    fn build(
+        image: Image,
+        program: &Program,
+        shell: Option<&Program>,
+        path: &Path,
+    ) -> Result<Written, ImageError> {
+        write(image, &Layer::build(image, program, shell)?, path)
+    }
+
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("kube-node-image-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -234,8 +249,7 @@ mod tests {
     fn every_digest_size_and_path_is_right() {
         let dir = scratch("whole");
         let (own, shell) = (program(&dir, "own"), program(&dir, "shell"));
-        let written =
-            super::super::write(Image::KubeNode, &own, Some(&shell), &dir.join("kube-node.tar")).unwrap();
+        let written = build(Image::KubeNode, &own, Some(&shell), &dir.join("kube-node.tar")).unwrap();
         assert_eq!(written.name, KUBE_NODE);
         assert_eq!(written.bytes, fs::metadata(&written.path).unwrap().len());
         let (config, files) = check(&written);
@@ -267,12 +281,11 @@ mod tests {
     fn the_same_input_makes_the_same_bytes() {
         let dir = scratch("same");
         let own = program(&dir, "own");
-        let [first, second] = ["a.tar", "b.tar"]
-            .map(|file| super::super::write(Image::Pause, &own, None, &dir.join(file)).unwrap());
+        let [first, second] =
+            ["a.tar", "b.tar"].map(|file| build(Image::Pause, &own, None, &dir.join(file)).unwrap());
         assert!(fs::read(&first.path).unwrap() == fs::read(&second.path).unwrap());
         assert_eq!(manifest_digest(&first.path).unwrap(), second.digest);
-        let other =
-            super::super::write(Image::Pause, &program(&dir, "other"), None, &dir.join("c.tar")).unwrap();
+        let other = build(Image::Pause, &program(&dir, "other"), None, &dir.join("c.tar")).unwrap();
         assert_ne!(other.digest, first.digest);
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -282,7 +295,7 @@ mod tests {
         let dir = scratch("shared");
         let own = program(&dir, "own");
         let layer_of = |image: Image| {
-            let written = super::super::write(image, &own, None, &dir.join(image.stem())).unwrap();
+            let written = build(image, &own, None, &dir.join(image.stem())).unwrap();
             let (config, _) = check(&written);
             (config["rootfs"].clone(), config["config"]["Entrypoint"].clone())
         };

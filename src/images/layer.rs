@@ -9,7 +9,7 @@ use flate2::{Compression, write::GzEncoder};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::{ImageError, Program, archive::hex};
+use super::{Image, ImageError, Program, archive::hex};
 
 /// Programs that look users up find root and the one we run as.
 const PASSWD: &str = "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
@@ -17,17 +17,19 @@ const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 /// Without it glibc asks DNS first.
 const NSSWITCH: &str = "hosts: files dns\n";
 
-/// A layer, ready to be put into an archive.
-pub(super) struct Layer {
+/// A layer, ready to be put into an archive; [`Image::KubeNode`] and [`Image::Pause`] may share one.
+pub struct Layer {
     /// The compressed tar.
-    pub blob: Vec<u8>,
+    pub(super) blob: Vec<u8>,
     /// SHA-256 of the tar before compression: a config names its layers by that.
-    pub diff_id: String,
+    pub(super) diff_id: String,
+    pub(super) architecture: &'static str,
 }
 
 impl Layer {
-    /// Of a program at `path` and, where asked for, a shell at /bin/sh.
-    pub fn build(path: &str, program: &Program, shell: Option<&Program>) -> Result<Self, ImageError> {
+    /// Of an image's program and, where asked for, a shell at /bin/sh.
+    pub fn build(image: Image, program: &Program, shell: Option<&Program>) -> Result<Self, ImageError> {
+        let path = image.program_path();
         let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), Compression::default())));
         let memory = |source| ImageError::Write { path: path.into(), source };
         if let Some(shell) = shell {
@@ -44,7 +46,7 @@ impl Layer {
         let hashed = tar.into_inner().map_err(memory)?;
         let diff_id = format!("sha256:{}", hex(&hashed.hash.finalize()));
         let blob = hashed.inner.finish().map_err(memory)?;
-        Ok(Self { blob, diff_id })
+        Ok(Self { blob, diff_id, architecture: program.architecture() })
     }
 }
 

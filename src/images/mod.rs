@@ -8,15 +8,11 @@ mod archive;
 mod layer;
 mod program;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
-pub use archive::{Written, manifest_digest};
+pub use archive::{Written, manifest_digest, write};
+pub use layer::Layer;
 pub use program::Program;
-
-use layer::Layer;
 
 /// Name of the image of kube-node itself: operator, hollow kubelet and guard, by subcommand.
 pub const KUBE_NODE: &str = concat!("localhost/kube-node:", env!("CARGO_PKG_VERSION"));
@@ -131,18 +127,6 @@ impl Image {
             Self::Kubemark => &["/kubemark"],
         }
     }
-}
-
-/// Builds an image and writes its archive to `path`, whole or not at all.
-pub fn write(
-    image: Image,
-    program: &Program,
-    shell: Option<&Program>,
-    path: &Path,
-) -> Result<Written, ImageError> {
-    let failed = |source| ImageError::Write { path: path.to_owned(), source };
-    let layer = Layer::build(image.program_path(), program, shell)?;
-    archive::write(image, program.architecture(), &layer, path).map_err(failed)
 }
 
 #[cfg(test)]

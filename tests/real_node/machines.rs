@@ -300,8 +300,11 @@ async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
     };
     let message = told(&missing, &["ErrImagePull", "ImagePullBackOff"]).await;
     assert!(message.contains("localhost/none:v1"), "{message}");
-    let waits = missing.sets.get(&missing.name).await.unwrap().status.unwrap().waits;
-    assert!(waits.iter().any(|wait| wait.reason.contains("Image")), "{waits:?}");
+    eventually("the set names it", UP, async || {
+        let waits = missing.sets.get(&missing.name).await.unwrap().status?.waits;
+        waits.iter().any(|wait| wait.reason.contains("Image")).then_some(())
+    })
+    .await;
     let message = told(&wrong, &["RunContainerError", "StartError", "CrashLoopBackOff"]).await;
     assert!(message.contains("/kubemark"), "{message}");
     let good = Own::new("beside", 1, Kind::Own.class(json!({}))).await;

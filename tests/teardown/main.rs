@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kube_node::cluster::procs::ProcessId;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -97,6 +98,7 @@ impl Cluster {
 }
 
 /// What a node may leave on a machine.
+#[derive(PartialEq, Eq)]
 struct Traces {
     processes: BTreeSet<String>,
     mounts: BTreeSet<String>,
@@ -109,6 +111,24 @@ struct Traces {
 }
 
 impl Traces {
+    /// Once the cluster of the test binary before has ended; one that stays does not matter.
+    fn at_rest() -> Self {
+        let limit = Instant::now() + Duration::from_mins(2);
+        let mut last = Self::of_this_machine();
+        loop {
+            sleep(Duration::from_secs(3));
+            let now = Self::of_this_machine();
+            if now == last {
+                return now;
+            }
+            assert!(
+                Instant::now() < limit,
+                "something else on this machine starts or ends: these tests need it alone"
+            );
+            last = now;
+        }
+    }
+
     fn of_this_machine() -> Self {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut cgroups = BTreeSet::new();
@@ -186,10 +206,20 @@ fn folders(at: &Path, all: &mut BTreeSet<String>) {
     }
 }
 
+/// SIGKILL, and a moment until they are gone.
+fn strike(pids: &[Pid]) {
+    for &pid in pids {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    while pids.iter().any(|pid| ProcessId::of(pid.as_raw()).is_some()) {
+        sleep(Duration::from_millis(10));
+    }
+}
+
 /// In one test, so that they come one after another.
 #[test]
 fn nothing_stays() {
-    let before = Traces::of_this_machine();
+    let before = Traces::at_rest();
     two_at_once(&before);
     let cluster = Cluster::up("killed");
     killed_supervisor(&before, &cluster);
@@ -220,25 +250,21 @@ fn two_at_once(before: &Traces) {
 }
 
 fn killed_supervisor(before: &Traces, cluster: &Cluster) {
-    kill(cluster.recorded()[0], Signal::SIGKILL).unwrap();
+    strike(&cluster.recorded()[..1]);
     cluster.down(&[]);
     unchanged(before, "after SIGKILL of the supervisor");
 }
 
 fn killed_all_but_the_first_process(before: &Traces, cluster: &Cluster) {
     cluster.start();
-    for pid in cluster.recorded() {
-        kill(pid, Signal::SIGKILL).unwrap();
-    }
+    strike(&cluster.recorded());
     cluster.down(&[]);
     unchanged(before, "after SIGKILL of all that is recorded");
 }
 
 fn a_start_after_a_crash(before: &Traces, cluster: &Cluster) {
     cluster.start();
-    for pid in cluster.recorded() {
-        kill(pid, Signal::SIGKILL).unwrap();
-    }
+    strike(&cluster.recorded());
     cluster.start();
     assert_eq!(Traces::of_this_machine().links.lines().count(), before.links.lines().count() + 1);
     cluster.down(&[]);

@@ -23,6 +23,7 @@ mod init;
 mod machine;
 mod network;
 mod programs;
+mod ready;
 
 use std::{
     fs, io,
@@ -48,10 +49,8 @@ use super::{
     pki::{Pki, PkiError},
     procs::ProcessId,
 };
-use crate::images::{self, Image, ImageError, Program};
+use crate::images::{self, Image, ImageError, Layer, Program};
 use cgroups::{CgroupError, Cgroups};
-
-mod ready;
 
 /// Name of the Node.
 pub const NAME: &str = "real-node";
@@ -301,20 +300,29 @@ fn archives(dir: &Path, itself: &Path, binaries: &Binaries) -> Result<Vec<Archiv
         itself,
         "build kube-node in its own folder, whose .cargo/config.toml links statically",
     )?;
-    let mut wanted = vec![(Image::Pause, own.clone()), (Image::KubeNode, own)];
+    let mut wanted = vec![(own, &[Image::Pause, Image::KubeNode][..])];
     if binaries.has("kubemark") {
         let kubemark = Program::check(&binaries.path("kubemark"), "build it with CGO_ENABLED=0")?;
-        wanted.push((Image::Kubemark, kubemark));
+        wanted.push((kubemark, &[Image::Kubemark]));
     }
     let mut archives = Vec::new();
-    for (image, program) in wanted {
-        let path = dir.join(format!("{}-{}.tar", image.stem(), program.fingerprint()?));
-        let digest = if path.exists() {
-            images::manifest_digest(&path)?
-        } else {
-            images::write(image, &program, None, &path)?.digest
-        };
-        archives.push(Archived { name: image.name().to_owned(), digest, path });
+    for (program, images_of_it) in wanted {
+        let fingerprint = program.fingerprint()?;
+        // To pack a program takes seconds; once is enough for all images of it.
+        let mut layer = None;
+        for &image in images_of_it {
+            let path = dir.join(format!("{}-{fingerprint}.tar", image.stem()));
+            let digest = if path.exists() {
+                images::manifest_digest(&path)?
+            } else {
+                let layer = match &mut layer {
+                    Some(layer) => layer,
+                    none => none.insert(Layer::build(image, &program, None)?),
+                };
+                images::write(image, layer, &path)?.digest
+            };
+            archives.push(Archived { name: image.name().to_owned(), digest, path });
+        }
     }
     // Those of older programs.
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
