@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::{
     Api,
     runtime::{WatchStreamExt, watcher},
@@ -72,12 +72,21 @@ async fn readiness(subject: &impl Subject, count: usize) -> Vec<(String, jiff::T
             continue;
         }
         let Some(ready) = condition(&node, "Ready") else { continue };
+        // A kubelet that begins on a busy machine is not ready for a moment, by its own account.
+        if ready.status == "False" && !is_disrupted(ready) {
+            continue;
+        }
         let began = ready.last_transition_time.as_ref().unwrap().0;
         if seen.last().is_none_or(|(status, _)| *status != ready.status) {
             seen.push((ready.status.clone(), began));
         }
     }
     seen
+}
+
+/// Whether it is the disruptor that speaks.
+pub fn is_disrupted(ready: &NodeCondition) -> bool {
+    ready.message.as_ref().is_some_and(|message| message.contains("disruptor"))
 }
 
 async fn unhealthy_and_healthy_by_turns<S: Subject>(name: &str) {
@@ -102,7 +111,7 @@ async fn unhealthy_for_ever_after_a_while<S: Subject>(name: &str) {
     let node = subject.node().await.unwrap();
     let ready = condition(&node, "Ready").unwrap();
     assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
-    assert!(ready.message.as_ref().unwrap().contains("disruptor"), "{ready:?}");
+    assert!(is_disrupted(ready), "{ready:?}");
     // To the second from the boot on record.
     let boot: uuid::Uuid = node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.parse().unwrap();
     let (booted, _) = boot.get_timestamp().unwrap().to_unix();

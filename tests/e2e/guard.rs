@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     bed::{LONG, Own, always, bed, condition, delete, eventually, phase},
-    disruptor::Subject,
+    disruptor::{Subject, is_disrupted},
     kubemark::Kubemark,
 };
 
@@ -59,7 +59,7 @@ async fn what_dies_goes_on_where_it_was() {
     let mut kubemark = Kubemark::start("kubemark-killed", &failures).await;
     let first = eventually("it is reported", LONG, async || {
         let node = kubemark.now().await;
-        condition(&node, "Ready").filter(|ready| ready.reason.as_deref() == Some("KubeletNotReady"))?;
+        condition(&node, "Ready").filter(|ready| is_disrupted(ready))?;
         Some(node)
     })
     .await;
@@ -79,7 +79,7 @@ async fn what_dies_goes_on_where_it_was() {
     kubemark.start_kubelet();
     let sick = eventually("the next phase", LONG, async || {
         let node = kubemark.now().await;
-        condition(&node, "Ready").filter(|ready| ready.status == "False")?;
+        condition(&node, "Ready").filter(|ready| is_disrupted(ready))?;
         Some(node)
     })
     .await;
