@@ -32,7 +32,8 @@ async fn it_is_the_machine_that_was_asked_for() {
     assert_eq!(capacity["example.com/gpu"].0, "2", "what kubemark has no flag for");
 
     // It believes that all it said was written: else it would write again every ten seconds.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // What its flags do not say, such as example.com/gpu, it sees at its second look, and says once.
+    tokio::time::sleep(Duration::from_secs(12)).await;
     let heard = |node: &Node| condition(node, "Ready").unwrap().last_heartbeat_time.clone();
     let last = heard(&kubemark.now().await);
     let leases: Api<Lease> = Api::namespaced(bed().client().await, "kube-node-lease");
