@@ -113,7 +113,8 @@ pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
             requests: Some(amounts(&GUARD_REQUESTS)),
             ..ResourceRequirements::default()
         }),
-        startup_probe: Some(Probe { failure_threshold: Some(300), ..probe("/healthz") }),
+        // kubemark starts when the identity is there.
+        startup_probe: Some(Probe { failure_threshold: Some(300), ..probe("/readyz") }),
         liveness_probe: Some(Probe {
             failure_threshold: Some(6),
             period_seconds: Some(10),
