@@ -138,7 +138,8 @@ pub enum ProviderError {
         /// Which place, and why.
         message: String,
     },
-    /// Something of the machine before is still in the way.
+    /// It will be known or possible in a moment: something of the machine before is still in the way, or not all machines are
+    /// known yet.
     #[error("{message}")]
     Busy {
         /// What.

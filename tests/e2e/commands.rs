@@ -135,12 +135,7 @@ fn the_operator_can_be_looked_at() {
         assert_eq!(output.stdout, b"ok", "{path}");
     }
     let metrics = bed().metrics();
-    for name in [
-        "kube_node_reconciles_total",
-        "kube_node_machines",
-        "kube_node_hollow_machines",
-        "kube_node_waiting_nodes",
-    ] {
+    for name in ["kube_node_reconciles_total", "kube_node_machines", "kube_node_hollow_machines"] {
         assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}: {metrics}");
     }
 }

@@ -114,7 +114,14 @@ impl NodeController {
             self.told.forget(name, metrics);
             return Ok(Outcome::Done);
         };
-        let Some(observed) = self.observe(node).await? else {
+        let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
+            Err(Error::Provider(error @ ProviderError::Unreachable { .. })) => {
+                self.say_unreachable(&node, &error).await?;
+                return Err(error.into());
+            }
+            other => other?,
+        };
+        let Some(observed) = observed else {
             self.told.forget(name, metrics);
             return Ok(Outcome::Done);
         };

@@ -28,7 +28,8 @@ use crate::{
         reference_to_node,
     },
     core::{conditions::Says, wait::Wait},
-    providers::Trouble,
+    error::chain,
+    providers::{ProviderError, Trouble},
 };
 
 /// What was told of each Node that waits.
@@ -166,6 +167,13 @@ impl NodeController {
             }
             None => Ok(()),
         }
+    }
+
+    /// Says that nothing can be known of the machine.
+    pub(super) async fn say_unreachable(&self, node: &NodeView, error: &ProviderError) -> Result<(), Error> {
+        let message = chain(error);
+        self.warn(node, error.reason(), message.clone()).await;
+        self.say(node, names::CONDITION_MACHINE, false, error.reason(), &message).await
     }
 
     /// Says that a machine has gone without our doing.

@@ -53,11 +53,22 @@ enum HostError {
     Refused(#[from] cache::ReflectError),
 }
 
+/// What is known of a cluster.
+#[derive(Clone)]
+enum Known {
+    /// It has not answered yet.
+    Nothing,
+    /// The way to it.
+    Client(Client),
+    /// Why it cannot host machines now.
+    Trouble(String),
+}
+
 /// One cluster that hosts machines.
 pub struct Host {
     /// Name of its credentials; None: this cluster.
     credentials: Option<String>,
-    client: RwLock<Result<Client, String>>,
+    known: RwLock<Known>,
     /// Its machines.
     pub pods: Arc<Cache<MachinePod>>,
 }
@@ -65,8 +76,11 @@ pub struct Host {
 impl Host {
     /// A client, where there is one.
     pub fn client(&self) -> Result<Client, ProviderError> {
-        let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
-        client.map_err(|message| ProviderError::Unreachable { message })
+        match self.known.read().unwrap_or_else(PoisonError::into_inner).clone() {
+            Known::Client(client) => Ok(client),
+            Known::Trouble(message) => Err(ProviderError::Unreachable { message }),
+            Known::Nothing => Err(self.busy()),
+        }
     }
 
     /// Its machines, once all of them are known.
@@ -75,15 +89,19 @@ impl Host {
         if self.pods.in_sync() {
             return Ok(&self.pods);
         }
+        Err(self.busy())
+    }
+
+    fn busy(&self) -> ProviderError {
         let whose = self
             .credentials
             .as_ref()
             .map_or_else(|| "this cluster".to_owned(), |name| format!("the cluster of Secret {name}"));
-        Err(ProviderError::Unreachable { message: format!("the pods of {whose} are not listed yet") })
+        ProviderError::Busy { message: format!("the pods of {whose} are not listed yet") }
     }
 
-    fn set(&self, client: Result<Client, String>) {
-        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+    fn set(&self, known: Known) {
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
     }
 }
 
@@ -114,7 +132,7 @@ impl Hosts {
     /// credentials.
     pub fn new(client: Client, namespace: &str, cluster: &str, changes: Arc<Watchers>) -> Self {
         let selector = format!("{}={cluster}", names::LABEL_CLUSTER);
-        let home = host(None, Ok(client.clone()), Arc::clone(&changes));
+        let home = host(None, Known::Client(client.clone()), Arc::clone(&changes));
         let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), selector.clone()));
         Self {
             client,
@@ -134,8 +152,7 @@ impl Hosts {
         if let Some((host, _)) = others.get(name) {
             return Arc::clone(host);
         }
-        let unknown = Err(format!("the cluster of Secret {name} has not answered yet"));
-        let new = host(Some(name.to_owned()), unknown, Arc::clone(&self.changes));
+        let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.changes));
         let follow = Follow {
             host: Arc::clone(&new),
             secrets: Api::namespaced(self.client.clone(), &self.namespace),
@@ -155,10 +172,10 @@ impl Hosts {
     }
 }
 
-fn host(credentials: Option<String>, client: Result<Client, String>, changes: Arc<Watchers>) -> Arc<Host> {
+fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Arc<Host> {
     let pods = Arc::new(Cache::default());
     pods.observe(Arc::new(Changes(changes)));
-    Arc::new(Host { credentials, client: RwLock::new(client), pods })
+    Arc::new(Host { credentials, known: RwLock::new(known), pods })
 }
 
 /// Tells of machines that came, changed or went.
@@ -182,9 +199,9 @@ async fn follow_home(host: Arc<Host>, client: Client, selector: String) {
         let Err(error) = watch(&host, client.clone(), &selector).await else { continue };
         let message = chain(&error);
         warn!(error = message, "machines of this cluster cannot be seen");
-        host.set(Err(message));
+        host.set(Known::Trouble(message));
         sleep(RETRY).await;
-        host.set(Ok(client.clone()));
+        host.set(Known::Client(client.clone()));
     }
 }
 
@@ -208,7 +225,7 @@ impl Follow {
             if let Err(error) = self.once().await {
                 let message = chain(&error);
                 warn!(secret = self.name, error = message, "hosting cluster");
-                self.host.set(Err(message));
+                self.host.set(Known::Trouble(message));
                 sleep(RETRY).await;
             }
         }
@@ -217,7 +234,7 @@ impl Follow {
     /// Follows the cluster until its credentials change, or something is wrong.
     async fn once(&self) -> Result<(), HostError> {
         let (client, version) = self.connect().await?;
-        self.host.set(Ok(client.clone()));
+        self.host.set(Known::Client(client.clone()));
         tokio::select! {
             ended = watch(&self.host, client, &self.selector) => ended,
             changed = self.changed(&version) => changed,
