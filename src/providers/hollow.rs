@@ -76,6 +76,7 @@ impl Provider for HollowProvider {
             stage: Stage::Up,
             lease_renewed: machine.lease_renewed,
             trouble: None,
+            last_end: None,
         })))
         .boxed()
     }

@@ -87,6 +87,8 @@ pub struct Existing {
     pub lease_renewed: Option<Timestamp>,
     /// What stands in its way.
     pub trouble: Option<Trouble>,
+    /// How it ended last, where it was started again.
+    pub last_end: Option<Trouble>,
 }
 
 /// Where in its life a machine is that exists.

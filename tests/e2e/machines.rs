@@ -99,6 +99,7 @@ impl Provider for Shelves {
                 stage: if leaving { Stage::Leaving } else { Stage::Up },
                 lease_renewed: None,
                 trouble: None,
+                last_end: None,
             }))
         }
         .boxed()

@@ -10,5 +10,8 @@ mod machines;
 mod node;
 mod refusals;
 
+/// Held by every test that needs the node as it is, and alone by one that breaks it.
+static NODE: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
+
 /// What the cluster has besides.
 const UP: &[&str] = &["--real-node", "--kubemark"];

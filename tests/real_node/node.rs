@@ -52,6 +52,7 @@ fn daemons() -> BTreeMap<String, i32> {
 
 #[tokio::test]
 async fn the_node_is_ready_and_open_to_all() {
+    let _node = crate::NODE.read().await;
     let nodes: Api<Node> = Api::all(bed().client().await);
     let node = nodes.get("real-node").await.unwrap();
     assert!(is_ready(&node));
@@ -68,6 +69,7 @@ async fn the_node_is_ready_and_open_to_all() {
 
 #[tokio::test]
 async fn pods_of_our_image_run_and_are_reached() {
+    let _node = crate::NODE.read().await;
     let pods = pods().await;
     run(&pods, "says", &["--version"]).await;
     run(&pods, "stays", &["pause"]).await;
@@ -88,6 +90,7 @@ async fn pods_of_our_image_run_and_are_reached() {
 
 #[tokio::test]
 async fn pods_reach_the_api_server_at_its_service() {
+    let _node = crate::NODE.read().await;
     let pods = pods().await;
     // It asks the API server, by the Service, whether it may work, and is told that it may not.
     run(&pods, "asks", &["operator", "--admin-address", "127.0.0.1:0"]).await;
@@ -99,6 +102,7 @@ async fn pods_reach_the_api_server_at_its_service() {
 
 #[tokio::test]
 async fn images_are_those_that_are_written() {
+    let _node = crate::NODE.read().await;
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("images-{}", std::process::id()));
     let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
         .args(["image", "--output-dir"])
@@ -130,6 +134,7 @@ async fn images_are_those_that_are_written() {
 
 #[tokio::test]
 async fn what_is_killed_comes_back_under_the_pods() {
+    let _node = crate::NODE.write().await;
     let pods = pods().await;
     run(&pods, "survivor", &["pause"]).await;
     let identity = |pod: &Pod| {

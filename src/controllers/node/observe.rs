@@ -28,6 +28,8 @@ pub(super) struct Observed {
     pub(super) id: MachineId,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) machine: Machine,
+    /// How it ended last, where it was started again.
+    pub(super) last_end: Option<Trouble>,
     /// Whether the machine is past its start.
     pub(super) works: bool,
     /// What stands in the machine's way.
@@ -90,6 +92,7 @@ impl NodeController {
                 Some(Stage::Dead) => Machine::Dead,
                 Some(Stage::Leaving) => Machine::Leaving,
             },
+            last_end: existing.as_ref().and_then(|existing| existing.last_end.clone()),
             works: existing.as_ref().is_some_and(|existing| existing.stage == Stage::Up),
             trouble: existing.as_ref().and_then(|existing| existing.trouble.clone()),
             lease_renewed: None,

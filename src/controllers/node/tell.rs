@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{Error, NodeController, drain::drain_began, observe::Observed};
 use crate::{
     api::names,
-    cache::NodeView,
+    cache::{ConditionView, NodeView},
     controllers::{
         Metrics,
         api::{self, call},
@@ -160,11 +160,20 @@ impl NodeController {
                 self.warn(node, reason, message.clone()).await;
                 self.say(node, names::CONDITION_MACHINE, false, reason, message).await
             }
-            None if observed.works
-                && node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False") =>
-            {
-                self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way").await
-            }
+            None if observed.works => match &observed.last_end {
+                Some(Trouble { reason, message }) => {
+                    let says = |c: &ConditionView| c.message.as_deref() == Some(message);
+                    if !node.condition(names::CONDITION_MACHINE).is_some_and(says) {
+                        self.warn(node, reason, message.clone()).await;
+                    }
+                    self.say(node, names::CONDITION_MACHINE, true, "Restarted", message).await
+                }
+                None if node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False") => {
+                    self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way")
+                        .await
+                }
+                None => Ok(()),
+            },
             None => Ok(()),
         }
     }

@@ -43,6 +43,20 @@ pub fn of(pod: &Pod) -> Health {
     if !main.is_empty() && main.iter().all(run) { Health::Running } else { Health::Starting }
 }
 
+/// How the container ended last of one that runs again: the kubelet restarts it so soon that nobody may see it dead.
+#[must_use]
+pub fn last_end(pod: &Pod) -> Option<Trouble> {
+    let again = containers(pod.status.as_ref()?)
+        .filter(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()));
+    let ends = again.filter_map(|container| {
+        let end = container.last_state.as_ref()?.terminated.as_ref()?;
+        let Trouble { reason, message } = ended(&container.name, end);
+        let message = format!("{message}; it runs again, restarts: {}", container.restart_count);
+        Some((end.finished_at.clone().map(|time| time.0), Trouble { reason, message }))
+    });
+    ends.max_by_key(|(at, _)| *at).map(|(_, end)| end)
+}
+
 /// In the order in which they start.
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.iter().flatten();
@@ -196,6 +210,21 @@ mod tests {
         let (reason, message) = troubled(&container(&waits, &said));
         assert_eq!(reason, "CrashLoopBackOff");
         assert!(message.contains("…é") && message.chars().count() < 350, "{message}");
+    }
+
+    #[test]
+    fn a_restart_that_nobody_saw_is_known_by_its_end() {
+        let runs = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+        let of = |more: &Value| {
+            let status = container(&runs, more);
+            last_end(&serde_json::from_value(json!({"status": status})).unwrap())
+        };
+        assert_eq!(of(&json!({})), None);
+        let again =
+            json!({"restartCount": 2, "lastState": {"terminated": {"exitCode": 137, "reason": "Error"}}});
+        let end = of(&again).unwrap();
+        assert_eq!(end.reason, "ContainerExited");
+        assert!(end.message.ends_with("(signal 9); it runs again, restarts: 2"), "{}", end.message);
     }
 
     #[test]

@@ -184,7 +184,8 @@ struct Changes(Arc<Watchers>);
 impl Observer<MachinePod> for Changes {
     fn changed(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
         if let (Some(old), Some(new)) = (old, new)
-            && (old.leaving, &old.health, &old.uid) == (new.leaving, &new.health, &new.uid)
+            && (old.leaving, &old.health, &old.last_end, &old.uid)
+                == (new.leaving, &new.health, &new.last_end, &new.uid)
         {
             return;
         }

@@ -180,7 +180,7 @@ fn existing(pod: &MachinePod) -> Existing {
         Health::Starting => (Stage::Starting, None),
         Health::Running => (Stage::Up, None),
     };
-    Existing { stage, lease_renewed: None, trouble }
+    Existing { stage, lease_renewed: None, trouble, last_end: pod.last_end.clone() }
 }
 
 impl Shared {

@@ -6,7 +6,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::health::{self, Health};
-use crate::{api::names, cache::View, providers::MachineId};
+use crate::{
+    api::names,
+    cache::View,
+    providers::{MachineId, Trouble},
+};
 
 /// The pod of a machine.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ pub struct MachinePod {
     pub leaving: bool,
     /// How it stands.
     pub health: Health,
+    /// How one of its containers ended last that runs again.
+    pub last_end: Option<Trouble>,
     /// The settings that it was given last.
     pub settings: Option<String>,
 }
@@ -39,6 +45,7 @@ impl From<Pod> for MachinePod {
             },
             leaving: pod.metadata.deletion_timestamp.is_some(),
             health: health::of(&pod),
+            last_end: health::last_end(&pod),
             settings: annotation(names::ANNOTATION_SETTINGS),
             uid: pod.uid().unwrap_or_default(),
             name: pod.name_any(),

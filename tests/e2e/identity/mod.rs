@@ -60,7 +60,12 @@ impl Provider for Somewhere {
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
         let known = self.machines.lock().unwrap().contains(id);
         async move {
-            Ok(known.then_some(Existing { stage: providers::Stage::Up, lease_renewed: None, trouble: None }))
+            Ok(known.then_some(Existing {
+                stage: providers::Stage::Up,
+                lease_renewed: None,
+                trouble: None,
+                last_end: None,
+            }))
         }
         .boxed()
     }
