@@ -20,6 +20,8 @@ pub const ANNOTATION_NODE: &str = "kube-node.io/node";
 pub const ANNOTATION_MACHINE: &str = "kube-node.io/machine";
 /// Annotation of a machine's pod: what changes while the machine lives.
 pub const ANNOTATION_SETTINGS: &str = "kube-node.io/settings";
+/// Field manager of all that the operator writes.
+pub const FIELD_MANAGER: &str = "kube-node";
 /// Annotation of a Node: delete it before any other when its set shrinks.
 pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
 /// Annotation of a Node: which labels, annotations and taints came from templates, so that only those are taken away.

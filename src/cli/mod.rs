@@ -13,6 +13,7 @@ mod guard;
 mod hollow_node;
 mod image;
 mod kubectl;
+mod machine_args;
 mod operator;
 mod operator_probe;
 mod real_node;
@@ -28,7 +29,17 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Form of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
 
 /// Kubernetes that manages its own nodes.
 #[derive(Debug, Parser)]

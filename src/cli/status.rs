@@ -2,9 +2,10 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
+use super::Output;
 use crate::cluster::{
     Component, Layout, Probe, client_of, count_nodes,
     layout::supervisor,
@@ -25,16 +26,6 @@ pub struct Status {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
-}
-
-/// Form of the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people
-    #[default]
-    Text,
-    /// For programs
-    Json,
 }
 
 /// What is to be said.

@@ -15,8 +15,7 @@ use crate::{error::chain, wire::WireError};
 /// Longest that a call may take; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Field manager of everything the controllers write.
-pub const FIELD_MANAGER: &str = "kube-node";
+pub use crate::api::names::FIELD_MANAGER;
 
 /// A call that did not succeed.
 #[derive(Debug, thiserror::Error)]

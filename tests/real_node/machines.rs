@@ -27,9 +27,8 @@ use crate::bed::{Own, bed, condition, delete, eventually, is_ready, phase};
 const UP: Duration = Duration::from_mins(3);
 /// How far a phase may be from what was asked for, in seconds.
 const SLACK: i64 = 2;
-/// How soon the end of a machine has to be known, on a machine that is busy with all the other tests; alone it takes
-/// a tenth of it.
-const NOTICED: Duration = Duration::from_secs(10);
+/// How soon it has to be known that a machine is gone; it takes a tenth of a second.
+const NOTICED: Duration = Duration::from_secs(2);
 
 /// An image of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

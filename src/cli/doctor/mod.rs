@@ -9,12 +9,12 @@ mod machines;
 
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
 
 use self::findings::{Finding, Verdict};
-use super::{access::ClusterArgs, say};
+use super::{Output, access::ClusterArgs, say};
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
@@ -24,16 +24,6 @@ pub struct Doctor {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
-}
-
-/// Form of the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people
-    #[default]
-    Text,
-    /// For programs
-    Json,
 }
 
 impl Doctor {

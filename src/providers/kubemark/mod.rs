@@ -28,7 +28,10 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::json;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::{
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+    time::timeout,
+};
 use tracing::{debug, info};
 
 use self::{
@@ -46,8 +49,8 @@ use crate::{
     machine_dir,
 };
 
-/// Who writes pods and Secrets.
-const FIELD_MANAGER: &str = "kube-node";
+/// Longest that a provider's call may take: several requests, each answered in well under a second.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// How long the token lives by which a machine asks for its certificate.
 const TOKEN_LIFE: Duration = Duration::from_hours(1);
 /// A machine that is not Ready gets another token when its own lives no longer than this.
@@ -141,7 +144,7 @@ impl Provider for KubemarkProvider {
     }
 
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.shared.create(order).boxed()
+        in_time(self.shared.create(order)).boxed()
     }
 
     fn update<'a>(
@@ -149,7 +152,7 @@ impl Provider for KubemarkProvider {
         id: &'a MachineId,
         settings: &'a Settings,
     ) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.shared.update(id, settings).boxed()
+        in_time(self.shared.update(id, settings)).boxed()
     }
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
@@ -158,11 +161,11 @@ impl Provider for KubemarkProvider {
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.shared.delete(id).boxed()
+        in_time(self.shared.delete(id)).boxed()
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        self.shared.list().boxed()
+        in_time(self.shared.list()).boxed()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {
@@ -170,6 +173,12 @@ impl Provider for KubemarkProvider {
         self.shared.watchers.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         stream::unfold(receiver, async |mut changes| Some((changes.recv().await?, changes))).boxed()
     }
+}
+
+/// A cluster that does not answer must not hold up whoever asked.
+async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
+    let message = || format!("the hosting cluster gave no answer in {} s", TIME_LIMIT.as_secs());
+    timeout(TIME_LIMIT, call).await.unwrap_or_else(|_| Err(ProviderError::Unreachable { message: message() }))
 }
 
 fn existing(pod: &MachinePod) -> Existing {
@@ -230,7 +239,8 @@ impl Shared {
         let pod = pod::pod(&blueprint, &files);
         write_secret(&client, &secret).await?;
         let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let params =
+            PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match pods.create(&params, &pod).await {
             Ok(_) => debug!(pod = pod.name_any(), "pod created"),
             // The watch lags behind, or the one before has not gone yet.
@@ -332,7 +342,7 @@ impl Shared {
 }
 
 fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+    PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Content of `machine.json`.
@@ -350,7 +360,7 @@ fn settings(settings: &Settings) -> Result<String, ProviderError> {
 /// Creates or replaces it: the machine before may have had other files.
 async fn write_secret(client: &Client, secret: &Secret) -> Result<(), ProviderError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
-    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let params = PatchParams::apply(names::FIELD_MANAGER).force();
     secrets.patch(&secret.name_any(), &params, &Patch::Apply(secret)).await.map(drop).map_err(refused)
 }
 
