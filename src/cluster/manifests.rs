@@ -109,23 +109,31 @@ pub async fn install(client: &Client) -> Result<(), ManifestError> {
     Ok(())
 }
 
-/// Takes all of it away again, in the other order, and waits until it is gone. With a kind go its objects.
+/// Takes all of it away again, and waits until it is gone. The kinds go first, with their objects: to let these go, the
+/// operator needs its rights.
 pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
-    let mut objects = Vec::new();
-    for (file, text) in FILES {
-        objects.extend(parse(file, text)?);
-    }
     let crd = ApiResource::erase::<CustomResourceDefinition>(&());
     let crds = crate::api::crds().into_iter().map(|kind| (kind.name_any(), None, crd.clone()));
-    let ours =
-        objects.into_iter().map(|(object, resource)| (object.name_any(), object.namespace(), resource));
-    let all: Vec<_> = ours
-        .chain(crds)
-        .rev()
-        .filter(|(name, ..)| name != KEPT)
+    remove(client, crds.collect()).await?;
+    let mut objects = Vec::new();
+    for (file, text) in FILES {
+        let parsed = parse(file, text)?.into_iter();
+        objects.extend(parsed.map(|(object, resource)| (object.name_any(), object.namespace(), resource)));
+    }
+    objects.retain(|(name, ..)| name != KEPT);
+    objects.reverse();
+    remove(client, objects).await
+}
+
+/// Deletes objects (name, namespace, kind), and waits until all are gone.
+async fn remove(
+    client: &Client,
+    objects: Vec<(String, Option<String>, ApiResource)>,
+) -> Result<(), ManifestError> {
+    let all: Vec<_> = objects
+        .into_iter()
         .map(|(name, namespace, resource)| {
-            let api = dynamic(client, namespace.as_deref(), &resource);
-            (api, resource.kind, name)
+            (dynamic(client, namespace.as_deref(), &resource), resource.kind, name)
         })
         .collect();
     for (api, kind, name) in &all {

@@ -179,15 +179,23 @@ where
     call(action, api.patch(seen.name, &params, &Patch::Merge(&change))).await.map(drop)
 }
 
-/// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay.
-pub async fn replace_status<K>(client: &Client, name: &str, status: &impl Serialize) -> Result<(), ApiError>
+/// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay. Where others write
+/// there too, `seen` is the resourceVersion that `status` comes from: what they wrote meanwhile is a conflict.
+pub async fn replace_status<K>(
+    client: &Client,
+    name: &str,
+    seen: Option<&str>,
+    status: &impl Serialize,
+) -> Result<(), ApiError>
 where
     K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
         + DeserializeOwned
         + Clone
         + std::fmt::Debug,
 {
-    let change = json!([{ "op": "add", "path": "/status", "value": status }]);
+    let seen = seen.map(|seen| json!({ "op": "add", "path": "/metadata/resourceVersion", "value": seen }));
+    let status = json!({ "op": "add", "path": "/status", "value": status });
+    let change: Vec<_> = seen.into_iter().chain([status]).collect();
     let url = format!("{}/{name}/status?fieldManager={FIELD_MANAGER}", K::url_path(&(), None));
     let request = http::Request::patch(url)
         .header(http::header::CONTENT_TYPE, "application/json-patch+json")

@@ -95,8 +95,9 @@ impl NodeClassController {
             self.set_finalizer(&class, false).await?;
             return Ok(Outcome::Done);
         }
-        if !class.is_leaving() {
-            self.set_finalizer(&class, true).await?;
+        if !class.is_leaving() && self.set_finalizer(&class, true).await? {
+            // Its echo brings the next look.
+            return Ok(Outcome::Done);
         }
         self.status(&class, nodes, &sets).await?;
         let named = of_class().filter_map(|node| node.label(names::LABEL_REVISION)).map(str::to_owned);
@@ -137,9 +138,10 @@ impl NodeClassController {
         Ok(Outcome::After(TIDY_INTERVAL))
     }
 
-    async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<(), ApiError> {
+    /// Whether that changed anything.
+    async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<bool, ApiError> {
         if class.has_finalizer(names::FINALIZER_IN_USE) == wanted {
-            return Ok(());
+            return Ok(false);
         }
         let mut finalizers = class.metadata.finalizers.clone().unwrap_or_default();
         if wanted {
@@ -153,7 +155,8 @@ impl NodeClassController {
             resource_version: class.metadata.resource_version.as_deref().unwrap_or_default(),
         };
         let change = json!({ "metadata": { "finalizers": finalizers } });
-        api::patch::<NodeClass>(&self.context.client, seen, change, "change the finalizer").await
+        api::patch::<NodeClass>(&self.context.client, seen, change, "change the finalizer").await?;
+        Ok(true)
     }
 
     async fn status(&self, class: &Own<NodeClass>, nodes: usize, sets: &[String]) -> Result<(), ApiError> {
@@ -175,7 +178,9 @@ impl NodeClassController {
         if object.is_some() && status == old {
             return Ok(());
         }
-        api::replace_status::<NodeClass>(&self.context.client, class.name(), &status).await
+        // Somebody else's NodeController may accept it at the same time.
+        let seen = class.metadata.resource_version.as_deref();
+        api::replace_status::<NodeClass>(&self.context.client, class.name(), seen, &status).await
     }
 
     /// `Accepted`; None for a class that somebody else's NodeController has to speak of.

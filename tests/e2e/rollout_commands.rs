@@ -182,9 +182,15 @@ async fn an_undo_pins_and_leaves_the_class_alone() {
         format!("nodeset.kube-node.io/rollout-undo rolled back to revision 1 ({first})")
     );
     assert_eq!(set(&own).await.spec.revision.as_ref(), Some(&first));
-    for same in ["1", &first, &format!("rollout-undo-{first}")] {
+    // As the youngest of its class again, the third in its history.
+    eventually("its number", LONG, async || {
+        let output = said(rollout(&["undo", "rollout-undo", "--to-revision", &first]));
+        output.contains("skipped rollback (already pinned to revision 3").then_some(())
+    })
+    .await;
+    for same in ["3", &format!("rollout-undo-{first}")] {
         let output = said(rollout(&["undo", "rollout-undo", "--to-revision", same]));
-        assert!(output.contains("skipped rollback (already pinned to revision 1"), "{output}");
+        assert!(output.contains("skipped rollback (already pinned to revision 3"), "{output}");
     }
     said(rollout(&["undo", "rollout-undo", "--to-revision", "2"]));
     assert_eq!(set(&own).await.spec.revision.as_ref(), Some(&second));

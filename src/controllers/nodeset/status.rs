@@ -101,7 +101,7 @@ impl NodeSetController {
             return Ok(());
         }
         self.say_what_changed(own, report.old, &status).await;
-        match api::replace_status::<NodeSet>(&self.context.client, own.name(), &status).await {
+        match api::replace_status::<NodeSet>(&self.context.client, own.name(), None, &status).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
