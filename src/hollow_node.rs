@@ -55,7 +55,7 @@ pub enum HollowNodeError {
     MachineDir(#[from] MachineDirError),
     /// A command cannot be run.
     #[error(
-        "provisioning.commands[{index}] cannot be run: it needs {SHELL}; name an image that has one in kubemark.image, or remove the commands"
+        "provisioning.commands[{index}] cannot be run: it needs {SHELL}; give the operator a machine image that has one (kube-node image --shell, operator --machine-image), or remove the commands"
     )]
     NoShell {
         /// Which one, from 0.

@@ -25,6 +25,23 @@ pub struct Image {
     /// A static shell, such as that of busybox, to put at /bin/sh of kube-node and kubemark
     #[arg(long, value_name = "FILE")]
     shell: Option<PathBuf>,
+    /// Tag of the images; their versions when absent. Another one lets them live beside those of `up`
+    #[arg(long, value_name = "TAG", value_parser = tag)]
+    tag: Option<String>,
+}
+
+/// Reads a tag, as registries allow it.
+fn tag(text: &str) -> Result<String, String> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let fits = text.bytes().next().is_some_and(is_word)
+        && text.len() <= 128
+        && text.bytes().all(|byte| is_word(byte) || b".-".contains(&byte));
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err("a tag is up to 128 letters, digits, '_', '.' and '-', and begins with neither of the last two"
+            .to_owned())
+    }
 }
 
 /// The images there are.
@@ -69,7 +86,8 @@ impl Image {
             // The sandbox runs one program and nobody's commands.
             let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
             let path = self.output_dir.join(format!("{}.tar", image.stem()));
-            let written = images::write(image, &Layer::build(image, &program, shell)?, &path)?;
+            let written =
+                images::write(image, self.tag.as_deref(), &Layer::build(image, &program, shell)?, &path)?;
             super::say(format_args!(
                 "{}  {:.1} MB  {}  {}",
                 written.path.display(),

@@ -24,7 +24,7 @@ const INDEX: &str = "index.json";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Name and tag of the image.
-    pub name: &'static str,
+    pub name: String,
     /// Digest of its manifest: what a runtime shows.
     pub digest: String,
     /// The archive.
@@ -61,14 +61,16 @@ impl Blob {
     }
 }
 
-/// Writes the archive of an image to `path`, whole or not at all.
-pub fn write(image: Image, layer: &Layer, path: &Path) -> Result<Written, ImageError> {
-    write_tar(image, layer, path).map_err(|source| ImageError::Write { path: path.to_owned(), source })
+/// Writes the archive of an image to `path`, whole or not at all. Under another `tag` it lives beside the one that a
+/// cluster of ours uses.
+pub fn write(image: Image, tag: Option<&str>, layer: &Layer, path: &Path) -> Result<Written, ImageError> {
+    write_tar(image.tagged(tag), image, layer, path)
+        .map_err(|source| ImageError::Write { path: path.to_owned(), source })
 }
 
-fn write_tar(image: Image, layer: &Layer, path: &Path) -> io::Result<Written> {
+fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Result<Written> {
     let architecture = layer.architecture;
-    let (name, tag) = (image.name(), image.name().rsplit_once(':').map_or("latest", |(_, tag)| tag));
+    let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
     let config = Blob::json(&json!({
         "architecture": architecture,
         "os": "linux",
@@ -190,7 +192,7 @@ mod tests {
         shell: Option<&Program>,
         path: &Path,
     ) -> Result<Written, ImageError> {
-        write(image, &Layer::build(image, program, shell)?, path)
+        write(image, None, &Layer::build(image, program, shell)?, path)
     }
 
     fn scratch(name: &str) -> PathBuf {

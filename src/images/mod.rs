@@ -102,6 +102,15 @@ impl Image {
         }
     }
 
+    /// The same with another tag.
+    #[must_use]
+    pub fn tagged(self, tag: Option<&str>) -> String {
+        match (tag, self.name().rsplit_once(':')) {
+            (Some(tag), Some((image, _))) => format!("{image}:{tag}"),
+            _ => self.name().to_owned(),
+        }
+    }
+
     /// The archive's name without its ending.
     #[must_use]
     pub fn stem(self) -> &'static str {

@@ -4,6 +4,7 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
+pub mod disruptor;
 mod workload;
 
 use std::{
@@ -41,16 +42,27 @@ pub fn bed() -> &'static Bed {
     BED.get_or_init(|| {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bed-{}", std::process::id()));
         let bed = Bed { dir };
-        let parent = std::process::id().to_string();
-        let json = "operator=--log-format=json";
-        let own = ["up", "--detach", "--nodes", "0", "--with-parent", &parent, "--component-arg", json];
-        let up = bed.kube_node(&[&own, crate::UP].concat());
-        assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
+        bed.up(crate::UP);
         bed
     })
 }
 
 impl Bed {
+    /// Starts it, without nodes, until this process ends.
+    pub fn up(&self, more: &[&str]) {
+        let parent = std::process::id().to_string();
+        let json = "operator=--log-format=json";
+        let own = ["up", "--detach", "--nodes", "0", "--with-parent", &parent, "--component-arg", json];
+        let up = self.kube_node(&[&own, more].concat());
+        assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
+    }
+
+    /// Stops it; what it holds stays.
+    pub fn down(&self) {
+        let down = self.kube_node(&["down"]);
+        assert!(down.status.success(), "down failed:\n{}", String::from_utf8_lossy(&down.stderr));
+    }
+
     /// Runs `kube-node COMMAND --data-dir DIR ARGS`.
     pub fn kube_node(&self, args: &[&str]) -> Output {
         let (command, rest) = args.split_first().expect("a command");

@@ -10,8 +10,11 @@ use kube::{Api, api::PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{LONG, Own, always, bed, condition, delete, eventually, phase},
-    disruptor::{Subject, is_disrupted},
+    bed::{
+        LONG, Own, always, bed, condition, delete,
+        disruptor::{Subject, is_disrupted},
+        eventually, phase,
+    },
     kubemark::Kubemark,
 };
 

@@ -20,8 +20,7 @@ use kube_node::{
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{LONG, eventually, is_ready},
-    disruptor::Subject,
+    bed::{LONG, disruptor::Subject, eventually, is_ready},
     identity::Stage,
 };
 

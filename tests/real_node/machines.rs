@@ -1,141 +1,34 @@
-//! Machines that are pods: five of upstream kubemark and five of our own image, and what happens to them. Each test runs
-//! for both images, by the same body.
+//! What happens to machines that are pods. Each test runs for both images, by the same body.
 
 use std::{
     collections::HashSet,
     fs,
     os::unix::fs::MetadataExt,
-    path::Path,
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, ResourceExt,
+    ResourceExt,
     api::{DeleteParams, ListParams, PropagationPolicy},
 };
-use kube_node::images;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::bed::{Own, bed, condition, delete, eventually, is_ready, phase};
+use crate::{
+    bed::{Own, bed, delete, eventually, is_ready, phase},
+    kinds::{BOTH, Kind, UP, machine, pod_of, pods, process, ready},
+};
 
-/// Until a few pods run, on a machine that runs much else.
-const UP: Duration = Duration::from_mins(3);
-/// How far a phase may be from what was asked for, in seconds.
-const SLACK: i64 = 2;
 /// How soon it has to be known that a machine is gone; it takes a tenth of a second.
 const NOTICED: Duration = Duration::from_secs(2);
-
-/// An image of machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Own,
-    Upstream,
-}
-
-const BOTH: [Kind; 2] = [Kind::Own, Kind::Upstream];
-
-impl Kind {
-    /// A class of such machines; `more` is merged into its spec.
-    fn class(self, more: Value) -> Value {
-        let mut spec = json!({
-            "nodeController": "kubemark",
-            "machineType": "m.small",
-            "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "30", "example.com/gpu": "2"},
-            "reserved": {"cpu": "500m", "memory": "1Gi"},
-            "provisioning": {"containerRuntime": {"name": "cri-o", "version": "1.33.0"}},
-            "kubemark": {},
-        });
-        if self == Self::Upstream {
-            spec["kubemark"]["image"] = json!(images::KUBEMARK);
-        }
-        merge(&mut spec, more);
-        spec
-    }
-
-    fn name(self, what: &str) -> String {
-        match self {
-            Self::Own => format!("own-{what}"),
-            Self::Upstream => format!("up-{what}"),
-        }
-    }
-
-    /// What the hollow kubelet's command line holds.
-    fn program(self, node: &str) -> [String; 2] {
-        match self {
-            Self::Own => ["hollow-node".to_owned(), format!("--node={node}")],
-            Self::Upstream => ["--morph=kubelet".to_owned(), format!("--name={node}")],
-        }
-    }
-}
-
-fn merge(into: &mut Value, more: Value) {
-    match (into, more) {
-        (Value::Object(into), Value::Object(more)) => {
-            for (key, value) in more {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, more) => *into = more,
-    }
-}
-
-fn pods(own: &Own) -> Api<Pod> {
-    Api::namespaced(own.client.clone(), "kubemark")
-}
-
-/// The pod of a Node.
-async fn pod_of(own: &Own, node: &Node) -> Option<Pod> {
-    let selector = format!("kube-node.io/node-uid={}", node.uid().unwrap());
-    let mut listed = pods(own).list(&ListParams::default().labels(&selector)).await.unwrap().items;
-    listed.sort_by_key(|pod| pod.metadata.deletion_timestamp.is_some());
-    listed.into_iter().next()
-}
-
-/// The process on this machine with these words on its command line.
-fn process(words: &[String]) -> Option<i32> {
-    fs::read_dir("/proc").unwrap().filter_map(Result::ok).find_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let line = fs::read(entry.path().join("cmdline")).ok()?;
-        let args: HashSet<&[u8]> = line.split(|byte| *byte == 0).collect();
-        words.iter().all(|word| args.contains(word.as_bytes())).then_some(pid)
-    })
-}
-
-/// A line of `/proc/PID/status`, in KiB.
-fn memory(pid: i32, line: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
-}
-
-/// Status and reason of the Node's condition that speaks of its machine.
-fn machine(node: &Node) -> Option<(String, String, String)> {
-    let told = condition(node, "kube-node.io/Machine")?;
-    Some((
-        told.status.clone(),
-        told.reason.clone().unwrap_or_default(),
-        told.message.clone().unwrap_or_default(),
-    ))
-}
-
-async fn ready(own: &Own, count: usize) -> Vec<Node> {
-    eventually(&format!("{count} Ready nodes of {}", own.name), UP, async || {
-        let nodes = own.my_nodes().await;
-        (nodes.len() == count && nodes.iter().all(is_ready)).then_some(())
-    })
-    .await;
-    own.settled(count).await
-}
 
 #[tokio::test]
 async fn five_of_each_are_ready_and_what_their_class_says() {
     let _node = crate::NODE.read().await;
-    let mut resident = Vec::new();
     for kind in BOTH {
         let own = Own::new(&kind.name("five"), 5, kind.class(json!({}))).await;
         let nodes = ready(&own, 5).await;
@@ -162,7 +55,6 @@ async fn five_of_each_are_ready_and_what_their_class_says() {
             assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("real-node"));
             let pid = process(&kind.program(&name)).expect("its process");
             assert_eq!(fs::metadata(format!("/proc/{pid}")).unwrap().uid(), 65_532, "{kind:?} is not root");
-            resident.push((kind, memory(pid, "VmRSS:"), memory(pid, "RssAnon:")));
         }
         // Pods are taken and run, as far as a hollow kubelet runs them.
         own.workload(5).await;
@@ -176,17 +68,6 @@ async fn five_of_each_are_ready_and_what_their_class_says() {
         eventually("two pods are left", UP, async || (of_set().await == 2).then_some(())).await;
         own.clean_up().await;
     }
-    let mean = |kind, read: fn(&(Kind, u64, u64)) -> u64| {
-        let of: Vec<u64> = resident.iter().filter(|(of, ..)| *of == kind).map(read).collect();
-        of.iter().sum::<u64>() / of.len() as u64
-    };
-    let (own, upstream) = (mean(Kind::Own, |m| m.1), mean(Kind::Upstream, |m| m.1));
-    println!(
-        "a machine takes {own} KiB of ours ({} anonymous), {upstream} KiB of upstream ({} anonymous): 1/{:.1}",
-        mean(Kind::Own, |m| m.2),
-        mean(Kind::Upstream, |m| m.2),
-        upstream as f64 / own as f64
-    );
 }
 
 #[tokio::test]
@@ -233,38 +114,6 @@ async fn a_machine_lingers_for_the_deletion_timeout() {
             lingered > Duration::from_millis(8_500) && lingered < Duration::from_secs(20),
             "{kind:?}: {lingered:?}"
         );
-        own.clean_up().await;
-    }
-}
-
-/// Unhealthy for 5 s, healthy for 10 s, and again, as the Node's own condition tells it.
-#[tokio::test]
-async fn the_disruptor_works_in_pods_to_the_second() {
-    let _node = crate::NODE.read().await;
-    let failures = json!({"failures": {
-        "unhealthyDuration": "5s", "healthyDuration": "10s", "turnUnhealthyPeriodically": true,
-    }});
-    for kind in BOTH {
-        let own = Own::new(&kind.name("sick"), 1, kind.class(failures.clone())).await;
-        let mut turns: Vec<(String, i64)> = Vec::new();
-        eventually("four turns", UP, async || {
-            let nodes = own.my_nodes().await;
-            let ready = condition(nodes.first()?, "Ready")?;
-            let turn = (ready.status.clone(), ready.last_transition_time.as_ref()?.0.as_second());
-            // Before its kubelet has spoken it is not the disruptor's.
-            let is_its = ready.reason.as_deref() != Some("Provisioning");
-            if is_its && turns.last().is_none_or(|last| last.0 != turn.0) {
-                turns.push(turn);
-            }
-            (turns.len() == 6).then_some(())
-        })
-        .await;
-        // How kubemark itself starts is in the first two.
-        for pair in turns[2..].windows(2) {
-            let (status, lasted) = (&pair[0].0, pair[1].1 - pair[0].1);
-            let wanted = if status == "True" { 10 } else { 5 };
-            assert!((lasted - wanted).abs() <= SLACK, "{kind:?}: {status} for {lasted} s: {turns:?}");
-        }
         own.clean_up().await;
     }
 }
@@ -321,71 +170,6 @@ async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
                 .then_some(())
         })
         .await;
-        own.clean_up().await;
-    }
-}
-
-#[tokio::test]
-async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
-    let _node = crate::NODE.read().await;
-    let missing =
-        Own::new("no-image", 1, Kind::Own.class(json!({"kubemark": {"image": "localhost/none:v1"}}))).await;
-    let wrong =
-        Own::new("no-kubemark", 1, Kind::Own.class(json!({"kubemark": {"image": images::PAUSE}}))).await;
-    let told = async |own: &Own, reasons: &[&str]| {
-        eventually(&format!("{}: {reasons:?}", own.name), UP, async || {
-            let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
-            (status == "False" && reasons.contains(&reason.as_str())).then_some(message)
-        })
-        .await
-    };
-    let message = told(&missing, &["ErrImagePull", "ImagePullBackOff"]).await;
-    assert!(message.contains("localhost/none:v1"), "{message}");
-    eventually("the set names it", UP, async || {
-        let waits = missing.sets.get(&missing.name).await.unwrap().status?.waits;
-        waits.iter().any(|wait| wait.reason.contains("Image")).then_some(())
-    })
-    .await;
-    let message = told(&wrong, &["RunContainerError", "StartError", "CrashLoopBackOff"]).await;
-    assert!(message.contains("/kubemark"), "{message}");
-    let good = Own::new("beside", 1, Kind::Own.class(json!({}))).await;
-    ready(&good, 1).await;
-    // The class is corrected.
-    missing.patch_class(json!({"spec": {"kubemark": {"image": null}}})).await;
-    ready(&missing, 1).await;
-    for own in [missing, wrong, good] {
-        own.clean_up().await;
-    }
-}
-
-#[tokio::test]
-async fn files_reach_the_machine_as_they_were_asked_for() {
-    let _node = crate::NODE.read().await;
-    let files = json!({"provisioning": {"files": [
-        {"path": "/etc/demo/unit.conf", "owner": "root:root", "permissions": "0640", "content": "a=b"},
-        {"path": "/etc/demo/own", "content": "c"},
-        {"path": "/etc/demo/number", "owner": "1000:2000", "permissions": "0600", "content": "d"},
-    ]}});
-    for kind in BOTH {
-        let own = Own::new(&kind.name("files"), 1, kind.class(files.clone())).await;
-        let node = ready(&own, 1).await.remove(0);
-        let pid = process(&kind.program(&node.name_any())).unwrap();
-        let root = format!("/proc/{pid}/root");
-        for (path, content, owner, mode) in [
-            ("unit.conf", "a=b", (0, 0), 0o640),
-            ("own", "c", (65_532, 65_532), 0o644),
-            ("number", "d", (1_000, 2_000), 0o600),
-        ] {
-            let path = Path::new(&root).join("etc/demo").join(path);
-            assert_eq!(fs::read_to_string(&path).unwrap(), content, "{kind:?} {}", path.display());
-            let is = fs::metadata(&path).unwrap();
-            assert_eq!(
-                ((is.uid(), is.gid()), is.mode() & 0o777),
-                (owner, mode),
-                "{kind:?} {}",
-                path.display()
-            );
-        }
         own.clean_up().await;
     }
 }

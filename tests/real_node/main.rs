@@ -6,9 +6,15 @@
 
 #[path = "../bed/mod.rs"]
 mod bed;
+mod disruptor;
+mod fleet;
+mod kinds;
 mod machines;
 mod node;
+mod provisioning;
+mod reboot;
 mod refusals;
+mod trouble;
 
 /// Held by every test that needs the node as it is, and alone by one that breaks it.
 static NODE: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());

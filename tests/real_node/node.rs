@@ -50,6 +50,15 @@ fn daemons() -> BTreeMap<String, i32> {
         .collect()
 }
 
+/// Runs containerd's own client against the node.
+pub fn ctr(args: &[&str]) -> String {
+    let socket = format!("/proc/{}/root/run/containerd/containerd.sock", daemons()["containerd"]);
+    let output =
+        Command::new("ctr").args(["--address", &socket, "-n", "k8s.io"]).args(args).output().unwrap();
+    assert!(output.status.success(), "ctr {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[tokio::test]
 async fn the_node_is_ready_and_open_to_all() {
     let _node = crate::NODE.read().await;
@@ -110,13 +119,6 @@ async fn images_are_those_that_are_written() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let socket = format!("/proc/{}/root/run/containerd/containerd.sock", daemons()["containerd"]);
-    let ctr = |args: &[&str]| {
-        let output =
-            Command::new("ctr").args(["--address", &socket, "-n", "k8s.io"]).args(args).output().unwrap();
-        assert!(output.status.success(), "ctr {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
     let listed = ctr(&["images", "ls"]);
     let written = String::from_utf8(output.stdout).unwrap();
     assert_eq!(written.lines().count(), 3, "{written}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
@@ -33,12 +33,14 @@ const LABEL: &str = "name=hollow-node";
 const LOG_LINES: i64 = 5;
 /// Most pods whose logs are read.
 const LOGS_MAX: usize = 3;
+/// How long after its grace a pod that was deleted may still be there: until then it ends as it should.
+const LEAVING_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// All of it.
 pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     let mut found = vec![nodes(client).await];
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-    let pods =
+    let mut pods =
         match call(format_args!("list pods in {NAMESPACE}"), api.list(&ListParams::default().labels(LABEL)))
             .await
         {
@@ -48,6 +50,7 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
                 return found;
             }
         };
+    pods.retain(|pod| !is_ending(pod, now));
     if pods.is_empty() {
         found.push(Finding::new(Verdict::Good, "pods", "no machine is a pod here"));
         return found;
@@ -61,6 +64,12 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     );
     found.push(leases(client, &pods, now).await.unwrap_or_else(|error| Finding::unknown("network", error)));
     found
+}
+
+/// Whether the pod was deleted and has time to go.
+fn is_ending(pod: &Pod, now: Timestamp) -> bool {
+    let deleted = pod.metadata.deletion_timestamp.as_ref();
+    deleted.is_some_and(|deleted| now.duration_since(deleted.0) < LEAVING_MAX)
 }
 
 /// The Nodes of our providers that are not Ready, by what they say.

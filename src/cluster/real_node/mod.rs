@@ -321,7 +321,7 @@ fn archives(dir: &Path, itself: &Path, binaries: &Binaries) -> Result<Vec<Archiv
                     Some(layer) => layer,
                     none => none.insert(Layer::build(image, &program, None)?),
                 };
-                images::write(image, layer, &path)?.digest
+                images::write(image, None, layer, &path)?.digest
             };
             archives.push(Archived { name: image.name().to_owned(), digest, path });
         }

@@ -49,7 +49,10 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
             ..probe("/healthz")
         }),
         readiness_probe: Some(Probe { period_seconds: Some(5), ..probe("/readyz") }),
-        volume_mounts: Some([volumes::own_mounts(), volumes::file_mounts(files)].concat()),
+        // For the commands of the class.
+        volume_mounts: Some(
+            [volumes::own_mounts(), vec![volumes::scratch()], volumes::file_mounts(files)].concat(),
+        ),
         ..container()
     }
 }

@@ -30,6 +30,11 @@ fn mount(volume: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
+/// Where a machine may write: its root is read-only.
+pub(super) fn scratch() -> VolumeMount {
+    mount("tmp", "/tmp", false)
+}
+
 /// Of our own programs.
 pub(super) fn own_mounts() -> Vec<VolumeMount> {
     vec![mount("machine", MACHINE_DIR, true), mount("state", STATE_DIR, false)]
@@ -39,7 +44,7 @@ pub(super) fn own_mounts() -> Vec<VolumeMount> {
 pub(super) fn upstream_mounts() -> Vec<VolumeMount> {
     let kubeconfig =
         VolumeMount { sub_path: Some(KEY_GUARDED.to_owned()), ..mount("machine", GUARDED_KUBECONFIG, true) };
-    vec![kubeconfig, mount("tmp", "/tmp", false)]
+    vec![kubeconfig, scratch()]
 }
 
 /// Of the one that brings the files to their places.

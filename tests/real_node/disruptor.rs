@@ -1,0 +1,78 @@
+//! Failures on purpose, of machines that are pods.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, runtime::watcher};
+use serde_json::{Value, json};
+
+use crate::{
+    bed::{
+        Own,
+        disruptor::{
+            Subject, a_silent_node_becomes_unknown, unhealthy_and_healthy_by_turns,
+            unhealthy_for_ever_after_a_while,
+        },
+    },
+    kinds::Kind,
+};
+
+/// A set of one machine: of upstream kubemark, or of our own image.
+struct Pod<const UPSTREAM: bool>(Own);
+
+impl<const UPSTREAM: bool> Subject for Pod<UPSTREAM> {
+    async fn start(name: &str, failures: &Value) -> Self {
+        let kind = if UPSTREAM { Kind::Upstream } else { Kind::Own };
+        Self(Own::new(name, 1, kind.class(json!({"failures": failures}))).await)
+    }
+
+    async fn set_failures(&self, failures: Value) {
+        self.0.set_failures(failures).await;
+    }
+
+    fn selector(&self) -> watcher::Config {
+        self.0.selector()
+    }
+
+    fn nodes(&self) -> &Api<Node> {
+        self.0.nodes()
+    }
+
+    async fn clean_up(self) {
+        self.0.clean_up().await;
+    }
+}
+
+#[tokio::test]
+async fn our_pod_by_turns() {
+    let _node = crate::NODE.read().await;
+    unhealthy_and_healthy_by_turns::<Pod<false>>("own-turns").await;
+}
+
+#[tokio::test]
+async fn our_pod_after_a_while() {
+    let _node = crate::NODE.read().await;
+    unhealthy_for_ever_after_a_while::<Pod<false>>("own-after").await;
+}
+
+#[tokio::test]
+async fn our_pod_in_silence() {
+    let _node = crate::NODE.read().await;
+    a_silent_node_becomes_unknown::<Pod<false>>("own-silent").await;
+}
+
+#[tokio::test]
+async fn an_upstream_pod_by_turns() {
+    let _node = crate::NODE.read().await;
+    unhealthy_and_healthy_by_turns::<Pod<true>>("up-turns").await;
+}
+
+#[tokio::test]
+async fn an_upstream_pod_after_a_while() {
+    let _node = crate::NODE.read().await;
+    unhealthy_for_ever_after_a_while::<Pod<true>>("up-after").await;
+}
+
+#[tokio::test]
+async fn an_upstream_pod_in_silence() {
+    let _node = crate::NODE.read().await;
+    a_silent_node_becomes_unknown::<Pod<true>>("up-silent").await;
+}
