@@ -68,13 +68,14 @@ async fn a_machine_out_of_memory_says_so() {
     let class = Kind::Upstream.class(json!({"kubemark": {"resources": resources}}));
     let own = Own::new("no-memory", 1, class).await;
     eventually("it is told", UP, async || {
-        let (status, _, message) = machine(own.my_nodes().await.first()?)?;
-        (status == "False" && message.contains("out of memory")).then_some(())
+        let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
+        (status == "False" && reason == "OOMKilled")
+            .then(|| assert!(message.contains("signal 9"), "{message}"))
     })
     .await;
     eventually("the set names it", UP, async || {
         let waits = own.sets.get(&own.name).await.unwrap().status?.waits;
-        waits.iter().any(|wait| wait.message.contains("out of memory")).then_some(())
+        waits.iter().any(|wait| wait.reason == "OOMKilled").then_some(())
     })
     .await;
     own.patch_class(json!({"spec": {"kubemark": {"resources": null}}})).await;
