@@ -45,7 +45,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
+    telemetry::start(LogFormat::Text);
     let args = Args::parse();
     let mut config = Config::infer().await.context("cannot find a cluster: set KUBECONFIG")?;
     config.default_retry = false;
