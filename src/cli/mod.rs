@@ -31,6 +31,8 @@ use std::{
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::images;
+
 /// Form of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
@@ -130,7 +132,7 @@ impl Cli {
 /// The commands that run in such pods, as kube-node has them too. What a program never calls is in its memory all the same,
 /// and there are thousands of these.
 #[derive(Debug, Parser)]
-#[command(name = "kube-node-machine", version, propagate_version = true)]
+#[command(name = images::MACHINE, version = images::MACHINE_VERSION, propagate_version = true)]
 pub struct MachineCli {
     #[command(subcommand)]
     command: MachineCommand,
@@ -140,6 +142,8 @@ pub struct MachineCli {
 enum MachineCommand {
     /// Run one machine, in a pod of its own
     HollowNode(hollow_node::HollowNode),
+    /// Stand between an upstream kubemark and the API server, in the pod of its machine
+    Guard(guard::Guard),
 }
 
 impl MachineCli {
@@ -147,6 +151,7 @@ impl MachineCli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             MachineCommand::HollowNode(command) => command.run(),
+            MachineCommand::Guard(command) => command.run(),
         }
     }
 }
@@ -181,5 +186,6 @@ mod tests {
     #[test]
     fn the_arguments_of_all_commands_fit_together() {
         super::Cli::command().debug_assert();
+        super::MachineCli::command().debug_assert();
     }
 }
