@@ -14,6 +14,7 @@ use kube_node::{
     api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
     cache::{self, Cache, NodeView, PodView, WireNode, WirePod},
     hollow::{Hollow, MachineSpec, Settings},
+    runtime::telemetry::{self, LogFormat},
 };
 use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde_json::json;

@@ -168,9 +168,12 @@ async fn working_sets(client: &Client) -> anyhow::Result<BTreeMap<(String, Strin
     Ok(found)
 }
 
+/// What of a measurement a row shows, in MiB.
+type Figure = fn(&Measured) -> f64;
+
 /// A table in Markdown: medians, with the least and the greatest.
 fn table(all: &[Measured]) -> String {
-    let rows: [(&str, fn(&Measured) -> f64); 5] = [
+    let rows: [(&str, Figure); 5] = [
         ("VmRSS", |of| of.process.resident),
         ("of it anonymous", |of| of.process.anonymous),
         ("PSS", |of| of.process.proportional),
