@@ -14,6 +14,7 @@ use kube_node::{
     api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
     cache::{self, Cache, NodeView, PodView, WireNode, WirePod},
     hollow::{Hollow, MachineSpec, Settings},
+    runtime::telemetry::{self, LogFormat},
 };
 use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde_json::json;
@@ -45,7 +46,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
+    telemetry::start(LogFormat::Text);
     let args = Args::parse();
     let mut config = Config::infer().await.context("cannot find a cluster: set KUBECONFIG")?;
     config.default_retry = false;

@@ -17,7 +17,7 @@ use kube_node::{
 };
 use serde_json::{Value, json};
 
-use crate::plane::Plane;
+use crate::shared::Plane;
 
 /// Requests under way at once; more do not make a control plane on two cores faster.
 const AT_ONCE: usize = 64;

@@ -7,7 +7,10 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-use crate::{bare, plane::Plane, process::Process};
+use crate::{
+    bare,
+    shared::{Plane, Process},
+};
 
 /// KWOK's program, and what tells it how nodes and pods behave.
 pub struct Kwok {

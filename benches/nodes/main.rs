@@ -5,20 +5,22 @@
 //! `target/bench/nodes.json` and, as curves, to `docs/benchmarks/`.
 
 mod bare;
-mod counter;
 mod kwok;
 mod ours;
-mod plane;
-mod process;
 mod report;
+#[path = "../shared/mod.rs"]
+mod shared;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-use crate::{counter::Counter, plane::Plane, process::Process};
+use crate::shared::{Counter, KUBE_NODE, Plane, Process};
 
 /// Arguments after `cargo bench --`.
 #[derive(Debug, Parser)]
@@ -122,7 +124,11 @@ async fn measure(
     round: usize,
     kwok: Option<&kwok::Kwok>,
 ) -> anyhow::Result<Measured> {
-    let plane = Plane::start(system == System::Ours)?;
+    let plane = if system == System::Ours {
+        Plane::start(Path::new(KUBE_NODE), &[])?
+    } else {
+        Plane::without_operator()?
+    };
     let counter = Counter::start(&plane).await?;
     let writes_before = plane.writes().await?;
     let process = match system {
@@ -183,7 +189,7 @@ async fn idle(plane: &Plane, counter: &Counter, process: &Process, span: Duratio
     Ok(Idle {
         cores: (process.cpu_seconds()? - before) / seconds,
         apiserver_cores: (apiserver.cpu_seconds()? - apiserver_before) / seconds,
-        rss_mib: process.rss_mib()?,
+        rss_mib: process.memory()?.resident,
         turned_not_ready: counter.lost() - lost_before,
         oldest_lease: plane.oldest_lease().await?,
     })

@@ -7,7 +7,7 @@ use kube::{
 use kube_node::api::NodeSet;
 use serde_json::json;
 
-use crate::plane::Plane;
+use crate::shared::Plane;
 
 /// Scales the set that `up` has made.
 pub async fn scale_to(plane: &Plane, nodes: usize) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
-use crate::{Measured, System};
+use crate::{Measured, System, shared::spread};
 
 /// Width and height of a plot, and the room for its axes, in pixels.
 const PLOT: (f64, f64, f64) = (720.0, 360.0, 48.0);
@@ -23,15 +23,6 @@ pub fn write(all: &[Measured], plots: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Median, least and greatest.
-fn spread(mut values: Vec<f64>) -> String {
-    values.sort_by(f64::total_cmp);
-    match (values.first(), values.get(values.len() / 2), values.last()) {
-        (Some(least), Some(median), Some(greatest)) => format!("{median:.2} ({least:.2}–{greatest:.2})"),
-        _ => "–".to_owned(),
-    }
-}
-
 /// A table in Markdown: medians, with the least and the greatest.
 pub fn table(all: &[Measured]) -> String {
     let mut groups: BTreeMap<(usize, System), Vec<&Measured>> = BTreeMap::new();
@@ -43,14 +34,14 @@ pub fn table(all: &[Measured]) -> String {
     );
     for ((nodes, system), of) in groups {
         let idle = |value: fn(&crate::Idle) -> f64| {
-            spread(of.iter().filter_map(|m| m.idle.as_ref().map(value)).collect())
+            spread(&of.iter().filter_map(|m| m.idle.as_ref().map(value)).collect::<Vec<_>>())
         };
         let _ = writeln!(
             text,
             "| {nodes} | {system:?} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            spread(of.iter().map(|m| m.seconds).collect()),
+            spread(&of.iter().map(|m| m.seconds).collect::<Vec<_>>()),
             of.iter().map(|m| m.missing).max().unwrap_or(0),
-            spread(of.iter().map(|m| m.writes_per_node).collect()),
+            spread(&of.iter().map(|m| m.writes_per_node).collect::<Vec<_>>()),
             idle(|idle| idle.cores),
             idle(|idle| idle.apiserver_cores),
             idle(|idle| idle.rss_mib),

@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     cluster::{Binaries, Progress, binaries},
-    images::{self, Layer, Program},
+    error,
+    images::{self, Contents, Layer, Program},
 };
 
 /// Arguments of `image`.
@@ -78,16 +79,17 @@ impl Image {
         let shell = shell.transpose()?;
         fs::create_dir_all(&self.output_dir)
             .with_context(|| format!("cannot create {}", self.output_dir.display()))?;
+        let machine = self.machine()?;
         for image in self.which.images() {
-            let program = match image {
-                images::Image::KubeNode | images::Image::Pause => Program::itself()?,
-                images::Image::Kubemark => self.kubemark()?,
+            let (program, machine) = match image {
+                images::Image::KubeNode | images::Image::Pause => (Program::itself()?, machine.as_ref()),
+                images::Image::Kubemark => (self.kubemark()?, None),
             };
             // The sandbox runs one program and nobody's commands.
             let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
             let path = self.output_dir.join(format!("{}.tar", image.stem()));
-            let written =
-                images::write(image, self.tag.as_deref(), &Layer::build(image, &program, shell)?, &path)?;
+            let contents = Contents { program: &program, machine, shell };
+            let written = images::write(image, self.tag.as_deref(), &Layer::build(image, contents)?, &path)?;
             super::say(format_args!(
                 "{}  {:.1} MB  {}  {}",
                 written.path.display(),
@@ -97,6 +99,15 @@ impl Image {
             ));
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// What machines run, where kube-node is packed.
+    fn machine(&self) -> anyhow::Result<Option<Program>> {
+        if self.which == Which::Kubemark {
+            return Ok(None);
+        }
+        let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
+        Ok(images::machine_beside(&whole).map_err(|why| eprintln!("{}", error::chain(&why))).ok())
     }
 
     fn kubemark(&self) -> anyhow::Result<Program> {

@@ -31,6 +31,8 @@ use std::{
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::images;
+
 /// Form of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
@@ -125,6 +127,44 @@ impl Cli {
     }
 }
 
+/// One machine of kube-node, in a pod of its own
+///
+/// The commands that run in such pods, as kube-node has them too. What a program never calls is in its memory all the same,
+/// and there are thousands of these.
+#[derive(Debug, Parser)]
+#[command(name = images::MACHINE, version = images::MACHINE_VERSION, propagate_version = true)]
+pub struct MachineCli {
+    #[command(subcommand)]
+    command: MachineCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum MachineCommand {
+    /// Run one machine, in a pod of its own
+    HollowNode(hollow_node::HollowNode),
+    /// Stand between an upstream kubemark and the API server, in the pod of its machine
+    Guard(guard::Guard),
+}
+
+impl MachineCli {
+    /// Runs the command that was asked for.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            MachineCommand::HollowNode(command) => command.run(),
+            MachineCommand::Guard(command) => command.run(),
+        }
+    }
+}
+
+/// How a program ends: with one clear line when its command failed.
+#[must_use]
+pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
 /// Prints a line of the result. `println!` panics when whoever reads, such as `head`, has read enough.
 fn say(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
@@ -146,5 +186,6 @@ mod tests {
     #[test]
     fn the_arguments_of_all_commands_fit_together() {
         super::Cli::command().debug_assert();
+        super::MachineCli::command().debug_assert();
     }
 }

@@ -166,19 +166,12 @@ impl Cluster {
             None => std::env::current_exe().map_err(ClusterError::Itself)?,
         };
         if let (Some(programs), Some(network)) = (programs, network) {
-            progress.step("Preparing the real node and its images");
             let (layout, binaries, itself) = (&layout, &binaries, &itself);
             let apiserver_port = ports.apiserver;
             let pki = &pki;
-            real_node::prepare(&Ingredients {
-                layout,
-                pki,
-                binaries,
-                programs,
-                network,
-                apiserver_port,
-                itself,
-            })?;
+            let ingredients =
+                Ingredients { layout, pki, binaries, programs, network, apiserver_port, itself };
+            real_node::prepare(&ingredients, progress)?;
         }
         let keepers = Component::ALL.map(|component| {
             let mut args = component.arguments(&layout, &addresses);

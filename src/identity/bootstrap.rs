@@ -1,6 +1,10 @@
-//! The bootstrap kubeconfig: where the API server is, and a token that is good for asking for a certificate.
+//! The bootstrap kubeconfig: where the API server is, and a token that is good for asking for a certificate. It is written
+//! by [`super::token`], so it is JSON: a machine carries no parser of YAML.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use base64::{
     Engine,
@@ -9,7 +13,7 @@ use base64::{
 use jiff::Timestamp;
 use kube::{
     Client, Config,
-    config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 use secrecy::ExposeSecret;
 use serde::Deserialize;
@@ -32,13 +36,11 @@ struct Claims {
 impl Bootstrap {
     /// Reads the file.
     pub(super) async fn read(path: &Path) -> Result<Self, IdentityError> {
-        let failed = |source: KubeconfigError| IdentityError::Bootstrap {
-            path: path.to_owned(),
-            source: Box::new(source),
-        };
-        let file = Kubeconfig::read_from(path).map_err(failed)?;
-        let config =
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(failed)?;
+        let failed = |source| IdentityError::Bootstrap { path: path.to_owned(), source };
+        let text = fs::read(path).map_err(|error| failed(error.into()))?;
+        let file: Kubeconfig = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        let config = config.map_err(|error| failed(error.into()))?;
         Ok(Self { path: path.to_owned(), config: limited(config) })
     }
 

@@ -3,19 +3,18 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
-use kube::config::KubeconfigError;
 
 /// Why a machine has no identity, or no longer. What can be done about it is part of the text: it becomes the last line of
 /// the machine's container.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The bootstrap kubeconfig cannot be used.
-    #[error("the bootstrap kubeconfig {} cannot be used", path.display())]
+    #[error("the bootstrap kubeconfig {} cannot be used: it must be as the operator writes it", path.display())]
     Bootstrap {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: Box<KubeconfigError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// It has no token.
     #[error("the bootstrap kubeconfig {} has no token of a ServiceAccount", path.display())]

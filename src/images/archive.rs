@@ -162,11 +162,12 @@ mod tests {
     use flate2::read::GzDecoder;
 
     use super::*;
-    use crate::images::{KUBE_NODE, PAUSE, Program};
+    use crate::images::{Contents, KUBE_NODE, PAUSE, Program};
 
-    /// What a tar holds: path → (mode, content). Refuses what is not reproducible.
+    /// What a tar holds: path → (mode, content), that of a link the content of its target. Refuses what is not
+    /// reproducible.
     fn unpack(tar: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
-        let mut files = BTreeMap::new();
+        let mut files: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
         let mut order = Vec::new();
         for entry in Archive::new(tar).entries().unwrap() {
             let mut entry = entry.unwrap();
@@ -179,6 +180,9 @@ mod tests {
             );
             let mut content = Vec::new();
             entry.read_to_end(&mut content).unwrap();
+            if let Some(target) = entry.link_name().unwrap() {
+                content.clone_from(&files[target.to_str().unwrap()].1);
+            }
             order.push(path.clone());
             files.insert(path, (header.mode().unwrap(), content));
         }
@@ -186,13 +190,13 @@ mod tests {
         files
     }
 
-    fn build(
-        image: Image,
-        program: &Program,
-        shell: Option<&Program>,
-        path: &Path,
-    ) -> Result<Written, ImageError> {
-        write(image, None, &Layer::build(image, program, shell)?, path)
+    fn build(image: Image, contents: Contents<'_>, path: &Path) -> Result<Written, ImageError> {
+        write(image, None, &Layer::build(image, contents)?, path)
+    }
+
+    /// One program and nothing else.
+    fn only(program: &Program) -> Contents<'_> {
+        Contents { program, machine: None, shell: None }
     }
 
     fn scratch(name: &str) -> PathBuf {
@@ -250,8 +254,9 @@ mod tests {
     #[test]
     fn every_digest_size_and_path_is_right() {
         let dir = scratch("whole");
-        let (own, shell) = (program(&dir, "own"), program(&dir, "shell"));
-        let written = build(Image::KubeNode, &own, Some(&shell), &dir.join("kube-node.tar")).unwrap();
+        let (own, machine, shell) = (program(&dir, "own"), program(&dir, "machine"), program(&dir, "shell"));
+        let contents = Contents { program: &own, machine: Some(&machine), shell: Some(&shell) };
+        let written = build(Image::KubeNode, contents, &dir.join("kube-node.tar")).unwrap();
         assert_eq!(written.name, KUBE_NODE);
         assert_eq!(written.bytes, fs::metadata(&written.path).unwrap().len());
         let (config, files) = check(&written);
@@ -269,10 +274,12 @@ mod tests {
                 ("etc/nsswitch.conf", 0o644),
                 ("etc/passwd", 0o644),
                 ("kube-node", 0o755),
+                ("kube-node-machine", 0o755),
                 ("tmp/", 0o1777),
             ]
         );
         assert_eq!(files["kube-node"].1, fs::read(own.path()).unwrap());
+        assert_eq!(files["kube-node-machine"].1, fs::read(machine.path()).unwrap());
         assert_eq!(files["bin/sh"].1, fs::read(shell.path()).unwrap());
         let passwd = String::from_utf8(files["etc/passwd"].1.clone()).unwrap();
         assert!(passwd.starts_with("root:x:0:0:") && passwd.contains(":65532:65532:"), "{passwd}");
@@ -284,10 +291,10 @@ mod tests {
         let dir = scratch("same");
         let own = program(&dir, "own");
         let [first, second] =
-            ["a.tar", "b.tar"].map(|file| build(Image::Pause, &own, None, &dir.join(file)).unwrap());
+            ["a.tar", "b.tar"].map(|file| build(Image::Pause, only(&own), &dir.join(file)).unwrap());
         assert!(fs::read(&first.path).unwrap() == fs::read(&second.path).unwrap());
         assert_eq!(manifest_digest(&first.path).unwrap(), second.digest);
-        let other = build(Image::Pause, &program(&dir, "other"), None, &dir.join("c.tar")).unwrap();
+        let other = build(Image::Pause, only(&program(&dir, "other")), &dir.join("c.tar")).unwrap();
         assert_ne!(other.digest, first.digest);
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -297,7 +304,7 @@ mod tests {
         let dir = scratch("shared");
         let own = program(&dir, "own");
         let layer_of = |image: Image| {
-            let written = build(image, &own, None, &dir.join(image.stem())).unwrap();
+            let written = build(image, only(&own), &dir.join(image.stem())).unwrap();
             let (config, _) = check(&written);
             (config["rootfs"].clone(), config["config"]["Entrypoint"].clone())
         };
@@ -306,6 +313,20 @@ mod tests {
         assert_eq!(own_layer, sandbox_layer);
         assert_eq!(entrypoint, json!(["/kube-node", "pause"]));
         assert!(PAUSE.starts_with("localhost/"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn machines_have_the_whole_program_where_there_is_no_other() {
+        let dir = scratch("link");
+        let own = program(&dir, "own");
+        let files = |image: Image| check(&build(image, only(&own), &dir.join(image.stem())).unwrap()).1;
+        let whole = files(Image::KubeNode);
+        assert_eq!(whole["kube-node-machine"], whole["kube-node"]);
+        assert!(!files(Image::Kubemark).contains_key("kube-node-machine"));
+        let other = program(&dir, "machine");
+        let with = Contents { machine: Some(&other), ..only(&own) };
+        assert_ne!(with.fingerprint().unwrap(), only(&own).fingerprint().unwrap());
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -26,9 +26,30 @@ pub struct Layer {
     pub(super) architecture: &'static str,
 }
 
+/// The programs in an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    /// What the image is of.
+    pub program: &'a Program,
+    /// What machines run, in the image of kube-node; `program` when absent.
+    pub machine: Option<&'a Program>,
+    /// For /bin/sh.
+    pub shell: Option<&'a Program>,
+}
+
+impl Contents<'_> {
+    /// Tells builds apart: 12 hex digits of each program's content.
+    pub fn fingerprint(&self) -> Result<String, ImageError> {
+        let Self { program, machine, shell } = *self;
+        let programs = [Some(program), machine, shell].into_iter().flatten();
+        Ok(programs.map(Program::fingerprint).collect::<Result<Vec<_>, _>>()?.join("-"))
+    }
+}
+
 impl Layer {
-    /// Of an image's program and, where asked for, a shell at /bin/sh.
-    pub fn build(image: Image, program: &Program, shell: Option<&Program>) -> Result<Self, ImageError> {
+    /// The layer of an image.
+    pub fn build(image: Image, contents: Contents<'_>) -> Result<Self, ImageError> {
+        let Contents { program, machine, shell } = contents;
         let path = image.program_path();
         let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), Compression::default())));
         let memory = |source| ImageError::Write { path: path.into(), source };
@@ -42,6 +63,11 @@ impl Layer {
             tar.append_data(header, path, text.as_bytes()).map_err(memory)?;
         }
         executable(&mut tar, path, program)?;
+        match (image.machine_path(), machine) {
+            (None, _) => {}
+            (Some(machine_path), Some(machine)) => executable(&mut tar, machine_path, machine)?,
+            (Some(machine_path), None) => link(&mut tar, machine_path, path).map_err(memory)?,
+        }
         folder(&mut tar, "tmp/", 0o1777).map_err(memory)?;
         let hashed = tar.into_inner().map_err(memory)?;
         let diff_id = format!("sha256:{}", hex(&hashed.hash.finalize()));
@@ -71,6 +97,11 @@ fn executable(tar: &mut Builder<impl Write>, path: &str, program: &Program) -> R
     let file = File::open(program.path()).map_err(read)?;
     let size = file.metadata().map_err(read)?.len();
     tar.append_data(&mut header(EntryType::Regular, 0o755, size), path, file).map_err(read)
+}
+
+/// A second name, which takes no room.
+fn link(tar: &mut Builder<impl Write>, path: &str, of: &str) -> io::Result<()> {
+    tar.append_link(&mut header(EntryType::Link, 0o755, 0), path, of)
 }
 
 /// Writes through and hashes what passes.

@@ -1,17 +1,19 @@
 //! Container images without an engine: archives that `ctr -n k8s.io images import`, `docker load` and `podman load` read.
 //!
-//! An image is one layer from scratch ([`layer`]): a static program, users, a writable /tmp, and a shell where one is
-//! asked for. The archive ([`archive`]) is an OCI layout with Docker's manifest beside it. The same input makes the
+//! An image is one layer from scratch ([`layer`]): a static program ([`machine`] says which second one kube-node's has),
+//! users, a writable /tmp, and a shell where one is asked for. The archive ([`archive`]) is an OCI layout with Docker's manifest beside it. The same input makes the
 //! same bytes, so a digest says whether something changed.
 
 mod archive;
 mod layer;
+mod machine;
 mod program;
 
 use std::{io, path::PathBuf};
 
 pub use archive::{Written, manifest_digest, write};
-pub use layer::Layer;
+pub use layer::{Contents, Layer};
+pub use machine::{MACHINE, MACHINE_VERSION, NoMachineProgram, Why, machine_beside};
 pub use program::Program;
 
 /// Name of the image of kube-node itself: operator, hollow kubelet and guard, by subcommand.
@@ -126,6 +128,14 @@ impl Image {
         match self {
             Self::KubeNode | Self::Pause => "kube-node",
             Self::Kubemark => "kubemark",
+        }
+    }
+
+    /// Where the program of machines lies inside.
+    fn machine_path(self) -> Option<&'static str> {
+        match self {
+            Self::KubeNode | Self::Pause => Some(MACHINE),
+            Self::Kubemark => None,
         }
     }
 

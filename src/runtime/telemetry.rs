@@ -1,10 +1,12 @@
 //! Logs to standard error: text for people, JSON for machines. `RUST_LOG` chooses what is logged.
 
 use clap::ValueEnum;
-use tracing_subscriber::{EnvFilter, fmt};
-
-/// What is logged unless `RUST_LOG` says otherwise. The client's own errors come back to us, who say what they mean.
-const DEFAULT_FILTER: &str = "info,kube_client=off,kube_runtime=warn,tower=warn,hyper=warn";
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    fmt,
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// Form of the logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -18,11 +20,20 @@ pub enum LogFormat {
 
 /// Begins to log; without effect where somebody has begun already.
 pub fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let chosen = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let registry = tracing_subscriber::registry().with(chosen.unwrap_or_else(usual));
+    let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
     // Fails only if a subscriber is set, which is then the one to use.
     let _ = match format {
-        LogFormat::Text => builder.with_ansi(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).try_init(),
+        LogFormat::Text => registry.with(layer.with_ansi(false)).try_init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_current_span(true)).try_init(),
     };
+}
+
+/// What is logged unless `RUST_LOG` says otherwise. The client's own errors come back to us, who say what they mean.
+fn usual() -> Targets {
+    Targets::new()
+        .with_default(LevelFilter::INFO)
+        .with_target("kube_client", LevelFilter::OFF)
+        .with_targets(["kube_runtime", "tower", "hyper"].map(|target| (target, LevelFilter::WARN)))
 }

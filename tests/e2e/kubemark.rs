@@ -117,7 +117,7 @@ impl Kubemark {
 
     /// The command of its guard.
     pub fn guard_command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node-machine"));
         command.args(["guard", "--node", &self.node, "--listen", &format!("127.0.0.1:{}", self.port)]);
         command.arg(format!("--probe-port={}", self.probe_port));
         command.arg("--machine-dir").arg(&self.dir).arg("--state-dir").arg(self.dir.join("state"));

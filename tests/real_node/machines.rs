@@ -55,6 +55,10 @@ async fn five_of_each_are_ready_and_what_their_class_says() {
             assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("real-node"));
             let pid = process(&kind.program(&name)).expect("its process");
             assert_eq!(fs::metadata(format!("/proc/{pid}")).unwrap().uid(), 65_532, "{kind:?} is not root");
+            // The small one: here both lie side by side.
+            let program = fs::metadata(format!("/proc/{pid}/exe")).unwrap().len();
+            let small = fs::metadata(env!("CARGO_BIN_EXE_kube-node-machine")).unwrap().len();
+            assert_eq!(program == small, kind == Kind::Own, "{kind:?}: a program of {program} bytes");
         }
         // Pods are taken and run, as far as a hollow kubelet runs them.
         own.workload(5).await;

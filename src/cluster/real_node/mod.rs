@@ -48,8 +48,12 @@ use super::{
     layout::Layout,
     pki::{Pki, PkiError},
     procs::ProcessId,
+    progress::Progress,
 };
-use crate::images::{self, Image, ImageError, Layer, Program};
+use crate::{
+    error,
+    images::{self, Contents, Image, ImageError, Layer, Program},
+};
 use cgroups::{CgroupError, Cgroups};
 
 /// Name of the Node.
@@ -254,13 +258,14 @@ pub(super) struct Ingredients<'a> {
 }
 
 /// Writes what the node's processes read: description, configuration, identities and images.
-pub(super) fn prepare(ingredients: &Ingredients<'_>) -> Result<(), PrepareError> {
+pub(super) fn prepare(ingredients: &Ingredients<'_>, progress: &Progress) -> Result<(), PrepareError> {
+    progress.step("Preparing the real node and its images");
     let Ingredients { layout, pki, binaries, programs, network, apiserver_port, itself } = ingredients;
     let dir = layout.real_node();
     create_private_dir(&dir.join(config::CNI))?;
     let id = id_of(layout.dir());
     let node = Node {
-        images: archives(&dir.join("images"), itself, binaries)?,
+        images: archives(&dir.join("images"), itself, binaries, progress)?,
         restrict_oom_score: !may_lower_oom_score()?,
         network: *network,
         apiserver_port: *apiserver_port,
@@ -296,20 +301,27 @@ pub(super) fn prepare(ingredients: &Ingredients<'_>) -> Result<(), PrepareError>
 }
 
 /// The archives of the images, written where they are not those of these programs already.
-fn archives(dir: &Path, itself: &Path, binaries: &Binaries) -> Result<Vec<Archived>, PrepareError> {
+fn archives(
+    dir: &Path,
+    itself: &Path,
+    binaries: &Binaries,
+    progress: &Progress,
+) -> Result<Vec<Archived>, PrepareError> {
     create_private_dir(dir)?;
     let own = Program::check(
         itself,
         "build kube-node in its own folder, whose .cargo/config.toml links statically",
     )?;
-    let mut wanted = vec![(own, &[Image::Pause, Image::KubeNode][..])];
+    let machine = images::machine_beside(itself).map_err(|why| progress.line(&error::chain(&why))).ok();
+    let mut wanted = vec![(own, machine, &[Image::Pause, Image::KubeNode][..])];
     if binaries.has("kubemark") {
         let kubemark = Program::check(&binaries.path("kubemark"), "build it with CGO_ENABLED=0")?;
-        wanted.push((kubemark, &[Image::Kubemark]));
+        wanted.push((kubemark, None, &[Image::Kubemark]));
     }
     let mut archives = Vec::new();
-    for (program, images_of_it) in wanted {
-        let fingerprint = program.fingerprint()?;
+    for (program, machine, images_of_it) in wanted {
+        let contents = Contents { program: &program, machine: machine.as_ref(), shell: None };
+        let fingerprint = contents.fingerprint()?;
         // To pack a program takes seconds; once is enough for all images of it.
         let mut layer = None;
         for &image in images_of_it {
@@ -319,7 +331,7 @@ fn archives(dir: &Path, itself: &Path, binaries: &Binaries) -> Result<Vec<Archiv
             } else {
                 let layer = match &mut layer {
                     Some(layer) => layer,
-                    none => none.insert(Layer::build(image, &program, None)?),
+                    none => none.insert(Layer::build(image, contents)?),
                 };
                 images::write(image, None, layer, &path)?.digest
             };

@@ -1,4 +1,4 @@
-//! `kube-node hollow-node` as a process: one machine with the identity of its Node, without a real node under it.
+//! `kube-node-machine hollow-node` as a process: one machine with the identity of its Node, without a real node under it.
 
 use std::{
     fs,
@@ -58,7 +58,7 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node-machine"));
         command.args(["hollow-node", "--node", &self.node, "--node-ip", "10.1.2.3"]);
         command.arg("--machine-dir").arg(&self.dir).arg("--state-dir").arg(self.dir.join("state"));
         command.args(["--probe-port", &self.port.to_string()]);

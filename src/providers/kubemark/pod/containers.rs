@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::{Blueprint, CONTAINER, File, GUARD_ADDRESS, USER, volumes};
-use crate::{api::KubemarkMachine, core::revision};
+use crate::{api::KubemarkMachine, core::revision, images};
 
 /// /healthz and /readyz of our own programs.
 const PROBE_PORT: i32 = 10_248;
@@ -28,6 +28,7 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
     Container {
         name: CONTAINER.to_owned(),
         image: Some(blueprint.own_image.to_owned()),
+        command: Some(machine_program()),
         args: Some(args),
         // The address that its Node shows.
         env: Some(vec![EnvVar {
@@ -110,6 +111,7 @@ pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
     Container {
         name: "guard".to_owned(),
         image: Some(blueprint.own_image.to_owned()),
+        command: Some(machine_program()),
         args: Some(args),
         restart_policy: Some("Always".to_owned()),
         resources: Some(ResourceRequirements {
@@ -178,6 +180,11 @@ fn confined() -> SecurityContext {
         capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
         ..SecurityContext::default()
     }
+}
+
+/// What is there for as long as the machine is, thousands of times, runs the small program.
+fn machine_program() -> Vec<String> {
+    vec![format!("/{}", images::MACHINE)]
 }
 
 fn program(command: &str, blueprint: &Blueprint<'_>) -> Vec<String> {

@@ -34,6 +34,7 @@ fn a_machine_of_our_own_image_is_one_container() {
     let spec = pod.spec.unwrap();
     assert!(spec.init_containers.unwrap().is_empty());
     let [main] = spec.containers.as_slice() else { panic!() };
+    assert_eq!(main.command.as_ref().unwrap(), &["/kube-node-machine"]);
     assert_eq!(main.args.as_ref().unwrap()[..2], ["hollow-node", "--node=hollow-abc"]);
     let resources = main.resources.as_ref().unwrap();
     assert_eq!(resources.requests.as_ref().unwrap()["memory"].0, "50Mi");
@@ -46,6 +47,7 @@ fn upstream_has_a_guard_and_no_credential() {
     let spec = pod.spec.unwrap();
     let guards = spec.init_containers.unwrap();
     assert_eq!((guards[0].name.as_str(), guards[0].restart_policy.as_deref()), ("guard", Some("Always")));
+    assert_eq!(guards[0].command.as_ref().unwrap(), &["/kube-node-machine"]);
     let main = &spec.containers[0];
     assert_eq!(main.image.as_deref(), Some("registry.example.com:5000/kubemark:v1.36.3"));
     let script = &main.command.as_ref().unwrap()[2];

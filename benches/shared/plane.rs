@@ -1,7 +1,7 @@
 //! A fresh control plane for each measurement, from the same command that users run.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -15,42 +15,47 @@ use kube::{
 };
 use serde_json::Value;
 
+/// The program that cargo has built beside the benchmark.
+pub const KUBE_NODE: &str = env!("CARGO_BIN_EXE_kube-node");
+
 pub struct Plane {
+    program: PathBuf,
     dir: PathBuf,
 }
 
 impl Plane {
-    /// Starts one, with the operator or without.
-    pub fn start(with_operator: bool) -> anyhow::Result<Self> {
+    /// Starts one with the operator and no nodes; `more` are further arguments of `up`.
+    pub fn start(program: &Path, more: &[&str]) -> anyhow::Result<Self> {
+        Self::up(program, &[&["--nodes", "0"], more].concat())
+    }
+
+    /// Starts one for others, who pay for nothing of ours.
+    pub fn without_operator() -> anyhow::Result<Self> {
+        let plane = Self::up(Path::new(KUBE_NODE), &["--without-operator"])?;
+        let kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies";
+        plane.run("kubectl", &["--", "delete", kinds, "--all"])?;
+        Ok(plane)
+    }
+
+    fn up(program: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}-{count}", std::process::id()));
-        let plane = Self { dir };
+        let plane = Self { program: program.to_owned(), dir };
         let parent = std::process::id().to_string();
-        let mut arguments = vec!["--detach", "--with-parent", &parent];
-        arguments.extend(if with_operator {
-            ["--nodes", "0"].as_slice()
-        } else {
-            ["--without-operator"].as_slice()
-        });
-        plane.run("up", &arguments)?;
-        if !with_operator {
-            // Others pay for nothing of ours.
-            let kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies";
-            plane.run("kubectl", &["--", "delete", kinds, "--all"])?;
-        }
+        plane.run("up", &[&["--detach", "--with-parent", &parent], arguments].concat())?;
         Ok(plane)
     }
 
     fn run(&self, command: &str, arguments: &[&str]) -> anyhow::Result<()> {
-        let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+        let output = Command::new(&self.program)
             .arg(command)
             .arg("--data-dir")
             .arg(&self.dir)
             .args(arguments)
             .output()
-            .context("kube-node does not run")?;
+            .with_context(|| format!("{} does not run", self.program.display()))?;
         if !output.status.success() {
             bail!("kube-node {command} failed: {}", String::from_utf8_lossy(&output.stderr));
         }

@@ -10,7 +10,7 @@ use kube::{Api, runtime::watcher};
 use kube_node::cache::{self, Cache, NodeView, Observer, WireNode};
 use tokio::sync::watch;
 
-use crate::plane::Plane;
+use super::Plane;
 
 /// Follows all nodes of a plane.
 pub struct Counter {
