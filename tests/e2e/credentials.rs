@@ -45,6 +45,13 @@ async fn held(own: &Own, name: &str, wanted: Option<bool>) {
     .await;
 }
 
+async fn class_is_gone(own: &Own) {
+    eventually(&format!("class {} is gone", own.name), LONG, async || {
+        own.classes.get_opt(&own.name).await.unwrap().is_none().then_some(())
+    })
+    .await;
+}
+
 /// What the class says of its credentials.
 async fn says(own: &Own, reason: &str) -> String {
     eventually(&format!("{}: {reason}", own.name), LONG, async || {
@@ -107,10 +114,7 @@ async fn a_secret_of_two_classes_stays_for_either_and_for_none() {
     }
     held(&one, "creds-shared", Some(true)).await;
     delete(&one.classes, &one.name, PropagationPolicy::Background).await;
-    eventually("one class is gone", LONG, async || {
-        one.classes.get_opt(&one.name).await.unwrap().is_none().then_some(())
-    })
-    .await;
+    class_is_gone(&one).await;
     assert_eq!(is_held(&one, "creds-shared").await, Some(true));
     class(&one, "creds-shared").await;
     says(&one, "Kept").await;
@@ -120,6 +124,7 @@ async fn a_secret_of_two_classes_stays_for_either_and_for_none() {
         delete(&other.classes, &other.name, PropagationPolicy::Background),
     );
     held(&one, "creds-shared", Some(false)).await;
+    class_is_gone(&one).await;
     // A class whose finalizer somebody takes off tells nobody that it goes.
     class(&one, "creds-shared").await;
     held(&one, "creds-shared", Some(true)).await;

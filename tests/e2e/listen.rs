@@ -23,8 +23,9 @@ async fn version_at(cluster: &Further, address: &str) -> Result<String, kube::Er
     let server = &mut kubeconfig.clusters[0].cluster.as_mut().unwrap().server;
     assert_eq!(server.as_deref(), Some(&*format!("https://127.0.0.1:{}", port(cluster))));
     *server = Some(format!("https://{address}:{}", port(cluster)));
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    let client = Client::try_from(Config { default_retry: false, ..config }).unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    config.default_retry = false;
+    let client = Client::try_from(config).unwrap();
     Ok(client.apiserver_version().await?.git_version)
 }
 
