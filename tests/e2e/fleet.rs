@@ -156,11 +156,9 @@ async fn from_setup_to_cleanup() {
 /// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.
 fn pods_in_trouble(own: &Own) {
     let host = own.list()["nodes"][0]["name"].as_str().unwrap().to_owned();
-    let cluster = own.bed.kubectl(&["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"]);
-    let pod = |name: &str, cluster: &str, spec: Value| {
+    let pod = |name: &str, spec: Value| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "kubemark",
-                "labels": {"name": "hollow-node", "kube-node.io/cluster": cluster},
+            "metadata": {"name": name, "namespace": "kubemark", "labels": {"name": "hollow-node"},
                 "annotations": {"kube-node.io/node": name.split('-').next()}}, "spec": spec});
         pod["spec"]["containers"] = json!([{"name": "hollow-kubelet", "image": "example.com/kubemark:1"}]);
         pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
@@ -169,10 +167,12 @@ fn pods_in_trouble(own: &Own) {
     let volumes =
         json!([{"name": "machine", "projected": {"sources": [{"secret": {"name": "ghost-token"}}]}}]);
     let file = own.bed.dir.join("pods.json");
+    let mut guest = pod("guest-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}}));
+    guest["metadata"]["labels"]["kube-node.io/cluster"] = json!("another");
     let items = json!([
-        pod("homeless-0123abcd", &cluster, json!({"nodeSelector": {"nowhere": "to-be-found"}})),
-        pod("ghost-0123abcd", &cluster, json!({"nodeName": host, "volumes": volumes})),
-        pod("guest-0123abcd", "another", json!({"nodeSelector": {"nowhere": "to-be-found"}})),
+        pod("homeless-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}})),
+        pod("ghost-0123abcd", json!({"nodeName": host, "volumes": volumes})),
+        guest,
     ]);
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
     let file = file.to_str().unwrap();

@@ -31,8 +31,7 @@ const HOSTING: &str = "hosting";
 /// The kubeconfig that docs/kubemark-provider.md says how to make.
 fn kubeconfig() -> String {
     bed().kubectl(&["apply", "-f", RIGHTS]);
-    let token =
-        bed().kubectl(&["-n", "kubemark", "create", "token", "kube-node-hosting", "--duration=24h"]);
+    let token = bed().kubectl(&["-n", "kubemark", "create", "token", "kube-node-hosting", "--duration=24h"]);
     let admin = Kubeconfig::read_from(bed().dir.join("kubeconfig")).unwrap();
     let cluster = admin.clusters[0].cluster.as_ref().unwrap();
     json!({
@@ -121,9 +120,8 @@ async fn identities(client: &Client, nodes: &[Node]) -> bool {
     nodes.iter().all(|node| {
         requests.iter().any(|csr| {
             let extra = csr.spec.extra.as_ref();
-            let bound = |key: &str| {
-                extra?.get(&format!("authentication.kubernetes.io/{key}"))?.first().cloned()
-            };
+            let bound =
+                |key: &str| extra?.get(&format!("authentication.kubernetes.io/{key}"))?.first().cloned();
             bound("node-name") == Some(node.name_any())
                 && bound("node-uid") == node.uid()
                 && csr.spec.username.as_deref() == Some("system:serviceaccount:kubemark:kube-node-machine")
@@ -200,7 +198,10 @@ async fn refused_and_given_back(guest: &Guest, sets: [&Own; 2], here: &Own) {
             (status == "False" && reason == "ProviderUnreachable").then_some(message)
         })
         .await;
-        assert!(message.contains("the hosting cluster refuses: ") && message.contains("forbidden"), "{message}");
+        assert!(
+            message.contains("the hosting cluster refuses: ") && message.contains("forbidden"),
+            "{message}"
+        );
         // Also of one that would be made.
         set.patch_set(json!({"spec": {"replicas": 2}})).await;
     }

@@ -86,10 +86,15 @@ async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
         Ok(cluster) => cluster,
         Err(error) => return (Vec::new(), vec![Finding::unknown("pods", error)]),
     };
+    let all = ListParams::default().labels(LABEL);
     let ours = ListParams::default().labels(&format!("{LABEL},{LABEL_CLUSTER}={cluster}"));
     let (mut places, mut unseen) = (Vec::new(), Vec::new());
-    match pods(client, &ours).await {
-        Ok(pods) => places.push(Place { client: client.clone(), whose: String::new(), pods }),
+    match pods(client, &all).await {
+        Ok(mut pods) => {
+            // Here one without that label may be of this cluster, too.
+            pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == cluster));
+            places.push(Place { client: client.clone(), whose: String::new(), pods });
+        }
         Err(error) => unseen.push(Finding::unknown("pods", error)),
     }
     let classes = Api::<NodeClass>::all(client.clone());
