@@ -28,8 +28,8 @@ use crate::{
     api::{NodeClass, NodeSet},
     cache::{self, Cache, NodeView, Own, PodView, ReflectError, WireNode, WirePod},
     controllers::{
-        Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, csr::Approver, node::NodeController,
-        nodeclass::NodeClassController, nodeset::NodeSetController,
+        Context, Events, Metrics, ProviderIdPrefix, Revisions, Secrets, Turns, csr::Approver,
+        node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     hollow::Hollow,
     providers::{HollowProvider, KubemarkProvider, Provider, kubemark},
@@ -284,7 +284,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     parts.spawn(kubelets.run(shutdown.clone()).map(Ok));
     let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
-    let (classes, class_queue) = NodeClassController::new(Arc::clone(&context));
+    let secrets = Secrets::new(client.clone(), &namespace);
+    let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
     let (approver, csr_queue) = Approver::new(context);
     let ready = caches.readiness();
     spawn(&mut parts, &shutdown, preflight::definitions(client.clone(), access.url));

@@ -44,7 +44,7 @@ pub const MACHINE_SERVICE_ACCOUNT: &str = "kube-node-machine";
 pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";
 /// Finalizer of a NodeSet: Nodes of it may still exist.
 pub const FINALIZER_NODES: &str = "kube-node.io/nodes";
-/// Finalizer of a NodeClass: Nodes or NodeSets still need it.
+/// Finalizer of a NodeClass: Nodes or NodeSets still need it. Of a credentials Secret: a NodeClass still needs it.
 pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
 /// Taint of a Node that no kubelet has taken over yet.
 pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";

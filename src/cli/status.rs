@@ -35,6 +35,8 @@ struct Report {
     running: bool,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
+    /// Where kube-apiserver is reached besides 127.0.0.1.
+    reached_at: Vec<String>,
     kubernetes_version: Option<String>,
     components: Vec<Row>,
     /// Ready and wanted; absent while nobody can say.
@@ -86,10 +88,14 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
         components.extend(daemons(layout, state).await);
     }
     let healthy = components.iter().any(|row| row.name == Component::Apiserver.name() && row.health == "ok");
+    // The supervisor itself holds these open.
+    let addresses = state.as_ref().filter(|_| running).and_then(State::addresses);
+    let reached_at = addresses.map(|addresses| addresses.further_urls());
     Ok(Report {
         running,
         data_dir: layout.dir().to_owned(),
         kubeconfig: layout.kubeconfig(),
+        reached_at: reached_at.unwrap_or_default(),
         kubernetes_version: state.map(|state| state.kubernetes_version),
         components,
         nodes: if healthy { ready_nodes(layout).await.ok() } else { None },
@@ -146,13 +152,16 @@ async fn health(
 }
 
 fn print(report: &Report) {
-    let Report { running, data_dir, kubeconfig, kubernetes_version, components, nodes } = report;
+    let Report { running, data_dir, kubeconfig, reached_at, kubernetes_version, components, nodes } = report;
     let state = if *running { "running" } else { "not running" };
     let version =
         kubernetes_version.as_ref().map(|version| format!(", Kubernetes {version}")).unwrap_or_default();
     super::say(format_args!("Cluster      {state}{version}"));
     super::say(format_args!("Data         {}", data_dir.display()));
     super::say(format_args!("Kubeconfig   {}", kubeconfig.display()));
+    for url in reached_at {
+        super::say(format_args!("Reached at   {url}"));
+    }
     if let Some((ready, wanted)) = nodes {
         super::say(format_args!("Nodes        {ready} of {wanted} Ready"));
     }

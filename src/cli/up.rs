@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
+    net::IpAddr,
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
@@ -50,6 +51,12 @@ pub struct Up {
     /// Port of kube-apiserver on 127.0.0.1; a free one when absent
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Have kube-apiserver reached at this address of the machine too, at the same port; may be repeated
+    ///
+    /// For machines in another cluster, and for whoever else has to reach this one: the address is in the server's
+    /// certificate, and the first one is what machines that are pods are told.
+    #[arg(long, value_name = "ADDRESS")]
+    listen_address: Vec<IpAddr>,
     /// Without the operator nothing turns a NodeSet into nodes: run one yourself
     #[arg(long)]
     without_operator: bool,
@@ -119,6 +126,7 @@ impl Up {
             data_dir: self.data_dir,
             binaries: self.binaries,
             port: self.port,
+            listen_addresses: self.listen_address,
             component_args: self.component_arg,
             with_operator: !self.without_operator,
             operator_program: None,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -43,12 +43,33 @@ pub enum Component {
 }
 
 /// Where a cluster listens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Ports on 127.0.0.1.
     pub ports: Ports,
     /// The networks of its real node, where it has one.
     pub network: Option<Network>,
+    /// Where kube-apiserver is reached besides, at its port.
+    pub further: Vec<IpAddr>,
+}
+
+impl Addresses {
+    /// URLs of kube-apiserver at its further addresses.
+    #[must_use]
+    pub fn further_urls(&self) -> Vec<String> {
+        self.further.iter().map(|&address| self.apiserver_at(address)).collect()
+    }
+
+    /// URL of kube-apiserver for machines that are pods, for which 127.0.0.1 is another place: the first of the further
+    /// addresses, which pods of a real node of this cluster reach as well as those of other clusters do.
+    fn for_machines(&self) -> Option<String> {
+        let link = self.network.map(|network| network.host.into());
+        self.further.first().copied().or(link).map(|address| self.apiserver_at(address))
+    }
+
+    fn apiserver_at(&self, address: IpAddr) -> String {
+        format!("https://{}", SocketAddr::new(address, self.ports.apiserver))
+    }
 }
 
 impl Component {
@@ -191,9 +212,8 @@ fn apiserver(layout: &Layout, addresses: &Addresses) -> Vec<String> {
     let reconciler = if addresses.network.is_some() { "lease" } else { "none" };
     vec![
         format!("--secure-port={}", ports.apiserver),
-        // With a real node as well: it brings its own way here (see `real_node::door`). The node's link comes and goes
-        // with the node, and a server bound to its address would go deaf with it; one bound to every address would be
-        // open to the machine's neighbours.
+        // Who comes from elsewhere takes a door (see `cluster::door`). A server bound to every address would be open to the
+        // machine's neighbours; and a real node's link, to which its door is bound, comes and goes with the node.
         "--bind-address=127.0.0.1".into(),
         format!("--advertise-address={advertise}"),
         format!("--endpoint-reconciler-type={reconciler}"),
@@ -261,7 +281,6 @@ fn scheduler(layout: &Layout, ports: &Ports) -> Vec<String> {
 }
 
 fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
-    let Addresses { ports, network } = addresses;
     let path = |path: PathBuf| path.display().to_string();
     let mut args = vec![
         "operator".into(),
@@ -272,12 +291,9 @@ fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         "--namespace".into(),
         super::NAMESPACE.into(),
         "--admin-address".into(),
-        format!("127.0.0.1:{}", ports.operator),
+        format!("127.0.0.1:{}", addresses.ports.operator),
     ];
-    // 127.0.0.1 is another place for a pod.
-    if let Some(network) = network {
-        args.push(format!("--machine-api-server=https://{}:{}", network.host, ports.apiserver));
-    }
+    args.extend(addresses.for_machines().map(|url| format!("--machine-api-server={url}")));
     args
 }
 
@@ -288,6 +304,19 @@ fn real_node(layout: &Layout) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_are_told_an_address_that_they_reach() {
+        let ports = Ports { apiserver: 6443, ..Ports::default() };
+        let mut addresses = Addresses { ports, ..Addresses::default() };
+        assert_eq!(addresses.for_machines(), None);
+        let (host, node) = (Ipv4Addr::new(10, 245, 0, 1), Ipv4Addr::new(10, 245, 0, 2));
+        addresses.network = Some(Network { host, node, pods: "10.244.0.0/24".parse().unwrap() });
+        assert_eq!(addresses.for_machines().as_deref(), Some("https://10.245.0.1:6443"));
+        addresses.further = vec!["2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap()];
+        assert_eq!(addresses.for_machines().as_deref(), Some("https://[2001:db8::1]:6443"));
+        assert_eq!(addresses.further_urls()[1], "https://192.0.2.1:6443");
+    }
 
     #[test]
     fn component_args() {

@@ -3,9 +3,9 @@
 use std::{io, path::PathBuf, process::ExitStatus};
 
 use super::{
-    binaries::BinariesError, component::Component, files::FileError, fleet::FleetError, health::ProbeError,
-    keeper::KeeperError, layout::LayoutError, manifests::ManifestError, pki::PkiError, ports::PortError,
-    real_node, state::StateError, supervisor::READY_LIMIT,
+    binaries::BinariesError, component::Component, door::DoorError, files::FileError, fleet::FleetError,
+    health::ProbeError, keeper::KeeperError, layout::LayoutError, manifests::ManifestError, pki::PkiError,
+    ports::PortError, real_node, state::StateError, supervisor::READY_LIMIT,
 };
 
 /// Why a cluster does not run.
@@ -23,6 +23,9 @@ pub enum ClusterError {
     /// There are no ports.
     #[error(transparent)]
     Ports(#[from] PortError),
+    /// It cannot be reached at a further address.
+    #[error(transparent)]
+    Door(#[from] DoorError),
     /// There are no certificates.
     #[error(transparent)]
     Pki(#[from] PkiError),

@@ -5,15 +5,20 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::core::v1::Secret, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
     runtime::{conditions, wait::await_condition},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
+
+use crate::api::names;
 
 /// Under this name they are applied.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
@@ -79,6 +84,18 @@ pub enum ManifestError {
         /// What the server says.
         source: Box<kube::Error>,
     },
+    /// A Secret is held by our finalizer.
+    #[error(
+        "cannot take the finalizer {} off Secret {name} in {}",
+        names::FINALIZER_IN_USE,
+        super::NAMESPACE
+    )]
+    Release {
+        /// Its name; `*` where none can be listed.
+        name: String,
+        /// What the server says.
+        source: Box<kube::Error>,
+    },
     /// An object was deleted and is there.
     #[error("{kind} {name} is not gone after {} s: kubectl describe tells what holds it", GONE_LIMIT.as_secs())]
     NotGone {
@@ -110,11 +127,13 @@ pub async fn install(client: &Client) -> Result<(), ManifestError> {
 }
 
 /// Takes all of it away again, and waits until it is gone. The kinds go first, with their objects: to let these go, the
-/// operator needs its rights.
+/// operator needs its rights. After these nothing needs a Secret any more that our finalizer may still hold, as where a
+/// class went by force; its namespace could not go.
 pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
     let crd = ApiResource::erase::<CustomResourceDefinition>(&());
     let crds = crate::api::crds().into_iter().map(|kind| (kind.name_any(), None, crd.clone()));
     remove(client, crds.collect()).await?;
+    release_secrets(client).await?;
     let mut objects = Vec::new();
     for (file, text) in FILES {
         let parsed = parse(file, text)?.into_iter();
@@ -123,6 +142,29 @@ pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
     objects.retain(|(name, ..)| name != KEPT);
     objects.reverse();
     remove(client, objects).await
+}
+
+/// Takes our finalizer off the Secrets of our namespace.
+async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), super::NAMESPACE);
+    let failed = |name: String| move |source| ManifestError::Release { name, source: Box::new(source) };
+    let listed = api.list_metadata(&ListParams::default()).await.map_err(failed("*".to_owned()))?;
+    for secret in listed {
+        let kept: Vec<&String> =
+            secret.finalizers().iter().filter(|own| *own != names::FINALIZER_IN_USE).collect();
+        if kept.len() == secret.finalizers().len() {
+            continue;
+        }
+        let name = secret.name_any();
+        let change = json!({ "metadata": {
+            "resourceVersion": secret.metadata.resource_version, "finalizers": kept,
+        } });
+        match api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(change)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other.map_err(failed(name))?),
+        }
+    }
+    Ok(())
 }
 
 /// Deletes objects (name, namespace, kind), and waits until all are gone.

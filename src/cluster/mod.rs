@@ -2,13 +2,14 @@
 //!
 //! One supervisor runs one data folder ([`layout`]). It starts etcd, kube-apiserver, kube-controller-manager,
 //! kube-scheduler and our operator as child processes, each in a process group of its own, starts again what dies by
-//! itself, and stops all in reverse order. Everything listens on 127.0.0.1 only. `cluster.json` ([`state`]) names each
-//! process by pid and start time: `down` and the next `up` find what a killed supervisor has left. Where a real node is
-//! asked for ([`real_node`]), it is one process more, with others inside.
+//! itself, and stops all in reverse order. Everything listens on 127.0.0.1 only; who comes from elsewhere takes a [`door`]. `cluster.json`
+//! ([`state`]) names each process by pid and start time: `down` and the next `up` find what a killed supervisor has left.
+//! Where a real node is asked for ([`real_node`]), it is one process more, with others inside.
 
 pub mod binaries;
 mod build;
 pub mod component;
+mod door;
 mod error;
 mod fleet;
 mod go;
@@ -28,6 +29,7 @@ mod supervisor;
 pub use crate::runtime::files;
 pub use binaries::Binaries;
 pub use component::{Addresses, Component, ComponentArg};
+pub use door::DoorError;
 pub use error::ClusterError;
 pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
 pub use health::{Probe, ProbeError, client_of};

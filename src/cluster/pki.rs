@@ -101,13 +101,13 @@ const SERVER: Use<'static> = Use::Server { names: &SERVER_NAMES, addresses: &SER
 
 impl Pki {
     /// Takes the folder's certificates, or makes them where there are none or they are about to expire. kube-apiserver
-    /// is also reached at `addresses`.
+    /// is also reached at `addresses`: its certificate follows them.
     pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> Result<Self, PkiError> {
         let pki = Self { dir: dir.to_owned() };
         let made = fs::read_to_string(pki.path("made.json")).ok();
         match made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())) {
             None => pki.make(addresses)?,
-            Some(made) if addresses.iter().any(|address| !made.addresses.contains(address)) => {
+            Some(made) if made.addresses != addresses => {
                 let (params, key) = pki.authority_of_the_cluster()?;
                 pki.make_apiserver(addresses, &params, &key)?;
                 pki.write_made(made.not_after, addresses)?;
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_further_address_changes_one_certificate() {
+    fn further_addresses_change_one_certificate() {
         let dir = std::env::temp_dir().join(format!("kube-node-pki-address-{}", std::process::id()));
         let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
         Pki::ensure(&dir, &[]).unwrap();
@@ -315,11 +315,12 @@ mod tests {
         Pki::ensure(&dir, &address).unwrap();
         let after = read("apiserver.crt");
         assert_ne!(before, after);
-        assert_eq!((authority, scheduler), (read("ca.crt"), read("scheduler.crt")));
-        // It stays as it is, also for a start that does not need the address.
+        assert_eq!((&authority, &scheduler), (&read("ca.crt"), &read("scheduler.crt")));
         Pki::ensure(&dir, &address).unwrap();
+        assert_eq!(read("apiserver.crt"), after, "nothing has changed");
         Pki::ensure(&dir, &[]).unwrap();
-        assert_eq!(read("apiserver.crt"), after);
+        assert_ne!(read("apiserver.crt"), after, "the address is somebody else's now");
+        assert_eq!((authority, scheduler), (read("ca.crt"), read("scheduler.crt")));
         fs::remove_dir_all(&dir).unwrap();
     }
 

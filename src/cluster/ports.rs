@@ -1,8 +1,13 @@
 //! Ports on 127.0.0.1, chosen by themselves, so that clusters run side by side.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+};
 
 use serde::{Deserialize, Serialize};
+
+use super::door::{self, DoorError};
 
 /// Below the ports that Linux gives to outgoing connections (32768 and up): such a connection could sit on a port
 /// between our choice and the component's start.
@@ -14,7 +19,7 @@ const ATTEMPTS: usize = 1_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ports {
-    /// kube-apiserver, HTTPS.
+    /// kube-apiserver, HTTPS; the same at its further addresses.
     pub apiserver: u16,
     /// etcd for its clients, HTTPS.
     pub etcd: u16,
@@ -33,9 +38,9 @@ pub struct Ports {
 /// Why ports could not be chosen.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The port that was asked for is in use.
-    #[error("port {0} is taken: choose another --port, or none to get a free one")]
-    Taken(u16),
+    /// The port that was asked for cannot be had.
+    #[error(transparent)]
+    Wanted(#[from] DoorError),
     /// Nothing was free.
     #[error("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end)]
     NoneFree,
@@ -43,40 +48,45 @@ pub enum PortError {
 
 impl Ports {
     /// Chooses ports: `wanted` for kube-apiserver, else those of the last start where still free, else free ones.
-    pub fn choose(wanted: Option<u16>, last: Option<Self>) -> Result<Self, PortError> {
+    /// kube-apiserver's is free at `further` addresses as well.
+    pub fn choose(wanted: Option<u16>, last: Option<Self>, further: &[IpAddr]) -> Result<Self, PortError> {
         // Held until all are chosen, so that none is given twice.
         let mut held = Vec::new();
         let last = last.unwrap_or_default();
         let apiserver = match wanted {
             Some(port) => {
-                held.push(hold(port).ok_or(PortError::Taken(port))?);
+                held.extend(hold(port, further).map_err(|(address, error)| door::refused(address, error))?);
                 port
             }
-            None => keep_or_choose(last.apiserver, &mut held)?,
+            None => keep_or_choose(last.apiserver, further, &mut held)?,
         };
+        let mut choose = |last| keep_or_choose(last, &[], &mut held);
         Ok(Self {
             apiserver,
-            etcd: keep_or_choose(last.etcd, &mut held)?,
-            etcd_peer: keep_or_choose(last.etcd_peer, &mut held)?,
-            etcd_metrics: keep_or_choose(last.etcd_metrics, &mut held)?,
-            controller_manager: keep_or_choose(last.controller_manager, &mut held)?,
-            scheduler: keep_or_choose(last.scheduler, &mut held)?,
-            operator: keep_or_choose(last.operator, &mut held)?,
+            etcd: choose(last.etcd)?,
+            etcd_peer: choose(last.etcd_peer)?,
+            etcd_metrics: choose(last.etcd_metrics)?,
+            controller_manager: choose(last.controller_manager)?,
+            scheduler: choose(last.scheduler)?,
+            operator: choose(last.operator)?,
         })
     }
 }
 
-fn hold(port: u16) -> Option<TcpListener> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
+/// The port on 127.0.0.1 and at `further` addresses, or where it cannot be had and why.
+fn hold(port: u16, further: &[IpAddr]) -> Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
+    let addresses = std::iter::once(Ipv4Addr::LOCALHOST.into()).chain(further.iter().copied());
+    let listen = |address| TcpListener::bind(address).map_err(|error| (address, error));
+    addresses.map(|address| listen(SocketAddr::new(address, port))).collect()
 }
 
-fn keep_or_choose(last: u16, held: &mut Vec<TcpListener>) -> Result<u16, PortError> {
+fn keep_or_choose(last: u16, further: &[IpAddr], held: &mut Vec<TcpListener>) -> Result<u16, PortError> {
     let random = || rand::random_range(RANGE);
     // 0 is «none yet»: the system would take it for «any».
     let candidates = std::iter::once(last).filter(|&port| port != 0);
     for port in candidates.chain(std::iter::repeat_with(random).take(ATTEMPTS)) {
-        if let Some(listener) = hold(port) {
-            held.push(listener);
+        if let Ok(listeners) = hold(port, further) {
+            held.extend(listeners);
             return Ok(port);
         }
     }
@@ -89,14 +99,28 @@ mod tests {
 
     #[test]
     fn kept_where_free_and_all_different() {
-        let first = Ports::choose(None, None).unwrap();
-        assert_eq!(Ports::choose(None, Some(first)).unwrap(), first);
-        let taken = hold(first.etcd).unwrap();
-        let second = Ports::choose(None, Some(first)).unwrap();
+        let first = Ports::choose(None, None, &[]).unwrap();
+        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap(), first);
+        let taken = hold(first.etcd, &[]).unwrap();
+        let second = Ports::choose(None, Some(first), &[]).unwrap();
         assert_ne!(second.etcd, first.etcd);
         assert_eq!(second.apiserver, first.apiserver);
+        let refused = Ports::choose(Some(first.etcd), None, &[]).unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("port {} is taken at 127.0.0.1: ", first.etcd)), "{refused}");
+        drop(taken);
+    }
+
+    #[test]
+    fn free_at_every_address() {
+        let further = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))];
+        let first = Ports::choose(None, None, &further).unwrap();
+        let taken = TcpListener::bind((further[0], first.apiserver)).unwrap();
+        assert_eq!(Ports::choose(None, Some(first), &[]).unwrap().apiserver, first.apiserver);
+        assert_ne!(Ports::choose(None, Some(first), &further).unwrap().apiserver, first.apiserver);
+        let refused = Ports::choose(Some(first.apiserver), None, &further).unwrap_err().to_string();
         assert!(
-            matches!(Ports::choose(Some(first.etcd), None), Err(PortError::Taken(port)) if port == first.etcd)
+            refused.starts_with(&format!("port {} is taken at 127.0.0.3: ", first.apiserver)),
+            "{refused}"
         );
         drop(taken);
     }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -37,6 +38,9 @@ pub struct State {
     /// The networks of the real node, where there is one; kept from start to start where they are still free.
     #[serde(default)]
     pub network: Option<Network>,
+    /// Where kube-apiserver is reached besides 127.0.0.1, at the same port.
+    #[serde(default)]
+    pub listen_addresses: Vec<IpAddr>,
     /// The process that looks after the components.
     #[serde(default)]
     pub supervisor: Option<ProcessId>,
@@ -92,6 +96,7 @@ impl State {
             binaries: None,
             ports: None,
             network: None,
+            listen_addresses: Vec::new(),
             supervisor: None,
             ready: false,
             components: BTreeMap::new(),
@@ -120,7 +125,11 @@ impl State {
     /// Where the cluster listens, or did at its last start.
     #[must_use]
     pub fn addresses(&self) -> Option<Addresses> {
-        self.ports.map(|ports| Addresses { ports, network: self.network })
+        self.ports.map(|ports| Addresses {
+            ports,
+            network: self.network,
+            further: self.listen_addresses.clone(),
+        })
     }
 
     /// Whether this version may open the cluster's objects: the same minor release.

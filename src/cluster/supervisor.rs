@@ -4,7 +4,7 @@
 //! [`Cluster::start`] is the first two in one. A cluster that is dropped kills its processes.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     fs::File,
     io::{BufRead, BufReader, Seek, SeekFrom},
     net::IpAddr,
@@ -15,10 +15,12 @@ use std::{
 
 use kube::Client;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     binaries::{self, Binaries, KUBERNETES_VERSION},
     component::{Addresses, Component, ComponentArg},
+    door,
     error::ClusterError,
     files::write_private,
     fleet::{self, Nodes},
@@ -70,6 +72,8 @@ pub struct Options {
     pub binaries: Option<PathBuf>,
     /// kube-apiserver's port on 127.0.0.1; that of the last start or a free one when absent.
     pub port: Option<u16>,
+    /// Addresses of this machine at which kube-apiserver is reached as well, at the same port.
+    pub listen_addresses: Vec<IpAddr>,
     /// Further arguments of the components.
     pub component_args: Vec<ComponentArg>,
     /// Whether the operator runs; without it nothing turns a NodeSet into Nodes.
@@ -97,6 +101,8 @@ pub struct Cluster {
     /// An earlier start had a real node, this one has not: its Node is to go.
     forget_real_node: bool,
     nodes: Nodes,
+    /// Further ways to kube-apiserver.
+    _doors: Vec<AbortOnDropHandle<()>>,
     /// Given back last: until then nobody else may touch the folder.
     _lock: DirLock,
 }
@@ -116,6 +122,7 @@ impl Cluster {
 
     /// Takes the data folder, stops what an earlier run has left, and makes ports, certificates and kubeconfigs.
     pub async fn create(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
+        door::check(&options.listen_addresses)?;
         let programs = options.real_node.as_ref().map(real_node::Programs::find).transpose()?;
         let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: a build of minutes is in vain for a folder that does not serve.
@@ -142,23 +149,27 @@ impl Cluster {
         progress: &Progress,
     ) -> Result<Self, ClusterError> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
-        let ports = Ports::choose(options.port, state.ports)?;
+        let further = distinct(&options.listen_addresses);
+        let ports = Ports::choose(options.port, state.ports, &further)?;
+        let doors = door::open_all(&further, ports.apiserver)?;
         let forget_real_node = state.network.is_some() && programs.is_none();
         let network = match &programs {
             Some(_) => Some(real_node::claim(layout.dir(), state.network)?),
             None => None,
         };
-        let addresses = Addresses { ports, network };
+        let addresses = Addresses { ports, network, further };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
         state.ports = Some(ports);
         state.network = network;
+        state.listen_addresses.clone_from(&addresses.further);
         state.binaries = Some(binaries.dir().to_owned());
         state.supervisor = ProcessId::current();
         state.ready = false;
         state.save(&layout.state())?;
 
-        let further: Vec<IpAddr> = network.iter().map(|network| network.host.into()).collect();
-        let pki = Pki::ensure(&layout.pki(), &further)?;
+        let link = network.map(|network| IpAddr::V4(network.host));
+        let certified: BTreeSet<IpAddr> = link.into_iter().chain(addresses.further.iter().copied()).collect();
+        let pki = Pki::ensure(&layout.pki(), &Vec::from_iter(certified))?;
         let admin = write_kubeconfigs(&layout, &addresses, &pki)?;
         let state = Arc::new(StateFile::new(layout.state(), state));
         let itself = match options.operator_program {
@@ -197,6 +208,7 @@ impl Cluster {
             with_operator: options.with_operator,
             forget_real_node,
             nodes: options.nodes,
+            _doors: doors,
             _lock: lock,
         })
     }
@@ -348,6 +360,12 @@ fn kubeconfig_for(
     let identity = pki.client(user, groups)?;
     let server = Component::Apiserver.address(addresses).unwrap_or_default();
     Ok(kubeconfig::render(&server, &pki.ca()?, user, &identity))
+}
+
+/// Each once, in the order of the first mention.
+fn distinct(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let mut seen = BTreeSet::new();
+    addresses.iter().copied().filter(|&address| seen.insert(address)).collect()
 }
 
 /// What must be found or built.

@@ -8,6 +8,7 @@ pub mod node;
 pub mod nodeclass;
 pub mod nodeset;
 mod revisions;
+mod secrets;
 mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -19,6 +20,7 @@ pub use api::ApiError;
 pub use events::Events;
 pub use metrics::Metrics;
 pub use revisions::{Revisions, RevisionsError};
+pub use secrets::Secrets;
 pub use turns::Turns;
 
 use crate::{

@@ -1,4 +1,5 @@
-//! Looks after NodeClasses: whether ours can serve them, how many Nodes they have, and that none goes while in use.
+//! Looks after NodeClasses: whether ours can serve them, how many Nodes they have, and that neither a class nor the Secret
+//! with its credentials goes while in use.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,9 +12,10 @@ use serde_json::json;
 use tracing::{Instrument, info, info_span, warn};
 
 use super::{
-    ApiError, Context, RevisionsError,
+    ApiError, Context, RevisionsError, Secrets,
     api::{self, Seen},
     reference_to,
+    secrets::{LOOK_INTERVAL, Stand},
 };
 use crate::{
     api::{NodeClass, NodeClassStatus, NodeSet, names},
@@ -33,9 +35,33 @@ const PACE: Pace = Pace { concurrency: 2, least_distance: Duration::from_secs(1)
 /// Time between two looks at the stored revisions of one class: it asks for a list.
 const TIDY_INTERVAL: Duration = Duration::from_mins(1);
 
+/// Who needs a class.
+struct Users {
+    /// How many Nodes.
+    nodes: usize,
+    /// NodeSets, by name.
+    sets: Vec<String>,
+    /// What its Nodes are made from.
+    revisions: BTreeSet<String>,
+}
+
+impl Users {
+    fn is_none(&self) -> bool {
+        self.nodes == 0 && self.sets.is_empty()
+    }
+}
+
+/// The Secret that a class names.
+fn credentials(class: &Own<NodeClass>) -> Option<&str> {
+    let class = class.object.as_ref().ok()?;
+    class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
+}
+
 /// The controller.
 pub struct NodeClassController {
     context: Arc<Context>,
+    /// Credentials that classes name.
+    secrets: Secrets,
     requests: Requests<String>,
     /// When the revisions of a class were looked at last.
     tidied: Mutex<HashMap<String, Instant>>,
@@ -44,9 +70,9 @@ pub struct NodeClassController {
 impl NodeClassController {
     /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
     #[must_use]
-    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
+    pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Queue<String>) {
         let (requests, queue) = queue();
-        let controller = Arc::new(Self { context, requests, tidied: Mutex::default() });
+        let controller = Arc::new(Self { context, secrets, requests, tidied: Mutex::default() });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -83,15 +109,17 @@ impl NodeClassController {
         let Some(class) = self.context.classes.get(name) else {
             self.tidied.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.context.revisions.forget(name);
+            if let Some(secret) = self.secrets.of(name) {
+                self.give_up_credentials(name, &secret).await?;
+            }
             return Ok(Outcome::Done);
         };
-        let all = self.context.nodes.all();
-        let of_class = || all.iter().filter(|node| node.class() == Some(name));
-        let nodes = of_class().count();
-        let mut sets: Vec<String> = self.context.sets.group(name).iter().map(|set| set.key()).collect();
-        sets.sort();
-        let in_use = nodes > 0 || !sets.is_empty();
-        if class.is_leaving() && !in_use {
+        let users = self.users(name);
+        if class.is_leaving() && users.is_none() {
+            // Before the class: afterwards nobody knows of it who begins anew.
+            if let Some(secret) = credentials(&class) {
+                self.give_up_credentials(name, secret).await?;
+            }
             self.set_finalizer(&class, false).await?;
             return Ok(Outcome::Done);
         }
@@ -99,9 +127,46 @@ impl NodeClassController {
             // Its echo brings the next look.
             return Ok(Outcome::Done);
         }
-        self.status(&class, nodes, &sets).await?;
-        let named = of_class().filter_map(|node| node.label(names::LABEL_REVISION)).map(str::to_owned);
-        self.tidy_revisions(&class, named.collect()).await
+        let credentials = self.keep_credentials(&class).await?;
+        self.status(&class, &users, credentials.as_ref()).await?;
+        Ok(match self.tidy_revisions(&class, users.revisions).await? {
+            Outcome::After(time) if credentials.is_some() => Outcome::After(time.min(LOOK_INTERVAL)),
+            other => other,
+        })
+    }
+
+    /// Who needs a class.
+    fn users(&self, class: &str) -> Users {
+        let all = self.context.nodes.all();
+        let of_class = || all.iter().filter(|node| node.class() == Some(class));
+        let revisions = of_class().filter_map(|node| node.label(names::LABEL_REVISION));
+        let mut sets: Vec<String> = self.context.sets.group(class).iter().map(|set| set.key()).collect();
+        sets.sort();
+        Users { nodes: of_class().count(), sets, revisions: revisions.map(str::to_owned).collect() }
+    }
+
+    /// Sees to it that the Secret with the class's credentials stays, and says how it stands; None where it names none.
+    async fn keep_credentials(&self, class: &Own<NodeClass>) -> Result<Option<(String, Stand)>, ApiError> {
+        // What a class names that cannot be read is not known: what it named stays.
+        if class.object.is_err() {
+            return Ok(None);
+        }
+        let named = credentials(class);
+        if let Some(before) = self.secrets.of(class.name()).filter(|before| named != Some(before.as_str())) {
+            self.give_up_credentials(class.name(), &before).await?;
+        }
+        let Some(secret) = named else { return Ok(None) };
+        let stand = self.secrets.keep(class.name(), secret).await?;
+        Ok(Some((secret.to_owned(), stand)))
+    }
+
+    /// The class needs this Secret no more.
+    async fn give_up_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
+        // Two classes that leave at once must not each hold it for the other.
+        let stays = |own: &Own<NodeClass>| !own.is_leaving() || !self.users(own.name()).is_none();
+        let names = |own: &Own<NodeClass>| own.object.is_err() || credentials(own) == Some(secret);
+        let is_needed = self.context.classes.all().iter().any(|own| names(own) && stays(own));
+        self.secrets.give_up(class, secret, is_needed).await
     }
 
     /// Forgets revisions that no Node and no set names, now and then, and stores those again that were deleted.
@@ -159,20 +224,33 @@ impl NodeClassController {
         Ok(true)
     }
 
-    async fn status(&self, class: &Own<NodeClass>, nodes: usize, sets: &[String]) -> Result<(), ApiError> {
+    async fn status(
+        &self,
+        class: &Own<NodeClass>,
+        users: &Users,
+        credentials: Option<&(String, Stand)>,
+    ) -> Result<(), ApiError> {
         let object = class.object.as_ref().ok();
         let old = object.and_then(|class| class.status.clone()).unwrap_or_default();
         let mut says: Vec<Says> = self.acceptance(class).into_iter().collect();
         if class.is_leaving() {
-            let message = still_used_by(nodes, sets);
+            let message = still_used_by(users.nodes, &users.sets);
             self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone()).await;
             says.push(Says { r#type: "Deleting", status: false, reason: "InUse", message });
+        }
+        if let Some((secret, stand)) = credentials {
+            let said = stand.says(secret, self.secrets.namespace());
+            if matches!(stand, Stand::Deleting | Stand::Lost) {
+                let message = said.message.clone();
+                self.context.events.warn(&reference_to(class), said.reason, "Keep", message).await;
+            }
+            says.push(said);
         }
         let machine = object.map(|class| Machine::resolve(&class.spec, None));
         let status = NodeClassStatus {
             observed_generation: class.metadata.generation,
             revision: machine.and_then(|machine| machine.revision().ok()),
-            nodes: Some(i32::try_from(nodes).unwrap_or(i32::MAX)),
+            nodes: Some(i32::try_from(users.nodes).unwrap_or(i32::MAX)),
             conditions: conditions::set(&old.conditions, says, class.metadata.generation, Timestamp::now()),
         };
         if object.is_some() && status == old {

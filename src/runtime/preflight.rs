@@ -77,6 +77,7 @@ pub const OPERATOR: &[Right] = &[
     ("patch", GROUP, "nodeclasses", ""),
     ("patch", GROUP, "nodeclasses/status", ""),
     ("get", "", "secrets", "."),
+    ("patch", "", "secrets", "."),
     ("get", "", "configmaps", "."),
     ("watch", "", "pods", names::MACHINE_NAMESPACE),
     ("create", "", "pods", names::MACHINE_NAMESPACE),

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod disruptor;
+mod further;
 mod workload;
 
 use std::{
@@ -27,6 +28,8 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::{Value, json};
+
+pub use further::Further;
 
 /// Enough for anything that is going to happen at all, on a slow machine too.
 pub const LONG: Duration = Duration::from_secs(90);
@@ -198,7 +201,11 @@ impl Own {
 
     /// Only the names.
     pub async fn nothing(name: &str) -> Self {
-        let client = bed().client().await;
+        Self::of(bed().client().await, name)
+    }
+
+    /// Only the names, in the cluster that `client` leads to.
+    pub fn of(client: Client, name: &str) -> Self {
         Self {
             name: name.to_owned(),
             sets: Api::all(client.clone()),

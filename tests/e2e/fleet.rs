@@ -10,21 +10,16 @@ use std::{
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, LONG, eventually};
+use crate::bed::{Further, LONG, eventually};
 
 /// A cluster without nodes.
 struct Own {
-    bed: Bed,
+    bed: Further,
 }
 
 impl Own {
     fn start() -> Self {
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{}", std::process::id()));
-        let own = Self { bed: Bed { dir } };
-        let parent = std::process::id().to_string();
-        let up = own.bed.kube_node(&["up", "--detach", "--nodes", "0", "--with-parent", &parent]);
-        assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
-        own
+        Self { bed: Further::start("fleet", &[]) }
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -52,13 +47,6 @@ impl Own {
 
     fn list(&self) -> Value {
         serde_json::from_str(&self.says(&["list", "-o", "json"])).unwrap()
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        self.bed.kube_node(&["down", "--delete"]);
-        let _ = fs::remove_dir_all(&self.bed.dir);
     }
 }
 
@@ -144,6 +132,10 @@ async fn from_setup_to_cleanup() {
     assert!(said.contains("there is more than this fleet: delete NodeClass hollow first"), "{said}");
     assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 4, "nothing was touched");
     own.bed.kubectl(&["delete", "nodeclass", "hollow"]);
+    // What a class has left that went by force.
+    own.bed.kubectl(&["-n", "kube-node-system", "create", "secret", "generic", "left"]);
+    let held = r#"{"metadata":{"finalizers":["kube-node.io/in-use"]}}"#;
+    own.bed.kubectl(&["-n", "kube-node-system", "patch", "secret", "left", "--type=merge", "-p", held]);
     let said = own.says(&["cleanup", "--all"]);
     assert!(said.ends_with("all nodes are gone\nAll that setup installed is gone.\n"), "{said}");
     let left =
@@ -175,9 +167,12 @@ fn pods_in_trouble(own: &Own) {
     let volumes =
         json!([{"name": "machine", "projected": {"sources": [{"secret": {"name": "ghost-token"}}]}}]);
     let file = own.bed.dir.join("pods.json");
+    let mut guest = pod("guest-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}}));
+    guest["metadata"]["labels"]["kube-node.io/cluster"] = json!("another");
     let items = json!([
         pod("homeless-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}})),
         pod("ghost-0123abcd", json!({"nodeName": host, "volumes": volumes})),
+        guest,
     ]);
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
     let file = file.to_str().unwrap();
@@ -206,6 +201,7 @@ fn pods_in_trouble(own: &Own) {
     ] {
         assert!(said.contains(line), "{said}");
     }
+    assert!(!said.contains("guest"), "a machine of another cluster: {said}");
     let found: Value = serde_json::from_slice(&own.run(&["doctor", "-o", "json"]).stdout).unwrap();
     assert!(
         found.as_array().unwrap().iter().any(|f| f["topic"] == "credentials" && f["verdict"] == "bad"),

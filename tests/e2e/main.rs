@@ -7,6 +7,7 @@
 mod bed;
 mod classes;
 mod commands;
+mod credentials;
 mod deletion;
 mod disruptor;
 mod drain;
@@ -16,6 +17,7 @@ mod guard;
 mod handwritten;
 mod identity;
 mod kubemark;
+mod listen;
 mod machine_pods;
 mod machines;
 mod pods;

@@ -8,6 +8,7 @@
 mod bed;
 mod disruptor;
 mod fleet;
+mod hosting;
 mod kinds;
 mod machines;
 mod node;

@@ -1,7 +1,7 @@
-//! The nodes themselves, and for those whose machines are pods: the pods, their logs, their credentials, and whether they
-//! reach the API server.
+//! The nodes themselves, and for those whose machines are pods, in this cluster or in others: the pods, their logs, their
+//! credentials, and whether they reach the API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -18,11 +18,18 @@ use super::findings::{
     Finding, Verdict, age, list, node_of, reachability, refusal, secrets, speaker, trouble,
 };
 use crate::{
-    api::names::{ANNOTATION_NODE, LABEL_PROVIDER, MACHINE_NAMESPACE},
+    api::{
+        NodeClass,
+        names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_PROVIDER, MACHINE_NAMESPACE},
+    },
     cli::{
         access::{CallError, call},
         fleet::{Row, row},
     },
+    cluster::NAMESPACE as OPERATOR_NAMESPACE,
+    error::chain,
+    providers::kubemark::credentials::{Credentials, CredentialsError},
+    runtime::preflight,
 };
 
 /// Where machines that are pods live.
@@ -36,29 +43,29 @@ const LOGS_MAX: usize = 3;
 /// How long after its grace a pod that was deleted may still be there: until then it ends as it should.
 const LEAVING_MAX: SignedDuration = SignedDuration::from_mins(1);
 
+/// Where machines are pods.
+struct Place {
+    client: Client,
+    /// For the reader: nothing for this cluster.
+    whose: String,
+    pods: Vec<Pod>,
+}
+
 /// All of it.
 pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     let mut found = vec![nodes(client).await];
-    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-    let mut pods =
-        match call(format_args!("list pods in {NAMESPACE}"), api.list(&ListParams::default().labels(LABEL)))
-            .await
-        {
-            Ok(pods) => pods.items,
-            Err(error) => {
-                found.push(Finding::unknown("pods", error));
-                return found;
-            }
-        };
-    pods.retain(|pod| !is_ending(pod, now));
-    if pods.is_empty() {
-        found.push(Finding::new(Verdict::Good, "pods", "no machine is a pod here"));
+    let (places, unseen) = places(client, now).await;
+    let is_all = unseen.is_empty();
+    found.extend(unseen);
+    if places.is_empty() {
+        found.extend(is_all.then(|| Finding::new(Verdict::Good, "pods", "no machine is a pod here")));
         return found;
     }
-    found.extend(pods_in_trouble(&api, &pods).await);
-    found.push(
-        credentials(client, &pods).await.unwrap_or_else(|error| Finding::unknown("credentials", error)),
-    );
+    for place in &places {
+        found.extend(pods_in_trouble(place).await);
+        found.push(credentials(place).await.unwrap_or_else(|error| Finding::unknown("credentials", error)));
+    }
+    let pods: Vec<&Pod> = places.iter().flat_map(|place| &place.pods).collect();
     found.push(
         requests(client, &pods, now).await.unwrap_or_else(|error| Finding::unknown("certificates", error)),
     );
@@ -70,6 +77,70 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
 fn is_ending(pod: &Pod, now: Timestamp) -> bool {
     let deleted = pod.metadata.deletion_timestamp.as_ref();
     deleted.is_some_and(|deleted| now.duration_since(deleted.0) < LEAVING_MAX)
+}
+
+/// Where machines of this cluster are pods, and what keeps these from being seen.
+async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
+    // Those of other clusters may be beside them, and do not speak to this one.
+    let cluster = match preflight::cluster_id(client, "this identity", "this cluster").await {
+        Ok(cluster) => cluster,
+        Err(error) => return (Vec::new(), vec![Finding::unknown("pods", error)]),
+    };
+    let all = ListParams::default().labels(LABEL);
+    let ours = ListParams::default().labels(&format!("{LABEL},{LABEL_CLUSTER}={cluster}"));
+    let (mut places, mut unseen) = (Vec::new(), Vec::new());
+    match pods(client, &all).await {
+        Ok(mut pods) => {
+            // Here one without that label may be of this cluster, too.
+            pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == cluster));
+            places.push(Place { client: client.clone(), whose: String::new(), pods });
+        }
+        Err(error) => unseen.push(Finding::unknown("pods", error)),
+    }
+    let classes = Api::<NodeClass>::all(client.clone());
+    let classes = match call("list NodeClasses", classes.list(&ListParams::default())).await {
+        Ok(classes) => classes.items,
+        // Not installed, which is said already.
+        Err(error) if error.is(404) => Vec::new(),
+        Err(error) => {
+            unseen.push(Finding::unknown("hosting", error));
+            Vec::new()
+        }
+    };
+    let named = classes.into_iter().filter(|class| class.spec.node_controller == "kubemark");
+    let named = named.filter_map(|class| class.spec.credentials_secret_ref).map(|secret| secret.name);
+    for name in named.collect::<BTreeSet<_>>() {
+        match hosted(client, &name, &ours).await {
+            Ok(place) => places.push(place),
+            Err(finding) => unseen.push(finding),
+        }
+    }
+    for place in &mut places {
+        place.pods.retain(|pod| !is_ending(pod, now));
+    }
+    places.retain(|place| !place.pods.is_empty());
+    (places, unseen)
+}
+
+/// The machines in the cluster that a Secret leads to.
+async fn hosted(client: &Client, secret: &str, ours: &ListParams) -> Result<Place, Finding> {
+    const TOPIC: &str = "hosting";
+    let (there, _) = Credentials::new(client, OPERATOR_NAMESPACE, secret).connect().await.map_err(
+        |error| match error {
+            CredentialsError::Read { .. } => Finding::unknown(TOPIC, error),
+            error => Finding::new(Verdict::Bad, TOPIC, chain(&error)),
+        },
+    )?;
+    let pods = pods(&there, ours).await.map_err(|error| {
+        Finding::new(Verdict::Bad, TOPIC, format!("the cluster of Secret {secret}: {}", chain(&error)))
+            .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here")
+    })?;
+    Ok(Place { client: there, whose: format!(" (cluster of Secret {secret})"), pods })
+}
+
+async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, CallError> {
+    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    Ok(call(format_args!("list pods in {NAMESPACE}"), api.list(ours)).await?.items)
 }
 
 /// The Nodes of our providers that are not Ready, by what they say.
@@ -94,16 +165,21 @@ async fn nodes(client: &Client) -> Finding {
 }
 
 /// Each pod that does not work, with the end of its log.
-async fn pods_in_trouble(api: &Api<Pod>, pods: &[Pod]) -> Vec<Finding> {
+async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> {
     const TOPIC: &str = "pods";
+    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let troubled: Vec<(&Pod, String)> = pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))).collect();
     if troubled.is_empty() {
-        return vec![Finding::new(Verdict::Good, TOPIC, format!("{} carry a machine each", pods.len()))];
+        return vec![Finding::new(
+            Verdict::Good,
+            TOPIC,
+            format!("{} carry a machine each{whose}", pods.len()),
+        )];
     }
     let mut found = Vec::new();
     for (at, (pod, why)) in troubled.into_iter().enumerate() {
         let name = pod.name_any();
-        let mut finding = Finding::new(Verdict::Bad, TOPIC, format!("{name}: {why}"));
+        let mut finding = Finding::new(Verdict::Bad, TOPIC, format!("{name}{whose}: {why}"));
         if let Some((container, previous)) = speaker(pod).filter(|_| at < LOGS_MAX) {
             let params = LogParams {
                 container: Some(container),
@@ -116,13 +192,13 @@ async fn pods_in_trouble(api: &Api<Pod>, pods: &[Pod]) -> Vec<Finding> {
                 finding = log.lines().fold(finding, |finding, line| finding.hint(format!("| {line}")));
             }
         }
-        found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more")));
+        found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more{whose}")));
     }
     found
 }
 
 /// The Secrets that the pods begin with.
-async fn credentials(client: &Client, pods: &[Pod]) -> Result<Finding, CallError> {
+async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, CallError> {
     const TOPIC: &str = "credentials";
     let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let there =
@@ -134,15 +210,15 @@ async fn credentials(client: &Client, pods: &[Pod]) -> Result<Finding, CallError
         missing.extend(absent.map(|secret| format!("{secret} of pod {}", pod.name_any())));
     }
     Ok(if missing.is_empty() {
-        Finding::new(Verdict::Good, TOPIC, "every pod has the Secrets that it mounts")
+        Finding::new(Verdict::Good, TOPIC, format!("every pod has the Secrets that it mounts{whose}"))
     } else {
-        Finding::new(Verdict::Bad, TOPIC, format!("missing Secrets: {}", list(&missing)))
+        Finding::new(Verdict::Bad, TOPIC, format!("missing Secrets{whose}: {}", list(&missing)))
             .hint("the operator writes those of machines; those of provisioning.files are yours")
     })
 }
 
 /// What became of their requests for certificates.
-async fn requests(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Finding, CallError> {
+async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, CallError> {
     const TOPIC: &str = "certificates";
     let api = Api::<CertificateSigningRequest>::all(client.clone());
     let all = call("list CertificateSigningRequests", api.list(&ListParams::default())).await?.items;
@@ -155,7 +231,7 @@ async fn requests(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Findi
             *before = csr;
         }
     }
-    let nodes: Vec<String> = pods.iter().filter_map(machine).collect();
+    let nodes: Vec<String> = pods.iter().copied().filter_map(machine).collect();
     let stuck: Vec<(String, (String, &str))> =
         nodes.iter().filter_map(|node| Some((node.clone(), refusal(newest.get(&**node)?, now)?))).collect();
     if stuck.is_empty() {
@@ -169,14 +245,15 @@ async fn requests(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Findi
 }
 
 /// Whether the machines whose pods run renew their Leases.
-async fn leases(client: &Client, pods: &[Pod], now: Timestamp) -> Result<Finding, CallError> {
+async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, CallError> {
     let api = Api::<Lease>::namespaced(client.clone(), "kube-node-lease");
     let leases = call("list Leases", api.list(&ListParams::default())).await?.items;
     let ages: BTreeMap<String, Option<i64>> =
         leases.iter().map(|lease| (lease.name_any(), age(lease, now))).collect();
     let is_running =
         |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-    let machines = pods.iter().filter(is_running).filter(|pod| trouble(pod).is_none()).filter_map(machine);
+    let machines =
+        pods.iter().copied().filter(is_running).filter(|pod| trouble(pod).is_none()).filter_map(machine);
     Ok(reachability(&machines.map(|node| (node.clone(), ages.get(&node).copied().flatten())).collect()))
 }
 

@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -18,9 +19,9 @@ use tokio::{
 use super::{
     Node, NodeError, RemoveError,
     cgroups::{CgroupError, Cgroups},
-    door::Door,
     network::{self, NetworkError},
 };
+use crate::cluster::door::Door;
 
 /// How long `unshare` may take to leave the host's namespaces.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ pub enum HostError {
     #[error("cannot listen at {address} for the pods of the real node")]
     Door {
         /// Where.
-        address: String,
+        address: SocketAddr,
         /// What the system says.
         source: io::Error,
     },
@@ -80,9 +81,9 @@ async fn keep(node: &Node, dir: &Path) -> Result<(), HostError> {
     cgroups.remove().await?;
     cgroups.create()?;
     network::renew(&node.id, &node.network)?;
-    let (host, port) = (node.network.host, node.apiserver_port);
-    let door = Door::open(&network::link_name(&node.id), host, port)
-        .map_err(|source| HostError::Door { address: format!("{host}:{port}"), source })?;
+    let address = (node.network.host, node.apiserver_port).into();
+    let door = Door::open(address, Some(&network::link_name(&node.id)))
+        .map_err(|source| HostError::Door { address, source })?;
 
     let mut child = start(node, dir).map_err(HostError::Start)?;
     let pid = child.id().unwrap_or_default();

@@ -17,7 +17,6 @@
 mod cgroups;
 mod config;
 mod daemons;
-mod door;
 mod host;
 mod init;
 mod machine;

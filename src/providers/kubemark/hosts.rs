@@ -2,53 +2,48 @@
 //! one that refuses or is away holds up its own machines, and no others.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::{
-    Api, Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-    runtime::watcher,
-};
-use tokio::time::sleep;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, api::ListParams, runtime::watcher};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use super::{Watchers, view::MachinePod};
+use super::{
+    Watchers,
+    answers::away,
+    credentials::{Credentials, CredentialsError},
+    view::MachinePod,
+};
 use crate::{
     api::names,
     cache::{self, Cache, Observer},
     error::chain,
-    providers::ProviderError,
-    runtime::connection::limited,
+    providers::{ProviderError, Trouble},
 };
 
-/// Key of a credentials Secret.
-const KEY_KUBECONFIG: &str = "kubeconfig";
-/// When a cluster that could not be reached is tried again, and how often credentials are read for changes.
-const RETRY: Duration = Duration::from_secs(30);
+/// When a cluster that could not be reached is tried again, and how often one that could is asked whether it still
+/// serves: a watch that runs goes on where its rights were taken away. How often credentials are read for changes, too.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long a cluster may take to answer that.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a cluster cannot host machines now.
 #[derive(Debug, thiserror::Error)]
 enum HostError {
-    #[error("cannot read Secret {name} in {namespace}")]
-    Read { name: String, namespace: String, source: kube::Error },
-    #[error("there is no Secret {name} in namespace {namespace}: create it with the key kubeconfig")]
-    Missing { name: String, namespace: String },
-    #[error("Secret {name} in namespace {namespace} has no key kubeconfig")]
-    NoKey { name: String, namespace: String },
-    #[error("the kubeconfig in Secret {name} cannot be used")]
-    Kubeconfig { name: String, source: kube::config::KubeconfigError },
-    #[error(
-        "the kubeconfig in Secret {name} uses {what}: the operator neither runs programs nor reads files for it; write certificates, keys or tokens into it (kubectl config view --raw --flatten)"
-    )]
-    NotSelfContained { name: String, what: &'static str },
-    #[error("cannot make a client from Secret {name}")]
-    Client { name: String, source: kube::Error },
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error("{0}")]
+    Away(String),
+    #[error("the hosting cluster does not show its pods")]
+    Failed(#[source] kube::Error),
+    #[error("the hosting cluster gave no answer in {} s", ANSWER_LIMIT.as_secs())]
+    Silent,
     #[error("the hosting cluster refuses to show its pods")]
     Refused(#[from] cache::ReflectError),
 }
@@ -69,6 +64,7 @@ pub struct Host {
     /// Name of its credentials; None: this cluster.
     credentials: Option<String>,
     known: RwLock<Known>,
+    changes: Arc<Watchers>,
     /// Its machines.
     pub pods: Arc<Cache<MachinePod>>,
 }
@@ -81,6 +77,12 @@ impl Host {
             Known::Trouble(message) => Err(ProviderError::Unreachable { message }),
             Known::Nothing => Err(self.busy()),
         }
+    }
+
+    /// What keeps it from hosting: its machines are known as they were before that.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let Err(error @ ProviderError::Unreachable { .. }) = self.client() else { return None };
+        Some(Trouble { reason: error.reason().to_owned(), message: error.to_string() })
     }
 
     /// Its machines, once all of them are known.
@@ -100,8 +102,13 @@ impl Host {
         ProviderError::Busy { message: format!("the pods of {whose} are not listed yet") }
     }
 
+    /// Tells of all its machines when it gets into trouble, other trouble, or out of it.
     fn set(&self, known: Known) {
+        let before = self.trouble();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        if self.trouble() != before {
+            self.pods.all().iter().for_each(|pod| self.changes.tell(&pod.id));
+        }
     }
 }
 
@@ -155,14 +162,21 @@ impl Hosts {
         let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.changes));
         let follow = Follow {
             host: Arc::clone(&new),
-            secrets: Api::namespaced(self.client.clone(), &self.namespace),
-            namespace: self.namespace.clone(),
-            name: name.to_owned(),
+            credentials: Credentials::new(&self.client, &self.namespace, name),
             selector: self.selector.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(follow.run()));
         others.insert(name.to_owned(), (Arc::clone(&new), task));
         new
+    }
+
+    /// Follows those that `credentials` lead to, and no others any more, except where machines are left.
+    pub fn follow(&self, credentials: &BTreeSet<String>) {
+        for name in credentials {
+            self.of(Some(name));
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.retain(|name, (host, _)| credentials.contains(name) || !host.pods.is_empty());
     }
 
     /// Those that are followed.
@@ -174,8 +188,8 @@ impl Hosts {
 
 fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Arc<Host> {
     let pods = Arc::new(Cache::default());
-    pods.observe(Arc::new(Changes(changes)));
-    Arc::new(Host { credentials, known: RwLock::new(known), pods })
+    pods.observe(Arc::new(Changes(Arc::clone(&changes))));
+    Arc::new(Host { credentials, known: RwLock::new(known), changes, pods })
 }
 
 /// Tells of machines that came, changed or went.
@@ -214,9 +228,7 @@ async fn watch(host: &Host, client: Client, selector: &str) -> Result<(), HostEr
 /// What follows one other cluster.
 struct Follow {
     host: Arc<Host>,
-    secrets: Api<Secret>,
-    namespace: String,
-    name: String,
+    credentials: Credentials,
     selector: String,
 }
 
@@ -225,7 +237,7 @@ impl Follow {
         loop {
             if let Err(error) = self.once().await {
                 let message = chain(&error);
-                warn!(secret = self.name, error = message, "hosting cluster");
+                warn!(secret = self.credentials.name(), error = message, "hosting cluster");
                 self.host.set(Known::Trouble(message));
                 sleep(RETRY).await;
             }
@@ -234,91 +246,38 @@ impl Follow {
 
     /// Follows the cluster until its credentials change, or something is wrong.
     async fn once(&self) -> Result<(), HostError> {
-        let (client, version) = self.connect().await?;
+        let (client, version) = self.credentials.connect().await?;
+        self.serves(&client).await?;
         self.host.set(Known::Client(client.clone()));
         tokio::select! {
-            ended = watch(&self.host, client, &self.selector) => ended,
-            changed = self.changed(&version) => changed,
+            ended = watch(&self.host, client.clone(), &self.selector) => ended,
+            changed = self.changed(&client, &version) => changed,
         }
     }
 
-    async fn changed(&self, version: &str) -> Result<(), HostError> {
+    async fn changed(&self, client: &Client, version: &str) -> Result<(), HostError> {
         loop {
             sleep(RETRY).await;
-            // An API server that is away does not make the other cluster's machines go away.
-            match self.secret().await {
-                Err(HostError::Read { .. }) => {}
-                Err(error) => return Err(error),
-                Ok(secret) if secret.metadata.resource_version.as_deref() != Some(version) => return Ok(()),
-                Ok(_) => {}
+            match self.credentials.changed_since(version).await {
+                // An API server that is away does not make the other cluster's machines go away.
+                Ok(false) | Err(CredentialsError::Read { .. }) => {}
+                Ok(true) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
+            self.serves(client).await?;
         }
     }
 
-    async fn secret(&self) -> Result<Secret, HostError> {
-        let (name, namespace) = (self.name.clone(), self.namespace.clone());
-        match self.secrets.get_opt(&self.name).await {
-            Ok(Some(secret)) => Ok(secret),
-            Ok(None) => Err(HostError::Missing { name, namespace }),
-            Err(source) => Err(HostError::Read { name, namespace, source }),
+    /// Whether the cluster shows machines to us.
+    async fn serves(&self, client: &Client) -> Result<(), HostError> {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+        let one = ListParams::default().labels(&self.selector).limit(1);
+        let asked = timeout(ANSWER_LIMIT, pods.list_metadata(&one)).await;
+        match asked.map_err(|_| HostError::Silent)? {
+            Ok(_) => Ok(()),
+            // It has much to do, and hosts all the same.
+            Err(kube::Error::Api(status)) if status.code == 429 => Ok(()),
+            Err(error) => Err(away(&error).map_or(HostError::Failed(error), HostError::Away)),
         }
-    }
-
-    async fn connect(&self) -> Result<(Client, String), HostError> {
-        let secret = self.secret().await?;
-        let name = || self.name.clone();
-        let text = secret.data.as_ref().and_then(|data| data.get(KEY_KUBECONFIG));
-        let text = text.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
-        let text =
-            text.ok_or_else(|| HostError::NoKey { name: name(), namespace: self.namespace.clone() })?;
-        let wrong = |source| HostError::Kubeconfig { name: name(), source };
-        let kubeconfig = Kubeconfig::from_yaml(text).map_err(wrong)?;
-        if let Some(what) = foreign(&kubeconfig) {
-            return Err(HostError::NotSelfContained { name: name(), what });
-        }
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
-        let client =
-            Client::try_from(limited(config)).map_err(|source| HostError::Client { name: name(), source })?;
-        Ok((client, secret.metadata.resource_version.unwrap_or_default()))
-    }
-}
-
-/// What of a kubeconfig would make the operator run a program or read a file of its own.
-fn foreign(kubeconfig: &Kubeconfig) -> Option<&'static str> {
-    let mut users = kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
-    let mut clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
-    if clusters.any(|cluster| cluster.certificate_authority.is_some()) {
-        return Some("the file certificate-authority");
-    }
-    users.find_map(|user| {
-        [
-            (user.exec.is_some(), "exec"),
-            (user.auth_provider.is_some(), "auth-provider"),
-            (user.token_file.is_some(), "the file tokenFile"),
-            (user.client_certificate.is_some(), "the file client-certificate"),
-            (user.client_key.is_some(), "the file client-key"),
-        ]
-        .into_iter()
-        .find_map(|(used, what)| used.then_some(what))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kubeconfig_must_not_lead_to_programs_or_files_of_the_operator() {
-        let with = |user: &str| {
-            let text = format!(
-                "clusters: [{{name: c, cluster: {{server: \"https://c\"}}}}]\nusers: [{{name: u, user: {user}}}]\n"
-            );
-            foreign(&Kubeconfig::from_yaml(&text).unwrap())
-        };
-        assert_eq!(with("{token: t}"), None);
-        assert_eq!(with("{client-certificate-data: YQ==, client-key-data: YQ==}"), None);
-        assert_eq!(with("{exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}}"), Some("exec"));
-        assert_eq!(with("{tokenFile: /etc/shadow}"), Some("the file tokenFile"));
     }
 }

@@ -4,6 +4,8 @@
 //! cluster would take the pod for an orphan, and a foreground deletion of the Node would kill it before the drain.
 //! Beside each pod is a Secret of its name: how the machine gets its identity, and the files that the class gives it.
 
+mod answers;
+pub mod credentials;
 mod files;
 pub mod health;
 mod hosts;
@@ -32,9 +34,10 @@ use tokio::{
     sync::mpsc::{UnboundedSender, unbounded_channel},
     time::timeout,
 };
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use self::{
+    answers::{gone_is_fine, refused},
     files::Sources,
     health::Health,
     hosts::{Host, Hosts},
@@ -45,10 +48,13 @@ use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage
 use crate::{
     api::{NodeClass, names},
     cache::{Cache, NodeView, Own},
-    identity::token,
+    error::chain,
+    identity::token::{self, Token},
     machine_dir,
 };
 
+/// What classes call it.
+const NAME: &str = "kubemark";
 /// Longest that a provider's call may take: several requests, each answered in well under a second.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// How long the token lives by which a machine asks for its certificate.
@@ -136,7 +142,7 @@ impl KubemarkProvider {
 
 impl Provider for KubemarkProvider {
     fn name(&self) -> &'static str {
-        "kubemark"
+        NAME
     }
 
     fn has_identities(&self) -> bool {
@@ -156,7 +162,7 @@ impl Provider for KubemarkProvider {
     }
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        let found = self.shared.find(id).map(|found| found.map(|(_, pod)| existing(&pod)));
+        let found = self.shared.find(id).map(|found| found.map(|(host, pod)| existing(&host, &pod)));
         std::future::ready(found).boxed()
     }
 
@@ -181,7 +187,7 @@ async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Res
     timeout(TIME_LIMIT, call).await.unwrap_or_else(|_| Err(ProviderError::Unreachable { message: message() }))
 }
 
-fn existing(pod: &MachinePod) -> Existing {
+fn existing(host: &Host, pod: &MachinePod) -> Existing {
     let (stage, trouble) = match &pod.health {
         _ if pod.leaving => (Stage::Leaving, None),
         Health::Dead(trouble) => (Stage::Dead, Some(trouble.clone())),
@@ -189,6 +195,8 @@ fn existing(pod: &MachinePod) -> Existing {
         Health::Starting => (Stage::Starting, None),
         Health::Running => (Stage::Up, None),
     };
+    // What is known of it is what was known when its cluster was last seen.
+    let trouble = host.trouble().or(trouble);
     Existing { stage, lease_renewed: None, trouble, last_end: pod.last_end.clone() }
 }
 
@@ -225,8 +233,8 @@ impl Shared {
         let wanted = order.machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
         let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(wanted).await?.into_iter().unzip();
         let contents = files.iter().map(|file| file.key.clone()).zip(contents);
-        let secret =
-            pod::secret(&order.id, &self.options.cluster, self.bootstrap(&order.id).await?, contents);
+        let token = self.token(&order.id).await?;
+        let secret = pod::secret(&order.id, &self.options.cluster, self.bootstrap(&token), contents);
         let (shape, settings) = (shape(order)?, settings(&order.settings)?);
         let blueprint = Blueprint {
             id: &order.id,
@@ -238,6 +246,7 @@ impl Shared {
         };
         let pod = pod::pod(&blueprint, &files);
         write_secret(&client, &secret).await?;
+        self.has_token(&order.id, &token);
         let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
         let params =
             PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
@@ -254,15 +263,20 @@ impl Shared {
         Ok(())
     }
 
-    async fn bootstrap(&self, id: &MachineId) -> Result<String, ProviderError> {
-        let token = token::request(&self.client, &id.node, &id.uid, TOKEN_LIFE)
-            .await
-            .map_err(|error| ProviderError::Retryable(Box::new(error)))?;
+    async fn token(&self, id: &MachineId) -> Result<Token, ProviderError> {
+        let token = token::request(&self.client, &id.node, &id.uid, TOKEN_LIFE).await;
+        token.map_err(|error| ProviderError::Retryable(Box::new(error)))
+    }
+
+    fn bootstrap(&self, token: &Token) -> String {
         let ApiServer { url, ca } = &self.options.api_server;
-        let text = token::bootstrap_kubeconfig(url, ca, &token);
+        token::bootstrap_kubeconfig(url, ca, token)
+    }
+
+    /// The machine's Secret has it now.
+    fn has_token(&self, id: &MachineId, token: &Token) {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.insert(Arc::clone(&id.uid), token.expires);
-        Ok(text)
     }
 
     async fn update(&self, id: &MachineId, new: &Settings) -> Result<(), ProviderError> {
@@ -277,11 +291,12 @@ impl Shared {
         }
         if self.needs_token(id) {
             info!("another token: the machine has not made use of the one before");
-            let bootstrap = self.bootstrap(id).await?;
             let secrets: Api<Secret> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
-            let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: bootstrap } });
+            let token = self.token(id).await?;
+            let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: self.bootstrap(&token) } });
             let patched = secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await;
             patched.map(drop).or_else(gone_is_fine)?;
+            self.has_token(id, &token);
         }
         Ok(())
     }
@@ -312,14 +327,30 @@ impl Shared {
     }
 
     async fn list(&self) -> Result<Vec<MachineId>, ProviderError> {
+        self.follow_classes();
         let mut machines = Vec::new();
         for host in self.hosts.all() {
             // One that is away must not hide the others.
             let Ok(pods) = host.known() else { continue };
             machines.extend(pods.all().iter().map(|pod| pod.id.clone()));
-            self.tidy(&host).await?;
+            if let Err(error) = self.tidy(&host).await {
+                warn!(error = chain(&error), "Secrets of machines cannot be looked through");
+            }
         }
         Ok(machines)
+    }
+
+    /// Knows the clusters of all classes: also those where machines are left without a Node that would lead there.
+    fn follow_classes(&self) {
+        let classes = self.classes.all();
+        // One that cannot be read may name any.
+        if !self.classes.in_sync() || classes.iter().any(|own| own.object.is_err()) {
+            return;
+        }
+        let specs = classes.iter().filter_map(|own| own.object.as_ref().ok()).map(|class| &class.spec);
+        let ours = specs.filter(|spec| spec.node_controller == NAME);
+        let credentials = ours.filter_map(|spec| spec.credentials_secret_ref.as_ref());
+        self.hosts.follow(&credentials.map(|secret| secret.name.clone()).collect());
     }
 
     /// Deletes the Secrets of machines that somebody else took away together with their Nodes.
@@ -362,35 +393,4 @@ async fn write_secret(client: &Client, secret: &Secret) -> Result<(), ProviderEr
     let secrets: Api<Secret> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     secrets.patch(&secret.name_any(), &params, &Patch::Apply(secret)).await.map(drop).map_err(refused)
-}
-
-/// What is gone needs no change, and neither does another one of its name.
-fn gone_is_fine(error: kube::Error) -> Result<(), ProviderError> {
-    match error {
-        kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
-        error => Err(refused(error)),
-    }
-}
-
-/// Why the cluster that hosts the machine did not take it.
-fn refused(error: kube::Error) -> ProviderError {
-    match &error {
-        kube::Error::Api(status) if status.code == 422 => {
-            ProviderError::Invalid { message: format!("its pod is refused: {}", status.message) }
-        }
-        kube::Error::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => {
-            ProviderError::OutOfResources { message: status.message.clone() }
-        }
-        kube::Error::Api(status) if status.code == 403 && status.message.contains("PodSecurity") => {
-            ProviderError::Invalid { message: format!("its pod is refused: {}", status.message) }
-        }
-        kube::Error::Api(status) if status.code == 404 && status.message.contains("namespaces") => {
-            let message = format!(
-                "the hosting cluster has no namespace {}: create it, or run kube-node setup there",
-                names::MACHINE_NAMESPACE
-            );
-            ProviderError::Unreachable { message }
-        }
-        _ => ProviderError::Retryable(Box::new(error)),
-    }
 }
