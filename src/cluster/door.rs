@@ -164,9 +164,9 @@ mod tests {
         assert!(matches!(taken, DoorError::Taken(address) if address.port() == port), "{taken}");
         let mut client = TcpStream::connect(("127.0.0.2", port)).await.unwrap();
         client.write_all(b"ask").await.unwrap();
-        let (mut served, _) = server.accept().await.unwrap();
+        let (mut inside, _) = server.accept().await.unwrap();
         let mut word = [0; 3];
-        served.read_exact(&mut word).await.unwrap();
+        inside.read_exact(&mut word).await.unwrap();
         assert_eq!(&word, b"ask");
         drop(doors);
         assert_eq!(client.read(&mut word).await.unwrap_or_default(), 0, "it ends");

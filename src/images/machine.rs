@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn only_one_of_this_very_build_is_taken() {
-        let dir = std::env::temp_dir().join(format!("kube-node-machine-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("kube-node-images-machine-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let whole = dir.join("kube-node");
         let why = || machine_beside(&whole).unwrap_err();

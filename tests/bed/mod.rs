@@ -5,7 +5,7 @@
 #![allow(dead_code)]
 
 pub mod disruptor;
-mod further;
+pub mod further;
 mod workload;
 
 use std::{
@@ -28,8 +28,6 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::{Value, json};
-
-pub use further::Further;
 
 /// Enough for anything that is going to happen at all, on a slow machine too.
 pub const LONG: Duration = Duration::from_secs(90);

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
-use crate::bed::{Further, LONG, eventually};
+use crate::bed::{LONG, eventually, further::Further};
 
 /// A cluster without nodes.
 struct Own {

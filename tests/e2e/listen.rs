@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::bed::{Further, LONG, eventually};
+use crate::bed::{LONG, eventually, further::Further};
 
 fn port(cluster: &Further) -> u64 {
     cluster.state()["ports"]["apiserver"].as_u64().unwrap()

@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
 use crate::{
-    bed::{Further, LONG, Own, always, bed, class_spec, create, delete, eventually, is_ready},
+    bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, further::Further, is_ready},
     kinds::{BOTH, Kind, UP, machine, ready},
 };
 
@@ -87,9 +87,9 @@ impl Guest {
     /// Waits until there are so many pods, each with a Secret, and no further Secret.
     async fn has(&self, count: usize) {
         eventually(&format!("{count} machines in the hosting cluster"), UP, async || {
-            let pods: BTreeSet<_> = self.machines().await.iter().map(|pod| pod.name_any()).collect();
+            let pods: BTreeSet<_> = self.machines().await.iter().map(ResourceExt::name_any).collect();
             let secrets = self.secrets.list(&self.selector).await.unwrap();
-            let secrets: BTreeSet<_> = secrets.iter().map(|secret| secret.name_any()).collect();
+            let secrets: BTreeSet<_> = secrets.iter().map(ResourceExt::name_any).collect();
             (pods.len() == count && pods == secrets).then_some(())
         })
         .await;
