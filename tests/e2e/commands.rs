@@ -67,7 +67,7 @@ fn up_refuses_what_it_cannot_do() {
         (vec!["up", "--data-dir", bed().dir.to_str().unwrap()], "is already running, pid"),
         (
             vec!["up", "--data-dir", fresh.to_str().unwrap(), "--port", &port],
-            "is taken: choose another --port",
+            "is taken at 127.0.0.1: choose another --port",
         ),
         (vec!["kubectl", "--data-dir", foreign, "--", "get", "nodes"], "start one with kube-node up"),
     ] {
