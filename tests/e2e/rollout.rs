@@ -277,16 +277,19 @@ async fn sick_nodes_are_replaced_unless_too_many_are_or_somebody_says_no() {
     });
     own.create_set(3, json!({"remediation": remediation})).await;
     let nodes = own.settled(3).await;
-    let fall_sick = async |node: &str, status: &str| {
+    let now = || jiff::Timestamp::now().strftime("%FT%TZ").to_string();
+    let disk = async |node: &str, status: &str, since: &str| {
         let condition = json!({"type": "example.com/Disk", "status": status, "reason": "Tried",
-            "lastTransitionTime": jiff::Timestamp::now().strftime("%FT%TZ").to_string()});
+            "lastTransitionTime": since});
         let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
         own.nodes.patch_status(node, &PatchParams::default(), &patch).await.unwrap();
     };
     let [first, second, third] = [0, 1, 2].map(|at| name(&nodes[at]));
-    let skip = Patch::Merge(json!({"metadata": {"annotations": {"kube-node.io/skip-remediation": "true"}}}));
-    own.nodes.patch(&first, &PatchParams::default(), &skip).await.unwrap();
-    fall_sick(&first, "True").await;
+    let skip = |value: Value| {
+        Patch::Merge(json!({"metadata": {"annotations": {"kube-node.io/skip-remediation": value}}}))
+    };
+    own.nodes.patch(&first, &PatchParams::default(), &skip(json!("true"))).await.unwrap();
+    disk(&first, "True", &now()).await;
     always("nobody replaces it", Duration::from_secs(8), async || {
         own.nodes
             .get_opt(&first)
@@ -295,13 +298,15 @@ async fn sick_nodes_are_replaced_unless_too_many_are_or_somebody_says_no() {
             .is_some_and(|node| node.metadata.deletion_timestamp.is_none())
     })
     .await;
-    // Two of three are more than half: the fault is not theirs. Both are known before the second one's time is over.
-    let heal = Patch::Merge(json!({"metadata": {"annotations": {"kube-node.io/skip-remediation": null}}}));
-    fall_sick(&second, "True").await;
-    own.nodes.patch(&first, &PatchParams::default(), &heal).await.unwrap();
+    disk(&first, "False", &now()).await;
+    own.nodes.patch(&first, &PatchParams::default(), &skip(Value::Null)).await.unwrap();
+    // Two of three are more than half: the fault is not theirs. Their time is over at once.
+    let since = now();
+    disk(&first, "True", &since).await;
+    disk(&second, "True", &since).await;
     let said = own.set_says("Degraded", "True", "TooManySick").await;
     assert!(said.contains("2 nodes are sick, more than maxUnhealthy (1)"), "{said}");
-    fall_sick(&first, "False").await;
+    disk(&first, "False", &now()).await;
     eventually("one is replaced", LONG, async || {
         let names: Vec<String> = own.my_nodes().await.iter().map(name).collect();
         (names.len() == 3 && !names.contains(&second) && names.contains(&first) && names.contains(&third))
