@@ -1,8 +1,8 @@
 //! Container images without an engine: archives that `ctr -n k8s.io images import`, `docker load` and `podman load` read.
 //!
 //! An image is one layer from scratch ([`layer`]): a static program ([`machine`] says which second one kube-node's has),
-//! users, a writable /tmp, and a shell where one is asked for. The archive ([`archive`]) is an OCI layout with Docker's manifest beside it. The same input makes the
-//! same bytes, so a digest says whether something changed.
+//! users, a writable /tmp, and a shell where one is asked for. The archive ([`archive`]) is an OCI layout with Docker's
+//! manifest beside it. The same input makes the same bytes, so a digest says whether something changed.
 
 mod archive;
 mod layer;

@@ -61,7 +61,8 @@ async fn from_create_to_cleanup() {
         // Other sets of this cluster may be in trouble on purpose: what the fleet's pod is looked at for.
         let said = String::from_utf8(run(&["doctor"], None).stdout).unwrap();
         let line = |topic: &str| {
-            said.lines().find(|line| line[5..].starts_with(topic)).unwrap_or_default().to_owned()
+            let is_it = |line: &&str| line.get(5..).is_some_and(|rest| rest.starts_with(topic));
+            said.lines().find(is_it).unwrap_or_default().to_owned()
         };
         for topic in ["API server", "kinds", "setup", "rights", "operator"] {
             assert!(line(topic).starts_with("ok "), "{said}");

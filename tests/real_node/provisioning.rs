@@ -1,6 +1,11 @@
 //! `provisioning` of machines that are pods: files, versions, and commands before the start.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path, path::PathBuf, process::Command};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, ResourceExt, api::DeleteParams};

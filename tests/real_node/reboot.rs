@@ -7,7 +7,6 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-
 use serde_json::json;
 
 use crate::{
