@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
@@ -278,6 +278,14 @@ impl Own {
             gone.then_some(())
         })
         .await;
+    }
+
+    /// What an event with this reason says of an object of this name, in any namespace. Unlike a condition, which the
+    /// next step writes over at once, it stays to be read.
+    pub async fn event_of(&self, object: &str, reason: &str) -> Option<String> {
+        let of_it = format!("involvedObject.name={object},reason={reason}");
+        let events: Api<Event> = Api::all(self.client.clone());
+        events.list(&ListParams::default().fields(&of_it)).await.unwrap().items.pop()?.message
     }
 
     /// A pod bound to a Node directly, as a DaemonSet's old controller did; `more` is merged into its spec.

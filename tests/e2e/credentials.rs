@@ -5,7 +5,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::bed::{LONG, Own, always, bed, create, delete, eventually};
 
@@ -76,15 +76,7 @@ async fn a_secret_that_was_deleted_serves_until_its_class_is_gone() {
     secrets(&own).delete("creds-kept", &DeleteParams::default()).await.unwrap();
     let message = says(&own, "SecretDeleted").await;
     assert!(message.contains("it serves until this class is gone"), "{message}");
-    eventually("an event says so", LONG, async || {
-        let events = bed().kubectl(&["get", "events", "-A", "-o", "json"]);
-        let events: Value = serde_json::from_str(&events).unwrap();
-        let said = events["items"].as_array().unwrap().iter().any(|event| {
-            event["reason"] == "SecretDeleted" && event["involvedObject"]["name"] == "creds-kept"
-        });
-        said.then_some(())
-    })
-    .await;
+    eventually("an event says so", LONG, async || own.event_of("creds-kept", "SecretDeleted").await).await;
     // A machine is made by it all the same, and taken away.
     own.create_set(1, json!({})).await;
     let pods: Api<Pod> = Api::namespaced(own.client.clone(), "kubemark");

@@ -132,22 +132,8 @@ async fn a_pod_that_ended_is_replaced_and_its_end_is_told() {
         (again.uid() != pod.uid()).then_some(())
     })
     .await;
-    eventually("an event says why", LONG, async || {
-        let events = bed().kubectl(&[
-            "get",
-            "events",
-            "--field-selector",
-            &format!("involvedObject.name={node}"),
-            "-o",
-            "json",
-        ]);
-        let events: Value = serde_json::from_str(&events).unwrap();
-        let said = events["items"].as_array().unwrap().iter().any(|event| {
-            event["reason"] == "Evicted" && event["message"].as_str().unwrap().contains("low on memory")
-        });
-        said.then_some(())
-    })
-    .await;
+    let why = eventually("an event says why", LONG, async || own.event_of(&node, "Evicted").await).await;
+    assert!(why.contains("low on memory"), "{why}");
     own.clean_up().await;
     machines.nothing_is_left("pods-dead").await;
 }

@@ -176,10 +176,7 @@ async fn comes_back(guest: &Guest, set: &Own) {
     let pod = guest.pod_of(&node).await.unwrap();
     guest.pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
     let start = Instant::now();
-    eventually("it is told", LONG, async || {
-        (machine(&set.nodes.get(&node.name_any()).await.unwrap())?.1 == "MachineLost").then_some(())
-    })
-    .await;
+    eventually("it is told", LONG, async || set.event_of(&node.name_any(), "MachineLost").await).await;
     println!("{}: a pod that was deleted elsewhere was missed after {:?}", set.name, start.elapsed());
     eventually("another pod works", UP, async || {
         let again = guest.pod_of(&node).await?;

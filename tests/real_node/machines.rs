@@ -160,10 +160,7 @@ async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
         let pod = pod_of(&own, &node).await.unwrap();
         pods(&own).delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
         let start = Instant::now();
-        eventually("it is told", UP, async || {
-            (machine(&own.nodes.get(&node.name_any()).await.unwrap())?.1 == "MachineLost").then_some(())
-        })
-        .await;
+        eventually("it is told", UP, async || own.event_of(&node.name_any(), "MachineLost").await).await;
         let noticed = start.elapsed();
         println!("{kind:?}: a pod that was deleted was missed after {noticed:?}");
         assert!(noticed < NOTICED, "{kind:?}: {noticed:?}");

@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 
 use crate::bed::{LONG, bed, create, delete, eventually, is_ready, phase, taints};
 
-/// Without the operator's Nodes pods may have to wait for the service account of their namespace.
+/// A pod of the node itself: the hollow ones of other tests take pods too, and run nothing. It may have to wait for the
+/// service account of its namespace.
 async fn run(pods: &Api<Pod>, name: &str, args: &[&str]) {
     let pod = json!({"metadata": {"name": name}, "spec": {
         "restartPolicy": "Never",
+        "nodeSelector": {"kubernetes.io/hostname": "real-node"},
         "terminationGracePeriodSeconds": 1,
         "containers": [{"name": "main", "image": images::KUBE_NODE, "args": args, "imagePullPolicy": "IfNotPresent",
             "securityContext": {"runAsNonRoot": true, "readOnlyRootFilesystem": true,

@@ -1,10 +1,10 @@
 //! What keeps machines that are pods from working: each is named on Node and set, and others go on.
 
 use kube_node::images;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    bed::{Own, bed, eventually, name},
+    bed::{Own, eventually, name},
     kinds::{Kind, UP, machine, pod_of, ready},
 };
 
@@ -101,16 +101,7 @@ async fn an_evicted_machine_is_told_and_made_again() {
         (pod.metadata.uid != first).then_some(())
     })
     .await;
-    eventually("an event says why", UP, async || {
-        let of_node = format!("involvedObject.name={node}");
-        let events = bed().kubectl(&["get", "events", "--field-selector", &of_node, "-o", "json"]);
-        let events: Value = serde_json::from_str(&events).unwrap();
-        let mut all = events["items"].as_array().unwrap().iter();
-        all.any(|event| {
-            event["reason"] == "Evicted" && event["message"].as_str().unwrap().contains("ephemeral")
-        })
-        .then_some(())
-    })
-    .await;
+    let why = eventually("an event says why", UP, async || own.event_of(&node, "Evicted").await).await;
+    assert!(why.contains("ephemeral"), "{why}");
     own.clean_up().await;
 }
