@@ -1,9 +1,10 @@
 //! kube-node: Kubernetes that manages its own nodes.
 //!
 //! An admin describes kinds of nodes ([`api::NodeClass`]), a developer says how many ([`api::NodeSet`]). Rooms, and
-//! which may use which: `cli` → `runtime`, `hollow` → `cache`, `wire`, `core` → [`api`]; `core` and `api` know no client, no clock and no runtime.
+//! which may use which: `cli` → `autoscaler`, `runtime`, `hollow` → `cache`, `wire`, `core` → [`api`]; `core` and `api` know no client, no clock and no runtime.
 
 pub mod api;
+pub mod autoscaler;
 pub mod cache;
 pub mod cli;
 pub mod cluster;

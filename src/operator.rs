@@ -26,6 +26,7 @@ use tracing::{info, warn};
 
 use crate::{
     api::{NodeClass, NodeSet},
+    autoscaler::{self, Autoscaler},
     cache::{self, Cache, NodeView, Own, PodView, ReflectError, WireNode, WirePod},
     controllers::{
         Context, Events, Metrics, ProviderIdPrefix, Revisions, Secrets, Turns, csr::Approver,
@@ -79,6 +80,8 @@ pub struct Options {
     pub machine_image: String,
     /// URL of the API server as machines reach it; as the operator does when None.
     pub machine_api_server: Option<String>,
+    /// The server for cluster-autoscaler, where there is to be one.
+    pub autoscaler: Option<autoscaler::Options>,
 }
 
 /// Why the operator ended.
@@ -233,6 +236,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         provider_id_prefix,
         machine_image,
         machine_api_server,
+        autoscaler,
     } = options;
     let registry = Registry::new();
     let caches = Caches::default();
@@ -286,6 +290,11 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
     let secrets = Secrets::new(client.clone(), &namespace);
     let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
+    if let Some(options) = autoscaler {
+        let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
+        // It ends with the shutdown alone, once the calls under way are answered.
+        parts.spawn(server.run(shutdown.clone()).map(Ok));
+    }
     let (approver, csr_queue) = Approver::new(context);
     let ready = caches.readiness();
     spawn(&mut parts, &shutdown, preflight::definitions(client.clone(), access.url));

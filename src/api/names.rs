@@ -48,6 +48,12 @@ pub const FINALIZER_NODES: &str = "kube-node.io/nodes";
 pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
 /// Taint of a Node that no kubelet has taken over yet.
 pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";
+/// Annotation of a NodeSet: UIDs of Nodes, separated by commas, that were named to go when its replicas were lowered.
+pub const ANNOTATION_VICTIMS: &str = "kube-node.io/victims";
+/// Annotation of a NodeSet: written where the fate of a change without an answer has to be settled; it says nothing.
+pub const ANNOTATION_FENCE: &str = "kube-node.io/fence";
+/// Annotation of a Node: cluster-autoscaler does not take it away.
+pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// Taint that cluster-autoscaler puts on a Node it is about to remove (utils/taints in its source).
 pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 /// Taint of a Node on which nothing runs any more: kube-controller-manager deletes its pods by force and detaches their

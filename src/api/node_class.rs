@@ -56,7 +56,8 @@ use super::{
         .message("reserved names a resource that capacity does not have: add it to capacity or take it out of reserved"),
     validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
         .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"),
-    validation = Rule::new("!has(self.price)").message("price is not served by this version: remove it"),
+    validation = Rule::new("!has(self.price) || self.price.matches('^[0-9]+([.][0-9]+)?$')")
+        .message("price is a decimal number, as a text, without a currency: write for example \"0.25\""),
     validation = Rule::new("!has(self.allowedOverrides)").message("allowedOverrides is not served by this version: remove it")
 )]
 pub struct NodeClassSpec {

@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::{
     util::intstr::IntOrString,
 };
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 use super::{
@@ -43,7 +44,6 @@ use super::{
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.autoscaling)").message("autoscaling is not served by this version: remove it"),
     validation = Rule::new("!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)")
         .message("progressDeadlineSeconds must be more than minReadySeconds: a node that is Ready for less makes no progress")
 )]
@@ -127,19 +127,58 @@ pub struct ClassOverrides {
     pub failures: Option<Failures>,
 }
 
-/// Bounds for cluster-autoscaler.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// Bounds for cluster-autoscaler: with them the set is a node group of its own name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.maxReplicas)")
+        .message("autoscaling needs maxReplicas: write for example maxReplicas: 10"),
+    validation = Rule::new("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas")
+        .message("minReplicas is more than maxReplicas: lower minReplicas or raise maxReplicas")
+)]
 pub struct Autoscaling {
-    /// Fewest Nodes.
-    #[schemars(range(min = 0))]
+    /// Fewest Nodes; 0 when absent.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100_000))]
     pub min_replicas: i32,
     /// Most Nodes.
-    #[schemars(range(min = 1))]
-    pub max_replicas: i32,
-    /// Options of the node group, by cluster-autoscaler's names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_replicas: Option<i32>,
+    /// Options of the node group, by cluster-autoscaler's names, for example `scaleDownUnneededTime: 5m`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "autoscaling_options")]
     pub options: BTreeMap<String, String>,
+}
+
+/// Schema of the options: their names, and the form of each.
+fn autoscaling_options(_: &mut SchemaGenerator) -> Schema {
+    let share = "^(0([.][0-9]{1,6})?|1([.]0{1,6})?)$";
+    let duration = "^(0|([0-9]+([.][0-9]+)?(h|ms|m|s))+)$";
+    let rule = |names: &str, pattern: &str, write: &str| {
+        json!({
+            "rule": format!("self.all(k, !(k in [{names}]) || self[k].matches('{pattern}'))"),
+            "message": write,
+        })
+    };
+    let shares = "'scaleDownUtilizationThreshold', 'scaleDownGpuUtilizationThreshold'";
+    let durations =
+        "'scaleDownUnneededTime', 'scaleDownUnreadyTime', 'maxNodeProvisionTime', 'maxNodeStartupTime'";
+    let switches = "'zeroOrMaxNodeScaling', 'ignoreDaemonSetsUtilization', 'allowNonAtomicScaleUpToMax'";
+    json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": { "type": "string", "maxLength": 32 },
+        "x-kubernetes-validations": [
+            {
+                "rule": format!("self.all(k, k in [{shares}, {durations}, {switches}])"),
+                "message": format!("there is no such option: use {}", [shares, durations, switches].join(", ").replace('\'', ""))
+            },
+            rule(shares, share, "a threshold is a share between 0 and 1, as a text: write for example \"0.5\""),
+            rule(durations, duration, "a time is a duration: write for example 10m or 90s"),
+            rule(switches, "^(true|false)$", "a switch is \"true\" or \"false\", as a text")
+        ]
+    })
 }
 
 /// How a change of the class reaches the Nodes.

@@ -114,6 +114,32 @@ impl NodeView {
         self.owners.iter().find(|owner| owner.controller == Some(true)).filter(ours)
     }
 
+    /// Whether it is a set's, or about to be: its owner and its label say so, or its label alone while nobody owns it.
+    #[must_use]
+    pub fn is_of(&self, set: &str, uid: &str) -> bool {
+        let labelled = self.set() == Some(set);
+        match self.owner() {
+            Some(owner) => labelled && owner.uid == uid,
+            None => labelled && !self.is_controlled() && self.deleted_at.is_none(),
+        }
+    }
+
+    /// Whether cluster-autoscaler is emptying it, to take it away.
+    #[must_use]
+    pub fn is_to_be_deleted(&self) -> bool {
+        self.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED)
+    }
+
+    /// Whether a kubelet has taken it over and no start-up taint is left.
+    #[must_use]
+    pub fn is_started(&self, startup: &[Taint]) -> bool {
+        let waits = |taint: &Taint| {
+            taint.key == names::TAINT_UNINITIALIZED
+                || startup.iter().any(|startup| startup.key == taint.key && startup.effect == taint.effect)
+        };
+        !self.taints.iter().any(waits)
+    }
+
     /// Whether anybody controls it.
     #[must_use]
     pub fn is_controlled(&self) -> bool {

@@ -2,9 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
+use anyhow::bail;
 use clap::Args;
 
 use crate::{
+    autoscaler::{self, Address, Files},
     controllers::ProviderIdPrefix,
     images,
     operator::{self, Options},
@@ -35,15 +37,59 @@ pub struct Operator {
     /// URL of the API server as machines that are pods reach it; as the operator reaches it when absent
     #[arg(long, value_name = "URL")]
     machine_api_server: Option<String>,
+    #[command(flatten)]
+    autoscaler: AutoscalerArgs,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
+}
+
+/// Arguments of the server for cluster-autoscaler.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server for cluster-autoscaler")]
+struct AutoscalerArgs {
+    /// Serve cluster-autoscaler here: an address and a port, or unix:///path
+    #[arg(long, value_name = "ADDRESS")]
+    autoscaler_address: Option<Address>,
+    /// The server's certificate
+    #[arg(long, value_name = "FILE", requires_all = ["autoscaler_address", "autoscaler_key", "autoscaler_client_ca"])]
+    autoscaler_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
+    autoscaler_key: Option<PathBuf>,
+    /// The authority of those who may call
+    #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
+    autoscaler_client_ca: Option<PathBuf>,
+    /// Without TLS: anybody who reaches the address may resize the cluster; for loopback and unix sockets alone
+    #[arg(long, requires = "autoscaler_address", conflicts_with = "autoscaler_cert")]
+    autoscaler_plaintext: bool,
+    /// Serve spec.autoscaling.options, to a cluster-autoscaler that keeps its start-up time with them
+    #[arg(long, requires = "autoscaler_address")]
+    autoscaler_options: bool,
+}
+
+impl AutoscalerArgs {
+    fn options(self) -> anyhow::Result<Option<autoscaler::Options>> {
+        let Some(address) = self.autoscaler_address else { return Ok(None) };
+        let tls = match (self.autoscaler_cert, self.autoscaler_key, self.autoscaler_client_ca) {
+            (Some(cert), Some(key), Some(client_ca)) => Some(Files { cert, key, client_ca }),
+            _ if !self.autoscaler_plaintext => bail!(
+                "--autoscaler-address needs --autoscaler-cert, --autoscaler-key and --autoscaler-client-ca; on loopback or a unix socket --autoscaler-plaintext does without"
+            ),
+            _ if !address.is_local() => bail!(
+                "--autoscaler-plaintext is for loopback addresses and unix sockets alone: {address} is neither"
+            ),
+            _ => None,
+        };
+        Ok(Some(autoscaler::Options { address, tls, options: self.autoscaler_options }))
+    }
 }
 
 impl Operator {
     /// Works until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         telemetry::start(self.log_format);
+        let autoscaler = self.autoscaler.options()?;
         super::block_on(async {
             let client = operator::client(self.kubeconfig.as_deref()).await?;
             let hollow = match self.hollow_kubeconfig.as_deref() {
@@ -62,6 +108,7 @@ impl Operator {
                 },
                 machine_image: self.machine_image,
                 machine_api_server: self.machine_api_server,
+                autoscaler,
             };
             operator::run(options, operator::signals()?).await?;
             Ok(ExitCode::SUCCESS)

@@ -19,9 +19,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{
-    Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
-    procs::ProcessId, real_node,
+use crate::{
+    api::names::TAINT_UNINITIALIZED,
+    cluster::{
+        Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
+        procs::ProcessId, real_node,
+    },
 };
 
 /// How often the process in the background is looked at.
@@ -60,6 +63,9 @@ pub struct Up {
     /// Without the operator nothing turns a NodeSet into nodes: run one yourself
     #[arg(long)]
     without_operator: bool,
+    /// Serve cluster-autoscaler: the operator listens, with certificates made for it, and a cloud-config is written
+    #[arg(long, conflicts_with = "without_operator")]
+    autoscaler_server: bool,
     #[command(flatten)]
     real_node: RealNode,
     /// One more argument for a component, such as kube-apiserver=--v=4; may be repeated
@@ -135,6 +141,7 @@ impl Up {
                 (false, None) => Nodes::Keep,
                 (false, Some(nodes)) => Nodes::Exactly(nodes),
             },
+            autoscaler: self.autoscaler_server,
             real_node: self.real_node.options(),
         };
         let Some(created) = stop.run_until_cancelled(Cluster::create(options, &progress)).await else {
@@ -145,7 +152,7 @@ impl Up {
         progress.finish();
         if let Some(Ok(nodes)) = &launched {
             if !self.detached {
-                super::say(summary(&layout, *nodes, self.without_operator));
+                super::say(summary(&layout, *nodes, self.without_operator, self.autoscaler_server));
                 super::say("Ctrl-C ends it.");
             }
             stop.cancelled().await;
@@ -200,7 +207,7 @@ impl Up {
             sleep(POLL).await;
         }
         let nodes = if self.without_operator { 0 } else { super::status::ready_nodes(&layout).await?.0 };
-        super::say(summary(&layout, nodes, self.without_operator));
+        super::say(summary(&layout, nodes, self.without_operator, self.autoscaler_server));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -227,7 +234,7 @@ fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
 }
 
 /// What to do next.
-fn summary(layout: &Layout, nodes: i32, without_operator: bool) -> String {
+fn summary(layout: &Layout, nodes: i32, without_operator: bool, autoscaler: bool) -> String {
     let own = if Layout::new(None).is_ok_and(|default| default == *layout) {
         String::new()
     } else {
@@ -243,7 +250,18 @@ fn summary(layout: &Layout, nodes: i32, without_operator: bool) -> String {
         (false, true) => format!("{nodes} hollow nodes and the real one are Ready."),
     };
     format!(
-        "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n  kubectl scale nodeset {NODE_SET} --replicas=20\n  kube-node down{own}\n"
+        "{what}\n\n  export KUBECONFIG={kubeconfig}\n\n  kubectl get nodes                                    (or kube-node kubectl{own} -- get nodes)\n  kubectl scale nodeset {NODE_SET} --replicas=20\n  kube-node down{own}\n{}",
+        if autoscaler { autoscaler_flags(layout) } else { String::new() }
+    )
+}
+
+/// How a cluster-autoscaler on this machine is started; docs/cluster-autoscaler.md says what each flag is for.
+fn autoscaler_flags(layout: &Layout) -> String {
+    let (kubeconfig, config) = (layout.kubeconfig(), layout.cloud_config());
+    format!(
+        "\ncluster-autoscaler is served to NodeSets with spec.autoscaling:\n\n  cluster-autoscaler \\\n    --kubeconfig={} \\\n    --cloud-provider=externalgrpc \\\n    --cloud-config={} \\\n    --startup-taint={TAINT_UNINITIALIZED} \\\n    --leader-elect=false\n",
+        kubeconfig.display(),
+        config.display()
     )
 }
 

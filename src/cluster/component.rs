@@ -51,6 +51,8 @@ pub struct Addresses {
     pub network: Option<Network>,
     /// Where kube-apiserver is reached besides, at its port.
     pub further: Vec<IpAddr>,
+    /// Whether cluster-autoscaler is served.
+    pub autoscaler: bool,
 }
 
 impl Addresses {
@@ -294,6 +296,13 @@ fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         format!("127.0.0.1:{}", addresses.ports.operator),
     ];
     args.extend(addresses.for_machines().map(|url| format!("--machine-api-server={url}")));
+    if addresses.autoscaler {
+        let pki = layout.autoscaler_pki();
+        args.push(format!("--autoscaler-address=127.0.0.1:{}", addresses.ports.autoscaler));
+        args.push(file("autoscaler-cert", &pki.join("server.crt")));
+        args.push(file("autoscaler-key", &pki.join("server.key")));
+        args.push(file("autoscaler-client-ca", &pki.join("ca.crt")));
+    }
     args
 }
 

@@ -135,6 +135,18 @@ impl Layout {
         self.path("pki")
     }
 
+    /// Certificates of the server for cluster-autoscaler, and of who calls it.
+    #[must_use]
+    pub fn autoscaler_pki(&self) -> PathBuf {
+        self.path("autoscaler-pki")
+    }
+
+    /// What cluster-autoscaler is given as `--cloud-config`.
+    #[must_use]
+    pub fn cloud_config(&self) -> PathBuf {
+        self.path("cloud-config.yaml")
+    }
+
     /// What the real node is made from, and its disk.
     #[must_use]
     pub fn real_node(&self) -> PathBuf {

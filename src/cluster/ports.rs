@@ -33,6 +33,9 @@ pub struct Ports {
     pub scheduler: u16,
     /// The operator's health and metrics, HTTP.
     pub operator: u16,
+    /// The operator's server for cluster-autoscaler, where there is one; gRPC over TLS.
+    #[serde(default)]
+    pub autoscaler: u16,
 }
 
 /// Why ports could not be chosen.
@@ -69,6 +72,7 @@ impl Ports {
             controller_manager: choose(last.controller_manager)?,
             scheduler: choose(last.scheduler)?,
             operator: choose(last.operator)?,
+            autoscaler: choose(last.autoscaler)?,
         })
     }
 }

@@ -129,6 +129,7 @@ impl State {
             ports,
             network: self.network,
             further: self.listen_addresses.clone(),
+            autoscaler: false,
         })
     }
 

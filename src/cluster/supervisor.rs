@@ -22,14 +22,14 @@ use super::{
     component::{Addresses, Component, ComponentArg},
     door,
     error::ClusterError,
-    files::write_private,
+    files::{write_private, write_public},
     fleet::{self, Nodes},
     health::{Probe, client_of},
     keeper::{Keeper, Plan},
     kubeconfig,
     layout::{DirLock, GRACE, Layout},
     manifests,
-    pki::Pki,
+    pki::{AutoscalerPki, Pki},
     ports::Ports,
     procs::ProcessId,
     progress::Progress,
@@ -82,6 +82,8 @@ pub struct Options {
     pub operator_program: Option<PathBuf>,
     /// The nodes to begin with; none without the operator.
     pub nodes: Nodes,
+    /// Whether the operator serves cluster-autoscaler.
+    pub autoscaler: bool,
     /// A real node besides, with containers.
     pub real_node: Option<real_node::Options>,
 }
@@ -157,7 +159,7 @@ impl Cluster {
             Some(_) => Some(real_node::claim(layout.dir(), state.network)?),
             None => None,
         };
-        let addresses = Addresses { ports, network, further };
+        let addresses = Addresses { ports, network, further, autoscaler: options.autoscaler };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
         state.ports = Some(ports);
         state.network = network;
@@ -171,6 +173,9 @@ impl Cluster {
         let certified: BTreeSet<IpAddr> = link.into_iter().chain(addresses.further.iter().copied()).collect();
         let pki = Pki::ensure(&layout.pki(), &Vec::from_iter(certified))?;
         let admin = write_kubeconfigs(&layout, &addresses, &pki)?;
+        if options.autoscaler {
+            write_cloud_config(&layout, ports.autoscaler)?;
+        }
         let state = Arc::new(StateFile::new(layout.state(), state));
         let itself = match options.operator_program {
             Some(program) => program,
@@ -384,6 +389,20 @@ fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> Resul
         write_private(&layout.path(file), &kubeconfig_for(addresses, pki, user, groups)?)?;
     }
     Ok(super::files::read(&layout.kubeconfig())?)
+}
+
+/// What cluster-autoscaler needs to call the operator: certificates, and the file that names them.
+fn write_cloud_config(layout: &Layout, port: u16) -> Result<(), ClusterError> {
+    let pki = AutoscalerPki::ensure(&layout.autoscaler_pki())?;
+    let path = |file: &str| pki.path(file).display().to_string();
+    let config = serde_json::json!({
+        "address": format!("127.0.0.1:{port}"),
+        "key": path("client.key"),
+        "cert": path("client.crt"),
+        "cacert": path("ca.crt"),
+    });
+    let text = serde_norway::to_string(&config).unwrap_or_else(|_| config.to_string());
+    Ok(write_public(&layout.cloud_config(), &text)?)
 }
 
 /// The last lines of a log, indented; what cannot be read is left out, for this is part of another error.

@@ -69,15 +69,7 @@ pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
 /// condition for one that may take pods.
 #[must_use]
 pub fn node(origin: Origin<'_>, desired: &Desired, now: Timestamp) -> Node {
-    let mut labels = desired.labels.clone();
-    labels.extend(well_known_labels(origin.name, origin.machine_type));
-    let owned = [
-        (names::LABEL_NODESET, origin.set),
-        (names::LABEL_NODECLASS, origin.class),
-        (names::LABEL_REVISION, origin.revision),
-        (names::LABEL_PROVIDER, origin.provider),
-    ];
-    labels.extend(owned.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let labels = labels(&origin, desired);
     let mut annotations = desired.annotations.clone();
     // With the value that fits the cluster, the ttl controller has nothing to write.
     annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
@@ -108,11 +100,25 @@ pub fn node(origin: Origin<'_>, desired: &Desired, now: Timestamp) -> Node {
     }
 }
 
-fn encoded(Taint { key, value, effect, time_added }: Taint) -> PbTaint {
+/// All labels of a Node: its template's, a kubelet's and ours.
+pub(super) fn labels(origin: &Origin<'_>, desired: &Desired) -> BTreeMap<String, String> {
+    let mut labels = desired.labels.clone();
+    labels.extend(well_known_labels(origin.name, origin.machine_type));
+    let owned = [
+        (names::LABEL_NODESET, origin.set),
+        (names::LABEL_NODECLASS, origin.class),
+        (names::LABEL_REVISION, origin.revision),
+        (names::LABEL_PROVIDER, origin.provider),
+    ];
+    labels.extend(owned.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    labels
+}
+
+pub(super) fn encoded(Taint { key, value, effect, time_added }: Taint) -> PbTaint {
     PbTaint { key: Some(key), value, effect: Some(effect), time_added: time_added.map(|time| at(time.0)) }
 }
 
-fn at(time: Timestamp) -> Time {
+pub(super) fn at(time: Timestamp) -> Time {
     Time { seconds: Some(time.as_second()), nanos: Some(0) }
 }
 
@@ -131,14 +137,9 @@ fn provisioning(now: Timestamp) -> NodeCondition {
 /// The labels that a kubelet sets when it registers its Node itself.
 #[must_use]
 pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<String, String> {
-    let architecture = match consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
     let mut labels = BTreeMap::new();
     for prefix in ["kubernetes.io", "beta.kubernetes.io"] {
-        labels.insert(format!("{prefix}/arch"), architecture.to_owned());
+        labels.insert(format!("{prefix}/arch"), architecture().to_owned());
         labels.insert(format!("{prefix}/os"), "linux".to_owned());
     }
     labels.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
@@ -146,6 +147,15 @@ pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<Str
         labels.insert("node.kubernetes.io/instance-type".to_owned(), machine_type.to_owned());
     }
     labels
+}
+
+/// The architecture of this machine, by the name that Kubernetes has for it.
+pub(super) fn architecture() -> &'static str {
+    match consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// As the controller-manager's ttl controller has it (pkg/controller/ttl in Kubernetes 1.36).

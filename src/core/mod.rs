@@ -2,6 +2,7 @@
 //! what to do and why comes out.
 
 pub mod approval;
+pub mod autoscaling;
 pub mod birth;
 pub mod boot;
 pub mod budget;

@@ -86,7 +86,11 @@ fn availability(report: &Report<'_>) -> Says {
             .filter(|member| member.has_kubelet && member.ready_since.is_none())
             .map(|member| member.name)
             .collect();
+        let claimed = staying().filter(|member| member.claimed && member.is_ready()).count();
         let mut why = Vec::new();
+        if claimed > 0 {
+            why.push(format!("{claimed} are being emptied by cluster-autoscaler"));
+        }
         if silent > 0 {
             why.push(format!("{silent} wait for their machine's first status"));
         }

@@ -94,6 +94,14 @@ impl Desired {
         }
     }
 
+    /// The same with one annotation more, unless a template has it already.
+    #[must_use]
+    pub fn annotated(&self, key: &str, value: &str) -> Self {
+        let mut desired = self.clone();
+        desired.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        desired
+    }
+
     /// The change that brings a Node here; None where it is here already.
     #[must_use]
     pub fn change(&self, current: Current<'_>) -> Option<Change> {
@@ -127,6 +135,14 @@ impl Desired {
         }
         (taints != current).then_some(taints)
     }
+}
+
+/// Whether an annotation of a Node is somebody else's: it is there, and no template brought it.
+#[must_use]
+pub fn is_foreign_annotation(annotations: &BTreeMap<String, String>, key: &str) -> bool {
+    let record = annotations.get(ANNOTATION_APPLIED);
+    let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    annotations.contains_key(key) && !applied.annotations.contains(key)
 }
 
 /// What to set and what to take away; what nobody recorded is not touched.

@@ -80,7 +80,9 @@ fn class_cases() -> Vec<Case> {
             "a hollow machine needs no credentials",
         ),
         ("kubemark's settings", "/spec/kubemark", json!({"image": "x:1"}), "kubemark speaks of pods"),
-        ("a price", "/spec/price", json!("1"), not_served),
+        ("a price", "/spec/price", json!("0.25"), ""),
+        ("a price with a currency", "/spec/price", json!("$1"), "write for example \"0.25\""),
+        ("a negative price", "/spec/price", json!("-1"), "write for example \"0.25\""),
         ("allowed overrides", "/spec/allowedOverrides", json!(["provisioning"]), not_served),
         (
             "files",
@@ -156,7 +158,6 @@ fn kubemark(change: &Value) -> Value {
 }
 
 fn set_cases() -> Vec<Case> {
-    let not_served = "not served by this version";
     vec![
         ("as it is", "", json!(null), ""),
         ("the longest name", "/metadata/name", json!("n".repeat(56)), ""),
@@ -180,7 +181,50 @@ fn set_cases() -> Vec<Case> {
             json!({"labels": {"kube-node.io/nodeset": "x"}}),
             "labels under kube-node.io/ are the controller's",
         ),
-        ("autoscaling", "/spec/autoscaling", json!({"minReplicas": 0, "maxReplicas": 1}), not_served),
+        ("autoscaling", "/spec/autoscaling", json!({"minReplicas": 0, "maxReplicas": 1}), ""),
+        ("autoscaling from zero", "/spec/autoscaling", json!({"maxReplicas": 100_000}), ""),
+        ("autoscaling without a maximum", "/spec/autoscaling", json!({"minReplicas": 1}), "write for example maxReplicas: 10"),
+        (
+            "a minimum over the maximum",
+            "/spec/autoscaling",
+            json!({"minReplicas": 3, "maxReplicas": 2}),
+            "lower minReplicas or raise maxReplicas",
+        ),
+        ("a negative minimum", "/spec/autoscaling", json!({"minReplicas": -1, "maxReplicas": 2}), "minReplicas"),
+        ("a maximum of none", "/spec/autoscaling", json!({"maxReplicas": 0}), "maxReplicas"),
+        (
+            "every option",
+            "/spec/autoscaling",
+            json!({"maxReplicas": 2, "options": {"scaleDownUtilizationThreshold": "0.5",
+                "scaleDownGpuUtilizationThreshold": "1", "scaleDownUnneededTime": "10m", "scaleDownUnreadyTime": "20m",
+                "maxNodeProvisionTime": "1h30m", "maxNodeStartupTime": "90s", "zeroOrMaxNodeScaling": "false",
+                "ignoreDaemonSetsUtilization": "true", "allowNonAtomicScaleUpToMax": "false"}}),
+            "",
+        ),
+        (
+            "an option nobody knows",
+            "/spec/autoscaling",
+            json!({"maxReplicas": 2, "options": {"scaleDownDelay": "1m"}}),
+            "there is no such option: use scaleDownUtilizationThreshold",
+        ),
+        (
+            "a threshold in percent",
+            "/spec/autoscaling",
+            json!({"maxReplicas": 2, "options": {"scaleDownUtilizationThreshold": "50%"}}),
+            "write for example \"0.5\"",
+        ),
+        (
+            "a time without a unit",
+            "/spec/autoscaling",
+            json!({"maxReplicas": 2, "options": {"scaleDownUnneededTime": "10"}}),
+            "write for example 10m or 90s",
+        ),
+        (
+            "a switch of another form",
+            "/spec/autoscaling",
+            json!({"maxReplicas": 2, "options": {"zeroOrMaxNodeScaling": "yes"}}),
+            "a switch is \"true\" or \"false\"",
+        ),
         (
             "everything of a rollout",
             "/spec",

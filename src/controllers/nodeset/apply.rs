@@ -14,7 +14,7 @@ use serde_json::json;
 use tracing::{debug, info};
 
 use super::{
-    Error, NodeSetController,
+    Error, NodeSetController, autoscaling,
     observe::{Blueprint, Observed},
 };
 use crate::{
@@ -68,8 +68,12 @@ impl NodeSetController {
             self.change_owners(node, |owners| owners.push(owner)).await?;
         }
         let mut applied = Applied::default();
+        self.forget_victims(set, observed).await?;
         match &observed.blueprint {
-            Ok(blueprint) => self.propagate(blueprint, observed, &mut applied).await?,
+            Ok(blueprint) => {
+                let kept = autoscaling::keeps_off(set, plan);
+                self.propagate(blueprint, observed, kept, &mut applied).await?;
+            }
             Err(problem) => applied.problem = Some(problem.clone()),
         }
         self.grant_turns(observed, plan);
@@ -104,8 +108,10 @@ impl NodeSetController {
         &self,
         blueprint: &Blueprint,
         observed: &Observed,
+        kept: bool,
         applied: &mut Applied,
     ) -> Result<(), Error> {
+        let marked = kept.then(|| autoscaling::marked(&blueprint.template));
         let changes: Vec<(Arc<NodeView>, Change)> = observed
             .members
             .iter()
@@ -113,7 +119,9 @@ impl NodeSetController {
             .filter_map(|node| {
                 let current =
                     Current { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
-                Some((Arc::clone(node), blueprint.template.change(current)?))
+                let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
+                let template = marked.unwrap_or(&blueprint.template);
+                Some((Arc::clone(node), template.change(current)?))
             })
             .take(BATCH)
             .collect();

@@ -2,6 +2,7 @@
 //! stands. It never talks to a provider.
 
 mod apply;
+mod autoscaling;
 mod leave;
 mod observe;
 mod status;

@@ -1,6 +1,10 @@
 //! What a look at a NodeSet sees: its Nodes by their relation to it, its class, and what these make together.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -11,6 +15,7 @@ use crate::{
     cache::NodeView,
     controllers::RevisionsError,
     core::{
+        autoscaling,
         causes::{Sign, Symptom},
         expectations::Expectations,
         revision::Machine,
@@ -34,6 +39,10 @@ pub(super) struct Observed {
     pub(super) to_adopt: Vec<Arc<NodeView>>,
     /// Nodes that it owns and that carry its label no more.
     pub(super) to_release: Vec<Arc<NodeView>>,
+    /// UIDs of Nodes that were named to go when the replicas were lowered.
+    pub(super) victims: BTreeSet<String>,
+    /// Whether cluster-autoscaler scales the set.
+    pub(super) autoscaled: bool,
     /// What new Nodes are, or why there can be none.
     pub(super) blueprint: Result<Blueprint, Problem>,
     /// How long no Node is made because those of other sets of the class did not start.
@@ -69,6 +78,8 @@ impl NodeSetController {
             members: Vec::new(),
             to_adopt: Vec::new(),
             to_release: Vec::new(),
+            victims: autoscaling::victims(set.metadata.annotations.as_ref()),
+            autoscaled: set.spec.autoscaling.is_some(),
             blueprint: self.blueprint(set).await?,
             class_back_off: self.class_back_off(set),
             expectations: self.expectations(&name, |expectations| expectations.clone()),
@@ -107,6 +118,9 @@ impl NodeSetController {
                 if goes {
                     member.stage = Stage::Draining;
                 }
+                member.named = observed.victims.contains(&*node.uid);
+                // Where cluster-autoscaler has no say, its taint is somebody's mark and no more.
+                member.claimed = observed.autoscaled && node.is_to_be_deleted();
                 member.pods =
                     self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
                 member
@@ -204,10 +218,6 @@ fn is_accepted(class: &NodeClass) -> bool {
 
 /// A Node, as decision and status want it.
 pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symptom]) -> Member<'a> {
-    let waits = |taint: &Taint| {
-        taint.key == names::TAINT_UNINITIALIZED
-            || startup.iter().any(|startup| startup.key == taint.key && startup.effect == taint.effect)
-    };
     let stage = match node.deleted_at {
         None => Stage::Staying,
         // The drain begins with the cordon.
@@ -223,10 +233,11 @@ pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symp
         created: node.created.unwrap_or_default(),
         stage,
         ready_since: ready.map(|ready| ready.since.unwrap_or(Timestamp::UNIX_EPOCH)),
-        started: !node.taints.iter().any(waits),
+        started: node.is_started(startup),
         has_kubelet: node.kubelet_version.is_some(),
-        marked: is_set(names::ANNOTATION_DELETE_FIRST)
-            || node.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED),
+        marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
+        named: false,
+        claimed: false,
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
         signs: symptoms

@@ -7,6 +7,8 @@
 //! - The budget is relative to what is asked for now: a scale-down never waits for it. Nor does a Node that somebody
 //!   marked as the victim of one.
 //! - A Node that was deleted by hand keeps working until it gets its turn to be drained.
+//! - A Node that an order named to go when it lowered the replicas goes, and no other one for it. One that
+//!   cluster-autoscaler is emptying keeps its place among the replicas, but nobody counts on it and nothing replaces it.
 
 mod plan;
 mod spending;
@@ -60,6 +62,10 @@ pub struct Member<'a> {
     pub has_kubelet: bool,
     /// Whether an admin (`delete-first`) or cluster-autoscaler marked it as the next to go.
     pub marked: bool,
+    /// Whether the set's replicas were lowered for this very Node.
+    pub named: bool,
+    /// Whether cluster-autoscaler is emptying it, to take it away with its replica.
+    pub claimed: bool,
     /// Whether its sickness is to be ignored.
     pub skip_remediation: bool,
     /// Pods that a drain would move.
@@ -77,10 +83,10 @@ impl Member<'_> {
         self.started && self.ready_since.is_some()
     }
 
-    /// What is left until it counts as available: zero when it is, None while it is not Ready or its drain has begun.
+    /// What is left until it counts as available: zero when it is, None while it is not Ready or is being emptied.
     #[must_use]
     pub fn available_in(&self, min_ready: Duration, now: Timestamp) -> Option<Duration> {
-        if !self.started || self.stage == Stage::Draining {
+        if !self.started || self.claimed || self.stage == Stage::Draining {
             return None;
         }
         let passed = Duration::try_from(now.duration_since(self.ready_since?)).unwrap_or_default();
@@ -151,7 +157,7 @@ impl Known<'_, '_> {
 
     /// Whether it is not available although it once was, or has to be replaced.
     fn is_broken(&self) -> bool {
-        !self.available && (self.member.started || self.replaced.is_some())
+        !self.available && !self.member.claimed && (self.member.started || self.replaced.is_some())
     }
 }
 
@@ -186,8 +192,8 @@ impl<'m, 'a> Known<'m, 'a> {
     fn of(member: &'m Member<'a>, wanted: &Wanted<'_>, now: Timestamp, plan: &mut Plan<'_>) -> Self {
         let available_in = member.available_in(wanted.min_ready, now);
         let finding = match member.stage {
-            Stage::Staying => causes::examine(member, &wanted.rules, now),
-            Stage::Condemned | Stage::Draining => Finding::default(),
+            Stage::Staying if !member.claimed && !member.named => causes::examine(member, &wanted.rules, now),
+            Stage::Staying | Stage::Condemned | Stage::Draining => Finding::default(),
         };
         plan.look_again_in(available_in.filter(|left| !left.is_zero()));
         plan.look_again_in(finding.changes_in);
@@ -243,11 +249,11 @@ fn pace(
     if halted { Pace::Held } else { wanted.pace }
 }
 
-/// Sorts the first to go first: marked, then not available, then by the set's order, ties by pods, the younger, the name.
+/// Sorts the first to go first: named, then marked, then not available, then by the set's order, ties by pods, the younger, the name.
 fn victim_key<'a>(
     known: &Known<'_, 'a>,
     order: ScaleDownOrder,
-) -> (bool, bool, bool, i64, usize, Reverse<i64>, &'a str) {
+) -> (u8, bool, bool, i64, usize, Reverse<i64>, &'a str) {
     let member = known.member;
     let created = member.created.as_second();
     let by_order = match order {
@@ -255,7 +261,8 @@ fn victim_key<'a>(
         ScaleDownOrder::Newest => created.saturating_neg(),
         ScaleDownOrder::Oldest => created,
     };
-    (!member.marked, known.available, member.is_ready(), by_order, member.pods, Reverse(created), member.name)
+    let willed = if member.named { 0 } else { 1 + u8::from(!member.marked) };
+    (willed, known.available, member.is_ready(), by_order, member.pods, Reverse(created), member.name)
 }
 
 fn count(known: &[Known<'_, '_>]) -> Counts {
@@ -286,7 +293,7 @@ fn select(wanted: &Wanted<'_>, pace: Pace, known: &mut [Known<'_, '_>], plan: &m
         plan.waits.push(Wait::TooManySick { sick, most: wanted.max_sick });
         repairs = 0;
     }
-    let stale = |known: &Known<'_, '_>| known.stays() && known.outdated;
+    let stale = |known: &Known<'_, '_>| known.stays() && known.outdated && !known.member.claimed;
     let all_stale = known.iter().filter(|known| stale(known)).count();
     let mut rolling = match pace {
         Pace::Rolling { keep } => all_stale.saturating_sub(keep),

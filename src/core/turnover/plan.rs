@@ -181,16 +181,24 @@ impl Plan<'_> {
         if names.len() < distinct {
             return Err("a Node goes twice".to_owned());
         }
+        for member in members.iter().filter(|member| member.named && member.stage == Stage::Staying) {
+            if names.binary_search(&member.name).is_err() {
+                return Err(format!("{} was named to go, and stays", member.name));
+            }
+        }
         let mut lost = 0;
         for member in members.iter().filter(|member| names.binary_search(&member.name).is_ok()) {
             if self.delete.iter().any(|d| d.name == member.name) && member.stage != Stage::Staying {
                 return Err(format!("{} leaves already", member.name));
             }
-            lost += usize::from(available(member) && !member.marked);
+            lost += usize::from(available(member) && !member.marked && !member.named);
         }
+        let claimed =
+            members.iter().filter(|member| member.claimed && member.stage == Stage::Staying).count();
+        let replicas = wanted.replicas.saturating_sub(claimed);
         let least = match wanted.replacement {
-            ReplacementOrder::SurgeFirst => wanted.budget.floor(wanted.replicas),
-            ReplacementOrder::DeleteFirst => wanted.replicas.saturating_sub(wanted.budget.unavailable.max(1)),
+            ReplacementOrder::SurgeFirst => wanted.budget.floor(replicas),
+            ReplacementOrder::DeleteFirst => replicas.saturating_sub(wanted.budget.unavailable.max(1)),
         };
         if lost > 0 && before - lost < least {
             return Err(format!("{lost} of {before} available Nodes go, and {least} have to be"));

@@ -20,10 +20,13 @@ pub(super) struct Spending {
 
 impl Spending {
     pub(super) fn new(wanted: &Wanted<'_>, known: &[Known<'_, '_>]) -> Self {
-        let floor = wanted.budget.floor(wanted.replicas);
+        // Whoever is being emptied takes its replica along: it is not waited for.
+        let claimed = known.iter().filter(|known| known.stays() && known.member.claimed).count();
+        let replicas = wanted.replicas.saturating_sub(claimed);
+        let floor = wanted.budget.floor(replicas);
         let single_floor = match wanted.replacement {
             ReplacementOrder::SurgeFirst => floor,
-            ReplacementOrder::DeleteFirst => floor.min(wanted.replicas.saturating_sub(1)),
+            ReplacementOrder::DeleteFirst => floor.min(replicas.saturating_sub(1)),
         };
         let available = known.iter().filter(|known| known.available).count();
         let broken = known.iter().filter(|known| known.stays() && known.is_broken()).count();
@@ -35,8 +38,8 @@ impl Spending {
         self.established = self.established.saturating_sub(1);
     }
 
-    /// Marked victims of a smaller set go whatever else holds: somebody else has emptied them already. They go first, so
-    /// that nobody else spends what they take.
+    /// Named Nodes go, and marked victims of a smaller set go whatever else holds: somebody else has emptied them
+    /// already. They go first, so that nobody else spends what they take.
     pub(super) fn delete_marked<'a>(
         &mut self,
         wanted: &Wanted<'_>,
@@ -45,8 +48,11 @@ impl Spending {
         plan: &mut Plan<'a>,
     ) {
         let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
-        for victim in known.iter_mut().filter(|known| known.stays() && known.member.marked) {
-            if take(&mut surplus) {
+        // Those that were named come first in the order.
+        for victim in
+            known.iter_mut().filter(|known| known.stays() && (known.member.marked || known.member.named))
+        {
+            if take(&mut surplus) || victim.member.named {
                 self.go(victim, plan);
             }
         }

@@ -183,6 +183,35 @@ fn a_victim_of_the_autoscaler_goes_although_it_is_of_the_new_revision() {
 }
 
 #[test]
+fn who_is_named_goes_and_nobody_else_for_it() {
+    let named = |name| Member { named: true, ..node(name, "new") };
+    let marked = Member { marked: true, ..node("marked", "new") };
+    // Two orders, one of which the watch shows before the other's deletion: a mark alone is nobody's order.
+    let members = join(&[nodes(3, "new"), vec![marked, named("x")]]);
+    assert_eq!(deleted(&plan(&wanted(4), &members)), ["x"]);
+    // Raised again meanwhile: it goes all the same, and another one comes.
+    let again = plan(&wanted(4), &join(&[nodes(3, "new"), vec![named("x")]]));
+    assert_eq!((deleted(&again), again.create), (vec!["x"], 1));
+    let old = Member { revision: "old", ..named("x") };
+    assert_eq!(deleted(&plan(&wanted(3), &join(&[nodes(3, "old"), vec![old]]))), ["x"]);
+}
+
+#[test]
+fn a_node_that_is_being_emptied_keeps_its_replica_and_nobody_counts_on_it() {
+    let claimed = Member { claimed: true, marked: true, ..node("x", "old") };
+    // The last outdated one: no surge is made for it, and the rollout waits for the order.
+    let last = plan(&wanted(4), &join(&[nodes(3, "new"), vec![claimed.clone()]]));
+    assert_eq!((last.create, last.delete.len()), (0, 0));
+    // It does not hold up the others, and they do not count it.
+    let members = join(&[nodes(3, "old"), vec![claimed.clone()]]);
+    assert_eq!((plan(&wanted(4), &members).create, plan(&wanted(4), &members).delete.len()), (1, 0));
+    let with_new = join(&[members, vec![node("y", "new")]]);
+    assert_eq!(plan(&wanted(4), &with_new).delete.len(), 1);
+    let sick = Member { claimed: true, ..silent("x", "new") };
+    assert!(plan(&nursing(3), &join(&[nodes(2, "new"), vec![sick]])).delete.is_empty());
+}
+
+#[test]
 fn a_node_deleted_by_hand_keeps_working_until_its_replacement_is_there() {
     let condemned = Member { stage: Stage::Condemned, ..node("x", "new") };
     let alone = join(&[nodes(9, "new"), vec![condemned.clone()]]);

@@ -1,0 +1,99 @@
+//! A loop of cluster-autoscaler in which nothing is to be done, over mTLS, one call after another: at 1,000 Nodes in 20
+//! sets, and at 5,000 in 100. The Nodes are hollow ones that live: the operator renews their Leases meanwhile.
+//!
+//! `cargo bench --bench autoscaler`; figures go to standard output as a table.
+
+// What cannot be measured is said by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../../tests/bed/mod.rs"]
+mod bed;
+#[path = "../../tests/autoscaler/caller.rs"]
+#[allow(dead_code)]
+mod caller;
+#[path = "../../tests/autoscaler/channel.rs"]
+#[allow(dead_code)]
+mod channel;
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams};
+use kube_node::api::{NodeClass, NodeSet};
+use serde_json::json;
+
+use crate::{
+    bed::{bed, class_spec, create, eventually},
+    caller::Caller,
+    channel::{Credentials, connect},
+};
+
+/// What the cluster has besides.
+const UP: &[&str] = &["--autoscaler-server"];
+/// Nodes of a set.
+const NODES: usize = 50;
+/// How many sets.
+const SETS: [usize; 2] = [20, 100];
+/// How often a loop is measured.
+const LOOPS: usize = 7;
+/// How long the Nodes may take to come.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(measure());
+}
+
+async fn measure() {
+    let client = bed().client().await;
+    let (classes, sets): (Api<NodeClass>, Api<NodeSet>) =
+        (Api::all(client.clone()), Api::all(client.clone()));
+    let nodes: Api<Node> = Api::all(client);
+    create(&classes, json!({"metadata": {"name": "bench"}, "spec": class_spec()})).await.unwrap();
+    let port = u16::try_from(bed().state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap();
+    let credentials = Credentials::of(&bed().dir.join("autoscaler-pki"));
+    println!("| nodes | sets | calls | a loop, s (least, most) | p50, ms | p99, ms | longest, ms |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    let mut made = 0;
+    for count in SETS {
+        for set in made..count {
+            let spec = json!({"replicas": NODES, "nodeClassName": "bench",
+                "autoscaling": {"minReplicas": 0, "maxReplicas": 2 * NODES}});
+            create(&sets, json!({"metadata": {"name": format!("bench-{set:03}")}, "spec": spec}))
+                .await
+                .unwrap();
+        }
+        made = count;
+        eventually("the Nodes are Ready", PATIENCE, async || {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let listed = sets.list(&ListParams::default()).await.ok()?;
+            let ready = |set: &NodeSet| set.status.as_ref().map_or(0, |status| status.ready_replicas);
+            let ready: i32 = listed.iter().map(ready).sum();
+            (usize::try_from(ready).ok()? == count * NODES).then_some(())
+        })
+        .await;
+        let selector = ListParams::default().labels("kube-node.io/nodeset");
+        let listed = nodes.list(&selector).await.unwrap().items;
+        let mut caller = Caller(connect(port, &credentials).await.unwrap());
+        caller.quiet_loop(&listed, |_| {}).await;
+        let (mut loops, mut calls, mut each) = (Vec::new(), 0, Vec::new());
+        for _ in 0..LOOPS {
+            let start = Instant::now();
+            calls = caller.quiet_loop(&listed, |took| each.push(took)).await;
+            loops.push(start.elapsed());
+        }
+        loops.sort();
+        each.sort();
+        let at = |hundredths: usize| each[(each.len() - 1) * hundredths / 100].as_secs_f64() * 1_000.0;
+        println!(
+            "| {} | {count} | {calls} | {:.2} ({:.2}, {:.2}) | {:.3} | {:.3} | {:.2} |",
+            listed.len(),
+            loops[LOOPS / 2].as_secs_f64(),
+            loops[0].as_secs_f64(),
+            loops[LOOPS - 1].as_secs_f64(),
+            at(50),
+            at(99),
+            at(100),
+        );
+    }
+}

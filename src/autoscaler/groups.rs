@@ -1,0 +1,261 @@
+//! Node groups as the caches show them: sets with `spec.autoscaling`, their Nodes, and what a further Node would be.
+//! Nothing here asks the API server, but for a pinned revision that this process has not seen yet.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_pb::api::core::v1::Node;
+
+use super::{index::Index, writer::Writer};
+use crate::{
+    api::{NodeClass, NodeSet, names},
+    cache::{NodeView, View},
+    controllers::Context,
+    core::{
+        autoscaling::{self, Blueprint, Change, Machine, Refusal, Standing, Target, Trouble, Wanted},
+        budget::Budget,
+        revision,
+        template::Desired,
+    },
+    error::chain,
+};
+
+/// The groups.
+pub(super) struct Groups {
+    context: Arc<Context>,
+    index: Arc<Index>,
+    pub(super) writer: Arc<Writer>,
+}
+
+/// One group.
+pub(super) struct Group {
+    pub(super) set: NodeSet,
+    /// As the watch shows it.
+    pub(super) shown: Standing,
+}
+
+impl Group {
+    fn of(set: &NodeSet) -> Option<Self> {
+        Some(Self { shown: Standing::of(set)?, set: set.clone() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.set.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// For the logs of cluster-autoscaler.
+    pub(super) fn describe(&self) -> String {
+        let Standing { bounds, replicas, .. } = &self.shown;
+        let class = &self.set.spec.node_class_name;
+        format!(
+            "NodeSet {} of NodeClass {class}: {replicas} replicas, {} to {}",
+            self.name(),
+            bounds.min,
+            bounds.max
+        )
+    }
+
+    /// The surge of a rollout that works.
+    fn rolling(&self) -> Option<usize> {
+        let rollout = self.set.status.as_ref()?.rollout.as_ref()?;
+        let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
+        let strategy = self.set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+        let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
+        works.then(|| Budget::of(strategy, replicas).surge)
+    }
+}
+
+impl Groups {
+    /// To be made before the watches begin.
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        let index = Index::of(&context.nodes);
+        let writer = Writer::new(context.client.clone());
+        Self { context, index, writer }
+    }
+
+    /// Whether everything was listed once.
+    pub(super) fn in_sync(&self) -> bool {
+        let Context { nodes, sets, classes, .. } = &*self.context;
+        nodes.in_sync() && sets.in_sync() && classes.in_sync()
+    }
+
+    /// All groups, by name.
+    pub(super) fn all(&self) -> Vec<Group> {
+        let sets = self.context.sets.all();
+        let mut groups: Vec<Group> =
+            sets.iter().filter_map(|own| Group::of(own.object.as_ref().ok()?)).collect();
+        groups.sort_by(|a, b| a.name().cmp(b.name()));
+        groups
+    }
+
+    /// The group of this name.
+    pub(super) fn get(&self, id: &str) -> Result<Group, Refusal> {
+        let group = self.context.sets.get(id).and_then(|own| Group::of(own.object.as_ref().ok()?));
+        group.ok_or_else(|| Refusal::NoGroup(id.to_owned()))
+    }
+
+    /// The group of a Node; None where it has none.
+    pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, Refusal> {
+        let node = match self.find(wanted) {
+            Ok(Some(node)) => node,
+            // Another Node of that name is no Node of ours.
+            Ok(None) | Err(Refusal::OtherId { .. }) => return Ok(None),
+            Err(refusal) => return Err(refusal),
+        };
+        let group = node.group().and_then(|set| self.get(set).ok());
+        Ok(group.filter(|group| node.is_of(group.name(), &group.shown.uid)))
+    }
+
+    fn find(&self, wanted: Wanted<'_>) -> Result<Option<Arc<NodeView>>, Refusal> {
+        let nodes = &self.context.nodes;
+        // cluster-autoscaler names both, and then one look is enough.
+        let by_name = nodes.get(wanted.name);
+        if let Some(node) = &by_name
+            && !wanted.provider_id.is_empty()
+            && node.provider_id.as_deref() == Some(wanted.provider_id)
+        {
+            return Ok(by_name);
+        }
+        autoscaling::resolve(
+            wanted,
+            |id| nodes.get(&self.index.name(id)?),
+            |_| by_name,
+            |node| node.provider_id.clone(),
+        )
+    }
+
+    /// What an order to delete comes to: `wanted` are providerID and name of each Node.
+    pub(super) fn delete(
+        &self,
+        standing: &Standing,
+        id: &str,
+        wanted: &[(String, String)],
+    ) -> Result<Option<Change>, Refusal> {
+        if wanted.len() > autoscaling::MOST_VICTIMS {
+            return Err(Refusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
+        }
+        let group = self.get(id)?;
+        let mut nodes = Vec::with_capacity(wanted.len());
+        for (provider_id, name) in wanted {
+            nodes.push(self.find(Wanted { provider_id, name })?);
+        }
+        let targets: Vec<Target<'_>> = nodes
+            .iter()
+            .map(|node| match node {
+                None => Target::Gone,
+                Some(node) if node.is_of(id, &group.shown.uid) => {
+                    Target::Ours { uid: &node.uid, leaving: node.deleted_at.is_some() }
+                }
+                Some(node) => Target::Foreign { name: &node.name },
+            })
+            .collect();
+        let staying = self.machines(&group, |machines| autoscaling::staying(standing, machines));
+        autoscaling::delete(id, standing, staying, &targets)
+    }
+
+    /// The machines of a group.
+    pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>]) -> T) -> T {
+        let template = self.template(group);
+        let newest = group.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
+        let nodes = self.context.nodes.group(group.name());
+        let machines: Vec<Machine<'_>> = nodes
+            .iter()
+            .filter(|node| node.is_of(group.name(), &group.shown.uid))
+            .map(|node| Machine {
+                name: &node.name,
+                uid: &node.uid,
+                provider_id: node.provider_id.as_deref(),
+                leaving: node.deleted_at.is_some(),
+                has_kubelet: node.kubelet_version.is_some(),
+                started: node.is_started(&template.startup_taints),
+                updated: newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest)),
+                claimed: node.is_to_be_deleted(),
+                created: node.created.unwrap_or_default(),
+                trouble: trouble(node),
+            })
+            .collect();
+        with(&machines)
+    }
+
+    /// How many machines the group is to have; None while that is open.
+    pub(super) fn target_size(&self, group: &Group) -> Option<i32> {
+        let standing = self.writer.standing(group.name(), &group.shown)?;
+        Some(self.machines(group, |machines| autoscaling::target_size(&standing, machines, group.rolling())))
+    }
+
+    fn class(&self, group: &Group) -> Option<NodeClass> {
+        self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
+    }
+
+    fn template(&self, group: &Group) -> Desired {
+        let class = self.context.classes.get(&group.set.spec.node_class_name);
+        let class = class.as_ref().and_then(|class| class.object.as_ref().ok());
+        Desired::merge(class.and_then(|class| class.spec.template.as_ref()), group.set.spec.template.as_ref())
+    }
+
+    /// What a further Node of the group would look like.
+    pub(super) async fn template_node(&self, group: &Group) -> Result<Node, Refusal> {
+        let class_name = &group.set.spec.node_class_name;
+        let none = |why: String| Refusal::NoTemplate(why);
+        let class = self.class(group).ok_or_else(|| {
+            none(format!(
+                "there is no NodeClass {class_name} that can be read: create it, or name another one"
+            ))
+        })?;
+        let pinned = match &group.set.spec.revision {
+            None => None,
+            Some(revision) => {
+                let stored = self.context.revisions.get(class_name, revision).await;
+                let stored = stored.map_err(|error| none(chain(&error)))?;
+                let missing = || none(format!("there is no revision {revision} of NodeClass {class_name}"));
+                Some((revision.clone(), stored.ok_or_else(missing)?))
+            }
+        };
+        let (revision, machine) = match pinned {
+            Some(pinned) => pinned,
+            None => {
+                let machine =
+                    revision::Machine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
+                machine.check().map_err(|error| none(error.to_string()))?;
+                (machine.revision().map_err(|error| none(chain(&error)))?, Arc::new(machine))
+            }
+        };
+        let blueprint = Blueprint {
+            set: group.name(),
+            class: class_name,
+            revision: &revision,
+            machine: &machine,
+            template: &self.template(group),
+        };
+        autoscaling::node(blueprint, Timestamp::now())
+    }
+
+    /// All classes that can be read.
+    pub(super) fn classes(&self) -> Vec<NodeClass> {
+        self.context.classes.all().iter().filter_map(|class| class.object.clone().ok()).collect()
+    }
+
+    /// The class of a Node: by its label, which a template has as well.
+    pub(super) fn class_of(
+        &self,
+        wanted: Wanted<'_>,
+        label: Option<&str>,
+    ) -> Result<Option<NodeClass>, Refusal> {
+        let node = match self.find(wanted) {
+            Err(Refusal::OtherId { .. } | Refusal::Nameless) => None,
+            other => other?,
+        };
+        let name = node.as_ref().and_then(|node| node.class()).or(label);
+        Ok(name.and_then(|name| self.context.classes.get(name)?.object.clone().ok()))
+    }
+}
+
+fn trouble(node: &NodeView) -> Option<Trouble<'_>> {
+    let condition =
+        node.condition(names::CONDITION_MACHINE).filter(|condition| &*condition.status == "False")?;
+    Some(Trouble {
+        reason: &condition.reason,
+        message: condition.message.as_deref().unwrap_or_default(),
+        since: condition.since,
+    })
+}

@@ -1,0 +1,197 @@
+//! How the calls go: count and time by method and code. Only methods that there are become labels.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
+use tower::{Layer, Service};
+
+/// Upper bounds of the time of a call, in seconds.
+const CALL_SECONDS: [f64; 8] = [0.000_1, 0.000_5, 0.002, 0.01, 0.05, 0.25, 1.0, 5.0];
+/// The service whose methods are told apart.
+const SERVICE: &str = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/";
+/// Its methods.
+const METHODS: [&str; 15] = [
+    "NodeGroups",
+    "NodeGroupForNode",
+    "PricingNodePrice",
+    "PricingPodPrice",
+    "GPULabel",
+    "GetAvailableGPUTypes",
+    "Cleanup",
+    "Refresh",
+    "NodeGroupTargetSize",
+    "NodeGroupIncreaseSize",
+    "NodeGroupDeleteNodes",
+    "NodeGroupDecreaseTargetSize",
+    "NodeGroupNodes",
+    "NodeGroupTemplateNodeInfo",
+    "NodeGroupGetOptions",
+];
+
+/// The server's metrics.
+#[derive(Clone, Debug)]
+pub(super) struct Metrics(Arc<Collectors>);
+
+#[derive(Debug)]
+struct Collectors {
+    calls: IntCounterVec,
+    seconds: HistogramVec,
+    up: IntGauge,
+    failures: IntCounterVec,
+}
+
+impl Metrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let calls =
+            Opts::new("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code");
+        let seconds =
+            HistogramOpts::new("kube_node_autoscaler_call_duration_seconds", "Time of a call, by method");
+        let failures = Opts::new(
+            "kube_node_autoscaler_failures_total",
+            "Times that the server could not start, by reason",
+        );
+        Ok(Self(Arc::new(Collectors {
+            calls: registered(registry, IntCounterVec::new(calls, &["method", "code"])?)?,
+            seconds: registered(
+                registry,
+                HistogramVec::new(seconds.buckets(CALL_SECONDS.to_vec()), &["method"])?,
+            )?,
+            up: registered(
+                registry,
+                IntGauge::new("kube_node_autoscaler_up", "Whether the server listens")?,
+            )?,
+            failures: registered(registry, IntCounterVec::new(failures, &["reason"])?)?,
+        })))
+    }
+
+    pub(super) fn up(&self, up: bool) {
+        self.0.up.set(i64::from(up));
+    }
+
+    pub(super) fn failed(&self, reason: &str) {
+        self.0.failures.with_label_values(&[reason]).inc();
+    }
+
+    fn called(&self, method: &str, code: &str, since: Instant) {
+        self.0.calls.with_label_values(&[method, code]).inc();
+        self.0.seconds.with_label_values(&[method]).observe(since.elapsed().as_secs_f64());
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+/// The method of a request, `other` for what is not the service's.
+fn method(path: &str) -> &'static str {
+    let name = path.strip_prefix(SERVICE);
+    METHODS.into_iter().find(|method| name == Some(*method)).unwrap_or("other")
+}
+
+/// The names of gRPC's codes, by number.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// A refusal has its code among the headers; an answer has it behind its body, and it is OK.
+fn code(headers: &http::HeaderMap) -> &'static str {
+    let number =
+        headers.get("grpc-status").map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
+    match number {
+        None => "OK",
+        Some(number) => CODES.get(number.unwrap_or(2_usize)).copied().unwrap_or("UNKNOWN"),
+    }
+}
+
+impl<S> Layer<S> for Metrics {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner, metrics: self.clone() }
+    }
+}
+
+/// A service whose calls are counted.
+#[derive(Clone, Debug)]
+pub(super) struct Counted<S> {
+    inner: S,
+    metrics: Metrics,
+}
+
+impl<S, B, R> Service<http::Request<B>> for Counted<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let (method, since, metrics) = (method(request.uri().path()), Instant::now(), self.metrics.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().map_or("INTERNAL", |answer| code(answer.headers()));
+            metrics.called(method, code, since);
+            answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_the_service_has_its_label() {
+        let proto = include_str!("proto/externalgrpc.proto");
+        let declared: Vec<&str> = proto
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("rpc ")?.split_once('(').map(|(name, _)| name))
+            .collect();
+        assert_eq!(declared, METHODS);
+        assert_eq!(method(&format!("{SERVICE}Refresh")), "Refresh");
+        assert_eq!(method("/grpc.health.v1.Health/Check"), "other");
+        assert_eq!(method(&format!("{SERVICE}Nonsense")), "other");
+    }
+
+    #[test]
+    fn codes_are_told_by_name() {
+        let mut headers = http::HeaderMap::new();
+        assert_eq!(code(&headers), "OK");
+        headers.insert("grpc-status", http::HeaderValue::from_static("5"));
+        assert_eq!(code(&headers), "NOT_FOUND");
+        headers.insert("grpc-status", http::HeaderValue::from_static("x"));
+        assert_eq!(code(&headers), "UNKNOWN");
+    }
+}

@@ -1,0 +1,206 @@
+//! Who may call: TLS 1.3 alone, and every client has a certificate of the given authority. The files are read again when
+//! they change; what does not serve leaves what serves in place.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use jiff::Timestamp;
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
+    server::{VerifierBuilderError, WebPkiClientVerifier},
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Where the certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The server's certificate, with those between it and its authority (PEM).
+    pub cert: PathBuf,
+    /// Its key (PEM).
+    pub key: PathBuf,
+    /// The authority of the clients (PEM).
+    pub client_ca: PathBuf,
+}
+
+/// Why certificates do not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file is no PEM of the right kind.
+    #[error("{} holds no {wanted} in PEM", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What it ought to hold.
+        wanted: &'static str,
+        /// What is wrong.
+        #[source]
+        source: Option<pem::Error>,
+    },
+    /// A certificate cannot be read.
+    #[error("{} holds a certificate that cannot be read", path.display())]
+    Certificate {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A certificate is not valid now.
+    #[error("the certificate in {} is valid from {from} to {until} alone: renew it", path.display())]
+    NotValid {
+        /// Which file.
+        path: PathBuf,
+        /// Its first moment.
+        from: Timestamp,
+        /// Its last.
+        until: Timestamp,
+    },
+    /// Certificate and key are of two pairs.
+    #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
+    Mismatch {
+        /// The file of the key.
+        key: PathBuf,
+        /// The file of the certificate.
+        cert: PathBuf,
+        /// What the library says.
+        source: rustls::Error,
+    },
+    /// Clients cannot be known by this authority.
+    #[error("{} is no authority to know clients by", path.display())]
+    Authority {
+        /// Which file.
+        path: PathBuf,
+        /// What the library says.
+        source: VerifierBuilderError,
+    },
+    /// No configuration comes of it.
+    #[error("TLS cannot be set up")]
+    Setup(#[source] rustls::Error),
+}
+
+impl TlsError {
+    /// For metrics.
+    pub(super) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "CertificatesUnreadable",
+            Self::Pem { .. } | Self::Certificate { .. } | Self::Authority { .. } | Self::Setup(_) => {
+                "CertificatesInvalid"
+            }
+            Self::NotValid { .. } => "CertificateExpired",
+            Self::Mismatch { .. } => "CertificateMismatch",
+        }
+    }
+}
+
+/// What was read.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    content: [u8; 32],
+}
+
+/// The certificates as they are now.
+pub(super) struct Certificates {
+    files: Files,
+    now: RwLock<Loaded>,
+}
+
+impl Certificates {
+    /// Reads them for the first time.
+    pub(super) fn load(files: &Files, now: Timestamp) -> Result<Self, TlsError> {
+        let loaded = load(files, None, now)?;
+        // Without anything before it, there always is something.
+        let Some(loaded) = loaded else { return Err(TlsError::Setup(rustls::Error::HandshakeNotComplete)) };
+        Ok(Self { files: files.clone(), now: RwLock::new(loaded) })
+    }
+
+    /// What the next connection is met with.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).config)
+    }
+
+    /// Reads them again; whether they have changed.
+    pub(super) fn reload(&self, now: Timestamp) -> Result<bool, TlsError> {
+        let content = self.now.read().unwrap_or_else(PoisonError::into_inner).content;
+        let Some(loaded) = load(&self.files, Some(content), now)? else { return Ok(false) };
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        Ok(true)
+    }
+}
+
+/// None where the files are as they were, and the certificate is valid still.
+fn load(files: &Files, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
+    let read =
+        |path: &Path| fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source });
+    let (cert, key, ca) = (read(&files.cert)?, read(&files.key)?, read(&files.client_ca)?);
+    let mut hash = Sha256::new();
+    for part in [&cert, &key, &ca] {
+        hash.update(part.len().to_be_bytes());
+        hash.update(part);
+    }
+    let content: [u8; 32] = hash.finalize().into();
+    let chain = certificates(&files.cert, &cert)?;
+    if let Some(own) = chain.first() {
+        check_validity(&files.cert, own, now)?;
+    }
+    if known == Some(content) {
+        return Ok(None);
+    }
+    let no_key =
+        |source| TlsError::Pem { path: files.key.clone(), wanted: "private key", source: Some(source) };
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(no_key)?;
+    let provider = Arc::new(ring::default_provider());
+    let mismatch = |source| TlsError::Mismatch { key: files.key.clone(), cert: files.cert.clone(), source };
+    CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(mismatch)?;
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(&files.client_ca, &ca)? {
+        check_validity(&files.client_ca, &authority, now)?;
+        roots.add(authority).map_err(TlsError::Setup)?;
+    }
+    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .build()
+        .map_err(|source| TlsError::Authority { path: files.client_ca.clone(), source })?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Setup)?
+        .with_client_cert_verifier(clients)
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Setup)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // A connection is as good as the certificate it was opened with: none comes back without showing one.
+    config.send_tls13_tickets = 0;
+    Ok(Some(Loaded { config: Arc::new(config), content }))
+}
+
+fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let none = |source| TlsError::Pem { path: path.to_owned(), wanted: "certificate", source };
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|error| none(Some(error)))?;
+    if found.is_empty() { Err(none(None)) } else { Ok(found) }
+}
+
+fn check_validity(path: &Path, certificate: &CertificateDer<'_>, now: Timestamp) -> Result<(), TlsError> {
+    let unreadable = || TlsError::Certificate { path: path.to_owned() };
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| unreadable())?;
+    let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp());
+    let validity = parsed.validity();
+    let (from, until) = (at(validity.not_before), at(validity.not_after));
+    let (from, until) = (from.map_err(|_| unreadable())?, until.map_err(|_| unreadable())?);
+    if from <= now && now <= until {
+        Ok(())
+    } else {
+        Err(TlsError::NotValid { path: path.to_owned(), from, until })
+    }
+}

@@ -1,0 +1,45 @@
+//! What cluster-autoscaler is told of NodeSets, and what its orders come to: pure decisions over what is known.
+//!
+//! - A set with `spec.autoscaling` is a node group of the same name; every Node of it is an instance, known by its
+//!   providerID byte for byte.
+//! - An order is one write of the set: its replicas, and with them the UIDs of the Nodes that are to go ([`Change`]). So
+//!   no moment lies between «smaller» and «these»: nobody else is taken for them, and nobody is made in their place.
+//! - Orders keep to the bounds of the set themselves; an order that was carried out already changes nothing.
+//! - What was written counts before the watch shows it, and a write whose fate is not known is settled before the set
+//!   is spoken of again ([`Memory`], [`Order`]).
+
+mod instance;
+mod memory;
+mod options;
+mod order;
+mod price;
+mod refusal;
+mod sizing;
+mod template;
+
+pub use instance::{
+    ErrorClass, Instance, InstanceError, Machine, State, Trouble, instances, staying, target_size,
+};
+pub use memory::{Memory, Standing, record, victims};
+pub use options::Wishes;
+pub use order::{Ask, Failure, Heard, Order, Step};
+pub use price::{HOUR, Price, hours, least_pod_price, node_price};
+pub use refusal::{Code, Refusal};
+pub use sizing::{Change, MOST_VICTIMS, Target, Wanted, decrease, delete, increase, resolve};
+pub use template::{Blueprint, gpu_types, node};
+
+/// Label that names the kind of a Node's GPUs, as NVIDIA's feature discovery writes it: a Node that has it and shows no
+/// GPU yet is waited for.
+pub const GPU_LABEL: &str = "nvidia.com/gpu.product";
+
+/// Fewest and most replicas of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Fewest.
+    pub min: i32,
+    /// Most.
+    pub max: i32,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! An order on its way: what to ask the API server next, out of what it said last. Whoever carries it out has no choices
+//! left.
+//!
+//! A write names the version it was decided on. Where that is past, the set is read and the order decided anew. Where no
+//! answer comes, the write may have happened, or may yet: before anything else the set is read, and where it still has
+//! that version, a write of no meaning takes the version away ([`Ask::Fence`]), so that the lost one can have no effect
+//! any more.
+
+use super::{Change, Memory, Refusal, Standing};
+
+/// How often an order is decided, because the set changes under it.
+const DECISIONS: usize = 6;
+/// How often the API server is asked for one order.
+const QUESTIONS: usize = 24;
+
+/// What to ask the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// How the set stands.
+    Read,
+    /// To change the set, in exactly this state.
+    Write {
+        /// The state.
+        on: Standing,
+        /// The change.
+        change: Change,
+    },
+    /// To give the set another version, in exactly this state.
+    Fence {
+        /// The state.
+        on: Standing,
+    },
+}
+
+/// What the API server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing was asked yet.
+    Begun,
+    /// The set stands like this, after the write where one was asked for.
+    Stands(Standing),
+    /// There is no such group.
+    NoGroup,
+    /// The set is not in that state; nothing was written.
+    Conflict,
+    /// It may not be; nothing was written.
+    Refused,
+    /// No answer.
+    Nothing,
+}
+
+/// How an order goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// With a question.
+    Ask(Ask),
+    /// It is carried out.
+    Done,
+    /// It is not to be, and nothing was changed.
+    Refused(Refusal),
+    /// It failed.
+    Failed(Failure),
+}
+
+/// Why an order failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Whether it was carried out is not known.
+    #[error("whether it happened is not known: ask for the target size again")]
+    Open,
+    /// The API server does not let it happen.
+    #[error("the API server refuses")]
+    Refused,
+    /// The API server could not be asked, and nothing was changed.
+    #[error("the API server cannot be asked")]
+    Unreachable,
+    /// The set changes faster than it can be written.
+    #[error("the NodeSet changed {DECISIONS} times meanwhile")]
+    Contended,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Doing {
+    #[default]
+    Nothing,
+    Writing {
+        on: Standing,
+        change: Change,
+    },
+    Reading,
+    Settling,
+    Fencing,
+}
+
+/// An order on its way.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    /// Whether to carry it out twice is the same as once.
+    repeatable: bool,
+    doing: Doing,
+    /// A write of this order that had no answer.
+    lost: Option<(Standing, Change)>,
+    decisions: usize,
+    questions: usize,
+}
+
+impl Order {
+    /// One that says how many: twice would be twice as many.
+    #[must_use]
+    pub fn of_number() -> Self {
+        Self::default()
+    }
+
+    /// One that says which: what goes already goes once.
+    #[must_use]
+    pub fn of_names() -> Self {
+        Self { repeatable: true, ..Self::default() }
+    }
+
+    /// How it goes on. `shown` is how the watch has the set, `decide` what the order comes to.
+    pub fn next(
+        &mut self,
+        heard: Heard,
+        memory: &mut Memory,
+        shown: impl FnOnce() -> Result<Standing, Refusal>,
+        decide: impl FnOnce(&Standing) -> Result<Option<Change>, Refusal>,
+        group: &str,
+    ) -> Step {
+        let live = match (std::mem::take(&mut self.doing), heard) {
+            (_, Heard::NoGroup) => {
+                memory.forget();
+                return Step::Refused(Refusal::NoGroup(group.to_owned()));
+            }
+            (Doing::Nothing, _) if memory.unsettled().is_some() => {
+                return self.ask(Doing::Settling, Ask::Read);
+            }
+            (Doing::Nothing, _) => None,
+            (Doing::Writing { .. }, Heard::Stands(live)) => {
+                memory.read(live);
+                return Step::Done;
+            }
+            (Doing::Writing { on, change }, Heard::Nothing) => {
+                memory.lost(on.clone());
+                self.lost = Some((on, change));
+                return self.ask(Doing::Settling, Ask::Read);
+            }
+            (Doing::Writing { .. }, Heard::Refused) => return Step::Failed(Failure::Refused),
+            (Doing::Writing { .. }, _) => return self.ask(Doing::Reading, Ask::Read),
+            (Doing::Reading, Heard::Stands(live)) => {
+                memory.read(live.clone());
+                Some(live)
+            }
+            (Doing::Reading, _) => return Step::Failed(Failure::Unreachable),
+            (Doing::Settling, Heard::Stands(live)) if !memory.settles(&live) => {
+                return self.ask(Doing::Fencing, Ask::Fence { on: live });
+            }
+            (Doing::Settling | Doing::Fencing, Heard::Stands(live)) => {
+                memory.read(live.clone());
+                if let Some((on, change)) = self.lost.take() {
+                    if change.is_done(&live) {
+                        return Step::Done;
+                    }
+                    // Somebody else has changed the spec: after ours, or before it.
+                    if live.generation != on.generation && !self.repeatable {
+                        return Step::Failed(Failure::Open);
+                    }
+                }
+                Some(live)
+            }
+            (Doing::Fencing, Heard::Conflict) => return self.ask(Doing::Settling, Ask::Read),
+            (Doing::Settling | Doing::Fencing, _) => return Step::Failed(Failure::Open),
+        };
+        self.decisions += 1;
+        if self.decisions > DECISIONS {
+            return Step::Failed(Failure::Contended);
+        }
+        let standing = match live {
+            Some(live) => live,
+            None => match shown() {
+                Ok(shown) => memory.current(&shown).cloned().unwrap_or(shown),
+                Err(refusal) => return Step::Refused(refusal),
+            },
+        };
+        match decide(&standing) {
+            Ok(None) => Step::Done,
+            Ok(Some(change)) => {
+                let doing = Doing::Writing { on: standing.clone(), change: change.clone() };
+                self.ask(doing, Ask::Write { on: standing, change })
+            }
+            Err(refusal) => Step::Refused(refusal),
+        }
+    }
+
+    fn ask(&mut self, doing: Doing, ask: Ask) -> Step {
+        self.questions += 1;
+        if self.questions > QUESTIONS {
+            return Step::Failed(if matches!(ask, Ask::Write { .. }) {
+                Failure::Contended
+            } else {
+                Failure::Open
+            });
+        }
+        self.doing = doing;
+        Step::Ask(ask)
+    }
+}

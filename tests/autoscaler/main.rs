@@ -1,0 +1,79 @@
+//! cluster-autoscaler's loops against the real control plane: played by a client from the same .proto, with the
+//! certificates that `up --autoscaler-server` makes. Some of it kills the operator or takes its certificates away, so these
+//! tests have a cluster of their own and run one after another.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../bed/mod.rs"]
+mod bed;
+mod caller;
+mod certificates;
+mod channel;
+mod failures;
+mod hostile;
+mod rollout;
+mod sizes;
+mod template;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    bed::{Own, bed, eventually},
+    caller::Caller,
+    channel::{Credentials, connect},
+};
+
+/// What the cluster has besides.
+const UP: &[&str] = &["--autoscaler-server"];
+
+/// The server's port.
+fn port() -> u16 {
+    u16::try_from(bed().state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap()
+}
+
+/// Who may call.
+fn credentials() -> Credentials {
+    Credentials::of(&bed().dir.join("autoscaler-pki"))
+}
+
+/// One that may call, once the server answers.
+async fn caller() -> Caller {
+    eventually("the autoscaler server answers", Duration::from_mins(1), async || {
+        let mut caller = Caller(connect(port(), &credentials()).await.ok()?);
+        caller.refresh().await.ok()?;
+        Some(caller)
+    })
+    .await
+}
+
+/// A set that cluster-autoscaler scales.
+async fn group(name: &str, replicas: i32, min: i32, max: i32, class: Value) -> Own {
+    let own = Own::without_set(name, class).await;
+    let bounds = json!({"minReplicas": min, "maxReplicas": max});
+    own.create_set(replicas, json!({"autoscaling": bounds})).await;
+    let mut caller = caller().await;
+    eventually("it is a group", bed::LONG, async || caller.group(name).await).await;
+    own
+}
+
+async fn replicas(own: &Own) -> i32 {
+    own.sets.get(&own.name).await.unwrap().spec.replicas
+}
+
+#[tokio::test]
+async fn cluster_autoscaler() {
+    sizes::from_zero_to_some_and_back().await;
+    sizes::deletions_at_once().await;
+    sizes::given_up().await;
+    sizes::killed_between_two_calls().await;
+    template::several_sets().await;
+    template::as_go_reads_it().await;
+    rollout::beside_a_rollout().await;
+    failures::a_machine_without_room().await;
+    hostile::nonsense().await;
+    hostile::who_may_not_call().await;
+    certificates::what_does_not_serve().await;
+}

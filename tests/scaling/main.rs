@@ -1,0 +1,122 @@
+//! cluster-autoscaler's orders against a simulated set, by the thousands of schedules: its loops as they really are
+//! (concurrent deletions, retries, restarts that forget), watches that lag, an API server that loses answers or carries a
+//! write out late, a server that is killed, rollouts in the middle, a controller that looks whenever it likes.
+//!
+//! At every step: the replicas are never raised beyond what was needed, never lowered below the minimum, and no Node goes
+//! that cluster-autoscaler has not named, unless a rollout replaces it. Once nobody disturbs it any more there are as many
+//! Nodes as are needed.
+//!
+//! `KUBE_NODE_SEEDS=0..1000000 cargo test --release --test scaling` runs others than the usual ten thousand.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod caller;
+mod mutation;
+mod operator;
+mod world;
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use caller::Caller;
+use mutation::Mutation;
+use operator::Operator;
+use world::World;
+
+/// Schedules of `cargo test`.
+const USUAL: Range<u64> = 0..10_000;
+/// Seconds in which something happens from outside.
+const ACTIVE: i64 = 150;
+/// Seconds by which everything has to be as it is asked for.
+const END: i64 = 900;
+
+/// Runs one schedule.
+fn run(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
+    let mut world = World::new(seed);
+    let mut operator = Operator::start(&world, mutation);
+    let mut caller = Caller::default();
+    while world.now < END {
+        world.now += 1;
+        if world.now < ACTIVE {
+            disturb(&mut world, &mut operator, &mut caller, mutation);
+        } else if world.now == ACTIVE {
+            world.calm();
+        }
+        world.happen();
+        operator.receive(&mut world);
+        operator.look(&mut world);
+        caller.work(&mut world, &mut operator);
+        if let Some(violation) = world.violation.take() {
+            return Err(format!("at {} s: {violation}", world.now));
+        }
+        if world.now > ACTIVE && caller.is_content(&world) {
+            return Ok(());
+        }
+    }
+    Err(format!("it does not settle: {} are needed; {world:?}", world.needed()))
+}
+
+fn disturb(world: &mut World, operator: &mut Operator, caller: &mut Caller, mutation: Option<Mutation>) {
+    match world.pick(60) {
+        0 | 1 => world.need(),
+        2 => world.outage(),
+        3 => *operator = Operator::start(world, mutation),
+        4 => caller.restart(world),
+        5 => world.roll_out(),
+        6 => world.lag(),
+        _ => {}
+    }
+}
+
+/// The first seed of these that fails, on all cores.
+fn first_failure(seeds: Range<u64>, mutation: Option<Mutation>) -> Option<(u64, String)> {
+    let next = AtomicU64::new(seeds.start);
+    let failed: Mutex<Option<(u64, String)>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || failed.lock().unwrap().is_some() {
+                        return;
+                    }
+                    if let Err(error) = run(seed, mutation) {
+                        failed.lock().unwrap().get_or_insert((seed, error));
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap()
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("KUBE_NODE_SEEDS") else { return USUAL };
+    let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    range.expect("KUBE_NODE_SEEDS is written as 0..1000000")
+}
+
+#[test]
+fn every_schedule_ends_well() {
+    let seeds = seeds();
+    if let Some((seed, error)) = first_failure(seeds.clone(), None) {
+        panic!("seed {seed}: {error}");
+    }
+    println!("{} schedules, seeds {seeds:?}", seeds.end - seeds.start);
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for mutation in mutation::ALL {
+        let found = first_failure(USUAL, Some(mutation));
+        let (seed, error) = found.unwrap_or_else(|| panic!("{mutation:?} is not found in {USUAL:?}"));
+        println!("{mutation:?}: seed {seed}: {error}");
+    }
+}

@@ -1,0 +1,293 @@
+//! One process: the caches, the controller and the server, all decisions of which are those of `core`. It is killed by
+//! being dropped.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use kube_node::{
+    api::{ReplacementOrder, ScaleDownOrder},
+    core::{
+        autoscaling::{
+            self, Ask, Bounds, Change, Heard, Instance, Machine, Memory, Order, Refusal, Standing, Step,
+            Target, Wanted as WantedNode,
+        },
+        budget::Budget,
+        causes::Rules,
+        expectations::Expectations,
+        rollout::Clock,
+        turnover::{self, Member, Pace, Stage, Wanted},
+    },
+};
+
+use crate::{
+    mutation::Mutation,
+    world::{Answer, Event, Node, What, World, Write},
+};
+
+pub struct Operator {
+    mutation: Option<Mutation>,
+    set: Standing,
+    revision: u32,
+    nodes: BTreeMap<String, Node>,
+    memory: Memory,
+    expectations: Expectations,
+    names: u64,
+}
+
+fn stamp(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+impl Operator {
+    /// A process that has just listed everything.
+    pub fn start(world: &World, mutation: Option<Mutation>) -> Self {
+        Self {
+            mutation,
+            set: world.set.clone(),
+            revision: world.revision,
+            nodes: world.nodes.clone(),
+            memory: Memory::default(),
+            expectations: Expectations::default(),
+            names: 0,
+        }
+    }
+
+    fn has(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    pub fn receive(&mut self, world: &mut World) {
+        while let Some((_, event)) = world.events.pop_front_if(|(at, _)| *at <= world.now) {
+            match event {
+                Event::Set(set, revision) => {
+                    // A list is newer than what was under way before it.
+                    if number(&set.version) >= number(&self.set.version) {
+                        (self.set, self.revision) = (set, revision);
+                    }
+                }
+                Event::Node(node) => {
+                    self.expectations.seen(&node.name, &node.version.to_string(), node.leaving);
+                    if self.nodes.get(&node.name).is_none_or(|known| known.version <= node.version) {
+                        self.nodes.insert(node.name.clone(), node);
+                    }
+                }
+                Event::Gone(name) => {
+                    self.expectations.gone(&name);
+                    self.nodes.remove(&name);
+                }
+            }
+        }
+    }
+
+    /// The controller's look, whenever it likes.
+    pub fn look(&mut self, world: &mut World) {
+        if world.pick(3) == 0 {
+            return;
+        }
+        let left: BTreeSet<String> = self
+            .set
+            .victims
+            .iter()
+            .filter(|uid| self.nodes.get(*uid).is_some_and(|node| !node.leaving))
+            .cloned()
+            .collect();
+        if left.len() < self.set.victims.len() {
+            let (on, replicas) = (self.set.clone(), self.set.replicas);
+            world.write(Write { on, replicas, victims: left, what: What::Record });
+        }
+        let revision = self.revision.to_string();
+        let wanted = wanted(&self.set, &revision);
+        let revisions: BTreeMap<&str, String> =
+            self.nodes.iter().map(|(name, node)| (name.as_str(), node.revision.to_string())).collect();
+        let members: Vec<Member<'_>> =
+            self.nodes.values().map(|node| self.member(node, &revisions[node.name.as_str()])).collect();
+        let unseen = self.expectations.creations().filter(|name| !self.nodes.contains_key(*name)).count();
+        let plan = turnover::decide(&wanted, &members, unseen, stamp(world.now));
+        let create = plan.create;
+        let victims: Vec<(Node, bool)> = plan
+            .delete
+            .iter()
+            .map(|deletion| (self.nodes[deletion.name].clone(), deletion.cause.is_some()))
+            .collect();
+        for (node, replaced) in victims {
+            self.expectations.deleting(&node.name, &node.version.to_string());
+            if world.delete(&node, replaced) {
+                self.expectations.deleted(&node.name);
+            } else {
+                self.expectations.kept(&node.name);
+            }
+        }
+        for _ in 0..create {
+            self.names += 1;
+            let name = format!("n{:05}-{}", world.now, self.names);
+            self.expectations.creating(&name);
+            world.create(name.clone(), self.revision);
+            self.expectations.created(&name);
+        }
+    }
+
+    fn member<'a>(&self, node: &'a Node, revision: &'a str) -> Member<'a> {
+        let leaves = node.leaving || self.expectations.is_leaving(&node.name);
+        let stage = if leaves { Stage::Draining } else { Stage::Staying };
+        Member {
+            name: &node.name,
+            revision,
+            created: stamp(node.created),
+            stage,
+            ready_since: node.ready.then(|| stamp(node.created)),
+            started: node.ready,
+            has_kubelet: node.ready,
+            marked: node.emptied,
+            named: self.set.victims.contains(&node.name),
+            claimed: node.emptied && !self.has(Mutation::ReplacesWhatIsEmptied),
+            ..Member::default()
+        }
+    }
+
+    fn machines(&self) -> Vec<Machine<'_>> {
+        self.nodes
+            .values()
+            .map(|node| Machine {
+                name: &node.name,
+                uid: &node.name,
+                provider_id: Some(&node.name),
+                leaving: node.leaving,
+                has_kubelet: node.ready,
+                started: node.ready,
+                updated: node.revision == self.revision,
+                claimed: node.emptied,
+                created: stamp(node.created),
+                trouble: None,
+            })
+            .collect()
+    }
+
+    /// `Refresh`: whether the loop may go on.
+    pub fn refresh(&mut self, world: &mut World) -> bool {
+        self.memory.unsettled().is_none() || self.order(world, Order::of_number(), &|_, _| Ok(None)).is_ok()
+    }
+
+    pub fn target_size(&self) -> Option<i32> {
+        let standing = self.memory.current(&self.set)?;
+        let rolling = self.nodes.values().any(|node| !node.leaving && node.revision != self.revision);
+        Some(autoscaling::target_size(standing, &self.machines(), rolling.then_some(1)))
+    }
+
+    pub fn instances(&self, now: i64) -> Option<Vec<(String, autoscaling::State)>> {
+        let standing = self.memory.current(&self.set)?;
+        let all = autoscaling::instances(standing, &self.machines(), stamp(now));
+        Some(all.into_iter().map(|Instance { id, state, .. }| (id.to_owned(), state)).collect())
+    }
+
+    pub fn increase(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
+        self.order(world, Order::of_number(), &|_, standing| autoscaling::increase(standing, delta).map(Some))
+    }
+
+    pub fn decrease(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
+        self.order(world, Order::of_number(), &|own, standing| {
+            autoscaling::decrease(standing, &own.machines(), delta).map(Some)
+        })
+    }
+
+    pub fn delete(&mut self, world: &mut World, id: &str) -> Result<(), String> {
+        self.order(world, Order::of_names(), &|own, standing| {
+            let by_name = |name: &str| own.nodes.get(name);
+            let wanted = WantedNode { provider_id: id, name: id };
+            let found = autoscaling::resolve(wanted, by_name, by_name, |node| Some(node.name.clone()))?;
+            let twice = own.has(Mutation::LowersTwice);
+            let target = found.map_or(Target::Gone, |node| Target::Ours {
+                uid: &node.name,
+                leaving: node.leaving && !twice,
+            });
+            let machines = own.machines();
+            let staying = match own.mutation {
+                Some(Mutation::LowersForTheSurge) => 0,
+                _ => autoscaling::staying(standing, &machines),
+            };
+            let forgetful = Standing { victims: BTreeSet::new(), ..standing.clone() };
+            let standing = if twice { &forgetful } else { standing };
+            autoscaling::delete("s", standing, staying, &[target])
+        })
+    }
+
+    /// As the writer does it.
+    fn order(
+        &mut self,
+        world: &mut World,
+        mut order: Order,
+        decide: &dyn Fn(&Self, &Standing) -> Result<Option<Change>, Refusal>,
+    ) -> Result<(), String> {
+        let mut heard = Heard::Begun;
+        if self.has(Mutation::BelievesTheWatchAlone) {
+            self.memory = Memory::default();
+        }
+        loop {
+            let mut memory = std::mem::take(&mut self.memory);
+            let shown = self.set.clone();
+            let own: &Self = self;
+            let decided = |standing: &Standing| {
+                let loose = Standing { bounds: Bounds { min: 0, ..standing.bounds }, ..standing.clone() };
+                let loosened = own.has(Mutation::LeavesTheMinimumToTheCaller);
+                decide(own, if loosened { &loose } else { standing })
+            };
+            let step = order.next(heard, &mut memory, || Ok(shown), decided, "s");
+            self.memory = memory;
+            let answer = match step {
+                Step::Done => break,
+                Step::Refused(refusal) => return Err(refusal.to_string()),
+                Step::Failed(failure) => return Err(failure.to_string()),
+                Step::Ask(Ask::Read) => world.read(),
+                Step::Ask(Ask::Write { on, change }) => {
+                    let named = !self.has(Mutation::NamesNobody);
+                    let victims = if named { change.victims } else { BTreeSet::new() };
+                    let write = Write { on, replicas: change.replicas, victims, what: What::Order };
+                    let answer = world.write(write);
+                    if matches!(answer, Answer::Silence) && self.has(Mutation::TakesSilenceForFailure) {
+                        return Err("silence".to_owned());
+                    }
+                    answer
+                }
+                Step::Ask(Ask::Fence { on }) if self.has(Mutation::SettlesWithoutAFence) => {
+                    Answer::Stands(on)
+                }
+                Step::Ask(Ask::Fence { on }) => {
+                    let victims = on.victims.clone();
+                    world.write(Write { replicas: on.replicas, victims, on, what: What::Fence })
+                }
+            };
+            heard = match answer {
+                Answer::Stands(standing) => Heard::Stands(standing),
+                Answer::Conflict => Heard::Conflict,
+                Answer::Silence => Heard::Nothing,
+            };
+        }
+        if self.has(Mutation::BelievesTheWatchAlone) {
+            self.memory = Memory::default();
+        }
+        Ok(())
+    }
+}
+
+fn number(version: &str) -> u64 {
+    version.parse().unwrap()
+}
+
+fn wanted<'a>(set: &Standing, revision: &'a str) -> Wanted<'a> {
+    Wanted {
+        replicas: usize::try_from(set.replicas).unwrap(),
+        budget: Budget { surge: 1, unavailable: 0 },
+        min_ready: Duration::ZERO,
+        order: ScaleDownOrder::LeastPods,
+        replacement: ReplacementOrder::SurgeFirst,
+        rules: Rules { revision: Some(revision), ..Rules::default() },
+        pace: Pace::Rolling { keep: 0 },
+        clock: Clock { deadline: Duration::from_hours(10), ..Clock::default() },
+        max_sick: usize::MAX,
+        max_repairs: usize::MAX,
+        start_failures: None,
+        class_back_off: Duration::ZERO,
+    }
+}
