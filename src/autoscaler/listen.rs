@@ -82,7 +82,11 @@ impl FromStr for Address {
 /// A listener of either kind.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    Unix {
+        listener: UnixListener,
+        /// Held until the listener goes.
+        _file: SocketFile,
+    },
 }
 
 /// The file of a unix socket goes with its listener.
@@ -104,7 +108,7 @@ impl Listener {
                 let file = SocketFile(path.clone());
                 // Whoever may open it may resize the cluster.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-                Ok(Self::Unix(listener, file))
+                Ok(Self::Unix { listener, _file: file })
             }
         }
     }
@@ -116,7 +120,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
-            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => Ok(Stream::Unix(listener.accept().await?.0)),
         }
     }
 

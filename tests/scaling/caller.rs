@@ -86,7 +86,9 @@ impl Caller {
                 return;
             }
         }
-        let leaving = i32::try_from(self.deletions.len()).unwrap();
+        // One whose deletion was accepted is not counted in the target any more.
+        let leaving = running.iter().filter(|id| self.deletions.contains_key(**id)).count();
+        let leaving = i32::try_from(leaving).unwrap();
         let counted = target - leaving;
         if counted < needed {
             self.quiet = 0;

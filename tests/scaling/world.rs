@@ -16,6 +16,7 @@ pub struct Node {
     /// When its machine is up; None: it never comes.
     pub up_at: Option<i64>,
     pub ready: bool,
+    pub ready_at: Option<i64>,
     /// cluster-autoscaler's taint.
     pub emptied: bool,
     gone_at: i64,
@@ -200,6 +201,10 @@ impl World {
         }
         let before = self.set.replicas;
         if write.what != What::Fence {
+            // One that never came, or has only just come, may be given up without its name.
+            let young = |node: &Node| node.ready_at.is_none_or(|at| at > self.now - MEMORY);
+            let given_up = write.victims.iter().filter(|uid| self.nodes.get(*uid).is_some_and(young));
+            self.asked.extend(given_up.cloned().collect::<Vec<_>>());
             self.set.victims.clone_from(&write.victims);
         }
         if write.what == What::Order && write.replicas != before {
@@ -233,6 +238,7 @@ impl World {
             leaving: false,
             up_at,
             ready: false,
+            ready_at: None,
             emptied: false,
             gone_at: i64::MAX,
         };
@@ -286,7 +292,8 @@ impl World {
                 self.nodes.remove(&name);
                 self.event(Event::Gone(name));
             } else if !node.ready && node.up_at.is_some_and(|at| at <= now) {
-                self.nodes.get_mut(&name).unwrap().ready = true;
+                let node = self.nodes.get_mut(&name).unwrap();
+                (node.ready, node.ready_at) = (true, Some(now));
                 self.show_node(&name);
             }
         }

@@ -1,7 +1,8 @@
 //! An order on its way: what to ask the API server next, out of what it said last. Whoever carries it out has no choices
 //! left.
 //!
-//! A write names the version it was decided on. Where that is past, the set is read and the order decided anew. Where no
+//! A write names the version it was decided on. Where that is past, the set is read and the order decided anew; not where
+//! its spec has changed and the order says how many: that was counted on another size. Where no
 //! answer comes, the write may have happened, or may yet: before anything else the set is read, and where it still has
 //! that version, a write of no meaning takes the version away ([`Ask::Fence`]), so that the lost one can have no effect
 //! any more.
@@ -74,6 +75,9 @@ pub enum Failure {
     /// The API server could not be asked, and nothing was changed.
     #[error("the API server cannot be asked")]
     Unreachable,
+    /// Somebody else has changed the set, and nothing was changed by this order.
+    #[error("somebody else changed it meanwhile: ask for the target size again")]
+    Changed,
     /// The set changes faster than it can be written.
     #[error("the NodeSet changed {DECISIONS} times meanwhile")]
     Contended,
@@ -87,7 +91,9 @@ enum Doing {
         on: Standing,
         change: Change,
     },
-    Reading,
+    Reading {
+        on: Standing,
+    },
     Settling,
     Fencing,
 }
@@ -145,12 +151,17 @@ impl Order {
                 return self.ask(Doing::Settling, Ask::Read);
             }
             (Doing::Writing { .. }, Heard::Refused) => return Step::Failed(Failure::Refused),
-            (Doing::Writing { .. }, _) => return self.ask(Doing::Reading, Ask::Read),
-            (Doing::Reading, Heard::Stands(live)) => {
+            (Doing::Writing { on, .. }, _) => return self.ask(Doing::Reading { on }, Ask::Read),
+            (Doing::Reading { on }, Heard::Stands(live)) => {
                 memory.read(live.clone());
+                // Its number was counted on another size: perhaps by an order of a process before this one, that had no
+                // answer and is carried out now.
+                if live.generation != on.generation && !self.repeatable {
+                    return Step::Failed(Failure::Changed);
+                }
                 Some(live)
             }
-            (Doing::Reading, _) => return Step::Failed(Failure::Unreachable),
+            (Doing::Reading { .. }, _) => return Step::Failed(Failure::Unreachable),
             (Doing::Settling, Heard::Stands(live)) if !memory.settles(&live) => {
                 return self.ask(Doing::Fencing, Ask::Fence { on: live });
             }
@@ -204,3 +215,7 @@ impl Order {
         Step::Ask(ask)
     }
 }
+
+#[cfg(test)]
+#[path = "order_tests.rs"]
+mod tests;

@@ -218,34 +218,6 @@ fn the_target_counts_the_surge_that_is_there() {
 }
 
 #[test]
-fn what_was_written_counts_until_the_watch_shows_it() {
-    let mut memory = Memory::default();
-    let (before, after) = (standing(3), Standing { generation: 2, version: "2".to_owned(), ..standing(5) });
-    assert_eq!(memory.current(&before), Some(&before));
-    memory.read(after.clone());
-    assert_eq!(memory.current(&before), Some(&after));
-    // A change of somebody else that the watch shows later than that of ours.
-    let later = Standing { generation: 3, version: "3".to_owned(), ..standing(4) };
-    assert_eq!(memory.current(&later), Some(&later));
-    // A set of this name that was made anew.
-    let other = Standing { uid: "other".to_owned(), ..standing(1) };
-    assert_eq!(memory.current(&other), Some(&other));
-}
-
-#[test]
-fn a_write_without_an_answer_is_settled_first() {
-    let mut memory = Memory::default();
-    let on = standing(3);
-    memory.lost(on.clone());
-    assert_eq!(memory.current(&on), None);
-    assert!(!memory.settles(&on), "it may happen yet: the set has the version that it names");
-    let fenced = Standing { version: "2".to_owned(), ..on.clone() };
-    assert!(memory.settles(&fenced));
-    memory.read(fenced);
-    assert_eq!(memory.current(&on), Some(&on));
-}
-
-#[test]
 fn the_record_is_written_and_read() {
     let set = |annotation: &str| -> NodeSet {
         serde_json::from_value(json!({
