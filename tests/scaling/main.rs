@@ -40,7 +40,7 @@ const END: i64 = 900;
 /// Runs one schedule.
 fn run(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
     let mut world = World::new(seed);
-    let mut operator = Operator::start(&world, mutation);
+    let mut operator = Operator::start(&mut world, mutation);
     let mut caller = Caller::default();
     while world.now < END {
         world.now += 1;

@@ -43,7 +43,9 @@ fn stamp(second: i64) -> Timestamp {
 
 impl Operator {
     /// A process that has just listed everything.
-    pub fn start(world: &World, mutation: Option<Mutation>) -> Self {
+    pub fn start(world: &mut World, mutation: Option<Mutation>) -> Self {
+        // Its watch begins with the list.
+        world.events.clear();
         Self {
             mutation,
             set: world.set.clone(),
@@ -63,16 +65,11 @@ impl Operator {
         while let Some((_, event)) = world.events.pop_front_if(|(at, _)| *at <= world.now) {
             match event {
                 Event::Set(set, revision) => {
-                    // A list is newer than what was under way before it.
-                    if number(&set.version) >= number(&self.set.version) {
-                        (self.set, self.revision) = (set, revision);
-                    }
+                    (self.set, self.revision) = (set, revision);
                 }
                 Event::Node(node) => {
                     self.expectations.seen(&node.name, &node.version.to_string(), node.leaving);
-                    if self.nodes.get(&node.name).is_none_or(|known| known.version <= node.version) {
-                        self.nodes.insert(node.name.clone(), node);
-                    }
+                    self.nodes.insert(node.name.clone(), node);
                 }
                 Event::Gone(name) => {
                     self.expectations.gone(&name);
@@ -269,10 +266,6 @@ impl Operator {
         }
         Ok(())
     }
-}
-
-fn number(version: &str) -> u64 {
-    version.parse().unwrap()
 }
 
 fn wanted<'a>(set: &Standing, revision: &'a str) -> Wanted<'a> {
