@@ -204,3 +204,80 @@ fn check_validity(path: &Path, certificate: &CertificateDer<'_>, now: Timestamp)
         Err(TlsError::NotValid { path: path.to_owned(), from, until })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use time::{Duration, OffsetDateTime};
+
+    use super::*;
+
+    /// A certificate that is valid from and until so many days from now, with its key.
+    fn pair(from: i64, until: i64) -> (String, String) {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = OffsetDateTime::now_utc() + Duration::days(from);
+        params.not_after = OffsetDateTime::now_utc() + Duration::days(until);
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn folder(name: &str) -> (PathBuf, Files) {
+        let dir = std::env::temp_dir().join(format!("kube-node-tls-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = |file: &str| dir.join(file);
+        let files = Files { cert: path("tls.crt"), key: path("tls.key"), client_ca: path("ca.crt") };
+        (dir, files)
+    }
+
+    fn write(files: &Files, (cert, key): &(String, String), ca: &str) {
+        fs::write(&files.cert, cert).unwrap();
+        fs::write(&files.key, key).unwrap();
+        fs::write(&files.client_ca, ca).unwrap();
+    }
+
+    fn reason(files: &Files) -> &'static str {
+        Certificates::load(files, Timestamp::now()).err().map_or("serves", |error| error.reason())
+    }
+
+    #[test]
+    fn what_does_not_serve_is_named() {
+        let (dir, files) = folder("named");
+        let (good, other) = (pair(-1, 1), pair(-1, 1));
+        assert_eq!(reason(&files), "CertificatesUnreadable");
+        write(&files, &good, &other.0);
+        assert_eq!(reason(&files), "serves");
+        for (from, until) in [(-2, -1), (1, 2)] {
+            write(&files, &pair(from, until), &other.0);
+            assert_eq!(reason(&files), "CertificateExpired");
+        }
+        write(&files, &(good.0.clone(), other.1.clone()), &other.0);
+        assert_eq!(reason(&files), "CertificateMismatch");
+        write(&files, &(good.0.clone(), "nonsense".to_owned()), &other.0);
+        assert_eq!(reason(&files), "CertificatesInvalid");
+        write(&files, &good, "");
+        assert_eq!(reason(&files), "CertificatesInvalid");
+        write(&files, &good, &pair(-2, -1).0);
+        assert_eq!(reason(&files), "CertificateExpired");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_changes_is_read_again_and_what_is_broken_is_not_taken() {
+        let (dir, files) = folder("changed");
+        let (first, second, ca) = (pair(-1, 1), pair(-1, 1), pair(-1, 1).0);
+        write(&files, &first, &ca);
+        let certificates = Certificates::load(&files, Timestamp::now()).unwrap();
+        let before = certificates.config();
+        assert!(!certificates.reload(Timestamp::now()).unwrap());
+        fs::write(&files.cert, &second.0).unwrap();
+        assert!(certificates.reload(Timestamp::now()).is_err(), "half of it is there");
+        assert!(Arc::ptr_eq(&certificates.config(), &before));
+        fs::write(&files.key, &second.1).unwrap();
+        assert!(certificates.reload(Timestamp::now()).unwrap());
+        assert!(!Arc::ptr_eq(&certificates.config(), &before));
+        let later = Timestamp::now() + jiff::SignedDuration::from_hours(48);
+        assert!(certificates.reload(later).is_err(), "it has expired meanwhile");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
