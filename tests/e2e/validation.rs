@@ -183,14 +183,24 @@ fn set_cases() -> Vec<Case> {
         ),
         ("autoscaling", "/spec/autoscaling", json!({"minReplicas": 0, "maxReplicas": 1}), ""),
         ("autoscaling from zero", "/spec/autoscaling", json!({"maxReplicas": 100_000}), ""),
-        ("autoscaling without a maximum", "/spec/autoscaling", json!({"minReplicas": 1}), "write for example maxReplicas: 10"),
+        (
+            "autoscaling without a maximum",
+            "/spec/autoscaling",
+            json!({"minReplicas": 1}),
+            "write for example maxReplicas: 10",
+        ),
         (
             "a minimum over the maximum",
             "/spec/autoscaling",
             json!({"minReplicas": 3, "maxReplicas": 2}),
             "lower minReplicas or raise maxReplicas",
         ),
-        ("a negative minimum", "/spec/autoscaling", json!({"minReplicas": -1, "maxReplicas": 2}), "minReplicas"),
+        (
+            "a negative minimum",
+            "/spec/autoscaling",
+            json!({"minReplicas": -1, "maxReplicas": 2}),
+            "minReplicas",
+        ),
         ("a maximum of none", "/spec/autoscaling", json!({"maxReplicas": 0}), "maxReplicas"),
         (
             "every option",
