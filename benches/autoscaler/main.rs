@@ -19,12 +19,16 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
-use kube_node::api::{NodeClass, NodeSet};
+use kube_node::{
+    api::{NodeClass, NodeSet},
+    autoscaler::proto::{GetAvailableGpuTypesRequest, GpuLabelRequest, NodeGroupAutoscalingOptions},
+};
 use serde_json::json;
+use tonic::Code;
 
 use crate::{
     bed::{bed, class_spec, create, eventually},
-    caller::Caller,
+    caller::{Caller, named},
     channel::{Credentials, connect},
 };
 
@@ -75,11 +79,11 @@ async fn measure() {
         let selector = ListParams::default().labels("kube-node.io/nodeset");
         let listed = nodes.list(&selector).await.unwrap().items;
         let mut caller = Caller(connect(port, &credentials).await.unwrap());
-        caller.quiet_loop(&listed, |_| {}).await;
+        quiet_loop(&mut caller, &listed, |_| {}).await;
         let (mut loops, mut calls, mut each) = (Vec::new(), 0, Vec::new());
         for _ in 0..LOOPS {
             let start = Instant::now();
-            calls = caller.quiet_loop(&listed, |took| each.push(took)).await;
+            calls = quiet_loop(&mut caller, &listed, |took| each.push(took)).await;
             loops.push(start.elapsed());
         }
         loops.sort();
@@ -96,4 +100,50 @@ async fn measure() {
             at(100),
         );
     }
+}
+
+/// The calls of a loop in which nothing is to be done, as cluster-autoscaler makes them over these Nodes; how many
+/// they were. `took` is told of each.
+async fn quiet_loop(caller: &mut Caller, nodes: &[Node], mut took: impl FnMut(Duration)) -> usize {
+    let mut calls = 0;
+    macro_rules! call {
+        ($call:expr) => {{
+            let start = Instant::now();
+            let answer = $call;
+            took(start.elapsed());
+            calls += 1;
+            answer
+        }};
+    }
+    call!(caller.refresh().await).unwrap();
+    let groups = call!(caller.groups().await).unwrap();
+    for node in nodes {
+        call!(caller.group_of(named(node)).await).unwrap();
+    }
+    for group in &groups {
+        call!(caller.nodes(&group.id).await).unwrap();
+        // The state of the cluster, its accepted ranges, upcoming nodes: each asks anew.
+        for _ in 0..3 {
+            call!(caller.target(&group.id).await).unwrap();
+        }
+        call!(caller.template(&group.id).await).unwrap();
+    }
+    // For the time a Node may take to start, to be unneeded, to be unready: twice a Node, and the rest of what a loop
+    // asks of each.
+    for node in nodes {
+        let group = groups.iter().find(|group| {
+            node.metadata.labels.as_ref().is_some_and(|labels| labels["kube-node.io/nodeset"] == group.id)
+        });
+        let id = group.map_or("", |group| group.id.as_str());
+        for _ in 0..2 {
+            let answer = call!(caller.options(id, NodeGroupAutoscalingOptions::default()).await);
+            assert_eq!(answer.unwrap_err().code(), Code::Unimplemented);
+        }
+        for _ in 0..3 {
+            call!(caller.target(id).await).unwrap();
+        }
+    }
+    call!(caller.0.gpu_label(GpuLabelRequest {}).await).unwrap();
+    call!(caller.0.get_available_gpu_types(GetAvailableGpuTypesRequest {}).await).unwrap();
+    calls
 }

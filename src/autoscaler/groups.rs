@@ -211,14 +211,12 @@ impl Groups {
                 Some((revision.clone(), stored.ok_or_else(missing)?))
             }
         };
-        let (revision, machine) = match pinned {
-            Some(pinned) => pinned,
-            None => {
-                let machine =
-                    revision::Machine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
-                machine.check().map_err(|error| none(error.to_string()))?;
-                (machine.revision().map_err(|error| none(chain(&error)))?, Arc::new(machine))
-            }
+        let (revision, machine) = if let Some(pinned) = pinned {
+            pinned
+        } else {
+            let machine = revision::Machine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
+            machine.check().map_err(|error| none(error.to_string()))?;
+            (machine.revision().map_err(|error| none(chain(&error)))?, Arc::new(machine))
         };
         let blueprint = Blueprint {
             set: group.name(),

@@ -142,7 +142,7 @@ impl CloudProvider for Service {
         let standing = self.groups.writer.standing(group.name(), &group.shown).ok_or_else(|| open(&group))?;
         let instances = self.groups.machines(&group, |machines| {
             let instances = autoscaling::instances(&standing, machines, Timestamp::now());
-            instances.into_iter().map(instance_message).collect()
+            instances.iter().map(instance_message).collect()
         });
         Ok(Response::new(NodeGroupNodesResponse { instances }))
     }
@@ -229,7 +229,7 @@ impl CloudProvider for Service {
         }
         let group = self.groups.get(&id).map_err(|refusal| refused(&refusal))?;
         let said = group.set.spec.autoscaling.as_ref().map(|autoscaling| Wishes::of(&autoscaling.options));
-        let options = granted(said.unwrap_or_default(), defaults);
+        let options = granted(&said.unwrap_or_default(), defaults);
         Ok(Response::new(NodeGroupAutoscalingOptionsResponse {
             node_group_autoscaling_options: Some(options),
         }))
@@ -308,13 +308,13 @@ impl CloudProvider for Service {
     }
 }
 
-fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
+fn instance_message(instance: &autoscaling::Instance<'_>) -> Instance {
     let state = match instance.state {
         State::Running => InstanceState::InstanceRunning,
         State::Creating => InstanceState::InstanceCreating,
         State::Deleting => InstanceState::InstanceDeleting,
     };
-    let error_info = instance.error.map(|error| InstanceErrorInfo {
+    let error_info = instance.error.as_ref().map(|error| InstanceErrorInfo {
         error_code: error.code.to_owned(),
         error_message: error.message.to_owned(),
         instance_error_class: match error.class {
@@ -327,7 +327,7 @@ fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
 }
 
 /// What the set wishes, and for the rest what it is offered.
-fn granted(wishes: Wishes, offered: NodeGroupAutoscalingOptions) -> NodeGroupAutoscalingOptions {
+fn granted(wishes: &Wishes, offered: NodeGroupAutoscalingOptions) -> NodeGroupAutoscalingOptions {
     let or = |wish: Option<Duration>, offered| wish.map_or(offered, span);
     NodeGroupAutoscalingOptions {
         scale_down_utilization_threshold: wishes

@@ -47,8 +47,9 @@ pub struct Operator {
 /// Arguments of the server for cluster-autoscaler.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server for cluster-autoscaler")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct AutoscalerArgs {
-    /// Serve cluster-autoscaler here: an address and a port, or unix:///path
+    /// Serve cluster-autoscaler here: an address and a port, or `unix:///path`
     #[arg(long, value_name = "ADDRESS")]
     autoscaler_address: Option<Address>,
     /// The server's certificate

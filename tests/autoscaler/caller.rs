@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube_node::autoscaler::proto::{
-    ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, Instance, NodeGroup,
-    NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest, NodeGroupDecreaseTargetSizeRequest,
-    NodeGroupDeleteNodesRequest, NodeGroupForNodeRequest, NodeGroupIncreaseSizeRequest,
-    NodeGroupNodesRequest, NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest,
-    RefreshRequest, cloud_provider_client::CloudProviderClient, instance_status::InstanceState,
+    ExternalGrpcNode, Instance, InstanceStatus, NodeGroup, NodeGroupAutoscalingOptions,
+    NodeGroupAutoscalingOptionsRequest, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
+    NodeGroupForNodeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, RefreshRequest,
+    cloud_provider_client::CloudProviderClient, instance_status::InstanceState,
 };
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Status, transport::Channel};
 
 /// One that calls.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub fn fake(id: &str) -> ExternalGrpcNode {
 }
 
 pub fn state(instance: &Instance) -> InstanceState {
-    instance.status.as_ref().map_or(InstanceState::Unspecified, |status| status.instance_state())
+    instance.status.as_ref().map_or(InstanceState::Unspecified, InstanceStatus::instance_state)
 }
 
 impl Caller {
@@ -90,51 +90,5 @@ impl Caller {
         let request = NodeGroupAutoscalingOptionsRequest { id: id.to_owned(), defaults: Some(defaults) };
         let answer = self.0.node_group_get_options(request).await?.into_inner();
         Ok(answer.node_group_autoscaling_options.expect("options"))
-    }
-
-    /// The calls of a loop in which nothing is to be done, as cluster-autoscaler makes them over these Nodes; how many
-    /// they were. `took` is told of each.
-    pub async fn quiet_loop(&mut self, nodes: &[Node], mut took: impl FnMut(std::time::Duration)) -> usize {
-        let mut calls = 0;
-        macro_rules! call {
-            ($call:expr) => {{
-                let start = std::time::Instant::now();
-                let answer = $call;
-                took(start.elapsed());
-                calls += 1;
-                answer
-            }};
-        }
-        call!(self.refresh().await).unwrap();
-        let groups = call!(self.groups().await).unwrap();
-        for node in nodes {
-            call!(self.group_of(named(node)).await).unwrap();
-        }
-        for group in &groups {
-            call!(self.nodes(&group.id).await).unwrap();
-            // The state of the cluster, its accepted ranges, upcoming nodes: each asks anew.
-            for _ in 0..3 {
-                call!(self.target(&group.id).await).unwrap();
-            }
-            call!(self.template(&group.id).await).unwrap();
-        }
-        // For the time a Node may take to start, to be unneeded, to be unready: twice a Node, and the rest of what a loop
-        // asks of each.
-        for node in nodes {
-            let group = groups.iter().find(|group| {
-                node.metadata.labels.as_ref().is_some_and(|labels| labels["kube-node.io/nodeset"] == group.id)
-            });
-            let id = group.map_or("", |group| group.id.as_str());
-            for _ in 0..2 {
-                let answer = call!(self.options(id, NodeGroupAutoscalingOptions::default()).await);
-                assert_eq!(answer.unwrap_err().code(), Code::Unimplemented);
-            }
-            for _ in 0..3 {
-                call!(self.target(id).await).unwrap();
-            }
-        }
-        call!(self.0.gpu_label(GpuLabelRequest {}).await).unwrap();
-        call!(self.0.get_available_gpu_types(GetAvailableGpuTypesRequest {}).await).unwrap();
-        calls
     }
 }

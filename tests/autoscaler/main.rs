@@ -1,6 +1,6 @@
 //! cluster-autoscaler's loops against the real control plane: played by a client from the same .proto, with the
 //! certificates that `up --autoscaler-server` makes. Some of it kills the operator or takes its certificates away, so these
-//! tests have a cluster of their own and run one after another.
+//! tests have a cluster of their own and run one after another; what needs no such cluster stands beside them.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,6 +14,7 @@ mod failures;
 mod hostile;
 mod rollout;
 mod sizes;
+mod socket;
 mod template;
 
 use std::time::Duration;

@@ -93,7 +93,9 @@ pub async fn deletions_at_once() {
     let caller = caller().await;
     // Four at once and each twice, and then one that would be below the minimum.
     let victims = [&nodes[0], &nodes[2], &nodes[3], &nodes[5]];
-    victims.iter().for_each(|node| emptied(&name(node)));
+    for node in victims {
+        emptied(&name(node));
+    }
     let asked = victims.iter().chain(&victims).map(|node| {
         let (mut caller, node) = (caller.clone(), named(node));
         async move { caller.delete("as-once", vec![node]).await }

@@ -29,9 +29,14 @@ use crate::{
 fn read_by_go(bytes: &[u8]) -> Node {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/autoscaler/template-node");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("template-node");
-    let built =
-        Command::new("go").args(["build", "-trimpath", "-o"]).arg(&program).arg(".").current_dir(source);
-    let built = { built }.env("CGO_ENABLED", "0").output().expect("go");
+    let built = Command::new("go")
+        .args(["build", "-trimpath", "-o"])
+        .arg(&program)
+        .arg(".")
+        .current_dir(source)
+        .env("CGO_ENABLED", "0")
+        .output()
+        .expect("go");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let mut child = Command::new(&program)
         .stdin(Stdio::piped())
@@ -93,8 +98,8 @@ pub async fn as_go_reads_it() {
 }
 
 /// From the epoch, in seconds.
-fn at(seconds: i64) -> Option<prost_types::Timestamp> {
-    Some(prost_types::Timestamp { seconds, nanos: 0 })
+const fn at(seconds: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds, nanos: 0 }
 }
 
 pub async fn several_sets() {
@@ -125,8 +130,11 @@ pub async fn several_sets() {
     assert!(kinds.into_inner().gpu_types.contains_key("H100"));
 
     let price = async |node: ExternalGrpcNode| {
-        let request =
-            PricingNodePriceRequest { node: Some(node), start_timestamp: at(0), end_timestamp: at(7_200) };
+        let request = PricingNodePriceRequest {
+            node: Some(node),
+            start_timestamp: Some(at(0)),
+            end_timestamp: Some(at(7_200)),
+        };
         caller.0.clone().pricing_node_price(request).await.map(|answer| answer.into_inner().price)
     };
     let node = small.settled(1).await.remove(0);
@@ -157,8 +165,8 @@ pub async fn several_sets() {
     };
     let request = PricingPodPriceRequest {
         pod_bytes: pod.encode_to_vec(),
-        start_timestamp: at(0),
-        end_timestamp: at(3_600),
+        start_timestamp: Some(at(0)),
+        end_timestamp: Some(at(3_600)),
     };
     let cost = caller.0.pricing_pod_price(request).await.unwrap().into_inner().price;
     assert!(

@@ -121,7 +121,7 @@ impl Operator {
             self.names += 1;
             let name = format!("n{:05}-{}", world.now, self.names);
             self.expectations.creating(&name);
-            world.create(name.clone(), self.revision);
+            world.create(&name, self.revision);
             self.expectations.created(&name);
         }
     }
@@ -211,12 +211,7 @@ impl Operator {
     }
 
     /// As the writer does it.
-    fn order(
-        &mut self,
-        world: &mut World,
-        mut order: Order,
-        decide: &dyn Fn(&Self, &Standing) -> Result<Option<Change>, Refusal>,
-    ) -> Result<(), String> {
+    fn order(&mut self, world: &mut World, mut order: Order, decide: &Decide<'_>) -> Result<(), String> {
         let mut heard = Heard::Begun;
         if self.has(Mutation::BelievesTheWatchAlone) {
             self.memory = Memory::default();
@@ -267,6 +262,9 @@ impl Operator {
         Ok(())
     }
 }
+
+/// What an order comes to, as this operator sees the set.
+type Decide<'a> = dyn Fn(&Operator, &Standing) -> Result<Option<Change>, Refusal> + 'a;
 
 fn wanted<'a>(set: &Standing, revision: &'a str) -> Wanted<'a> {
     Wanted {

@@ -227,11 +227,11 @@ impl World {
         }
     }
 
-    pub fn create(&mut self, name: String, revision: u32) {
+    pub fn create(&mut self, name: &str, revision: u32) {
         let comes = self.calm || self.pick(8) > 0;
         let up_at = comes.then(|| self.now + i64::from(self.pick(10)));
         let node = Node {
-            name: name.clone(),
+            name: name.to_owned(),
             version: 0,
             revision,
             created: self.now,
@@ -242,8 +242,8 @@ impl World {
             emptied: false,
             gone_at: i64::MAX,
         };
-        self.nodes.insert(name.clone(), node);
-        self.show_node(&name);
+        self.nodes.insert(name.to_owned(), node);
+        self.show_node(name);
     }
 
     /// DELETE of a Node in the version that was seen; `replaced` by a rollout. Whether it was accepted.
