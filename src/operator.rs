@@ -29,7 +29,7 @@ use crate::{
     autoscaler::{self, Autoscaler},
     cache::{self, Cache, NodeView, Own, PodView, ReflectError, WireNode, WirePod},
     controllers::{
-        Context, Events, Metrics, ProviderIdPrefix, Revisions, Secrets, Turns, csr::Approver,
+        Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Secrets, Turns, csr::Approver,
         node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     hollow::Hollow,
@@ -278,6 +278,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         classes: Arc::clone(&caches.classes),
         sets: Arc::clone(&caches.sets),
         revisions: Revisions::new(client.clone(), &namespace),
+        outstanding: Outstanding::default(),
         turns: Turns::default(),
         events: Events::new(client.clone(), "kube-node"),
         metrics: Metrics::register(&registry)?,

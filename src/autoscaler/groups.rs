@@ -1,7 +1,7 @@
 //! Node groups as the caches show them: sets with `spec.autoscaling`, their Nodes, and what a further Node would be.
 //! Nothing here asks the API server, but for a pinned revision that this process has not seen yet.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_pb::api::core::v1::Node;
@@ -149,14 +149,17 @@ impl Groups {
                 Some(node) => Target::Foreign { name: &node.name },
             })
             .collect();
-        let staying = self.machines(&group, |machines| autoscaling::staying(standing, machines));
+        let staying =
+            self.machines(&group, |machines, coming| autoscaling::staying(standing, machines, coming));
         autoscaling::delete(id, standing, staying, &targets)
     }
 
-    /// The machines of a group.
-    pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>]) -> T) -> T {
+    /// The machines of a group, and how many more were asked for and are not shown yet.
+    pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
         let template = self.template(group);
         let newest = group.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
+        // Before the Nodes: one that is shown in between counts once.
+        let outstanding = self.context.outstanding.of(group.name(), |expectations| expectations.clone());
         let nodes = self.context.nodes.group(group.name());
         let machines: Vec<Machine<'_>> = nodes
             .iter()
@@ -165,7 +168,7 @@ impl Groups {
                 name: &node.name,
                 uid: &node.uid,
                 provider_id: node.provider_id.as_deref(),
-                leaving: node.deleted_at.is_some(),
+                leaving: node.deleted_at.is_some() || outstanding.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
                 started: node.is_started(&template.startup_taints),
                 updated: newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest)),
@@ -174,13 +177,22 @@ impl Groups {
                 trouble: trouble(node),
             })
             .collect();
-        with(&machines)
+        // Mostly there are none, and this is asked for thousands of times a loop.
+        let coming = if outstanding.pending_creations() == 0 {
+            0
+        } else {
+            let shown: HashSet<&str> = nodes.iter().map(|node| &*node.name).collect();
+            outstanding.creations().filter(|name| !shown.contains(name)).count()
+        };
+        with(&machines, coming)
     }
 
     /// How many machines the group is to have; None while that is open.
     pub(super) fn target_size(&self, group: &Group) -> Option<i32> {
         let standing = self.writer.standing(group.name(), &group.shown)?;
-        Some(self.machines(group, |machines| autoscaling::target_size(&standing, machines, group.rolling())))
+        Some(self.machines(group, |machines, coming| {
+            autoscaling::target_size(&standing, machines, coming, group.rolling())
+        }))
     }
 
     fn class(&self, group: &Group) -> Option<NodeClass> {

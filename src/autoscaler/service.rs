@@ -140,7 +140,7 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupNodesResponse> {
         let group = self.groups.get(&request.into_inner().id).map_err(|refusal| refused(&refusal))?;
         let standing = self.groups.writer.standing(group.name(), &group.shown).ok_or_else(|| open(&group))?;
-        let instances = self.groups.machines(&group, |machines| {
+        let instances = self.groups.machines(&group, |machines, _| {
             let instances = autoscaling::instances(&standing, machines, Timestamp::now());
             instances.iter().map(instance_message).collect()
         });
@@ -197,7 +197,7 @@ impl CloudProvider for Service {
         let decide = move |standing: &autoscaling::Standing| {
             let group = for_machines.get(&set)?;
             for_machines
-                .machines(&group, |machines| autoscaling::decrease(standing, machines, delta).map(Some))
+                .machines(&group, |machines, _| autoscaling::decrease(standing, machines, delta).map(Some))
         };
         self.groups
             .writer

@@ -7,6 +7,7 @@ mod metrics;
 pub mod node;
 pub mod nodeclass;
 pub mod nodeset;
+mod outstanding;
 mod revisions;
 mod secrets;
 mod turns;
@@ -19,6 +20,7 @@ use kube::Client;
 pub use api::ApiError;
 pub use events::Events;
 pub use metrics::Metrics;
+pub use outstanding::Outstanding;
 pub use revisions::{Revisions, RevisionsError};
 pub use secrets::Secrets;
 pub use turns::Turns;
@@ -43,6 +45,8 @@ pub struct Context {
     pub sets: Arc<Cache<Own<NodeSet>>>,
     /// What machines are made from.
     pub revisions: Revisions,
+    /// What was asked for and is not shown yet.
+    pub outstanding: Outstanding,
     /// Whose drain may begin.
     pub turns: Turns,
     /// Events.

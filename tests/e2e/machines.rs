@@ -18,7 +18,9 @@ use kube::{
 use kube_node::{
     api::{NodeClass, NodeSet},
     cache::{self, Cache, View, WireNode, WirePod},
-    controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, node::NodeController},
+    controllers::{
+        Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, node::NodeController,
+    },
     providers::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage},
 };
 use serde::de::DeserializeOwned;
@@ -143,6 +145,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         classes: Arc::default(),
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
+        outstanding: Outstanding::default(),
         turns: Turns::default(),
         events: Events::new(client.clone(), name),
         metrics: Metrics::register(&registry).unwrap(),

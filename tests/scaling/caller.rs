@@ -75,6 +75,7 @@ impl Caller {
         let running: Vec<&String> =
             instances.iter().filter(|(_, state)| *state == State::Running).map(|(id, _)| id).collect();
         let needed = world.needed();
+        world.note(format_args!("a loop: {needed} needed, target {target}, {} running", running.len()));
         if let Some((since, delta)) = self.growing
             && world.now - since > PROVISION
         {
@@ -92,9 +93,15 @@ impl Caller {
         let counted = target - leaving;
         if counted < needed {
             self.quiet = 0;
-            let delta = needed - counted;
-            if operator.increase(world, delta).is_ok() {
-                self.growing = Some((world.now, delta));
+            // Never beyond what the group may have.
+            let delta = (needed - counted).min(world.set.bounds.max - target);
+            if delta <= 0 {
+                return;
+            }
+            match operator.increase(world, delta) {
+                Ok(()) => self.growing = Some((world.now, delta)),
+                // It would avoid the group for minutes.
+                Err(why) => world.refused(&why),
             }
         } else if counted > needed && self.growing.is_none() {
             // What is not up yet is not removed, but waited for.

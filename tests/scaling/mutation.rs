@@ -5,6 +5,8 @@
 pub enum Mutation {
     /// What was written counts only once the watch shows it.
     BelievesTheWatchAlone,
+    /// A scale-up whose set has changed meanwhile is counted on its new size.
+    CountsAnew,
     /// A write without an answer is taken for one that did not happen.
     TakesSilenceForFailure,
     /// What a read shows after a write without an answer is taken for the end of it.
@@ -22,8 +24,9 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const ALL: [Mutation; 8] = [
+pub const ALL: [Mutation; 9] = [
     Mutation::BelievesTheWatchAlone,
+    Mutation::CountsAnew,
     Mutation::TakesSilenceForFailure,
     Mutation::SettlesWithoutAFence,
     Mutation::NamesNobody,

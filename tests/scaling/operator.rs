@@ -45,7 +45,7 @@ impl Operator {
     /// A process that has just listed everything.
     pub fn start(world: &mut World, mutation: Option<Mutation>) -> Self {
         // Its watch begins with the list.
-        world.events.clear();
+        world.start_process();
         Self {
             mutation,
             set: world.set.clone(),
@@ -101,7 +101,7 @@ impl Operator {
             self.nodes.iter().map(|(name, node)| (name.as_str(), node.revision.to_string())).collect();
         let members: Vec<Member<'_>> =
             self.nodes.values().map(|node| self.member(node, &revisions[node.name.as_str()])).collect();
-        let unseen = self.expectations.creations().filter(|name| !self.nodes.contains_key(*name)).count();
+        let unseen = self.coming();
         let plan = turnover::decide(&wanted, &members, unseen, stamp(world.now));
         let create = plan.create;
         let victims: Vec<(Node, bool)> = plan
@@ -121,7 +121,7 @@ impl Operator {
             self.names += 1;
             let name = format!("n{:05}-{}", world.now, self.names);
             self.expectations.creating(&name);
-            world.create(&name, self.revision);
+            world.create(&name, self.revision, self.set.generation);
             self.expectations.created(&name);
         }
     }
@@ -151,7 +151,7 @@ impl Operator {
                 name: &node.name,
                 uid: &node.name,
                 provider_id: Some(&node.name),
-                leaving: node.leaving,
+                leaving: node.leaving || self.expectations.is_leaving(&node.name),
                 has_kubelet: node.ready,
                 started: node.ready,
                 updated: node.revision == self.revision,
@@ -162,6 +162,11 @@ impl Operator {
             .collect()
     }
 
+    /// Nodes that were asked for and are not shown yet.
+    fn coming(&self) -> usize {
+        self.expectations.creations().filter(|name| !self.nodes.contains_key(*name)).count()
+    }
+
     /// `Refresh`: whether the loop may go on.
     pub fn refresh(&mut self, world: &mut World) -> bool {
         self.memory.unsettled().is_none() || self.order(world, Order::of_number(), &|_, _| Ok(None)).is_ok()
@@ -170,7 +175,7 @@ impl Operator {
     pub fn target_size(&self) -> Option<i32> {
         let standing = self.memory.current(&self.set)?;
         let rolling = self.nodes.values().any(|node| !node.leaving && node.revision != self.revision);
-        Some(autoscaling::target_size(standing, &self.machines(), rolling.then_some(1)))
+        Some(autoscaling::target_size(standing, &self.machines(), self.coming(), rolling.then_some(1)))
     }
 
     pub fn instances(&self, now: i64) -> Option<Vec<(String, autoscaling::State)>> {
@@ -180,7 +185,9 @@ impl Operator {
     }
 
     pub fn increase(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
-        self.order(world, Order::of_number(), &|_, standing| autoscaling::increase(standing, delta).map(Some))
+        let anew = self.has(Mutation::CountsAnew);
+        let order = if anew { Order::of_names() } else { Order::of_number() };
+        self.order(world, order, &|_, standing| autoscaling::increase(standing, delta).map(Some))
     }
 
     pub fn decrease(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
@@ -202,7 +209,7 @@ impl Operator {
             let machines = own.machines();
             let staying = match own.mutation {
                 Some(Mutation::LowersForTheSurge) => 0,
-                _ => autoscaling::staying(standing, &machines),
+                _ => autoscaling::staying(standing, &machines, own.coming()),
             };
             let forgetful = Standing { victims: BTreeSet::new(), ..standing.clone() };
             let standing = if twice { &forgetful } else { standing };
@@ -211,7 +218,15 @@ impl Operator {
     }
 
     /// As the writer does it.
-    fn order(&mut self, world: &mut World, mut order: Order, decide: &Decide<'_>) -> Result<(), String> {
+    fn order(&mut self, world: &mut World, order: Order, decide: &Decide<'_>) -> Result<(), String> {
+        let answer = self.carry_out(world, order, decide);
+        if self.memory.unsettled().is_none() {
+            world.settled();
+        }
+        answer
+    }
+
+    fn carry_out(&mut self, world: &mut World, mut order: Order, decide: &Decide<'_>) -> Result<(), String> {
         let mut heard = Heard::Begun;
         if self.has(Mutation::BelievesTheWatchAlone) {
             self.memory = Memory::default();

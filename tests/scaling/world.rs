@@ -17,8 +17,12 @@ pub struct Node {
     pub up_at: Option<i64>,
     pub ready: bool,
     pub ready_at: Option<i64>,
+    /// Made beside an order, by a look that had not seen it: perhaps one too many.
+    stray: bool,
     /// cluster-autoscaler's taint.
     pub emptied: bool,
+    /// When it thought better of it.
+    spared_at: Option<i64>,
     gone_at: i64,
 }
 
@@ -47,6 +51,18 @@ pub enum What {
     Record,
 }
 
+/// A write that is carried out when nobody waits for it any more.
+#[derive(Clone, Debug)]
+struct Late {
+    at: i64,
+    sent: i64,
+    write: Write,
+    /// The process that sent it.
+    process: u32,
+    /// That process has said what came of it.
+    over: bool,
+}
+
 /// How a call ended.
 #[derive(Clone, Debug)]
 pub enum Answer {
@@ -64,12 +80,16 @@ pub struct World {
     pub nodes: BTreeMap<String, Node>,
     pub events: VecDeque<(i64, Event)>,
     pub violation: Option<String>,
+    /// What happened, for whoever reads a failure.
+    history: VecDeque<String>,
     /// Nodes that cluster-autoscaler has asked to be deleted.
     pub asked: BTreeSet<String>,
     needed: i32,
     /// What was needed lately, and until when it counts.
     peaks: Vec<(i64, i32)>,
-    late: Vec<(i64, Write)>,
+    /// Writes that are carried out only then, and when they were sent.
+    late: Vec<Late>,
+    process: u32,
     outage_until: i64,
     lag: i64,
     calm: bool,
@@ -78,6 +98,8 @@ pub struct World {
 
 /// How long a caller may act on what was needed before.
 const MEMORY: i64 = 25;
+/// How much of what happened is remembered.
+const HISTORY: usize = 60;
 
 impl World {
     pub fn new(seed: u64) -> Self {
@@ -92,7 +114,7 @@ impl World {
             replicas,
             victims: BTreeSet::new(),
         };
-        let lag = [0, 1, 3, 8][rng.random_range(0..4)];
+        let lag = [0, 1, 3, 8, 14][rng.random_range(0..5)];
         Self {
             now: 0,
             rng,
@@ -101,10 +123,12 @@ impl World {
             nodes: BTreeMap::new(),
             events: VecDeque::new(),
             violation: None,
+            history: VecDeque::new(),
             asked: BTreeSet::new(),
             needed: replicas,
             peaks: Vec::new(),
             late: Vec::new(),
+            process: 0,
             outage_until: 0,
             lag,
             calm: false,
@@ -114,6 +138,19 @@ impl World {
 
     pub fn pick(&mut self, below: u32) -> u32 {
         self.rng.random_range(0..below)
+    }
+
+    /// Remembers what happened.
+    pub fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(format!("{:>4} s: {what}", self.now));
+    }
+
+    /// The last that happened, a line each.
+    pub fn history(&self) -> String {
+        self.history.iter().map(|line| format!("{line}\n")).collect()
     }
 
     fn violate(&mut self, what: String) {
@@ -136,12 +173,32 @@ impl World {
     }
 
     pub fn roll_out(&mut self) {
+        self.note(format_args!("a new revision"));
         self.revision += 1;
         self.show_set();
     }
 
     pub fn lag(&mut self) {
-        self.lag = [0, 1, 3, 8][self.rng.random_range(0..4)];
+        self.lag = [0, 1, 3, 8, 14][self.rng.random_range(0..5)];
+    }
+
+    /// A process begins, with what is there now.
+    pub fn start_process(&mut self) {
+        self.process += 1;
+        self.events.clear();
+    }
+
+    /// The process says that it knows what came of all it has sent.
+    pub fn settled(&mut self) {
+        let process = self.process;
+        self.late.iter_mut().filter(|late| late.process == process).for_each(|late| late.over = true);
+    }
+
+    /// A scale-up was refused: where nobody disturbs it any more, nothing gives a reason to.
+    pub fn refused(&mut self, why: &str) {
+        if self.calm && self.late.is_empty() {
+            self.violate(format!("a scale-up is refused: {why}"));
+        }
     }
 
     /// Nobody disturbs it any more, and every machine comes.
@@ -188,7 +245,7 @@ impl World {
             0 => drop(self.carry_out(&write)),
             1 => {
                 let at = self.now + i64::from(self.pick(12));
-                self.late.push((at, write));
+                self.late.push(Late { at, sent: self.now, write, process: self.process, over: false });
             }
             _ => {}
         }
@@ -200,6 +257,10 @@ impl World {
             return Answer::Conflict;
         }
         let before = self.set.replicas;
+        self.note(format_args!(
+            "{:?}: {before} to {} replicas, to go: {:?}",
+            write.what, write.replicas, write.victims
+        ));
         if write.what != What::Fence {
             // One that never came, or has only just come, may be given up without its name.
             let young = |node: &Node| node.ready_at.is_none_or(|at| at > self.now - MEMORY);
@@ -219,7 +280,11 @@ impl World {
     fn judge(&mut self, before: i32) {
         let (now, min) = (self.set.replicas, self.set.bounds.min);
         let peak = self.peaks.iter().map(|(_, peak)| *peak).chain([self.needed()]).max().unwrap_or(0);
-        if now > before && now > peak {
+        // Those that are being emptied take their replicas along, or were to when the order was given.
+        let lately = |node: &Node| node.emptied || node.spared_at.is_some_and(|at| at > self.now - MEMORY);
+        let emptied = self.nodes.values().filter(|node| lately(node) && !node.leaving).count();
+        let stay = now - i32::try_from(emptied).unwrap();
+        if now > before && stay > peak {
             self.violate(format!("scaled up twice: from {before} to {now} replicas, and {peak} are needed"));
         }
         if now < before && now < min {
@@ -227,7 +292,8 @@ impl World {
         }
     }
 
-    pub fn create(&mut self, name: &str, revision: u32) {
+    /// `seen` is the generation of the set that whoever creates it has seen.
+    pub fn create(&mut self, name: &str, revision: u32, seen: i64) {
         let comes = self.calm || self.pick(8) > 0;
         let up_at = comes.then(|| self.now + i64::from(self.pick(10)));
         let node = Node {
@@ -239,9 +305,15 @@ impl World {
             up_at,
             ready: false,
             ready_at: None,
+            stray: seen != self.set.generation,
             emptied: false,
+            spared_at: None,
             gone_at: i64::MAX,
         };
+        self.note(format_args!(
+            "{name} is created, revision {revision}{}",
+            if node.stray { ", stray" } else { "" }
+        ));
         self.nodes.insert(name.to_owned(), node);
         self.show_node(name);
     }
@@ -256,8 +328,9 @@ impl World {
         if !node.leaving {
             node.leaving = true;
             node.gone_at = gone_at;
-            let (name, ready) = (node.name.clone(), node.ready);
-            if ready && !replaced && !self.asked.contains(&name) {
+            let (name, counted) = (node.name.clone(), node.ready && !node.stray);
+            self.note(format_args!("{name} is deleted{}", if replaced { ", replaced" } else { "" }));
+            if counted && !replaced && !self.asked.contains(&name) {
                 self.violate(format!("{name} goes, and nobody has named it"));
             }
             self.show_node(&name);
@@ -271,6 +344,8 @@ impl World {
             && node.emptied != emptied
         {
             node.emptied = emptied;
+            node.spared_at = (!emptied).then_some(self.now);
+            self.note(format_args!("{name} is {}emptied", if emptied { "" } else { "not to be " }));
             self.show_node(name);
         }
     }
@@ -279,10 +354,15 @@ impl World {
     pub fn happen(&mut self) {
         let now = self.now;
         self.peaks.retain(|(until, _)| *until > now);
-        let (due, later) = std::mem::take(&mut self.late).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later): (Vec<Late>, Vec<Late>) =
+            std::mem::take(&mut self.late).into_iter().partition(|late| late.at <= now);
         self.late = later;
-        let due: Vec<(i64, Write)> = due;
-        for (_, write) in due {
+        for Late { sent, write, over, .. } in due {
+            if over && write.what == What::Order && write.on.version == self.set.version {
+                self.violate("an order that was answered is carried out".to_owned());
+            }
+            // Whoever gave the order could not know of those.
+            self.nodes.values_mut().for_each(|node| node.stray |= node.created >= sent);
             self.carry_out(&write);
         }
         let names: Vec<String> = self.nodes.keys().cloned().collect();

@@ -48,7 +48,6 @@ pub enum Error {
 /// The controller.
 pub struct NodeSetController {
     context: Arc<Context>,
-    expectations: Mutex<HashMap<String, Expectations>>,
     /// The status of each set as this process wrote it last, with the set's UID: the watch lags behind, and the clock of a
     /// rollout must not go back.
     written: Mutex<HashMap<String, (Option<String>, NodeSetStatus)>>,
@@ -60,8 +59,7 @@ impl NodeSetController {
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
         let (requests, queue) = queue();
-        let controller =
-            Arc::new(Self { context, expectations: Mutex::default(), written: Mutex::default(), requests });
+        let controller = Arc::new(Self { context, written: Mutex::default(), requests });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -96,7 +94,7 @@ impl NodeSetController {
     /// One look at one set.
     async fn look(&self, name: &str) -> Result<Outcome, Error> {
         let Some(set) = self.context.sets.get(name) else {
-            self.expectations.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.context.outstanding.forget(name);
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.context.turns.set(name, []);
             return Ok(Outcome::Done);
@@ -124,8 +122,7 @@ impl NodeSetController {
 
     /// Reads or changes what was asked for and not shown yet.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
-        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
-        with(all.entry(set.to_owned()).or_default())
+        self.context.outstanding.of(set, with)
     }
 }
 
@@ -133,31 +130,17 @@ impl Observer<NodeView> for NodeSetController {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         for view in [old, new].into_iter().flatten() {
             let Some(set) = view.group() else { continue };
-            let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(expectations) = all.get_mut(set) {
-                match new {
-                    Some(new) => {
-                        expectations.seen(&new.name, &new.resource_version, new.deleted_at.is_some());
-                    }
-                    None => expectations.gone(&view.name),
-                }
-            }
-            drop(all);
+            self.context.outstanding.shown(set, &view.name, new.map(|new| &**new));
             self.requests.add(set.to_owned());
         }
     }
 
     fn relisting(&self) {
-        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
-        all.values_mut().for_each(Expectations::relisting);
+        self.context.outstanding.relisting();
     }
 
     fn relisted(&self) {
-        let mut all = self.expectations.lock().unwrap_or_else(PoisonError::into_inner);
-        for expectations in all.values_mut() {
-            expectations.relisted(|name| self.context.nodes.get(name).is_some());
-        }
-        drop(all);
+        self.context.outstanding.relisted(|name| self.context.nodes.get(name).is_some());
         for set in self.context.sets.all() {
             self.requests.add(set.key());
         }

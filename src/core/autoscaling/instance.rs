@@ -142,10 +142,10 @@ fn has_failed(machine: &Machine<'_>, now: Timestamp) -> bool {
     !machine.has_kubelet && machine.trouble.is_some_and(lasts)
 }
 
-/// How many Nodes of a group stay.
+/// How many Nodes of a group stay; `coming` more were asked for and are not shown yet.
 #[must_use]
-pub fn staying(standing: &Standing, machines: &[Machine<'_>]) -> usize {
-    machines.iter().filter(|machine| !machine.goes(&standing.victims)).count()
+pub fn staying(standing: &Standing, machines: &[Machine<'_>], coming: usize) -> usize {
+    coming + machines.iter().filter(|machine| !machine.goes(&standing.victims)).count()
 }
 
 /// How many machines cluster-autoscaler is to count on: the replicas, and what replacing makes besides.
@@ -153,13 +153,17 @@ pub fn staying(standing: &Standing, machines: &[Machine<'_>]) -> usize {
 /// While a rollout runs, its surge stays when the replicas grow: new Nodes come for those and for the next old ones. Read
 /// from the machines alone, a scale-up in the middle of it would look one machine too small, and be ordered again.
 #[must_use]
-pub fn target_size(standing: &Standing, machines: &[Machine<'_>], rolling: Option<usize>) -> i32 {
+pub fn target_size(
+    standing: &Standing,
+    machines: &[Machine<'_>],
+    coming: usize,
+    rolling: Option<usize>,
+) -> i32 {
     let replicas = usize::try_from(standing.replicas).unwrap_or(0);
-    let staying = staying(standing, machines);
-    let above = staying.saturating_sub(replicas);
+    let above = staying(standing, machines, coming).saturating_sub(replicas);
     let of_rollout = rolling.map_or(0, |surge| {
         let stays = |machine: &&Machine<'_>| !machine.goes(&standing.victims);
-        let updated = machines.iter().filter(stays).filter(|machine| machine.updated).count();
+        let updated = machines.iter().filter(stays).filter(|machine| machine.updated).count() + coming;
         let outdated =
             machines.iter().filter(stays).filter(|machine| !machine.updated && !machine.claimed).count();
         surge.min(outdated).min(updated)

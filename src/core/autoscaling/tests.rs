@@ -201,20 +201,20 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
 #[test]
 fn the_target_counts_the_surge_that_is_there() {
     let old = |name| Machine { updated: false, ..up(name) };
-    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], Some(1)), 3, "not yet");
+    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 0, Some(1)), 3, "not yet");
     let rolling = [old("a"), old("b"), old("c"), awaited("d", 9)];
-    assert_eq!(target_size(&standing(3), &rolling, Some(1)), 4);
+    assert_eq!(target_size(&standing(3), &rolling, 0, Some(1)), 4);
     // A scale-up in the middle of it: six machines will come of it, and six it has to say.
-    assert_eq!(target_size(&standing(5), &rolling, Some(1)), 6);
+    assert_eq!(target_size(&standing(5), &rolling, 0, Some(1)), 6);
     let leaving = Machine { leaving: true, ..old("c") };
-    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), leaving, up("d")], Some(1)), 4);
-    assert_eq!(target_size(&standing(3), &[up("a"), up("b"), up("c")], Some(1)), 3, "all are new");
+    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), leaving, up("d")], 0, Some(1)), 4);
+    assert_eq!(target_size(&standing(3), &[up("a"), up("b"), up("c")], 0, Some(1)), 3, "all are new");
     let claimed = Machine { claimed: true, ..old("a") };
-    assert_eq!(target_size(&standing(3), &[claimed, up("b"), up("c")], Some(1)), 3, "it is not replaced");
-    assert_eq!(target_size(&standing(3), &rolling, None), 4, "halted, with one too many");
-    assert_eq!(target_size(&standing(3), &[], None), 3);
+    assert_eq!(target_size(&standing(3), &[claimed, up("b"), up("c")], 0, Some(1)), 3, "it is not replaced");
+    assert_eq!(target_size(&standing(3), &rolling, 0, None), 4, "halted, with one too many");
+    assert_eq!(target_size(&standing(3), &[], 0, None), 3);
     let named = Standing { victims: victims(&["a"]), ..standing(2) };
-    assert_eq!(target_size(&named, &[up("a"), up("b"), up("c")], None), 2);
+    assert_eq!(target_size(&named, &[up("a"), up("b"), up("c")], 0, None), 2);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What is left of the budget while Nodes are taken away, and who may go within it.
 
-use super::{Cause, Deletion, Known, Plan, Stage, Wait, Wanted, take};
+use super::{Cause, Deletion, Known, Member, Plan, Stage, Wait, Wanted, take};
 use crate::api::ReplacementOrder;
 
 /// What the budget has left while Nodes are taken away.
@@ -39,7 +39,8 @@ impl Spending {
     }
 
     /// Named Nodes go, and marked victims of a smaller set go whatever else holds: somebody else has emptied them
-    /// already. They go first, so that nobody else spends what they take.
+    /// already. They go first, so that nobody else spends what they take. Not for the surge of a rollout one that
+    /// cluster-autoscaler is still emptying: its replica is to go with it, by an order.
     pub(super) fn delete_marked<'a>(
         &mut self,
         wanted: &Wanted<'_>,
@@ -49,10 +50,10 @@ impl Spending {
     ) {
         let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
         // Those that were named come first in the order.
-        for victim in
-            known.iter_mut().filter(|known| known.stays() && (known.member.marked || known.member.named))
-        {
-            if take(&mut surplus) || victim.member.named {
+        for victim in known.iter_mut().filter(|known| known.stays()) {
+            let Member { named, marked, claimed, .. } = *victim.member;
+            let spent = (named || marked && !claimed) && take(&mut surplus);
+            if spent || named {
                 self.go(victim, plan);
             }
         }
@@ -102,10 +103,11 @@ impl Spending {
             }
         }
         // Of those that nothing is wrong with. What was asked for and is not shown yet is the first to be given up, once
-        // it is shown.
-        let good = known.iter().filter(|known| known.stays() && known.replaced.is_none()).count();
-        let mut surplus = good.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
-        for victim in known.iter_mut().filter(|known| known.stays() && known.replaced.is_none()) {
+        // it is shown. Who is being emptied is left to its order, and neither is anybody else taken for it.
+        let good = |known: &Known<'_, '_>| known.stays() && known.replaced.is_none() && !known.member.claimed;
+        let count = known.iter().filter(|known| good(known)).count();
+        let mut surplus = count.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
+        for victim in known.iter_mut().filter(|known| good(known)) {
             if surplus > 0 && (!victim.available || self.available > self.floor) {
                 surplus -= 1;
                 self.go(victim, plan);

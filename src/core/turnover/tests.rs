@@ -207,6 +207,9 @@ fn a_node_that_is_being_emptied_keeps_its_replica_and_nobody_counts_on_it() {
     assert_eq!((plan(&wanted(4), &members).create, plan(&wanted(4), &members).delete.len()), (1, 0));
     let with_new = join(&[members, vec![node("y", "new")]]);
     assert_eq!(plan(&wanted(4), &with_new).delete.len(), 1);
+    // Nor is it taken for the surge that came for it before.
+    let replaced = join(&[nodes(4, "new"), vec![claimed.clone()]]);
+    assert_eq!((plan(&wanted(4), &replaced).create, plan(&wanted(4), &replaced).delete.len()), (0, 0));
     let sick = Member { claimed: true, ..silent("x", "new") };
     assert!(plan(&nursing(3), &join(&[nodes(2, "new"), vec![sick]])).delete.is_empty());
 }

@@ -25,7 +25,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use kube_node::{
-    controllers::{Context, Events, Metrics, ProviderIdPrefix, Revisions, Turns, csr::Approver},
+    controllers::{Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, csr::Approver},
     identity::{Identity, Options, token},
     machine_dir,
     providers::{self, Existing, MachineId, Order, Provider, ProviderError, Settings},
@@ -120,6 +120,7 @@ impl Stage {
             classes: Arc::default(),
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
+            outstanding: Outstanding::default(),
             turns: Turns::default(),
             events: Events::new(client.clone(), self.provider.name),
             metrics: Metrics::register(&prometheus::Registry::new()).unwrap(),

@@ -1,0 +1,51 @@
+//! What was asked of the API server for each set and is not shown by the watch yet: the controller counts on it, and so
+//! does whoever tells others how large a set is.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{cache::NodeView, core::expectations::Expectations};
+
+/// Expectations by set.
+#[derive(Debug, Default)]
+pub struct Outstanding(Mutex<HashMap<String, Expectations>>);
+
+impl Outstanding {
+    /// Reads or changes those of a set.
+    pub fn of<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
+        with(self.all().entry(set.to_owned()).or_default())
+    }
+
+    /// The set is gone.
+    pub(super) fn forget(&self, set: &str) {
+        self.all().remove(set);
+    }
+
+    /// The watch showed a Node of the set as it is now, or that it is gone.
+    pub(super) fn shown(&self, set: &str, name: &str, now: Option<&NodeView>) {
+        if let Some(expectations) = self.all().get_mut(set) {
+            match now {
+                Some(now) => expectations.seen(name, &now.resource_version, now.deleted_at.is_some()),
+                None => expectations.gone(name),
+            }
+        }
+    }
+
+    /// The watch begins anew.
+    pub(super) fn relisting(&self) {
+        self.all().values_mut().for_each(Expectations::relisting);
+    }
+
+    /// The list is there.
+    pub(super) fn relisted(&self, listed: impl Fn(&str) -> bool) {
+        for expectations in self.all().values_mut() {
+            expectations.relisted(&listed);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Expectations>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
