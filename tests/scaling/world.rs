@@ -150,7 +150,7 @@ impl World {
 
     /// The last that happened, a line each.
     pub fn history(&self) -> String {
-        self.history.iter().map(|line| format!("{line}\n")).collect()
+        self.history.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
     fn violate(&mut self, what: String) {
