@@ -20,7 +20,7 @@ use prometheus::Registry;
 use tokio::{sync::mpsc, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::{Status, service::interceptor::InterceptedService, transport::Server};
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tracing::{info, warn};
 
@@ -53,6 +53,9 @@ const LARGEST_HEADERS: u32 = 16 << 10;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 /// After this a client is to connect anew: certificates may have changed, and its own may not be good any more.
 const CONNECTION_AGE: Duration = Duration::from_mins(30);
+
+/// Why no call is answered yet.
+const NOT_LISTED: &str = "not all Nodes, NodeSets and NodeClasses are listed yet";
 
 /// What the server needs.
 #[derive(Clone, Debug)]
@@ -154,6 +157,11 @@ impl Autoscaler {
         }
         let service = Service { groups: Arc::clone(&self.groups), options: *options };
         let service = CloudProviderServer::new(service).max_decoding_message_size(LARGEST_MESSAGE);
+        // From half a list everything looks wrong: groups would be missing, and Nodes that are there would be gone.
+        let groups = Arc::clone(&self.groups);
+        let service = InterceptedService::new(service, move |request| {
+            if groups.in_sync() { Ok(request) } else { Err(Status::unavailable(NOT_LISTED)) }
+        });
         let (sender, connections) = mpsc::channel(CALLS_AT_ONCE);
         let door = tokio::spawn(listener.run(certificates.clone(), sender));
         let (interval, patience) = KEEPALIVE;

@@ -96,9 +96,6 @@ fn span(duration: Duration) -> Option<prost_types::Duration> {
 #[tonic::async_trait]
 impl CloudProvider for Service {
     async fn refresh(&self, _: Request<RefreshRequest>) -> Answer<RefreshResponse> {
-        if !self.groups.in_sync() {
-            return Err(Status::unavailable("not all Nodes, NodeSets and NodeClasses are listed yet"));
-        }
         match timeout(ORDER_LIMIT, self.groups.writer.settle_all()).await {
             Ok(Ok(())) => Ok(Response::new(RefreshResponse {})),
             Ok(Err(error)) => Err(failed(&error)),
@@ -107,10 +104,6 @@ impl CloudProvider for Service {
     }
 
     async fn node_groups(&self, _: Request<NodeGroupsRequest>) -> Answer<NodeGroupsResponse> {
-        // A part of them would end the scale-ups of the others.
-        if !self.groups.in_sync() {
-            return Err(Status::unavailable("not all NodeSets are listed yet"));
-        }
         let node_groups = self.groups.all().iter().map(group_message).collect();
         Ok(Response::new(NodeGroupsResponse { node_groups }))
     }
