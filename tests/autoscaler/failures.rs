@@ -3,9 +3,16 @@
 use std::time::Duration;
 
 use kube_node::autoscaler::proto::instance_status::InstanceState;
+use prost::Message;
 use serde_json::json;
+use tonic::Code;
 
-use crate::{bed::eventually, caller, caller::fake, caller::state, group, replicas};
+use crate::{
+    bed::{LONG, Own, class_spec, eventually},
+    caller,
+    caller::{fake, named, state},
+    group, replicas,
+};
 
 pub async fn a_machine_without_room() {
     // A machine that is a pod, and no node takes pods.
@@ -41,4 +48,45 @@ pub async fn a_machine_without_room() {
     let left = caller.nodes("as-no-room").await.unwrap();
     assert!(left[0].status.as_ref().unwrap().error_info.is_none(), "{left:?}");
     own.clean_up().await;
+}
+
+/// A set whose class does not exist, and one that gets another class while it is scaled.
+pub async fn a_set_without_its_class() {
+    let own = group("as-classes", 0, 0, 5, class_spec()).await;
+    let sound = group("as-sound", 0, 0, 5, class_spec()).await;
+    let mut caller = caller().await;
+    caller.increase("as-classes", 1).await.unwrap();
+    own.patch_set(json!({"spec": {"nodeClassName": "as-nowhere"}})).await;
+    let refused =
+        eventually("there is no template any more", LONG, async || caller.template("as-classes").await.err())
+            .await;
+    // Any other code would end the loop for all groups.
+    assert_eq!(refused.code(), Code::Unimplemented);
+    assert!(refused.message().contains("there is no NodeClass as-nowhere"), "{refused}");
+    caller.refresh().await.unwrap();
+    assert_eq!(caller.target("as-classes").await.unwrap(), 1);
+    caller.increase("as-classes", 1).await.unwrap();
+    assert_eq!(caller.target("as-classes").await.unwrap(), 2);
+    caller.nodes("as-classes").await.unwrap();
+    assert!(!caller.template("as-sound").await.unwrap().1.is_empty());
+    caller.increase("as-sound", 1).await.unwrap();
+    sound.settled(1).await;
+
+    let mut wide = class_spec();
+    wide["capacity"]["cpu"] = json!("64");
+    let other = Own::without_set("as-wide", wide).await;
+    own.patch_set(json!({"spec": {"nodeClassName": "as-wide"}})).await;
+    eventually("the template is of the other class", LONG, async || {
+        let (_, bytes) = caller.template("as-classes").await.ok()?;
+        let node = k8s_pb::api::core::v1::Node::decode(bytes.as_slice()).unwrap();
+        (node.status?.capacity["cpu"].string.as_deref() == Some("64")).then_some(())
+    })
+    .await;
+    let nodes = own.settled(2).await;
+    for node in &nodes {
+        assert_eq!(caller.group_of(named(node)).await.unwrap(), "as-classes");
+    }
+    own.clean_up().await;
+    sound.clean_up().await;
+    other.clean_up().await;
 }

@@ -74,6 +74,7 @@ async fn cluster_autoscaler() {
     template::as_go_reads_it().await;
     rollout::beside_a_rollout().await;
     failures::a_machine_without_room().await;
+    failures::a_set_without_its_class().await;
     hostile::nonsense().await;
     hostile::who_may_not_call().await;
     certificates::what_does_not_serve().await;

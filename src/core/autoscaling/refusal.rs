@@ -116,10 +116,10 @@ impl Refusal {
             Self::NoGroup(_) => Code::NotFound,
             Self::AboveMax { .. } => Code::OutOfRange,
             Self::TooMany { .. } => Code::ResourceExhausted,
-            Self::NoPrices => Code::Unimplemented,
-            Self::BelowMin { .. } | Self::NothingToTake | Self::NoTemplate(_) | Self::NoPrice(_) => {
-                Code::FailedPrecondition
-            }
+            // Any other code for a template ends the whole loop of cluster-autoscaler up to 1.33: no set would grow any more
+            // because of one.
+            Self::NoPrices | Self::NoTemplate(_) => Code::Unimplemented,
+            Self::BelowMin { .. } | Self::NothingToTake | Self::NoPrice(_) => Code::FailedPrecondition,
             Self::Delta { .. }
             | Self::Foreign { .. }
             | Self::OtherId { .. }
