@@ -4,6 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
 use k8s_pb::api::core::v1::Node;
 
 use super::{index::Index, writer::Writer};
@@ -29,14 +30,14 @@ pub(super) struct Groups {
 
 /// One group.
 pub(super) struct Group {
-    pub(super) set: NodeSet,
+    pub(super) set: Arc<NodeSet>,
     /// As the watch shows it.
     pub(super) shown: Standing,
 }
 
 impl Group {
-    fn of(set: &NodeSet) -> Option<Self> {
-        Some(Self { shown: Standing::of(set)?, set: set.clone() })
+    fn of(set: &Arc<NodeSet>) -> Option<Self> {
+        Some(Self { shown: Standing::of(set)?, set: Arc::clone(set) })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -156,7 +157,7 @@ impl Groups {
 
     /// The machines of a group, and how many more were asked for and are not shown yet.
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
-        let template = self.template(group);
+        let startup = self.startup_taints(group);
         let newest = group.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
         // Before the Nodes: one that is shown in between counts once.
         let outstanding = self.context.outstanding.of(group.name(), |expectations| expectations.clone());
@@ -170,7 +171,7 @@ impl Groups {
                 provider_id: node.provider_id.as_deref(),
                 leaving: node.deleted_at.is_some() || outstanding.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
-                started: node.is_started(&template.startup_taints),
+                started: node.is_started(&startup),
                 updated: newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest)),
                 claimed: node.is_to_be_deleted(),
                 created: node.created.unwrap_or_default(),
@@ -195,14 +196,22 @@ impl Groups {
         }))
     }
 
-    fn class(&self, group: &Group) -> Option<NodeClass> {
+    fn class(&self, group: &Group) -> Option<Arc<NodeClass>> {
         self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
     }
 
     fn template(&self, group: &Group) -> Desired {
-        let class = self.context.classes.get(&group.set.spec.node_class_name);
-        let class = class.as_ref().and_then(|class| class.object.as_ref().ok());
-        Desired::merge(class.and_then(|class| class.spec.template.as_ref()), group.set.spec.template.as_ref())
+        let class = self.class(group);
+        let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
+        Desired::merge(of_class, group.set.spec.template.as_ref())
+    }
+
+    /// Those of class and set: a taint that both have is there twice, and holds up as long.
+    fn startup_taints(&self, group: &Group) -> Vec<Taint> {
+        let class = self.class(group);
+        let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
+        let templates = of_class.into_iter().chain(&group.set.spec.template);
+        templates.flat_map(|template| &template.startup_taints).cloned().collect()
     }
 
     /// What a further Node of the group would look like.
@@ -241,7 +250,7 @@ impl Groups {
     }
 
     /// All classes that can be read.
-    pub(super) fn classes(&self) -> Vec<NodeClass> {
+    pub(super) fn classes(&self) -> Vec<Arc<NodeClass>> {
         self.context.classes.all().iter().filter_map(|class| class.object.clone().ok()).collect()
     }
 
@@ -250,7 +259,7 @@ impl Groups {
         &self,
         wanted: Wanted<'_>,
         label: Option<&str>,
-    ) -> Result<Option<NodeClass>, Refusal> {
+    ) -> Result<Option<Arc<NodeClass>>, Refusal> {
         let node = match self.find(wanted) {
             Err(Refusal::OtherId { .. } | Refusal::Nameless) => None,
             other => other?,

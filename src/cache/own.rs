@@ -3,6 +3,8 @@
 //! An object stored under an older definition may not fit the types of today. It must neither stop the watch of the
 //! others nor look like one that is gone: its metadata is always there.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, core::DeserializeGuard};
 
@@ -14,8 +16,8 @@ use crate::api::{NodeClass, NodeSet};
 pub struct Own<K> {
     /// Its metadata, without managedFields.
     pub metadata: ObjectMeta,
-    /// The object, or why it cannot be read.
-    pub object: Result<K, String>,
+    /// The object, for whoever keeps it longer than the cache does, or why it cannot be read.
+    pub object: Result<Arc<K>, String>,
 }
 
 impl<K> Own<K> {
@@ -43,7 +45,7 @@ impl<K: Resource> From<DeserializeGuard<K>> for Own<K> {
         match result {
             Ok(mut object) => {
                 object.meta_mut().managed_fields = None;
-                Self { metadata: object.meta().clone(), object: Ok(object) }
+                Self { metadata: object.meta().clone(), object: Ok(Arc::new(object)) }
             }
             Err(invalid) => Self {
                 metadata: ObjectMeta { managed_fields: None, ..invalid.metadata },

@@ -80,7 +80,7 @@ impl NodeController {
         let id = node.machine_id();
         let class = node.class().and_then(|name| self.context.classes.get(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
-        let Some(provider) = self.provider(&node, &id, class).await? else {
+        let Some(provider) = self.provider(&node, &id, class.map(|class| &**class)).await? else {
             self.warn_of_missing_class(&node).await;
             return Ok(None);
         };
