@@ -312,7 +312,7 @@ fn pods_are_counted_as_the_kubelet_counts_them() {
     assert!(pods(upstream));
     assert!(pods(json!({"nodeController": "example.com/metal", "capacity": {"cpu": "4"}})));
     let nothing = template_of(&class(json!({"nodeController": "example.com/metal"})), None).unwrap_err();
-    assert_eq!(nothing.code(), Code::FailedPrecondition);
+    assert_eq!(nothing.code(), Code::Unimplemented);
 }
 
 #[test]
