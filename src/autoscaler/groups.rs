@@ -1,7 +1,10 @@
 //! Node groups as the caches show them: sets with `spec.autoscaling`, their Nodes, and what a further Node would be.
 //! Nothing here asks the API server, but for a pinned revision that this process has not seen yet.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -13,7 +16,9 @@ use crate::{
     cache::{NodeView, View},
     controllers::Context,
     core::{
-        autoscaling::{self, Blueprint, Change, Machine, Refusal, Standing, Target, Trouble, Wanted},
+        autoscaling::{
+            self, Blueprint, Change, Machine, Refusal, Rolling, Standing, Target, Trouble, Wanted,
+        },
         budget::Budget,
         revision,
         template::Desired,
@@ -26,6 +31,8 @@ pub(super) struct Groups {
     context: Arc<Context>,
     index: Arc<Index>,
     pub(super) writer: Arc<Writer>,
+    /// The last template of each set, by its UID.
+    templates: Mutex<HashMap<String, Node>>,
 }
 
 /// One group.
@@ -56,13 +63,34 @@ impl Group {
         )
     }
 
-    /// The surge of a rollout that works.
-    fn rolling(&self) -> Option<usize> {
+    /// Whether a rollout is under way, even a halted one.
+    pub(super) fn has_rollout(&self) -> bool {
+        self.set.status.as_ref().is_some_and(|status| status.rollout.is_some())
+    }
+
+    /// Whether a Node is what the set asks for now.
+    fn is_updated(&self, node: &NodeView) -> bool {
+        let newest = self.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
+        let annotations = self.set.metadata.annotations.as_ref();
+        let restarted = annotations.and_then(|annotations| annotations.get(names::ANNOTATION_RESTARTED_AT));
+        let restarted = restarted.and_then(|at| at.parse::<Timestamp>().ok());
+        newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest))
+            && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
+    }
+
+    /// The rollout that works.
+    fn rolling(&self) -> Option<Rolling> {
         let rollout = self.set.status.as_ref()?.rollout.as_ref()?;
         let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
         let strategy = self.set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
         let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
-        works.then(|| Budget::of(strategy, replicas).surge)
+        works.then(|| Rolling {
+            surge: Budget::of(strategy, replicas).surge,
+            keep: strategy
+                .and_then(|strategy| strategy.partition)
+                .and_then(|keep| usize::try_from(keep).ok())
+                .unwrap_or(0),
+        })
     }
 }
 
@@ -71,7 +99,7 @@ impl Groups {
     pub(super) fn new(context: Arc<Context>) -> Self {
         let index = Index::of(&context.nodes);
         let writer = Writer::new(context.client.clone());
-        Self { context, index, writer }
+        Self { context, index, writer, templates: Mutex::default() }
     }
 
     /// Whether everything was listed once.
@@ -95,8 +123,18 @@ impl Groups {
         group.ok_or_else(|| Refusal::NoGroup(id.to_owned()))
     }
 
-    /// The group of a Node; None where it has none.
+    /// The group of this name, where it is the set that an order is decided on; another one may have its name by now.
+    pub(super) fn same(&self, id: &str, standing: &Standing) -> Result<Group, Refusal> {
+        self.get(id).and_then(|group| {
+            if group.shown.uid == standing.uid { Ok(group) } else { Err(Refusal::NoGroup(id.to_owned())) }
+        })
+    }
+
+    /// The group of a Node, or of a vacancy; None where it has none.
     pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, Refusal> {
+        if let Some(group) = autoscaling::vacancy_of(wanted.provider_id) {
+            return Ok(self.get(group).ok());
+        }
         let node = match self.find(wanted) {
             Ok(Some(node)) => node,
             // Another Node of that name is no Node of ours.
@@ -135,7 +173,7 @@ impl Groups {
         if wanted.len() > autoscaling::MOST_VICTIMS {
             return Err(Refusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
         }
-        let group = self.get(id)?;
+        let group = self.same(id, standing)?;
         let mut nodes = Vec::with_capacity(wanted.len());
         for (provider_id, name) in wanted {
             nodes.push(self.find(Wanted { provider_id, name })?);
@@ -158,7 +196,6 @@ impl Groups {
     /// The machines of a group, and how many more were asked for and are not shown yet.
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
         let startup = self.startup_taints(group);
-        let newest = group.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
         // Before the Nodes: one that is shown in between counts once.
         let outstanding = self.context.outstanding.of(group.name(), |expectations| expectations.clone());
         let nodes = self.context.nodes.group(group.name());
@@ -172,7 +209,7 @@ impl Groups {
                 leaving: node.deleted_at.is_some() || outstanding.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
                 started: node.is_started(&startup),
-                updated: newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest)),
+                updated: group.is_updated(node),
                 claimed: node.is_to_be_deleted(),
                 created: node.created.unwrap_or_default(),
                 trouble: trouble(node),
@@ -214,8 +251,25 @@ impl Groups {
         templates.flat_map(|template| &template.startup_taints).cloned().collect()
     }
 
-    /// What a further Node of the group would look like.
+    /// What a further Node of the group would look like; as far as that is not known any more, as it was known last. A group that
+    /// once had a template and has none keeps cluster-autoscaler from growing others, where it has a Node or an order that waits.
     pub(super) async fn template_node(&self, group: &Group) -> Result<Node, Refusal> {
+        let known = self.resolve_template(group).await;
+        let mut last = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Ok(node) => {
+                if !last.contains_key(&group.shown.uid) {
+                    let sets: HashSet<String> = self.all().into_iter().map(|group| group.shown.uid).collect();
+                    last.retain(|uid, _| sets.contains(uid));
+                }
+                last.insert(group.shown.uid.clone(), node.clone());
+                Ok(node)
+            }
+            Err(refusal) => last.get(&group.shown.uid).cloned().ok_or(refusal),
+        }
+    }
+
+    async fn resolve_template(&self, group: &Group) -> Result<Node, Refusal> {
         let class_name = &group.set.spec.node_class_name;
         let none = |why: String| Refusal::NoTemplate(why);
         let class = self.class(group).ok_or_else(|| {

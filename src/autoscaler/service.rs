@@ -133,9 +133,10 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupNodesResponse> {
         let group = self.groups.get(&request.into_inner().id).map_err(|refusal| refused(&refusal))?;
         let standing = self.groups.writer.standing(group.name(), &group.shown).ok_or_else(|| open(&group))?;
-        let instances = self.groups.machines(&group, |machines, _| {
-            let instances = autoscaling::instances(&standing, machines, Timestamp::now());
-            instances.iter().map(instance_message).collect()
+        let (now, rollout) = (Timestamp::now(), group.has_rollout());
+        let instances = self.groups.machines(&group, |machines, coming| {
+            let all = autoscaling::instances(group.name(), &standing, machines, coming, rollout, now);
+            all.into_iter().map(instance_message).collect()
         });
         Ok(Response::new(NodeGroupNodesResponse { instances }))
     }
@@ -188,9 +189,11 @@ impl CloudProvider for Service {
         let shown = move || for_shown.get(&set).map(|group| group.shown);
         let set = id.clone();
         let decide = move |standing: &autoscaling::Standing| {
-            let group = for_machines.get(&set)?;
-            for_machines
-                .machines(&group, |machines, _| autoscaling::decrease(standing, machines, delta).map(Some))
+            let group = for_machines.same(&set, standing)?;
+            let rollout = group.has_rollout();
+            for_machines.machines(&group, |machines, _| {
+                autoscaling::decrease(standing, machines, rollout, delta).map(Some)
+            })
         };
         self.groups
             .writer
@@ -273,7 +276,7 @@ impl CloudProvider for Service {
                 .map_err(|error| Refusal::BadPod(error.to_string()))?;
             let hours =
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
-            autoscaling::least_pod_price(&pod, &prices, hours)
+            Ok(autoscaling::least_pod_price(&pod, &prices, hours))
         };
         let price = price().map_err(|refusal| refused(&refusal))?;
         Ok(Response::new(PricingPodPriceResponse { price }))
@@ -301,13 +304,13 @@ impl CloudProvider for Service {
     }
 }
 
-fn instance_message(instance: &autoscaling::Instance<'_>) -> Instance {
+fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
     let state = match instance.state {
         State::Running => InstanceState::InstanceRunning,
         State::Creating => InstanceState::InstanceCreating,
         State::Deleting => InstanceState::InstanceDeleting,
     };
-    let error_info = instance.error.as_ref().map(|error| InstanceErrorInfo {
+    let error_info = instance.error.map(|error| InstanceErrorInfo {
         error_code: error.code.to_owned(),
         error_message: error.message.to_owned(),
         instance_error_class: match error.class {
@@ -316,7 +319,7 @@ fn instance_message(instance: &autoscaling::Instance<'_>) -> Instance {
         },
     });
     let status = InstanceStatus { instance_state: state.into(), error_info };
-    Instance { id: instance.id.to_owned(), status: Some(status) }
+    Instance { id: instance.id.into_owned(), status: Some(status) }
 }
 
 /// What the set wishes, and for the rest what it is offered.

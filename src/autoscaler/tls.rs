@@ -165,9 +165,18 @@ fn load(files: &Files, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option
     let mismatch = |source| TlsError::Mismatch { key: files.key.clone(), cert: files.cert.clone(), source };
     CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(mismatch)?;
     let mut roots = RootCertStore::empty();
+    // While one is replaced by the next, both are there, and the old one may be over.
+    let mut over = None;
     for authority in certificates(&files.client_ca, &ca)? {
-        check_validity(&files.client_ca, &authority, now)?;
-        roots.add(authority).map_err(TlsError::Setup)?;
+        match check_validity(&files.client_ca, &authority, now) {
+            Ok(()) => roots.add(authority).map_err(TlsError::Setup)?,
+            Err(error) => over = Some(error),
+        }
+    }
+    if roots.is_empty()
+        && let Some(error) = over
+    {
+        return Err(error);
     }
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .build()

@@ -119,6 +119,8 @@ impl Writer {
         shown: impl Fn() -> Result<Standing, Refusal> + Send + Sync + 'static,
         decide: impl Fn(&Standing) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
     ) -> Result<(), OrderError> {
+        // Whoever asks for what there is not leaves nothing behind.
+        shown()?;
         let (writer, name, entry) = (Arc::clone(self), set.to_owned(), self.entry(set));
         let deadline = Instant::now() + ORDER_LIMIT;
         let under_way = UnderWay::begin(&entry);

@@ -56,13 +56,33 @@ pub async fn a_set_without_its_class() {
     let sound = group("as-sound", 0, 0, 5, class_spec()).await;
     let mut caller = caller().await;
     caller.increase("as-classes", 1).await.unwrap();
+    let before = caller.template("as-classes").await.unwrap();
     own.patch_set(json!({"spec": {"nodeClassName": "as-nowhere"}})).await;
-    let refused =
-        eventually("there is no template any more", LONG, async || caller.template("as-classes").await.err())
-            .await;
-    // Any other code would end the loop for all groups.
+    eventually("the set says so", LONG, async || {
+        let conditions = own.sets.get("as-classes").await.unwrap().status?.conditions;
+        conditions.iter().any(|condition| condition.reason == "ClassNotFound").then_some(())
+    })
+    .await;
+    // What was known last: without a template this group would keep others from growing.
+    assert_eq!(caller.template("as-classes").await.unwrap().0.len(), before.0.len());
+    // One that never had one. Any other code would end the loop for all groups.
+    let never = Own::without_set("as-never", class_spec()).await;
+    let bounds = json!({"minReplicas": 2, "maxReplicas": 4});
+    never.create_set(2, json!({"nodeClassName": "as-nothing", "autoscaling": bounds})).await;
+    eventually("it is a group", LONG, async || caller.group("as-never").await).await;
+    let refused = caller.template("as-never").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
-    assert!(refused.message().contains("there is no NodeClass as-nowhere"), "{refused}");
+    assert!(refused.message().contains("there is no NodeClass as-nothing"), "{refused}");
+    // It is as small as it may be and has no Node: its replicas are vacancies, which are of it.
+    let vacancies = caller.nodes("as-never").await.unwrap();
+    assert_eq!(vacancies.len(), 2);
+    for vacancy in &vacancies {
+        assert_eq!(state(vacancy), InstanceState::InstanceCreating);
+        assert_eq!(caller.group_of(fake(&vacancy.id)).await.unwrap(), "as-never");
+        caller.delete("as-never", vec![fake(&vacancy.id)]).await.unwrap();
+    }
+    assert_eq!((caller.target("as-never").await.unwrap(), replicas(&never).await), (2, 2));
+    never.clean_up().await;
     caller.refresh().await.unwrap();
     assert_eq!(caller.target("as-classes").await.unwrap(), 1);
     caller.increase("as-classes", 1).await.unwrap();

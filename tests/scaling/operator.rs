@@ -11,8 +11,8 @@ use kube_node::{
     api::{ReplacementOrder, ScaleDownOrder},
     core::{
         autoscaling::{
-            self, Ask, Bounds, Change, Heard, Instance, Machine, Memory, Order, Refusal, Standing, Step,
-            Target, Wanted as WantedNode,
+            self, Ask, Bounds, Change, Heard, Instance, Machine, Memory, Order, Refusal, Rolling, Standing,
+            Step, Target, Wanted as WantedNode,
         },
         budget::Budget,
         causes::Rules,
@@ -167,6 +167,11 @@ impl Operator {
         self.expectations.creations().filter(|name| !self.nodes.contains_key(*name)).count()
     }
 
+    /// Whether a rollout is under way.
+    fn rolls(&self) -> bool {
+        self.nodes.values().any(|node| !node.leaving && node.revision != self.revision)
+    }
+
     /// `Refresh`: whether the loop may go on.
     pub fn refresh(&mut self, world: &mut World) -> bool {
         self.memory.unsettled().is_none() || self.order(world, Order::of_number(), &|_, _| Ok(None)).is_ok()
@@ -174,14 +179,15 @@ impl Operator {
 
     pub fn target_size(&self) -> Option<i32> {
         let standing = self.memory.current(&self.set)?;
-        let rolling = self.nodes.values().any(|node| !node.leaving && node.revision != self.revision);
-        Some(autoscaling::target_size(standing, &self.machines(), self.coming(), rolling.then_some(1)))
+        let rolling = self.rolls().then_some(Rolling { surge: 1, keep: 0 });
+        Some(autoscaling::target_size(standing, &self.machines(), self.coming(), rolling))
     }
 
     pub fn instances(&self, now: i64) -> Option<Vec<(String, autoscaling::State)>> {
         let standing = self.memory.current(&self.set)?;
-        let all = autoscaling::instances(standing, &self.machines(), stamp(now));
-        Some(all.into_iter().map(|Instance { id, state, .. }| (id.to_owned(), state)).collect())
+        let (machines, coming, rolls) = (self.machines(), self.coming(), self.rolls());
+        let all = autoscaling::instances("s", standing, &machines, coming, rolls, stamp(now));
+        Some(all.into_iter().map(|Instance { id, state, .. }| (id.into_owned(), state)).collect())
     }
 
     pub fn increase(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
@@ -192,7 +198,7 @@ impl Operator {
 
     pub fn decrease(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
         self.order(world, Order::of_number(), &|own, standing| {
-            autoscaling::decrease(standing, &own.machines(), delta).map(Some)
+            autoscaling::decrease(standing, &own.machines(), own.rolls(), delta).map(Some)
         })
     }
 

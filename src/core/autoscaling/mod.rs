@@ -18,7 +18,8 @@ mod sizing;
 mod template;
 
 pub use instance::{
-    ErrorClass, Instance, InstanceError, Machine, State, Trouble, instances, staying, target_size,
+    ErrorClass, Instance, InstanceError, Machine, Rolling, State, Trouble, instances, staying, target_size,
+    vacancy_of,
 };
 pub use memory::{Memory, Standing, record, victims};
 pub use options::Wishes;
@@ -28,9 +29,10 @@ pub use refusal::{Code, Refusal};
 pub use sizing::{Change, MOST_VICTIMS, Target, Wanted, decrease, delete, increase, resolve};
 pub use template::{Blueprint, gpu_types, node};
 
-/// Label that names the kind of a Node's GPUs, as NVIDIA's feature discovery writes it: a Node that has it and shows no
-/// GPU yet is waited for.
-pub const GPU_LABEL: &str = "nvidia.com/gpu.product";
+/// Label that names the kind of a Node's GPUs: a Node that has it and shows no GPU yet is waited for. It is one of our own,
+/// for templates of groups alone: where a Node that is in no group has it and shows none, cluster-autoscaler scales nothing
+/// at all. Nodes exist before they show anything, so another's label, which every set may have, would bring that about.
+pub const GPU_LABEL: &str = "kube-node.io/gpu";
 
 /// Fewest and most replicas of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

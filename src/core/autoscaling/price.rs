@@ -33,11 +33,13 @@ pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64,
     Ok(price * hours)
 }
 
-/// What a pod costs at least: the cheapest share of a node that it would fill, by its scarcest resource.
-pub fn least_pod_price(pod: &Pod, prices: &[Price<'_>], hours: f64) -> Result<f64, Refusal> {
+/// What a pod costs at least: the cheapest share of a node that it would fill, by its scarcest resource. Nothing where no node with
+/// a price has all that it asks for: an error would take every group out of cluster-autoscaler's choice for this pod.
+#[must_use]
+pub fn least_pod_price(pod: &Pod, prices: &[Price<'_>], hours: f64) -> f64 {
     let requests = requests(pod);
     let shares = prices.iter().filter_map(|price| Some(price.an_hour * share(&requests, price.capacity)?));
-    shares.min_by(f64::total_cmp).map(|an_hour| an_hour * hours).ok_or(Refusal::NoPrices)
+    shares.min_by(f64::total_cmp).map_or(0.0, |an_hour| an_hour * hours)
 }
 
 /// The part of a node that requests fill; None where it has nothing of what is asked for.

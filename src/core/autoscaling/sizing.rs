@@ -131,8 +131,14 @@ pub fn delete(
 }
 
 /// So many that never came are not waited for any more: at most as many as have no machine that ever worked, and never
-/// below the least size. Replicas without a Node go first, then the youngest Nodes.
-pub fn decrease(standing: &Standing, machines: &[Machine<'_>], delta: i32) -> Result<Change, Refusal> {
+/// below the least size. Replicas without a Node go first, then the youngest Nodes; while a rollout is under way none of these,
+/// since they are its replacements.
+pub fn decrease(
+    standing: &Standing,
+    machines: &[Machine<'_>],
+    rollout: bool,
+    delta: i32,
+) -> Result<Change, Refusal> {
     if delta >= 0 {
         return Err(Refusal::Delta { delta, wanted: "a group is given up by -1 or less" });
     }
@@ -146,7 +152,7 @@ pub fn decrease(standing: &Standing, machines: &[Machine<'_>], delta: i32) -> Re
     let mut waiting: Vec<&Machine<'_>> = staying().filter(|machine| !machine.started).collect();
     waiting.sort_by_key(|machine| (machine.has_kubelet, Reverse(machine.created), machine.name));
     let room = MOST_VICTIMS.saturating_sub(standing.victims.len());
-    let named = asked.saturating_sub(missing).min(room);
+    let named = if rollout { 0 } else { asked.saturating_sub(missing).min(room) };
     let chosen: Vec<String> = waiting.into_iter().take(named).map(|machine| machine.uid.to_owned()).collect();
     let taken = asked.min(missing) + chosen.len();
     if taken == 0 {
