@@ -109,7 +109,7 @@ pub async fn several_sets() {
         class["price"] = json!(price);
         class["template"] = json!({"labels": {"topology.kubernetes.io/zone": zone}});
         if let Some(gpu) = gpu {
-            class["template"]["labels"]["kube-node.io/gpu"] = json!(gpu);
+            class["template"]["labels"]["autoscaler.kube-node.io/gpu"] = json!(gpu);
             class["capacity"]["nvidia.com/gpu"] = json!("1");
         }
         class
@@ -125,7 +125,7 @@ pub async fn several_sets() {
         assert_eq!(node.metadata.unwrap().labels["topology.kubernetes.io/zone"], zone);
     }
     let label = caller.0.gpu_label(GpuLabelRequest {}).await.unwrap().into_inner().label;
-    assert_eq!(label, "kube-node.io/gpu");
+    assert_eq!(label, "autoscaler.kube-node.io/gpu");
     let kinds = caller.0.get_available_gpu_types(GetAvailableGpuTypesRequest {}).await.unwrap();
     assert!(kinds.into_inner().gpu_types.contains_key("H100"));
 

@@ -32,7 +32,7 @@ pub use template::{Blueprint, gpu_types, node};
 /// Label that names the kind of a Node's GPUs: a Node that has it and shows no GPU yet is waited for. It is one of our own,
 /// for templates of groups alone: where a Node that is in no group has it and shows none, cluster-autoscaler scales nothing
 /// at all. Nodes exist before they show anything, so another's label, which every set may have, would bring that about.
-pub const GPU_LABEL: &str = "kube-node.io/gpu";
+pub const GPU_LABEL: &str = "autoscaler.kube-node.io/gpu";
 
 /// Fewest and most replicas of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
