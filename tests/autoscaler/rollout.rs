@@ -26,25 +26,25 @@ pub async fn beside_a_rollout() {
     let mark_of = |node: &k8s_openapi::api::core::v1::Node| {
         node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DISABLED).cloned())
     };
-    // A new revision whose Nodes take some time, so that there is a middle.
-    own.patch_set(json!({"spec": {"minReadySeconds": 4}})).await;
-    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
-    eventually("the Nodes are kept from cluster-autoscaler", LONG, async || {
+    // A new revision whose Nodes wait for somebody, so that there is a middle that lasts.
+    let waits = json!([{"key": "example.com/cni", "effect": "NoSchedule"}]);
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}, "template": {"startupTaints": waits}}})).await;
+    eventually("the Nodes are kept from cluster-autoscaler, and the surge is counted", LONG, async || {
         let nodes = own.my_nodes().await;
-        let all = nodes
-            .iter()
-            .filter(|node| node.metadata.deletion_timestamp.is_none())
-            .all(|node| mark_of(node).is_some());
-        (nodes.len() > 4 && all).then_some(())
-    })
-    .await;
-    // The surge is there, and counted.
-    eventually("the surge is counted", LONG, async || {
-        (caller.target("as-rollout").await.ok()? == 5).then_some(())
+        let all = nodes.iter().all(|node| mark_of(node).is_some());
+        let target = caller.target("as-rollout").await.ok()?;
+        (nodes.len() == 5 && all && target == 5).then_some(())
     })
     .await;
     // What cluster-autoscaler empties goes by its order alone, although it is of an old revision.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    own.patch_class(json!({"spec": {"template": {"startupTaints": []}}})).await;
+    eventually("all others are rolled", LONG, async || {
+        bed().try_kubectl(&["taint", "node", "-l", "kube-node.io/nodeset=as-rollout", "example.com/cni-"]);
+        let status = own.sets.get("as-rollout").await.unwrap().status?;
+        (status.updated_replicas >= 3 && own.my_nodes().await.len() == 4).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(
         own.nodes.get(&emptied).await.unwrap().metadata.deletion_timestamp.is_none(),
         "taken by the rollout"
