@@ -20,6 +20,7 @@ mod real_node;
 mod rollout;
 mod status;
 mod table;
+mod top;
 mod up;
 
 use std::{
@@ -83,6 +84,8 @@ enum Command {
     Kubectl(kubectl::Kubectl),
     /// Follow, undo, restart, pause or resume the rollout of a NodeSet
     Rollout(rollout::Rollout),
+    /// Show all NodeSets and what they wait for, again and again
+    Top(top::Top),
     /// Say what the operator does for a NodeSet, and what it waits for
     Explain(explain::Explain),
     /// Run the controllers, the providers and the hollow kubelets
@@ -121,6 +124,7 @@ impl Cli {
             Command::Image(command) => command.run(),
             Command::Kubectl(command) => command.run(),
             Command::Rollout(command) => command.run(),
+            Command::Top(command) => command.run(),
             Command::Explain(command) => command.run(),
             Command::RealNode(command) => command.run(),
         }

@@ -12,6 +12,8 @@ use super::{
 };
 use crate::api::{NodeSetStatus, WaitStatus};
 
+/// The conditions that a set has, once it was looked at.
+pub const CONDITIONS: [&str; 3] = ["Available", "Progressing", "Degraded"];
 /// Most Nodes that a message names.
 const NAMED: usize = 3;
 
