@@ -22,6 +22,7 @@ mod machine_pods;
 mod machines;
 mod pods;
 mod policies;
+mod roles;
 mod rollout;
 mod rollout_commands;
 mod scale;
