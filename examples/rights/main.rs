@@ -42,7 +42,9 @@ fn main() -> anyhow::Result<ExitCode> {
         ("needed and refused", &verdict.refused),
     ] {
         println!("{what}: {}", lines.len());
-        lines.iter().for_each(|line| println!("  {line}"));
+        for line in lines {
+            println!("  {line}");
+        }
     }
     let good = verdict.unused.is_empty() && verdict.twice.is_empty() && verdict.refused.is_empty();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -85,7 +87,7 @@ struct Verdict {
 
 fn verdict(rights: &[Right], uses: &[Use]) -> Verdict {
     let mut verdict = Verdict { rights: rights.len(), ..Verdict::default() };
-    let mut used = vec![false; rights.len()];
+    let mut is_used = vec![false; rights.len()];
     for one in uses {
         if !one.allowed {
             verdict.refused.insert(one.to_string());
@@ -95,14 +97,14 @@ fn verdict(rights: &[Right], uses: &[Use]) -> Verdict {
             let covering = rights.iter().enumerate().filter(|(_, right)| right.covers(&needed));
             // What a narrower right gives, the wider one is not needed for.
             if let Some((index, _)) = covering.max_by_key(|(_, right)| right.narrowness()) {
-                used[index] = true;
+                is_used[index] = true;
             }
         }
     }
-    for (right, used) in rights.iter().zip(used) {
+    for (right, is_used) in rights.iter().zip(is_used) {
         if rights.iter().any(|other| other != right && other.includes(right)) {
             verdict.twice.insert(right.to_string());
-        } else if !used {
+        } else if !is_used {
             verdict.unused.insert(right.to_string());
         }
     }

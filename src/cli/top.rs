@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use crate::api::names;
 
-    fn set(name: &str, ready: i32, waits: Value) -> Own<NodeSet> {
+    fn set(name: &str, ready: i32, waits: &Value) -> Own<NodeSet> {
         let progressing = if ready == 3 { ("False", "Complete") } else { ("True", "WaitingForNodes") };
         let set: NodeSet = serde_json::from_value(json!({
             "metadata": {"name": name, "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -315,9 +315,9 @@ mod tests {
             NodeView { name: name.into(), labels: labels.into(), ..NodeView::default() }
         };
         let sets = [
-            set("a", 3, json!([])),
-            set("b", 1, json!([wait("pod x cannot be evicted"), wait("more")])),
-            set("c", 3, json!([])),
+            set("a", 3, &json!([])),
+            set("b", 1, &json!([wait("pod x cannot be evicted"), wait("more")])),
+            set("c", 3, &json!([])),
         ];
         let nodes = [class("a-1"), class("a-2"), NodeView { name: "real".into(), ..NodeView::default() }];
         Shown { sets: Cache::full(sets), nodes: Some(Cache::full(nodes)) }
@@ -353,7 +353,7 @@ mod tests {
         assert!(old.contains("The API server has not answered for 30s"), "{old}");
         let text = Shown { nodes: None, ..shown() }.text(None, at(), None);
         assert!(text.starts_with("NodeSets 3   Nodes 9 wanted (you may not list Nodes)\n"), "{text}");
-        let metadata = set("x", 3, json!([])).metadata;
+        let metadata = set("x", 3, &json!([])).metadata;
         let unreadable = Own { metadata, object: Err("no replicas".to_owned()) };
         let text = Shown { sets: Cache::full([unreadable]), nodes: None }.text(None, at(), None);
         assert!(

@@ -16,6 +16,7 @@ mod foreign;
 mod guard;
 mod handwritten;
 mod identity;
+mod kubectl;
 mod kubemark;
 mod listen;
 mod machine_pods;

@@ -22,13 +22,13 @@ pub fn read() -> BTreeMap<String, Metric> {
     for line in bed().metrics().lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             let (name, help) = help.split_once(' ').unwrap();
-            current = name.to_owned();
-            metrics.entry(current.clone()).or_default().help = help.to_owned();
+            name.clone_into(&mut current);
+            help.clone_into(&mut metrics.entry(current.clone()).or_default().help);
             continue;
         }
         let metric = metrics.get_mut(&current).unwrap();
         if let Some(told) = line.strip_prefix("# TYPE ") {
-            metric.r#type = told.strip_prefix(&format!("{current} ")).unwrap().to_owned();
+            told.strip_prefix(&format!("{current} ")).unwrap().clone_into(&mut metric.r#type);
             continue;
         }
         let (sample, _) = line.rsplit_once(' ').unwrap();

@@ -1,5 +1,5 @@
-//! The dashboard and the alerts: each query is PromQL, asks for metrics and labels that a running cluster exports, and for
-//! values of labels that there can be.
+//! The dashboard and the alerts: each query is one that Prometheus reads, asks for metrics and labels that a running
+//! cluster exports, and for values of labels that there can be.
 
 use std::collections::BTreeSet;
 
