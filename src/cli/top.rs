@@ -298,7 +298,7 @@ mod tests {
             },
         }))
         .unwrap();
-        Own { metadata: set.metadata.clone(), object: Ok(set) }
+        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)) }
     }
 
     fn wait(message: &str) -> Value {
