@@ -157,8 +157,10 @@ fn bash_completes_commands_and_arguments() {
     fs::write(&script, kube_node(&["completion", "bash"]).stdout).unwrap();
     let completed = |words: &[&str]| -> Vec<String> {
         let (words, last) = (words.join(" "), words.len() - 1);
+        // As bash does it, with the function that is registered for the program.
         let ask = format!(
-            "source {}; COMP_WORDS=({words}); COMP_CWORD={last}; _kube-node kube-node \"${{COMP_WORDS[{last}]}}\" \"\"; echo \"${{COMPREPLY[@]}}\"",
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={last}; completer=$(complete -p kube-node | grep -o '_kube[^ ]*'); \
+             $completer kube-node \"${{COMP_WORDS[{last}]}}\" \"\"; echo \"${{COMPREPLY[@]}}\"",
             script.display()
         );
         let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
@@ -189,6 +191,7 @@ fn every_command_that_help_names_has_a_page_of_man() {
         .take_while(|line| !line.is_empty())
         .filter(|line| !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
         .collect();
     assert!(commands.len() > 20, "{commands:?}");
     for command in commands {
