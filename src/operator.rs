@@ -2,6 +2,7 @@
 //! to stop.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -29,14 +30,15 @@ use crate::{
     autoscaler::{self, Autoscaler},
     cache::{self, Cache, NodeView, Own, PodView, ReflectError, WireNode, WirePod},
     controllers::{
-        Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Secrets, Turns, csr::Approver,
-        node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
+        Census, Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Secrets, Turns,
+        csr::Approver, node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     hollow::Hollow,
     providers::{HollowProvider, KubemarkProvider, Provider, kubemark},
     runtime::{
         admin::{Admin, AdminError, Readiness},
         connection::limited,
+        metrics,
         preflight::{self, PreflightError},
     },
 };
@@ -272,6 +274,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
     let kubemark: Arc<dyn Provider> =
         Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
+    let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
+    Census::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
+    metrics::build(&registry)?;
     let context = Arc::new(Context {
         nodes: Arc::clone(&caches.nodes),
         pods: Arc::clone(&caches.pods),
@@ -281,8 +286,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         outstanding: Outstanding::default(),
         turns: Turns::default(),
         events: Events::new(client.clone(), "kube-node"),
-        metrics: Metrics::register(&registry)?,
-        providers: [hollow, kubemark].map(|provider| (provider.name(), provider)).into(),
+        metrics: Metrics::register(&registry, providers.keys().copied())?,
+        providers,
         provider_id_prefix,
         client: client.clone(),
     });

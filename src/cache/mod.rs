@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-pub use node::{ConditionView, NodeView, WireNode};
+pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use own::Own;
 pub use pod::{Container, Maker, PodView, RestartPolicy, Scripts, WirePod};
 pub use pod_status::{ContainerState, ContainerView, PodCondition, PodStatus};

@@ -71,6 +71,7 @@ pub const OPERATOR: &[Right] = &[
     ("list", "storage.k8s.io", "volumeattachments", ""),
     ("get", "", "persistentvolumeclaims", ""),
     ("watch", GROUP, "nodesets", ""),
+    ("get", GROUP, "nodesets", ""),
     ("patch", GROUP, "nodesets", ""),
     ("patch", GROUP, "nodesets/status", ""),
     ("watch", GROUP, "nodeclasses", ""),

@@ -148,7 +148,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         outstanding: Outstanding::default(),
         turns: Turns::default(),
         events: Events::new(client.clone(), name),
-        metrics: Metrics::register(&registry).unwrap(),
+        metrics: Metrics::register(&registry, []).unwrap(),
         providers: BTreeMap::from([(name, provider)]),
         provider_id_prefix: ProviderIdPrefix::default(),
         client: client.clone(),

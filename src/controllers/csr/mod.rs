@@ -3,10 +3,7 @@
 
 mod view;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{
@@ -15,7 +12,7 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::json;
-use tracing::{Instrument, info, info_span, warn};
+use tracing::{info, warn};
 
 pub use view::View;
 
@@ -76,22 +73,22 @@ impl Approver {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
         run(queue, pace, |name| {
             let approver = Arc::clone(&self);
-            let span = info_span!("csr", name);
             async move {
-                let start = Instant::now();
-                let outcome = match approver.look(&name).await {
-                    Ok(()) => Outcome::Done,
-                    // It went, or somebody decided meanwhile: the watch brings the news.
-                    Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => Outcome::Done,
-                    Err(error) => {
-                        warn!(error = chain(&error), "look failed");
-                        Outcome::Failed
+                let look = async {
+                    match approver.look(&name).await {
+                        Ok(()) => Outcome::Done,
+                        // It went, or somebody decided meanwhile: the watch brings the news.
+                        Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => {
+                            Outcome::Done
+                        }
+                        Err(error) => {
+                            warn!(error = chain(&error), "look failed");
+                            Outcome::Failed
+                        }
                     }
                 };
-                approver.context.metrics.looked("csr", outcome, start.elapsed());
-                outcome
+                approver.context.look("csr", &name, look).await
             }
-            .instrument(span)
         })
         .await;
     }

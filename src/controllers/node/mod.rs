@@ -9,15 +9,12 @@ mod observe;
 mod sweep;
 mod tell;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::time::interval;
-use tracing::{Instrument, debug, info_span, warn};
+use tracing::{debug, warn};
 
 use self::{attachments::Attachments, tell::Told};
 use super::{ApiError, Context, RevisionsError};
@@ -89,14 +86,10 @@ impl NodeController {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
         let work = run(queue, pace, |key| {
             let controller = Arc::clone(&self);
-            let span = info_span!("node", name = key.node());
             async move {
-                let start = Instant::now();
-                let outcome = outcome(controller.look(&key).await);
-                controller.context.metrics.looked("node", outcome, start.elapsed());
-                outcome
+                let look = Box::pin(async { outcome(controller.look(&key).await) });
+                controller.context.look("node", key.node(), look).await
             }
-            .instrument(span)
         });
         tokio::join!(work, self.follow_providers(), self.sweep_now_and_then());
     }

@@ -123,7 +123,7 @@ impl Stage {
             outstanding: Outstanding::default(),
             turns: Turns::default(),
             events: Events::new(client.clone(), self.provider.name),
-            metrics: Metrics::register(&prometheus::Registry::new()).unwrap(),
+            metrics: Metrics::register(&prometheus::Registry::new(), []).unwrap(),
             providers: BTreeMap::from([(self.provider.name, provider)]),
             provider_id_prefix: ProviderIdPrefix::default(),
             client,
