@@ -31,6 +31,11 @@ one value may be is in values.schema.json. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- range $label, $_ := .Values.operator.podLabels -}}
+{{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "helm.sh/" $label) -}}
+{{- fail (printf "operator.podLabels has %s, which the chart sets: leave it out" $label) -}}
+{{- end -}}
+{{- end -}}
 {{- range .Values.operator.extraArgs -}}
 {{- $flag := . | splitList "=" | first -}}
 {{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account") -}}
