@@ -149,7 +149,9 @@ pub async fn client_as(kubeconfig: Option<&Path>, user: Option<String>) -> Resul
     let own = kubeconfig
         .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
     let identity = user.as_ref().map_or(own.clone(), |user| format!("{own} as {user}"));
-    config.auth_info.impersonate = user;
+    if user.is_some() {
+        config.auth_info.impersonate = user;
+    }
     let ca = config.root_cert.clone().unwrap_or_default();
     let client = Client::try_from(config)
         .map_err(|source| OperatorError::Client { url: url.clone(), source: Box::new(source) })?;

@@ -39,6 +39,16 @@ pub enum PreflightError {
         /// Verb, resource and namespace.
         missing: Vec<String>,
     },
+    /// Not even that may be asked.
+    #[error(
+        "{who} cannot be used: grant the right that is missing, such as to impersonate that ServiceAccount"
+    )]
+    Refused {
+        /// Whose.
+        who: String,
+        /// What the server says.
+        source: Box<kube::Error>,
+    },
     /// Our kinds are not there.
     #[error(
         "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
@@ -119,9 +129,14 @@ pub async fn rights(
     url: &str,
     rights: &[Right],
 ) -> Result<(), PreflightError> {
-    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let failed = |source| match source {
+        kube::Error::Api(ref status) if status.code == 403 => {
+            PreflightError::Refused { who: who.to_owned(), source: Box::new(source) }
+        }
+        source => PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) },
+    };
     let missing: Vec<Option<String>> = stream::iter(rights)
-        .map(|right| async { allowed(client, namespace, *right).await.map_err(unreachable) })
+        .map(|right| async { allowed(client, namespace, *right).await.map_err(failed) })
         .buffered(REVIEWS_AT_ONCE)
         .try_collect()
         .await?;

@@ -9,6 +9,7 @@ mod bed;
 #[path = "../autoscaler/channel.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod channel;
+mod cluster;
 mod program;
 mod refused;
 mod release;

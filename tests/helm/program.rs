@@ -35,6 +35,7 @@ fn program() -> &'static Path {
             fs::create_dir_all(&dir).unwrap();
             // Whole or not at all, whoever else builds it.
             let built = dir.join(format!("helm.{}", std::process::id()));
+            eprintln!("Building helm {}, once", version());
             let mut go = Command::new("go");
             go.current_dir(MODULE).env("CGO_ENABLED", "0").env("GOWORK", "off").env_remove("GOFLAGS");
             go.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(&built).arg(PACKAGE);

@@ -37,10 +37,16 @@ fn values_that_do_not_fit() {
             &["operator.podLabels.app\\.kubernetes\\.io/name=a"],
             "operator.podLabels has app.kubernetes.io/name, which the chart sets",
         ),
-        (&["operator.extraArgs={--admin-address=:1}"], "operator.extraArgs has --admin-address, which the chart sets"),
+        (
+            &["operator.extraArgs={--admin-address=:1}"],
+            "operator.extraArgs has --admin-address, which the chart sets",
+        ),
         (&["operator.extraArgs={--autoscaler-plaintext}"], "operator.extraArgs has --autoscaler-plaintext"),
         (&["autoscaler.options=true"], "autoscaler has settings and autoscaler.enabled is false"),
-        (&["autoscaler.enabled=true", "autoscaler.port=8080"], "autoscaler.port and operator.adminPort are both 8080"),
+        (
+            &["autoscaler.enabled=true", "autoscaler.port=8080"],
+            "autoscaler.port and operator.adminPort are both 8080",
+        ),
         (
             &["autoscaler.enabled=true", "autoscaler.certificates.source=Secret"],
             "autoscaler.certificates.source is Secret: name the Secret",
@@ -69,7 +75,10 @@ fn values_that_do_not_fit() {
             ],
             "autoscaler.clientNamespace is kube-system, and an Issuer serves its own namespace alone",
         ),
-        (&["uninstall.hook=false", "uninstall.deleteNodes=true"], "uninstall.deleteNodes is what the hook does"),
+        (
+            &["uninstall.hook=false", "uninstall.deleteNodes=true"],
+            "uninstall.deleteNodes is what the hook does",
+        ),
         (&["crds.install=false", "crds.keep=false"], "crds.keep is for kinds that the chart installs"),
         (
             &["networkPolicy.enabled=false", "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"],

@@ -15,7 +15,10 @@ pub fn render_chart(chart: &str, set: &[&str]) -> Result<Vec<Value>, String> {
     }
     let text = String::from_utf8(output.stdout).unwrap();
     let documents = serde_norway::Deserializer::from_str(&text);
-    Ok(documents.map(|document| Value::deserialize(document).unwrap()).filter(|object| !object.is_null()).collect())
+    Ok(documents
+        .map(|document| Value::deserialize(document).unwrap())
+        .filter(|object| !object.is_null())
+        .collect())
 }
 
 /// The objects of our chart.

@@ -37,7 +37,8 @@ fn lint() {
 
 #[test]
 fn versions_are_those_of_the_program() {
-    let chart: Value = serde_norway::from_str(&fs::read_to_string(format!("{CHART}/Chart.yaml")).unwrap()).unwrap();
+    let chart: Value =
+        serde_norway::from_str(&fs::read_to_string(format!("{CHART}/Chart.yaml")).unwrap()).unwrap();
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
 }
@@ -54,7 +55,8 @@ fn every_pod_is_restricted_and_on_a_real_node() {
         assert_eq!(security["runAsNonRoot"], true);
         assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
         let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-        let hollow = json!({"key": "kube-node.io/provider", "operator": "NotIn", "values": ["hollow", "kubemark"]});
+        let hollow =
+            json!({"key": "kube-node.io/provider", "operator": "NotIn", "values": ["hollow", "kubemark"]});
         assert_eq!(terms["nodeSelectorTerms"], json!([{ "matchExpressions": [hollow] }]));
         for container in pod["containers"].as_array().unwrap() {
             let wanted = json!({
@@ -99,7 +101,6 @@ fn flags_follow_values_and_the_program_knows_them() {
         "leaderElection.leaseDuration=30s",
         "leaderElection.renewDeadline=20s",
         "leaderElection.retryPeriod=500ms",
-        "leaderElection.resourceName=own",
     ]);
     let operator = one(&objects, "Deployment", "kube-node-operator");
     assert_eq!(operator["spec"]["replicas"], 3);
@@ -109,7 +110,6 @@ fn flags_follow_values_and_the_program_knows_them() {
             "--leader-elect-lease-duration=30s",
             "--leader-elect-renew-deadline=20s",
             "--leader-elect-retry-period=500ms",
-            "--leader-elect-resource-name=own",
         ]
     );
     let alone = render(&["replicas=1", "leaderElection.enabled=false", "hollow.separateIdentity=false"]);
@@ -131,9 +131,15 @@ fn jobs_have_arguments_that_the_program_knows() {
 fn images_are_named_by_tag_or_digest() {
     let digest = format!("sha256:{}", "0a".repeat(32));
     let rows = [
-        (vec!["image.repository=example.com/kn".to_owned()], format!("example.com/kn:{}", env!("CARGO_PKG_VERSION"))),
+        (
+            vec!["image.repository=example.com/kn".to_owned()],
+            format!("example.com/kn:{}", env!("CARGO_PKG_VERSION")),
+        ),
         (vec!["image.tag=v9".to_owned()], "localhost/kube-node:v9".to_owned()),
-        (vec!["image.tag=v9".to_owned(), format!("image.digest={digest}")], format!("localhost/kube-node@{digest}")),
+        (
+            vec!["image.tag=v9".to_owned(), format!("image.digest={digest}")],
+            format!("localhost/kube-node@{digest}"),
+        ),
     ];
     for (set, image) in rows {
         let objects = render(&set.iter().map(String::as_str).collect::<Vec<_>>());
@@ -163,8 +169,9 @@ fn definitions_are_those_of_the_code_and_stay() {
 #[test]
 fn what_up_applies_is_in_the_chart() {
     let objects = render(&[]);
-    for file in ["namespace", "rbac", "policies"] {
-        let text = fs::read_to_string(format!("{CHART}/files/{file}.yaml")).unwrap();
+    let files = fs::read_dir(format!("{CHART}/files")).unwrap().map(|entry| entry.unwrap().path());
+    for file in files.filter(|path| path.is_file()) {
+        let text = fs::read_to_string(file).unwrap();
         for document in serde_norway::Deserializer::from_str(&text) {
             let wanted = Value::deserialize(document).unwrap();
             // helm makes the one, the API server the other.
@@ -219,13 +226,19 @@ fn hollow_kubelets_have_an_identity_of_their_own() {
 fn certificates_come_from_three_sources() {
     let secret_of = |objects: &[Value]| {
         let operator = one(objects, "Deployment", "kube-node-operator");
-        operator["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"].as_str().unwrap().to_owned()
+        operator["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     let job = render(&["autoscaler.enabled=true"]);
     assert_eq!(secret_of(&job), "kube-node-autoscaler-server");
     assert!(!has(&job, "Certificate"));
-    let own =
-        render(&["autoscaler.enabled=true", "autoscaler.certificates.source=Secret", "autoscaler.certificates.secretName=own"]);
+    let own = render(&[
+        "autoscaler.enabled=true",
+        "autoscaler.certificates.source=Secret",
+        "autoscaler.certificates.secretName=own",
+    ]);
     assert_eq!(secret_of(&own), "own");
     assert!(!has(&own, "Secret") && !has(&own, "Certificate") && all(&own, "Job").len() == 1);
     let manager = render(&["autoscaler.enabled=true", "autoscaler.certificates.source=CertManager"]);

@@ -25,7 +25,7 @@ one value may be is in values.schema.json. */}}
 {{- if and (not .enabled) (gt (int $.Values.replicas) 1) -}}
 {{- fail (printf "replicas is %d and leaderElection.enabled is false, so all of them would work at once: set replicas to 1, or let them elect a leader" (int $.Values.replicas)) -}}
 {{- end -}}
-{{- range $name := list "leaseDuration" "renewDeadline" "retryPeriod" "resourceName" -}}
+{{- range $name := list "leaseDuration" "renewDeadline" "retryPeriod" -}}
 {{- if and (get $.Values.leaderElection $name) (not $.Values.leaderElection.enabled) -}}
 {{- fail (printf "leaderElection.%s is set and leaderElection.enabled is false: leave one of them out" $name) -}}
 {{- end -}}

@@ -153,7 +153,11 @@ fn flaw(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -
 fn has_name(certificate: &X509Certificate<'_>, wanted: &str) -> bool {
     let names = certificate.subject_alternative_name().ok().flatten();
     names.is_some_and(|names| {
-        names.value.general_names.iter().any(|name| matches!(name, GeneralName::DNSName(name) if *name == wanted))
+        names
+            .value
+            .general_names
+            .iter()
+            .any(|name| matches!(name, GeneralName::DNSName(name) if *name == wanted))
     })
 }
 

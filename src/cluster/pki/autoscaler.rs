@@ -13,8 +13,8 @@ use rcgen::KeyPair;
 use time::OffsetDateTime;
 
 use super::{
-    Identity, LIFETIME, Pki, PkiError, Use, authority_params, leaf, still_good,
     super::files::{create_private_dir, write_public},
+    Identity, LIFETIME, Pki, PkiError, Use, authority_params, leaf, still_good,
 };
 
 /// The certificates of one server and its one client.
