@@ -40,14 +40,12 @@ pub enum PreflightError {
         missing: Vec<String>,
     },
     /// Not even that may be asked.
-    #[error(
-        "{who} cannot be used: grant the right that is missing, such as to impersonate that ServiceAccount"
-    )]
+    #[error("{who} may not be used: grant the right to impersonate that ServiceAccount ({message})")]
     Refused {
         /// Whose.
         who: String,
         /// What the server says.
-        source: Box<kube::Error>,
+        message: String,
     },
     /// Our kinds are not there.
     #[error(
@@ -130,8 +128,8 @@ pub async fn rights(
     rights: &[Right],
 ) -> Result<(), PreflightError> {
     let failed = |source| match source {
-        kube::Error::Api(ref status) if status.code == 403 => {
-            PreflightError::Refused { who: who.to_owned(), source: Box::new(source) }
+        kube::Error::Api(status) if status.code == 403 => {
+            PreflightError::Refused { who: who.to_owned(), message: status.message }
         }
         source => PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) },
     };

@@ -126,7 +126,7 @@ fn the_operator_says_why_it_cannot_work() {
     assert!(said.contains("choose another --admin-address"), "{said}");
     for (kubeconfig, account, sentence) in [
         ("kubeconfig", "default", "kube-node-system:default may not: patch nodes/status"),
-        ("operator.kubeconfig", "kube-node-hollow", "cannot impersonate resource \"serviceaccounts\""),
+        ("operator.kubeconfig", "kube-node-hollow", "grant the right to impersonate that ServiceAccount"),
     ] {
         let kubeconfig = bed().dir.join(kubeconfig);
         let args = [

@@ -1,5 +1,5 @@
 //! The chart: linted and rendered for tables of values, and installed by helm on the local cluster with a real node, where
-//! the operator runs as a pod of our own image. The latter needs root, as tests/real_node does.
+//! the operator runs as a pod of our own image. The latter needs root, as `tests/real_node` does.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -8,7 +8,9 @@ use crate::program::{CHART, offline, said};
 /// The objects of a chart with these `--set` values.
 pub fn render_chart(chart: &str, set: &[&str]) -> Result<Vec<Value>, String> {
     let mut args = vec!["template", "kube-node", chart, "--namespace", "kube-node-system"];
-    set.iter().for_each(|&value| args.extend(["--set", value]));
+    for &value in set {
+        args.extend(["--set", value]);
+    }
     let output = offline(&args);
     if !output.status.success() {
         return Err(said(&output));

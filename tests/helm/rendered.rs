@@ -195,8 +195,10 @@ fn jobs_have_the_least_rights() {
         assert!(one(&objects, "Secret", secret)["data"].is_null(), "an upgrade would take the content away");
         let role = one(&objects, "Role", secret);
         assert_eq!(role["metadata"]["namespace"], namespace);
-        let rule = json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get", "patch"]});
-        assert_eq!(role["rules"], json!([rule]));
+        let wanted = json!([{
+            "apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get", "patch"],
+        }]);
+        assert_eq!(role["rules"], wanted);
     }
     let verbs = |objects: &[Value]| {
         let rules = one(objects, "ClusterRole", "kube-node-uninstall")["rules"].as_array().unwrap().clone();
