@@ -46,7 +46,9 @@ pub fn pods_said() -> String {
 pub fn upgrade(chart: &str, set: &[&str]) -> String {
     let mut args =
         vec!["upgrade", "--install", "kube-node", chart, "--wait", "--timeout", "4m", "--reset-values"];
-    [&[ONE], set].concat().into_iter().for_each(|value| args.extend(["--set", value]));
+    for value in [&[ONE], set].concat() {
+        args.extend(["--set", value]);
+    }
     helm(&args)
 }
 

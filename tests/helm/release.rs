@@ -203,28 +203,24 @@ async fn nothing_is_left(client: &Client) {
     }
 }
 
-/// With the kinds that the first release has left, and that go with this one.
+/// With the kinds that the first release has left. An operator that goes by force leaves Nodes with finalizers; the next one
+/// finds them, and can be uninstalled with them and with the kinds.
 async fn again(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let before = crds.get("nodesets.kube-node.io").await.unwrap().uid();
-    let values = [ONE, "crds.keep=false"].join(",");
-    helm(&[
-        "install",
-        "kube-node",
-        CHART,
-        "--create-namespace",
-        "--wait",
-        "--timeout",
-        "4m",
-        "--set",
-        &values,
-    ]);
+    install_anew(&[]);
     assert_eq!(crds.get("nodesets.kube-node.io").await.unwrap().uid(), before);
     let own = Own::of(client.clone(), "helm-again");
     create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
     own.create_set(1, json!({})).await;
-    own.settled(1).await;
-    own.clean_up().await;
+    let node = own.settled(1).await.remove(0).uid();
+
+    helm(&["uninstall", "kube-node", "--no-hooks", "--wait", "--timeout", "4m"]);
+    let left = own.my_nodes().await.remove(0);
+    assert_eq!((left.uid(), left.finalizers().is_empty()), (node.clone(), false));
+
+    install_anew(&["uninstall.deleteNodes=true", "crds.keep=false"]);
+    assert_eq!(own.settled(1).await.remove(0).uid(), node);
     let output = uninstall();
     assert!(output.status.success(), "{}\n{}", said(&output), pods_said());
     for name in ["nodesets.kube-node.io", "nodeclasses.kube-node.io"] {
@@ -233,4 +229,12 @@ async fn again(client: &Client) {
         })
         .await;
     }
+}
+
+fn install_anew(set: &[&str]) {
+    let mut args = vec!["install", "kube-node", CHART, "--create-namespace", "--wait", "--timeout", "4m"];
+    for value in [&[ONE], set].concat() {
+        args.extend(["--set", value]);
+    }
+    helm(&args);
 }
