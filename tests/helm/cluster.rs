@@ -20,8 +20,8 @@ pub const NAMESPACE: &str = "kube-node-system";
 pub const SERVER: &str = "kube-node-autoscaler.kube-node-system.svc";
 /// A Secret that a running pod mounts is looked at by its kubelet every minute or two.
 const SECRET_LIMIT: Duration = Duration::from_mins(4);
-/// Values that all steps have: one operator.
-pub const ONE: &str = "replicas=1";
+/// How many operators there are.
+const REPLICAS: usize = 1;
 
 /// Runs helm on the cluster, in the release's namespace.
 pub fn try_helm_here(args: &[&str]) -> Output {
@@ -44,9 +44,10 @@ pub fn pods_said() -> String {
 
 /// Installs or upgrades, with values of this step alone, and waits until the operator is Ready.
 pub fn upgrade(chart: &str, set: &[&str]) -> String {
-    let mut args =
-        vec!["upgrade", "--install", "kube-node", chart, "--wait", "--timeout", "4m", "--reset-values"];
-    for value in [&[ONE], set].concat() {
+    let mut args = vec!["upgrade", "--install", "kube-node", chart, "--create-namespace", "--reset-values"];
+    args.extend(["--wait", "--timeout", "4m"]);
+    let replicas = format!("replicas={REPLICAS}");
+    for value in [&[replicas.as_str()], set].concat() {
         args.extend(["--set", value]);
     }
     helm(&args)
@@ -56,14 +57,14 @@ pub fn uninstall() -> Output {
     try_helm_here(&["uninstall", "kube-node", "--wait", "--timeout", "4m"])
 }
 
-/// The one pod of the operator that is not leaving.
-pub async fn operator(client: &Client) -> Pod {
+/// The operators that are not leaving, once there are as many as are wanted.
+pub async fn operators(client: &Client) -> Vec<Pod> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let of_operator = ListParams::default().labels("app.kubernetes.io/component=operator");
-    eventually("one pod of the operator", LONG, async || {
+    eventually("the operator's pods", LONG, async || {
         let mut pods = pods.list(&of_operator).await.unwrap().items;
         pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-        (pods.len() == 1).then(|| pods.remove(0))
+        (pods.len() == REPLICAS).then_some(pods)
     })
     .await
 }
@@ -118,19 +119,23 @@ impl Fleet {
         self.hollow.settled(self.nodes.len() - pods).await;
         self.pods.settled(pods).await;
         assert_eq!(self.living().await, self.nodes, "{step}");
-        let pod = operator(&self.hollow.client).await;
-        let status = &pod.status.unwrap().container_statuses.unwrap()[0];
-        assert_eq!(status.restart_count, 0, "{step}: {}", pods_said());
+        for pod in operators(&self.hollow.client).await {
+            let status = &pod.status.unwrap().container_statuses.unwrap()[0];
+            assert_eq!(status.restart_count, 0, "{step}: {}", pods_said());
+        }
     }
 }
 
-/// A call of cluster-autoscaler with these credentials succeeds.
+/// A call of cluster-autoscaler with these credentials succeeds, at the first address of the Service that answers.
 pub async fn is_served(client: &Client, credentials: &Credentials) {
     eventually("cluster-autoscaler is served", SECRET_LIMIT, async || {
-        let address = operator(client).await.status?.pod_ip?;
-        let address = SocketAddr::new(address.parse().unwrap(), 8086);
-        let mut caller = connect_to(address, SERVER, credentials).await.ok()?;
-        caller.refresh(RefreshRequest {}).await.ok()
+        for pod in operators(client).await {
+            let address = SocketAddr::new(pod.status?.pod_ip?.parse().unwrap(), 8086);
+            if let Ok(mut caller) = connect_to(address, SERVER, credentials).await {
+                return caller.refresh(RefreshRequest {}).await.ok();
+            }
+        }
+        None
     })
     .await;
 }

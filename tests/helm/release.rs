@@ -14,13 +14,13 @@ use kube::{
     core::GroupVersionKind,
 };
 use kube_node::cluster::pki::AutoscalerCertificates;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     bed::{LONG, Own, bed, class_spec, create, delete, eventually},
     channel::Credentials,
     cluster::{
-        Fleet, NAMESPACE, ONE, SERVER, credentials, earlier_version, helm, is_served, operator, pods_said,
+        Fleet, NAMESPACE, SERVER, credentials, earlier_version, helm, is_served, operators, pods_said,
         try_helm_here, uninstall, upgrade,
     },
     program::{CHART, said, try_helm},
@@ -61,9 +61,11 @@ async fn installed(client: &Client, chart: &str) -> Fleet {
         start.elapsed().as_secs_f64()
     );
     fleet.pods.settled(2).await;
-    let spec = operator(client).await.spec.unwrap();
-    assert_eq!(spec.node_name.as_deref(), Some("real-node"));
-    assert_eq!(spec.containers[0].image.as_deref(), Some(kube_node::images::KUBE_NODE));
+    for pod in operators(client).await {
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.node_name.as_deref(), Some("real-node"));
+        assert_eq!(spec.containers[0].image.as_deref(), Some(kube_node::images::KUBE_NODE));
+    }
     bed().kubectl(&["scale", "nodeset", &fleet.hollow.name, "--replicas=12"]);
     fleet.hollow.settled(12).await;
     fleet.remember().await;
@@ -102,9 +104,10 @@ async fn refused_beside_another(fleet: &Fleet) {
 /// To this version, with certificates from the chart's job; back to the one before; and here again.
 async fn upgraded_and_rolled_back(fleet: &Fleet) {
     let client = &fleet.hollow.client;
-    let before = operator(client).await.uid();
+    let uids = async || operators(client).await.iter().map(ResourceExt::uid).collect::<Vec<_>>();
+    let before = uids().await;
     upgrade(CHART, &["autoscaler.enabled=true"]);
-    assert_ne!(operator(client).await.uid(), before, "another pod");
+    assert!(uids().await.iter().all(|uid| !before.contains(uid)), "other pods");
     fleet.is_alive("upgrade").await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let made = async || {
@@ -160,9 +163,13 @@ async fn uninstalled(fleet: &Fleet) {
     let sentence = "there are 2 NodeSets (helm-hollow, helm-pods), 14 Nodes (";
     assert!(said(&refused).contains(sentence), "{}", said(&refused));
     fleet.is_alive("refused uninstall").await;
-    // Back to a release that can be upgraded.
-    helm(&["rollback", "kube-node", "--wait", "--timeout", "4m"]);
-    upgrade(CHART, &["uninstall.deleteNodes=true"]);
+    // Back to a release that can be upgraded: its last revision, with the values that it had.
+    let status: Value = serde_json::from_str(&helm(&["status", "kube-node", "--output", "json"])).unwrap();
+    helm(&["rollback", "kube-node", &status["version"].to_string(), "--wait", "--timeout", "4m"]);
+    let delete_nodes = ["--reset-then-reuse-values", "--set", "uninstall.deleteNodes=true"];
+    helm(&[&["upgrade", "kube-node", CHART, "--wait", "--timeout", "4m"], &delete_nodes[..]].concat());
+    let values = helm(&["get", "values", "kube-node"]);
+    assert!(values.contains("secretName: own") && values.contains("deleteNodes: true"), "{values}");
     fleet.is_alive("upgrade before the uninstall").await;
     // As after a class that went by force.
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
@@ -208,7 +215,7 @@ async fn nothing_is_left(client: &Client) {
 async fn again(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let before = crds.get("nodesets.kube-node.io").await.unwrap().uid();
-    install_anew(&[]);
+    upgrade(CHART, &[]);
     assert_eq!(crds.get("nodesets.kube-node.io").await.unwrap().uid(), before);
     let own = Own::of(client.clone(), "helm-again");
     create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
@@ -219,7 +226,7 @@ async fn again(client: &Client) {
     let left = own.my_nodes().await.remove(0);
     assert_eq!((left.uid(), left.finalizers().is_empty()), (node.clone(), false));
 
-    install_anew(&["uninstall.deleteNodes=true", "crds.keep=false"]);
+    upgrade(CHART, &["uninstall.deleteNodes=true", "crds.keep=false"]);
     assert_eq!(own.settled(1).await.remove(0).uid(), node);
     let output = uninstall();
     assert!(output.status.success(), "{}\n{}", said(&output), pods_said());
@@ -229,12 +236,4 @@ async fn again(client: &Client) {
         })
         .await;
     }
-}
-
-fn install_anew(set: &[&str]) {
-    let mut args = vec!["install", "kube-node", CHART, "--create-namespace", "--wait", "--timeout", "4m"];
-    for value in [&[ONE], set].concat() {
-        args.extend(["--set", value]);
-    }
-    helm(&args);
 }

@@ -286,9 +286,9 @@ fn options_are_off_until_asked_for() {
     for (key, value) in monitor["spec"]["selector"]["matchLabels"].as_object().unwrap() {
         assert_eq!(service["metadata"]["labels"][key], *value);
     }
-    let rule = one(&with, "PrometheusRule", "kube-node-own");
+    let rule = one(&with, "PrometheusRule", "own");
     assert_eq!(rule["spec"]["groups"][0]["rules"][0]["annotations"]["summary"], "{{ $labels.a }}");
-    let dashboard = one(&with, "ConfigMap", "kube-node-dashboard-own");
+    let dashboard = one(&with, "ConfigMap", "own-dashboard");
     assert_eq!(dashboard["data"]["own.json"], "{\"title\": \"{{x}}\"}\n");
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
     fs::remove_dir_all(copy.parent().unwrap()).unwrap();
