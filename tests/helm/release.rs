@@ -43,6 +43,7 @@ async fn from_install_to_uninstall() {
     certificates_of_ones_own(&fleet).await;
     uninstalled(&fleet).await;
     again(&client).await;
+    taken_over();
 
     fs::remove_dir_all(earlier.parent().unwrap()).unwrap();
 }
@@ -236,4 +237,16 @@ async fn again(client: &Client) {
         })
         .await;
     }
+}
+
+/// What `setup` has installed becomes the chart's where that is asked for.
+fn taken_over() {
+    let setup = bed().kube_node(&["setup"]);
+    assert!(setup.status.success(), "{}", said(&setup));
+    let install = ["install", "kube-node", CHART, "--set", "replicas=1", "--wait", "--timeout", "4m"];
+    let refused = try_helm_here(&install);
+    assert!(said(&refused).contains("cannot be imported into the current release"), "{}", said(&refused));
+    helm(&[&install[..], &["--take-ownership", "--force-conflicts"]].concat());
+    let output = uninstall();
+    assert!(output.status.success(), "{}\n{}", said(&output), pods_said());
 }
