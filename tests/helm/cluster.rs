@@ -42,10 +42,10 @@ pub fn pods_said() -> String {
     said(&events) + &said(&logs)
 }
 
-/// Installs or upgrades, with values of this step alone, and waits until the operator is Ready.
+/// Installs or upgrades, with values of this step alone, and waits until the operator is Ready and the jobs are done.
 pub fn upgrade(chart: &str, set: &[&str]) -> String {
     let mut args = vec!["upgrade", "--install", "kube-node", chart, "--create-namespace", "--reset-values"];
-    args.extend(["--wait", "--timeout", "4m"]);
+    args.extend(["--wait", "--wait-for-jobs", "--timeout", "4m"]);
     let replicas = format!("replicas={REPLICAS}");
     for value in [&[replicas.as_str()], set].concat() {
         args.extend(["--set", value]);

@@ -134,6 +134,13 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     assert_eq!((made().await.ca, made().await.own), (first.ca.clone(), first.own.clone()));
     is_served(client, &first).await;
     fleet.is_alive("second upgrade").await;
+    // What is taken away is made anew.
+    let empty = r#"[{"op": "remove", "path": "/data"}]"#;
+    let secret =
+        ["-n", NAMESPACE, "patch", "secret", "kube-node-autoscaler-server", "--type=json", "-p", empty];
+    bed().kubectl(&secret);
+    upgrade(CHART, &["autoscaler.enabled=true", "operator.logFilter=info"]);
+    assert_ne!(made().await.ca, first.ca);
 }
 
 /// The server with a Secret that is not the chart's.
