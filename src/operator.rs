@@ -133,6 +133,11 @@ pub enum OperatorError {
 
 /// Makes a client from a kubeconfig, or from what KUBECONFIG or the pod offers.
 pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> {
+    client_as(kubeconfig, None).await
+}
+
+/// The same, acting as a user where one is named: by impersonation, so that a second identity needs no second credential.
+pub async fn client_as(kubeconfig: Option<&Path>, user: Option<String>) -> Result<Access, OperatorError> {
     let config = match kubeconfig {
         Some(path) => {
             let failed = |source| OperatorError::Kubeconfig { path: path.to_owned(), source };
@@ -141,10 +146,14 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Access, OperatorError> 
         }
         None => Config::infer().await.map_err(|source| OperatorError::NoConfig(Box::new(source)))?,
     };
-    let config = limited(config);
+    let mut config = limited(config);
     let url = config.cluster_url.to_string();
-    let identity = kubeconfig
+    let own = kubeconfig
         .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
+    let identity = user.as_ref().map_or(own.clone(), |user| format!("{own} as {user}"));
+    if user.is_some() {
+        config.auth_info.impersonate = user;
+    }
     let ca = config.root_cert.clone().unwrap_or_default();
     let client = Client::try_from(config)
         .map_err(|source| OperatorError::Client { url: url.clone(), source: Box::new(source) })?;

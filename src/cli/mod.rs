@@ -3,6 +3,7 @@
 mod access;
 mod age;
 mod carry_files;
+mod chart;
 mod completion;
 mod convert;
 mod crds;
@@ -104,6 +105,9 @@ enum Command {
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
     CarryFiles(carry_files::CarryFiles),
+    /// What the jobs of the Helm chart do
+    #[command(hide = true)]
+    Chart(chart::Chart),
     /// The processes of a real node, started by `up --real-node`
     #[command(hide = true)]
     RealNode(real_node::RealNode),
@@ -148,6 +152,7 @@ impl Cli {
             Command::Guard(command) => command.run(),
             Command::HollowNode(command) => command.run(),
             Command::CarryFiles(command) => command.run(),
+            Command::Chart(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),

@@ -22,6 +22,9 @@ pub struct Operator {
     /// Kubeconfig of the hollow kubelets, which need less than the operator; the operator's when absent
     #[arg(long, value_name = "FILE")]
     hollow_kubeconfig: Option<PathBuf>,
+    /// `ServiceAccount` of --namespace that the hollow kubelets act as, by impersonation; for a pod, which has one identity
+    #[arg(long, value_name = "NAME", conflicts_with = "hollow_kubeconfig")]
+    hollow_service_account: Option<String>,
     /// Namespace of the operator, in which it keeps revisions
     #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
     namespace: String,
@@ -92,10 +95,15 @@ impl Operator {
         telemetry::start(self.log_format);
         let autoscaler = self.autoscaler.options()?;
         super::block_on(async {
-            let client = operator::client(self.kubeconfig.as_deref()).await?;
-            let hollow = match self.hollow_kubeconfig.as_deref() {
-                Some(path) => Some(operator::client(Some(path)).await?),
-                None => None,
+            let kubeconfig = self.kubeconfig.as_deref();
+            let client = operator::client(kubeconfig).await?;
+            let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
+                (Some(path), _) => Some(operator::client(Some(path)).await?),
+                (None, Some(name)) => {
+                    let user = format!("system:serviceaccount:{}:{name}", self.namespace);
+                    Some(operator::client_as(kubeconfig, Some(user)).await?)
+                }
+                (None, None) => None,
             };
             let options = Options {
                 client,

@@ -145,8 +145,8 @@ pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
     remove(client, objects).await
 }
 
-/// Takes our finalizer off the Secrets of our namespace.
-async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
+/// Takes our finalizer off the Secrets of our namespace: for when no class is left.
+pub async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), super::NAMESPACE);
     let failed = |name: String| move |source| ManifestError::Release { name, source: Box::new(source) };
     let listed = api.list_metadata(&ListParams::default()).await.map_err(failed("*".to_owned()))?;

@@ -39,6 +39,14 @@ pub enum PreflightError {
         /// Verb, resource and namespace.
         missing: Vec<String>,
     },
+    /// Not even that may be asked.
+    #[error("{who} may not be used: grant the right to impersonate that ServiceAccount ({message})")]
+    Refused {
+        /// Whose.
+        who: String,
+        /// What the server says.
+        message: String,
+    },
     /// Our kinds are not there.
     #[error(
         "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
@@ -120,9 +128,14 @@ pub async fn rights(
     url: &str,
     rights: &[Right],
 ) -> Result<(), PreflightError> {
-    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let failed = |source| match source {
+        kube::Error::Api(status) if status.code == 403 => {
+            PreflightError::Refused { who: who.to_owned(), message: status.message }
+        }
+        source => PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) },
+    };
     let missing: Vec<Option<String>> = stream::iter(rights)
-        .map(|right| async { allowed(client, namespace, *right).await.map_err(unreachable) })
+        .map(|right| async { allowed(client, namespace, *right).await.map_err(failed) })
         .buffered(REVIEWS_AT_ONCE)
         .try_collect()
         .await?;

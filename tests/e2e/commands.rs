@@ -124,6 +124,21 @@ fn the_operator_says_why_it_cannot_work() {
     let good = bed().dir.join("kubeconfig");
     let said = refusal(&["operator", "--admin-address", &taken, "--kubeconfig", good.to_str().unwrap()]);
     assert!(said.contains("choose another --admin-address"), "{said}");
+    for (kubeconfig, account, sentence) in [
+        ("kubeconfig", "default", "kube-node-system:default may not: patch nodes/status"),
+        ("operator.kubeconfig", "kube-node-hollow", "grant the right to impersonate that ServiceAccount"),
+    ] {
+        let kubeconfig = bed().dir.join(kubeconfig);
+        let args = [
+            "--kubeconfig",
+            kubeconfig.to_str().unwrap(),
+            "--hollow-service-account",
+            account,
+            "--admin-address",
+        ];
+        let said = refusal(&[&["operator"], &args[..], &["127.0.0.1:0"]].concat());
+        assert!(said.contains(sentence), "{said}");
+    }
 }
 
 #[test]
