@@ -23,11 +23,13 @@ use document::Document;
 const UP: &[&str] = &["--without-operator"];
 
 /// Why a block may not be run here, by what a reader takes for granted.
-const REASONS: [&str; 6] = [
+const REASONS: [&str; 7] = [
     // The README's own two commands: this test is run by one of them.
     "builds",
     // A real node, with root: tests of its own run these commands.
     "real-node",
+    // A cluster to install into: the tests of the chart run these.
+    "helm",
     // A cluster somewhere else, or a program that is not part of the project.
     "elsewhere",
     // It stays until Ctrl-C.
