@@ -17,6 +17,7 @@ use std::{
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info_span, warn};
 
 use self::{attachments::Attachments, tell::Told};
@@ -84,10 +85,10 @@ impl NodeController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<Key>) {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<Key>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        let work = run(queue, pace, |key| {
+        let work = run(queue, pace, &stop, |key| {
             let controller = Arc::clone(&self);
             let span = info_span!("node", name = key.node());
             async move {
@@ -98,7 +99,8 @@ impl NodeController {
             }
             .instrument(span)
         });
-        tokio::join!(work, self.follow_providers(), self.sweep_now_and_then());
+        let looking = async { tokio::join!(self.follow_providers(), self.sweep_now_and_then()) };
+        tokio::join!(work, stop.run_until_cancelled(looking));
     }
 
     async fn look(&self, key: &Key) -> Result<Outcome, Error> {
