@@ -9,6 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
@@ -79,9 +80,9 @@ impl NodeClassController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
-        run(queue, PACE, |name| {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
+        run(queue, PACE, &stop, |name| {
             let controller = Arc::clone(&self);
             async move {
                 let look = async {

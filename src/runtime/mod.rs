@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod connection;
 pub mod files;
+pub mod leader;
 pub mod metrics;
 pub mod pause;
 pub mod preflight;

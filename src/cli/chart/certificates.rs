@@ -59,7 +59,7 @@ impl Certificates {
     /// Ends when both Secrets serve.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         crate::cli::block_on(async {
-            let client = operator::client(None).await?.reached().await?;
+            let client = operator::Access::new(None).await?.reached().await?;
             let server = Place { namespace: &self.namespace, name: &self.server_secret };
             let caller = Place { namespace: &self.client_namespace, name: &self.client_secret };
             let there = (server.read(&client).await?, caller.read(&client).await?);

@@ -44,7 +44,7 @@ impl Uninstall {
     /// Ends when nothing needs the operator.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         crate::cli::block_on(async {
-            let client = operator::client(None).await?.reached().await?;
+            let client = operator::Access::new(None).await?.reached().await?;
             let mut kinds = [
                 Kind::of::<NodeSet>(&client, ListParams::default()),
                 Kind::of::<Node>(&client, ListParams::default().labels(names::LABEL_NODECLASS)),

@@ -12,6 +12,7 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use view::View;
@@ -68,10 +69,10 @@ impl Approver {
         cache::run(api, of_signer, Arc::clone(&self.csrs)).await
     }
 
-    /// Works until the future is dropped. The caches of the context must be in sync.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
+    /// Works until `stop`, and finishes what is under way. The caches of the context must be in sync.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        run(queue, pace, |name| {
+        run(queue, pace, &stop, |name| {
             let approver = Arc::clone(&self);
             async move {
                 let look = async {

@@ -14,6 +14,7 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use self::{attachments::Attachments, tell::Told};
@@ -81,17 +82,18 @@ impl NodeController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<Key>) {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<Key>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        let work = run(queue, pace, |key| {
+        let work = run(queue, pace, &stop, |key| {
             let controller = Arc::clone(&self);
             async move {
                 let look = Box::pin(async { outcome(controller.look(&key).await) });
                 controller.context.look("node", key.node(), look).await
             }
         });
-        tokio::join!(work, self.follow_providers(), self.sweep_now_and_then());
+        let looking = async { tokio::join!(self.follow_providers(), self.sweep_now_and_then()) };
+        tokio::join!(work, stop.run_until_cancelled(looking));
     }
 
     async fn look(&self, key: &Key) -> Result<Outcome, Error> {

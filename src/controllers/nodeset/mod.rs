@@ -15,6 +15,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{ApiError, Context, RevisionsError};
@@ -66,10 +67,10 @@ impl NodeSetController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: LEAST_DISTANCE };
-        run(queue, pace, |name| {
+        run(queue, pace, &stop, |name| {
             let controller = Arc::clone(&self);
             async move {
                 let look = Box::pin(async {

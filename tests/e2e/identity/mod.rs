@@ -31,6 +31,7 @@ use kube_node::{
     providers::{self, Existing, MachineId, Order, Provider, ProviderError, Settings},
 };
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::bed::{LONG, bed, create, eventually};
 
@@ -130,7 +131,7 @@ impl Stage {
         });
         let (approver, queue) = Approver::new(context);
         tokio::spawn(Arc::clone(&approver).watch());
-        tokio::spawn(approver.run(queue));
+        tokio::spawn(approver.run(queue, CancellationToken::new()));
     }
 
     /// A Node as the NodeSetController makes it, with a machine; its UID.
