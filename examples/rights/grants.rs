@@ -26,6 +26,11 @@ pub struct Right {
 }
 
 impl Right {
+    /// Whether it is this user's.
+    pub fn is_of(&self, identity: &str) -> bool {
+        self.identity == identity
+    }
+
     /// Whether it allows this.
     pub fn covers(&self, used: &Use) -> bool {
         self.identity == used.identity

@@ -88,7 +88,8 @@ struct Verdict {
 fn verdict(rights: &[Right], uses: &[Use]) -> Verdict {
     let mut verdict = Verdict { rights: rights.len(), ..Verdict::default() };
     let mut is_used = vec![false; rights.len()];
-    for one in uses {
+    // Some records hold what others wrote, too.
+    for one in uses.iter().filter(|one| rights.iter().any(|right| right.is_of(&one.identity))) {
         if !one.allowed {
             // One that is granted was refused by a server that had just started and did not know its roles yet.
             if !rights.iter().any(|right| right.covers(one)) {

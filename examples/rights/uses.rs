@@ -88,7 +88,9 @@ fn parse(event: &Value) -> Option<Use> {
     }
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     // Few resources are granted by name; of the others names would only be many.
-    let by_name = ["namespaces", "serviceaccounts/token"].contains(&resource.as_str());
+    let by_name = ["namespaces", "serviceaccounts/token"].contains(&resource.as_str())
+        // Of Leases that of the election; those of Nodes are elsewhere.
+        || resource == "leases" && text("/objectRef/namespace") == "kube-node-system";
     let namespaced = resource != "namespaces";
     let decision = event.pointer("/annotations/authorization.k8s.io~1decision")?.as_str()?;
     Some(Use {

@@ -1,15 +1,23 @@
 //! The record of what the programs of a test cluster ask of its API server. `cargo run --example rights` reads those of
 //! all test binaries, once they have run.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Where the record of a cluster with its data in `dir` is.
+pub fn log(dir: &Path) -> PathBuf {
+    let cluster = dir.file_name().expect("a cluster has a folder").to_string_lossy();
+    let name = format!("{}-{cluster}.log", env!("CARGO_CRATE_NAME"));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("audit").join(name)
+}
 
 /// What `up` is given for a cluster with its data in `dir`, so that its record is in a file of its own.
 pub fn arguments(dir: &Path) -> Vec<String> {
     let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bed/audit.yaml");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("audit");
-    fs::create_dir_all(&folder).expect("a folder for records");
-    let cluster = dir.file_name().expect("a cluster has a folder").to_string_lossy();
-    let log = folder.join(format!("{}-{cluster}.log", env!("CARGO_CRATE_NAME")));
+    let log = log(dir);
+    fs::create_dir_all(log.parent().expect("a folder")).expect("a folder for records");
     let own = [
         format!("--audit-policy-file={policy}"),
         format!("--audit-log-path={}", log.display()),

@@ -4,7 +4,7 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
-mod audit;
+pub mod audit;
 pub mod disruptor;
 pub mod further;
 mod workload;

@@ -21,7 +21,7 @@ pub const SERVER: &str = "kube-node-autoscaler.kube-node-system.svc";
 /// A Secret that a running pod mounts is looked at by its kubelet every minute or two.
 const SECRET_LIMIT: Duration = Duration::from_mins(4);
 /// How many operators there are.
-const REPLICAS: usize = 1;
+const REPLICAS: usize = 2;
 
 /// Runs helm on the cluster, in the release's namespace.
 pub fn try_helm_here(args: &[&str]) -> Output {

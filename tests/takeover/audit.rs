@@ -1,41 +1,36 @@
 //! The API server's own record of who wrote what when.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use crate::bed::audit::log;
 
 /// The user of [`crate::operators::Who::Admin`]. The test itself acts as somebody else.
 pub const ADMIN: &str = "kubernetes-admin";
 
+/// The record that every test cluster keeps of our programs, with all that anybody writes besides.
 pub struct Audit {
     policy: PathBuf,
     log: PathBuf,
 }
 
 impl Audit {
-    /// Nothing is recorded until a cluster is started with [`Self::args`].
-    pub fn new() -> Self {
-        let file = |kind: &str| {
-            let name = format!("takeover-audit-{kind}-{}", std::process::id());
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
-        };
-        let policy = json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-            "rules": [
-                {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
-                {"level": "None"},
-            ],
-        });
-        std::fs::write(file("policy"), policy.to_string()).unwrap();
-        Self { policy: file("policy"), log: file("log") }
+    /// Of a cluster in this folder, once it is started with [`Self::args`].
+    pub fn of(dir: &Path) -> Self {
+        let policy = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("takeover-audit-policy-{}", std::process::id()));
+        let usual = include_str!("../bed/audit.yaml");
+        let writes = "  - level: Metadata\n    verbs: [create, update, patch, delete, deletecollection]\n";
+        let (before, none) = usual.split_at(usual.rfind("  - level: None").unwrap());
+        std::fs::write(&policy, [before, writes, none].concat()).unwrap();
+        Self { policy, log: log(dir) }
     }
 
     /// For `up`.
-    pub fn args(&self) -> Vec<String> {
-        let path = |flag: &str, path: &PathBuf| {
-            ["--component-arg".to_owned(), format!("kube-apiserver=--{flag}={}", path.display())]
-        };
-        [path("audit-policy-file", &self.policy), path("audit-log-path", &self.log)].concat()
+    pub fn args(&self) -> [String; 2] {
+        let policy = format!("kube-apiserver=--audit-policy-file={}", self.policy.display());
+        ["--component-arg".to_owned(), policy]
     }
 
     /// What this user has written from then on, each as verb and path.
@@ -55,6 +50,5 @@ impl Audit {
 impl Drop for Audit {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.policy);
-        let _ = std::fs::remove_file(&self.log);
     }
 }

@@ -24,10 +24,10 @@ const UP: &[&str] = &[];
 
 #[tokio::test]
 async fn takeover() {
-    let audit = Audit::new();
-    let args = audit.args();
-    let up: Vec<&str> = ["--without-operator"].into_iter().chain(args.iter().map(String::as_str)).collect();
-    let cluster = Further::start("takeover", &up);
+    let cluster = Further::folder("takeover");
+    let audit = Audit::of(&cluster.dir);
+    let [argument, policy] = audit.args();
+    cluster.up(&["--without-operator", &argument, &policy]);
     let own = set_of(&cluster, "takeover").await;
     let leader = ends::in_good_order_and_by_a_crash(&cluster, &own).await;
     let leader = deaf::without_its_election(&cluster, &own, &audit, leader).await;

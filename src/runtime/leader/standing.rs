@@ -4,10 +4,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use http::header::CONTENT_TYPE;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounterVec, IntGauge, Registry};
 use serde_json::json;
 
 use super::fence::Fence;
+use crate::runtime::metrics;
 
 /// How this process stands.
 #[derive(Debug)]
@@ -24,17 +25,17 @@ pub struct Standing {
 impl Standing {
     /// Of one that wants to lead, or, without an identity, of the only one.
     pub fn register(identity: Option<String>, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
-        let leads = IntGauge::new("kube_node_leader", "Whether this process leads")?;
+        let leads = metrics::gauge(registry, ("kube_node_leader", "Whether this process leads"))?;
         leads.set(i64::from(identity.is_none()));
-        let renewals = IntCounterVec::new(
-            Opts::new(
+        let renewals = metrics::counters(
+            registry,
+            (
                 "kube_node_leader_renewals_total",
                 "Writes of the Lease by which a leader is elected, by result",
             ),
-            &["result"],
+            ["result"],
+            [["success"], ["conflict"], ["failure"]],
         )?;
-        registry.register(Box::new(leads.clone()))?;
-        registry.register(Box::new(renewals.clone()))?;
         Ok(Arc::new(Self {
             fence: if identity.is_some() { Fence::closed() } else { Fence::open() },
             identity,
