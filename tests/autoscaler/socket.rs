@@ -132,9 +132,12 @@ async fn plainly_on_a_socket_with_options() {
 async fn health_and_reflection(channel: Channel) {
     let mut health = HealthClient::new(channel.clone());
     for service in ["", SERVICE_NAME] {
-        let request = HealthCheckRequest { service: service.to_owned() };
-        let answer = health.check(request).await.unwrap().into_inner();
-        assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
+        eventually(&format!("{service:?} serves"), LONG, async || {
+            let request = HealthCheckRequest { service: service.to_owned() };
+            let answer = health.check(request).await.unwrap().into_inner();
+            (answer.status() == ServingStatus::Serving).then_some(())
+        })
+        .await;
     }
     let nobody = HealthCheckRequest { service: "nobody".to_owned() };
     assert_eq!(health.check(nobody).await.unwrap_err().code(), Code::NotFound);
