@@ -97,14 +97,17 @@ pub async fn connect_plainly(port: u16) -> Result<CloudProviderClient<Channel>, 
 
 /// A plain connection to a unix socket.
 pub async fn connect_to_socket(path: &Path) -> Result<CloudProviderClient<Channel>, Error> {
+    Ok(client(channel_to_socket(path).await?))
+}
+
+/// The same, for whichever service.
+pub async fn channel_to_socket(path: &Path) -> Result<Channel, Error> {
     let path = path.to_owned();
     let plain = tower::service_fn(move |_: Uri| {
         let path = path.clone();
         async move { std::io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
     });
-    let channel =
-        Endpoint::from_static("http://cluster-autoscaler.invalid").connect_with_connector(plain).await?;
-    Ok(client(channel))
+    Endpoint::from_static("http://cluster-autoscaler.invalid").connect_with_connector(plain).await
 }
 
 fn client(channel: Channel) -> CloudProviderClient<Channel> {

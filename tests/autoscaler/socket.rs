@@ -1,21 +1,36 @@
-//! An operator that is started by hand: plainly on a unix socket, with the options of sets; and how it may not be started.
+//! An operator that is started by hand: plainly on a unix socket, with the options of sets, until it is told to stop; and how it
+//! may not be started.
 
 use std::{
     path::Path,
     process::{Child, Command, Output},
+    time::Duration,
 };
 
+use futures::{future::join_all, stream};
 use kube::Api;
 use kube_node::{
     api::{NodeClass, NodeSet},
-    autoscaler::proto::NodeGroupAutoscalingOptions,
+    autoscaler::proto::{NodeGroupAutoscalingOptions, cloud_provider_server::SERVICE_NAME},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use serde_json::json;
+use tonic::{Code, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
 
 use crate::{
     bed::{LONG, class_spec, create, eventually, further::Further},
     caller::Caller,
-    channel::connect_to_socket,
+    channel::{channel_to_socket, connect_to_socket},
 };
 
 /// Ends with its test.
@@ -59,7 +74,7 @@ async fn plainly_on_a_socket_with_options() {
     create(&classes, json!({"metadata": {"name": "plain"}, "spec": class_spec()})).await.unwrap();
     let wishes = json!({"scaleDownUnneededTime": "1m30s", "scaleDownUtilizationThreshold": "0.7", "zeroOrMaxNodeScaling": "true"});
     for (name, options) in [("wishes", wishes), ("silent", json!({}))] {
-        let autoscaling = json!({"minReplicas": 0, "maxReplicas": 3, "options": options});
+        let autoscaling = json!({"minReplicas": 0, "maxReplicas": 100, "options": options});
         let spec = json!({"replicas": 0, "nodeClassName": "plain", "autoscaling": autoscaling});
         create(&sets, json!({"metadata": {"name": name}, "spec": spec})).await.unwrap();
     }
@@ -87,14 +102,56 @@ async fn plainly_on_a_socket_with_options() {
     assert_eq!(granted, expected);
     assert_eq!(caller.options("silent", defaults()).await.unwrap(), defaults());
 
+    health_and_reflection(channel_to_socket(&socket).await.unwrap()).await;
+
     // A socket that a killed process left is taken over.
     drop(first);
     assert!(socket.exists());
-    let _second = start();
+    let mut second = start();
     let mut caller = eventually("it answers again", LONG, answers).await;
     caller.increase("silent", 2).await.unwrap();
     assert_eq!(caller.target("silent").await.unwrap(), 2);
     assert_eq!(sets.get("silent").await.unwrap().spec.replicas, 2);
+
+    // Told to stop in the middle of forty orders: those that it took are answered, the others had no effect.
+    let orders = (0..40).map(|_| {
+        let mut caller = caller.clone();
+        async move { caller.increase("silent", 1).await.is_ok() }
+    });
+    let pid = Pid::from_raw(second.0.id().try_into().unwrap());
+    let told = async {
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        kill(pid, Signal::SIGTERM).unwrap();
+    };
+    let (answers, ()) = tokio::join!(join_all(orders), told);
+    let carried_out = answers.iter().filter(|ok| **ok).count();
+    println!("{carried_out} of 40 orders were carried out");
+    assert_eq!(sets.get("silent").await.unwrap().spec.replicas, 2 + i32::try_from(carried_out).unwrap());
+    let ended = eventually("it ends", LONG, async || second.0.try_wait().unwrap()).await;
+    assert!(ended.success(), "{ended}");
+}
+
+async fn health_and_reflection(channel: Channel) {
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["", SERVICE_NAME] {
+        eventually(&format!("{service:?} serves"), LONG, async || {
+            let request = HealthCheckRequest { service: service.to_owned() };
+            let answer = health.check(request).await.unwrap().into_inner();
+            (answer.status() == ServingStatus::Serving).then_some(())
+        })
+        .await;
+    }
+    let nobody = HealthCheckRequest { service: "nobody".to_owned() };
+    assert_eq!(health.check(nobody).await.unwrap_err().code(), Code::NotFound);
+    let question = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut reflection = ServerReflectionClient::new(channel);
+    let answers = reflection.server_reflection_info(stream::iter([question])).await.unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(list) = answer else { panic!("{answer:?}") };
+    assert!(list.service.iter().any(|service| service.name == SERVICE_NAME), "{list:?}");
 }
 
 #[test]
