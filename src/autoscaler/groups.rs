@@ -197,7 +197,7 @@ impl Groups {
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
         let startup = self.startup_taints(group);
         // Before the Nodes: one that is shown in between counts once.
-        let outstanding = self.context.outstanding.of(group.name(), |expectations| expectations.clone());
+        let outstanding = self.context.outstanding.now(group.name());
         let nodes = self.context.nodes.group(group.name());
         let machines: Vec<Machine<'_>> = nodes
             .iter()

@@ -26,7 +26,9 @@ use super::{
 };
 use crate::{
     api::names,
-    core::autoscaling::{self, Code, ErrorClass, GPU_LABEL, Order, Price, Refusal, State, Wanted, Wishes},
+    core::autoscaling::{
+        self, Change, Code, ErrorClass, GPU_LABEL, Order, Price, Refusal, Standing, State, Wanted, Wishes,
+    },
     error::chain,
 };
 
@@ -93,6 +95,22 @@ fn span(duration: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(duration).ok()
 }
 
+impl Service {
+    /// Carries an order to resize out; `decide` says what it comes to, as the set stands then.
+    async fn order(
+        &self,
+        order: Order,
+        id: &str,
+        decide: impl Fn(&Groups, &Standing) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
+    ) -> Result<(), Status> {
+        let [for_shown, for_deciding] = [Arc::clone(&self.groups), Arc::clone(&self.groups)];
+        let set = id.to_owned();
+        let shown = move || for_shown.get(&set).map(|group| group.shown);
+        let decide = move |standing: &Standing| decide(&for_deciding, standing);
+        self.groups.writer.order(order, id, shown, decide).await.map_err(|error| failed(&error))
+    }
+}
+
 #[tonic::async_trait]
 impl CloudProvider for Service {
     async fn refresh(&self, _: Request<RefreshRequest>) -> Answer<RefreshResponse> {
@@ -146,17 +164,8 @@ impl CloudProvider for Service {
         request: Request<NodeGroupIncreaseSizeRequest>,
     ) -> Answer<NodeGroupIncreaseSizeResponse> {
         let NodeGroupIncreaseSizeRequest { delta, id } = request.into_inner();
-        let groups = Arc::clone(&self.groups);
-        let shown = {
-            let id = id.clone();
-            move || groups.get(&id).map(|group| group.shown)
-        };
-        let decide = move |standing: &autoscaling::Standing| autoscaling::increase(standing, delta).map(Some);
-        self.groups
-            .writer
-            .order(Order::of_number(), &id, shown, decide)
-            .await
-            .map_err(|error| failed(&error))?;
+        let decide = move |_: &Groups, standing: &Standing| autoscaling::increase(standing, delta).map(Some);
+        self.order(Order::of_number(), &id, decide).await?;
         Ok(Response::new(NodeGroupIncreaseSizeResponse {}))
     }
 
@@ -166,16 +175,9 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupDeleteNodesResponse> {
         let NodeGroupDeleteNodesRequest { nodes, id } = request.into_inner();
         let named: Vec<_> = nodes.into_iter().map(|node| (node.provider_id, node.name)).collect();
-        let [for_shown, for_nodes] = [Arc::clone(&self.groups), Arc::clone(&self.groups)];
         let set = id.clone();
-        let shown = move || for_shown.get(&set).map(|group| group.shown);
-        let set = id.clone();
-        let decide = move |standing: &autoscaling::Standing| for_nodes.delete(standing, &set, &named);
-        self.groups
-            .writer
-            .order(Order::of_names(), &id, shown, decide)
-            .await
-            .map_err(|error| failed(&error))?;
+        let decide = move |groups: &Groups, standing: &Standing| groups.delete(standing, &set, &named);
+        self.order(Order::of_names(), &id, decide).await?;
         Ok(Response::new(NodeGroupDeleteNodesResponse {}))
     }
 
@@ -184,22 +186,15 @@ impl CloudProvider for Service {
         request: Request<NodeGroupDecreaseTargetSizeRequest>,
     ) -> Answer<NodeGroupDecreaseTargetSizeResponse> {
         let NodeGroupDecreaseTargetSizeRequest { delta, id } = request.into_inner();
-        let [for_shown, for_machines] = [Arc::clone(&self.groups), Arc::clone(&self.groups)];
         let set = id.clone();
-        let shown = move || for_shown.get(&set).map(|group| group.shown);
-        let set = id.clone();
-        let decide = move |standing: &autoscaling::Standing| {
-            let group = for_machines.same(&set, standing)?;
+        let decide = move |groups: &Groups, standing: &Standing| {
+            let group = groups.same(&set, standing)?;
             let rollout = group.has_rollout();
-            for_machines.machines(&group, |machines, _| {
+            groups.machines(&group, |machines, _| {
                 autoscaling::decrease(standing, machines, rollout, delta).map(Some)
             })
         };
-        self.groups
-            .writer
-            .order(Order::of_number(), &id, shown, decide)
-            .await
-            .map_err(|error| failed(&error))?;
+        self.order(Order::of_number(), &id, decide).await?;
         Ok(Response::new(NodeGroupDecreaseTargetSizeResponse {}))
     }
 

@@ -14,8 +14,14 @@ pub struct Outstanding(Mutex<HashMap<String, Expectations>>);
 
 impl Outstanding {
     /// Reads or changes those of a set.
-    pub fn of<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
+    pub(super) fn of<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
         with(self.all().entry(set.to_owned()).or_default())
+    }
+
+    /// Those of a set as they are now; a set that nobody has asked anything for stays unknown.
+    #[must_use]
+    pub fn now(&self, set: &str) -> Expectations {
+        self.all().get(set).cloned().unwrap_or_default()
     }
 
     /// The set is gone.

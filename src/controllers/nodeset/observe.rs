@@ -82,7 +82,7 @@ impl NodeSetController {
             autoscaled: set.spec.autoscaling.is_some(),
             blueprint: self.blueprint(set).await?,
             class_back_off: self.class_back_off(set),
-            expectations: self.expectations(&name, |expectations| expectations.clone()),
+            expectations: self.context.outstanding.now(&name),
             name,
             uid,
         };

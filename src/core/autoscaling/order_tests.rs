@@ -1,18 +1,5 @@
-use std::collections::BTreeSet;
-
 use super::*;
-use crate::core::autoscaling::{Bounds, increase};
-
-fn standing(replicas: i32) -> Standing {
-    Standing {
-        uid: "set".to_owned(),
-        generation: 1,
-        version: "1".to_owned(),
-        bounds: Bounds { min: 1, max: 10 },
-        replicas,
-        victims: BTreeSet::new(),
-    }
-}
+use crate::core::autoscaling::{increase, tests::standing};
 
 #[test]
 fn what_was_written_counts_until_the_watch_shows_it() {

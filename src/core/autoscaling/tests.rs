@@ -16,7 +16,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn standing(replicas: i32) -> Standing {
+pub(super) fn standing(replicas: i32) -> Standing {
     Standing {
         uid: "set".to_owned(),
         generation: 1,

@@ -249,7 +249,8 @@ fn pace(
     if halted { Pace::Held } else { wanted.pace }
 }
 
-/// Sorts the first to go first: named, then marked, then not available, then by the set's order, ties by pods, the younger, the name.
+/// Sorts the first to go first: named, then marked, then not available, then by the set's order, ties by pods, the younger,
+/// the name.
 fn victim_key<'a>(
     known: &Known<'_, 'a>,
     order: ScaleDownOrder,
