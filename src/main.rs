@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
 use kube_node::{
     cli::{Cli, report},
     runtime::pause::pause,
@@ -14,6 +13,6 @@ fn main() -> ExitCode {
     report(if std::env::args_os().nth(1).is_some_and(|command| command == "pause") {
         pause().map(|()| ExitCode::SUCCESS).context("cannot wait for signals")
     } else {
-        Cli::parse().run()
+        Cli::read().run()
     })
 }

@@ -36,7 +36,16 @@ use super::{
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Accepted")].status"#
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "CPU", type_ = "string", priority = 1, json_path = ".spec.capacity.cpu"),
+    printcolumn(name = "Memory", type_ = "string", priority = 1, json_path = ".spec.capacity.memory"),
+    printcolumn(name = "Revision", type_ = "string", priority = 1, json_path = ".status.revision"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        priority = 1,
+        json_path = r#".status.conditions[?(@.type=="Accepted")].message"#
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -34,8 +34,11 @@ use super::{
     printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.replicas"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.replicas"),
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Updated", type_ = "integer", json_path = ".status.updatedReplicas"),
     printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Progressing")].reason"#),
+    printcolumn(name = "Degraded", type_ = "string", json_path = r#".status.conditions[?(@.type=="Degraded")].status"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Revision", type_ = "string", priority = 1, json_path = ".status.updateRevision"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Progressing")].message"#),
     validation = Rule::new("size(self.metadata.name) <= 56")
         .message("the name is too long: node names are <name>-<6 characters> and hold 63 at most, so use 56 characters or fewer"),

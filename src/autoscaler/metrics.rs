@@ -7,8 +7,11 @@ use std::{
     time::Instant,
 };
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
+use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
 use tower::{Layer, Service};
+
+use super::ServeError;
+use crate::runtime::metrics::{counters, gauge, histograms};
 
 /// Upper bounds of the time of a call, in seconds.
 const CALL_SECONDS: [f64; 8] = [0.000_1, 0.000_5, 0.002, 0.01, 0.05, 0.25, 1.0, 5.0];
@@ -33,6 +36,9 @@ const METHODS: [&str; 15] = [
     "NodeGroupGetOptions",
 ];
 
+/// Whatever else somebody calls, such as its health.
+const OTHER: &str = "other";
+
 /// The server's metrics.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics(Arc<Collectors>);
@@ -47,25 +53,28 @@ struct Collectors {
 
 impl Metrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let calls =
-            Opts::new("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code");
-        let seconds =
-            HistogramOpts::new("kube_node_autoscaler_call_duration_seconds", "Time of a call, by method");
-        let failures = Opts::new(
-            "kube_node_autoscaler_failures_total",
-            "Times that the server could not start, by reason",
-        );
+        let methods = || METHODS.into_iter().chain([OTHER]);
         Ok(Self(Arc::new(Collectors {
-            calls: registered(registry, IntCounterVec::new(calls, &["method", "code"])?)?,
-            seconds: registered(
+            calls: counters(
                 registry,
-                HistogramVec::new(seconds.buckets(CALL_SECONDS.to_vec()), &["method"])?,
+                ("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code"),
+                ["method", "code"],
+                methods().map(|method| [method, CODES[0]]),
             )?,
-            up: registered(
+            seconds: histograms(
                 registry,
-                IntGauge::new("kube_node_autoscaler_up", "Whether the server listens")?,
+                ("kube_node_autoscaler_call_duration_seconds", "Time of a call, by method"),
+                &CALL_SECONDS,
+                "method",
+                methods(),
             )?,
-            failures: registered(registry, IntCounterVec::new(failures, &["reason"])?)?,
+            up: gauge(registry, ("kube_node_autoscaler_up", "Whether the server listens"))?,
+            failures: counters(
+                registry,
+                ("kube_node_autoscaler_failures_total", "Times that the server could not start, by reason"),
+                ["reason"],
+                ServeError::REASONS.map(|reason| [reason]),
+            )?,
         })))
     }
 
@@ -83,18 +92,10 @@ impl Metrics {
     }
 }
 
-fn registered<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    collector: C,
-) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
-}
-
 /// The method of a request, `other` for what is not the service's.
 fn method(path: &str) -> &'static str {
     let name = path.strip_prefix(SERVICE);
-    METHODS.into_iter().find(|method| name == Some(*method)).unwrap_or("other")
+    METHODS.into_iter().find(|method| name == Some(*method)).unwrap_or(OTHER)
 }
 
 /// The names of gRPC's codes, by number.
@@ -123,7 +124,7 @@ fn code(headers: &http::HeaderMap) -> &'static str {
     let number =
         headers.get("grpc-status").map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
     match number {
-        None => "OK",
+        None => CODES[0],
         Some(number) => CODES.get(number.unwrap_or(2_usize)).copied().unwrap_or("UNKNOWN"),
     }
 }

@@ -88,6 +88,17 @@ enum ServeError {
 }
 
 impl ServeError {
+    /// All that [`Self::reason`] says.
+    const REASONS: [&str; 7] = [
+        "AddressNotAvailable",
+        "CertificatesUnreadable",
+        "CertificatesInvalid",
+        "CertificateExpired",
+        "CertificateMismatch",
+        "PlaintextRefused",
+        "ServerFailed",
+    ];
+
     const fn reason(&self) -> &'static str {
         match self {
             Self::Bind { .. } => "AddressNotAvailable",

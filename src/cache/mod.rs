@@ -1,7 +1,7 @@
 //! What the process knows of the cluster: one watch for each kind, pruned to what somebody reads, shared by all.
 //!
-//! A [`Cache`] is filled by [`reflect::run`] alone. Whoever wants to know of changes gives it an [`Observer`] before
-//! the watch starts; observers run in the order of the changes, on the task of the watch, and must not wait.
+//! A [`Cache`] is filled by [`reflect::run`] alone. Whoever wants to know of changes gives it an [`Observer`]; observers run
+//! in the order of the changes, on the task of the watch, and must not wait.
 
 mod node;
 mod own;
@@ -13,12 +13,14 @@ mod words;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-pub use node::{ConditionView, NodeView, WireNode};
+use tokio::sync::Notify;
+
+pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use own::Own;
 pub use pod::{Container, Maker, PodView, RestartPolicy, Scripts, WirePod};
 pub use pod_status::{ContainerState, ContainerView, PodCondition, PodStatus};
@@ -47,7 +49,19 @@ pub trait Observer<V>: Send + Sync {
 pub struct Cache<V> {
     objects: RwLock<Objects<V>>,
     observers: RwLock<Vec<Arc<dyn Observer<V>>>>,
+    /// Held for a change and while it is told: nobody is told of changes in another order.
+    order: Mutex<Lists>,
     in_sync: AtomicBool,
+    /// A new list is wanted.
+    anew: Notify,
+}
+
+/// Counts lists: of one that was wanted after it was begun nothing follows.
+#[derive(Debug, Default)]
+struct Lists {
+    wanted: u64,
+    /// What was wanted when the last one was begun.
+    begun: u64,
 }
 
 struct Objects<V> {
@@ -60,15 +74,30 @@ impl<V: View> Default for Cache<V> {
         Self {
             objects: RwLock::new(Objects { by_key: HashMap::new(), by_group: BTreeMap::new() }),
             observers: RwLock::default(),
+            order: Mutex::default(),
             in_sync: AtomicBool::new(false),
+            anew: Notify::new(),
         }
     }
 }
 
 impl<V: View> Cache<V> {
-    /// Lets `observer` know of every change from now on.
+    /// Lets `observer` know of every change from now on, and before that of what is there, as if it came.
     pub fn observe(&self, observer: Arc<dyn Observer<V>>) {
+        let _order = self.order();
+        for object in self.all() {
+            observer.changed(None, Some(&object));
+        }
         self.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+    }
+
+    /// Has the watch begin again with a new list, and is not in sync until that is there.
+    pub fn list_anew(&self) {
+        let mut lists = self.order();
+        lists.wanted += 1;
+        self.in_sync.store(false, Ordering::Release);
+        drop(lists);
+        self.anew.notify_one();
     }
 
     /// The object of this key.
@@ -104,7 +133,7 @@ impl<V: View> Cache<V> {
         self.len() == 0
     }
 
-    /// Whether it was filled once; it stays so while a broken watch is made anew.
+    /// Whether it was filled; it stays so while a broken watch is made anew.
     #[must_use]
     pub fn in_sync(&self) -> bool {
         self.in_sync.load(Ordering::Acquire)
@@ -121,6 +150,7 @@ impl<V: View> Cache<V> {
 
     /// A new or changed object.
     fn apply(&self, object: V) {
+        let _order = self.order();
         let new = Arc::new(object);
         let old = self.write(|objects| objects.insert(new.key(), Arc::clone(&new)));
         self.tell(old.as_ref(), Some(&new));
@@ -128,6 +158,7 @@ impl<V: View> Cache<V> {
 
     /// An object that is gone.
     fn remove(&self, key: &str) {
+        let _order = self.order();
         if let Some(old) = self.write(|objects| objects.remove(key)) {
             self.tell(Some(&old), None);
         }
@@ -135,6 +166,9 @@ impl<V: View> Cache<V> {
 
     /// A whole new list is about to be asked for.
     fn relisting(&self) {
+        let mut lists = self.order();
+        lists.begun = lists.wanted;
+        drop(lists);
         for observer in self.observers() {
             observer.relisting();
         }
@@ -147,10 +181,16 @@ impl<V: View> Cache<V> {
         for key in gone {
             self.remove(&key);
         }
-        self.in_sync.store(true, Ordering::Release);
+        let lists = self.order();
+        self.in_sync.store(lists.begun == lists.wanted, Ordering::Release);
+        drop(lists);
         for observer in self.observers() {
             observer.relisted();
         }
+    }
+
+    fn order(&self) -> MutexGuard<'_, Lists> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>) {
@@ -257,11 +297,30 @@ mod tests {
         let (cache, log) = (Cache::default(), Arc::new(Log::default()));
         cache.apply(Thing("gone", Some("x")));
         cache.observe(log.clone());
+        assert_eq!(
+            std::mem::take(&mut *log.0.lock().unwrap()),
+            ["None Some(Some(\"x\"))"],
+            "what is there is told"
+        );
         assert!(!cache.in_sync());
         cache.apply(Thing("stays", Some("x")));
         cache.relisted(&BTreeSet::from(["stays".to_owned()]));
         assert!(cache.in_sync());
         assert_eq!(names(&cache, "x"), ["stays"]);
         assert_eq!(*log.0.lock().unwrap(), ["None Some(Some(\"x\"))", "Some(Some(\"x\")) None", "relisted"]);
+    }
+
+    #[test]
+    fn a_list_that_was_begun_before_another_was_wanted_is_not_that_one() {
+        let cache = Cache::<Thing>::default();
+        cache.relisting();
+        cache.list_anew();
+        cache.relisted(&BTreeSet::new());
+        assert!(!cache.in_sync());
+        cache.relisting();
+        cache.relisted(&BTreeSet::new());
+        assert!(cache.in_sync());
+        cache.list_anew();
+        assert!(!cache.in_sync());
     }
 }

@@ -52,6 +52,35 @@ pub struct NodeView {
     pub internal_ip: Option<String>,
 }
 
+/// Where a Node is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// No machine of it has reported yet.
+    Provisioning,
+    /// Pods may run on it.
+    Ready,
+    /// It has a machine, and that is not Ready.
+    NotReady,
+    /// It is being deleted.
+    Leaving,
+}
+
+impl Stage {
+    /// All of them, in this order.
+    pub const ALL: [Self; 4] = [Self::Provisioning, Self::Ready, Self::NotReady, Self::Leaving];
+
+    /// As metrics name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Provisioning => "provisioning",
+            Self::Ready => "ready",
+            Self::NotReady => "not_ready",
+            Self::Leaving => "leaving",
+        }
+    }
+}
+
 /// A condition of a Node, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionView {
@@ -96,6 +125,20 @@ impl NodeView {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|ready| &*ready.status == "True")
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        if self.deleted_at.is_some() {
+            Stage::Leaving
+        } else if self.is_ready() {
+            Stage::Ready
+        } else if self.kubelet_version.is_none() {
+            Stage::Provisioning
+        } else {
+            Stage::NotReady
+        }
     }
 
     /// Whether it carries a finalizer.

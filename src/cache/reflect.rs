@@ -57,9 +57,30 @@ where
     V: View + From<K>,
 {
     let kind = K::plural(&()).into_owned();
-    let mut events = pin!(watcher(api, config).backoff(ResetTimerBackoff::new(Patience::default(), CALM)));
+    while !follow(&api, &config, &cache, &kind).await? {}
+    Ok(())
+}
+
+/// Fills `cache` until a new list is wanted of it; whether the watch has ended.
+async fn follow<K, V>(
+    api: &Api<K>,
+    config: &watcher::Config,
+    cache: &Cache<V>,
+    kind: &str,
+) -> Result<bool, ReflectError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: View + From<K>,
+{
+    let patience = ResetTimerBackoff::new(Patience::default(), CALM);
+    let mut events = pin!(watcher(api.clone(), config.clone()).backoff(patience));
     let mut listed = BTreeSet::new();
-    while let Some(event) = events.next().await {
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = cache.anew.notified() => return Ok(false),
+        };
+        let Some(event) = event else { return Ok(true) };
         match event {
             Ok(Event::Init) => {
                 listed.clear();
@@ -80,7 +101,7 @@ where
                 if !cache.in_sync()
                     && let Some(code) = status_code(&error)
                 {
-                    let source = Box::new(error);
+                    let (source, kind) = (Box::new(error), kind.to_owned());
                     match code {
                         403 => return Err(ReflectError::Forbidden { kind, source }),
                         404 => return Err(ReflectError::NotInstalled { kind, source }),
@@ -92,7 +113,6 @@ where
             }
         }
     }
-    Ok(())
 }
 
 /// How long a broken watch waits before it is made anew; longer after each further failure. Everything here lives by

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     api::NodeSet,
     cluster::{Layout, layout::supervisor},
-    operator,
+    operator::Access,
 };
 
 /// Longest that a call may take.
@@ -56,8 +56,8 @@ impl ClusterArgs {
     /// A client, once the API server has answered.
     pub(super) async fn client(&self) -> anyhow::Result<Client> {
         let access = match self.source(std::env::var_os("KUBECONFIG"), Layout::new(None).ok())? {
-            Source::Kubeconfig(path) => operator::client(Some(&path)).await?,
-            Source::Usual => operator::client(None).await?,
+            Source::Kubeconfig(path) => Access::new(Some(&path)).await?,
+            Source::Usual => Access::new(None).await?,
             Source::Local(layout) => {
                 let dir = layout.dir().display();
                 match layout.load()? {
@@ -65,7 +65,7 @@ impl ClusterArgs {
                     Some(state) if supervisor(&state).is_none() => bail!(
                         "the cluster in {dir} does not run: start it with kube-node up, or name another one with --kubeconfig"
                     ),
-                    Some(_) => operator::client(Some(&layout.kubeconfig())).await?,
+                    Some(_) => Access::new(Some(&layout.kubeconfig())).await?,
                 }
             }
         };

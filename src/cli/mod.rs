@@ -3,6 +3,8 @@
 mod access;
 mod age;
 mod carry_files;
+mod chart;
+mod completion;
 mod convert;
 mod crds;
 mod doctor;
@@ -14,22 +16,26 @@ mod hollow_node;
 mod image;
 mod kubectl;
 mod machine_args;
+mod man;
 mod operator;
 mod operator_probe;
 mod real_node;
 mod rollout;
 mod status;
 mod table;
+mod top;
 mod up;
 
 use std::{
+    ffi::OsStr,
     fmt::Display,
     io::{self, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::images;
 
@@ -83,8 +89,14 @@ enum Command {
     Kubectl(kubectl::Kubectl),
     /// Follow, undo, restart, pause or resume the rollout of a NodeSet
     Rollout(rollout::Rollout),
+    /// Show all NodeSets and what they wait for, again and again
+    Top(top::Top),
     /// Say what the operator does for a NodeSet, and what it waits for
     Explain(explain::Explain),
+    /// Print what a shell needs to complete commands
+    Completion(completion::Completion),
+    /// Write the pages of man
+    Man(man::Man),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
     /// Stand between an upstream kubemark and the API server, in the pod of its machine
@@ -93,12 +105,37 @@ enum Command {
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
     CarryFiles(carry_files::CarryFiles),
+    /// What the jobs of the Helm chart do
+    #[command(hide = true)]
+    Chart(chart::Chart),
     /// The processes of a real node, started by `up --real-node`
     #[command(hide = true)]
     RealNode(real_node::RealNode),
 }
 
+/// The file that makes a program a plugin of kubectl; it is then called as `kubectl kube-node`.
+const PLUGIN: &str = "kubectl-kube_node";
+
+/// The program with all its commands.
+fn program() -> clap::Command {
+    Cli::command()
+}
+
+/// The same, called by a file of this name: as a plugin of kubectl it says in its help how it was called.
+fn called_as(file: Option<&OsStr>) -> clap::Command {
+    if file.is_some_and(|file| file == PLUGIN) { program().bin_name("kubectl kube-node") } else { program() }
+}
+
 impl Cli {
+    /// Reads the command line; ends the process where that asks for help or is wrong.
+    #[must_use]
+    pub fn read() -> Self {
+        let file = std::env::args_os().next().map(PathBuf::from);
+        let mut program = called_as(file.as_deref().and_then(Path::file_name));
+        let matches = program.get_matches_mut();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut program).exit())
+    }
+
     /// Runs the command that was asked for.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
@@ -115,13 +152,17 @@ impl Cli {
             Command::Guard(command) => command.run(),
             Command::HollowNode(command) => command.run(),
             Command::CarryFiles(command) => command.run(),
+            Command::Chart(command) => command.run(),
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
             Command::Image(command) => command.run(),
             Command::Kubectl(command) => command.run(),
             Command::Rollout(command) => command.run(),
+            Command::Top(command) => command.run(),
             Command::Explain(command) => command.run(),
+            Command::Completion(command) => command.run(),
+            Command::Man(command) => command.run(),
             Command::RealNode(command) => command.run(),
         }
     }
@@ -182,6 +223,17 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn a_plugin_says_how_it_was_called() {
+        let usage = |file: &str| {
+            let mut program = super::called_as(Some(file.as_ref()));
+            program.build();
+            program.find_subcommand_mut("rollout").unwrap().render_usage().to_string()
+        };
+        assert!(usage("kubectl-kube_node").contains("Usage: kubectl kube-node rollout "));
+        assert!(usage("kube-node").contains("Usage: kube-node rollout "));
+    }
 
     #[test]
     fn the_arguments_of_all_commands_fit_together() {

@@ -3,14 +3,18 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
-use clap::Args;
+use clap::{ArgAction, Args};
 
 use crate::{
+    api::GoDuration,
     autoscaler::{self, Address, Files},
     controllers::ProviderIdPrefix,
     images,
-    operator::{self, Options},
-    runtime::telemetry::{self, LogFormat},
+    operator::{self, Access, Options},
+    runtime::{
+        leader::{self, Timing},
+        telemetry::{self, LogFormat},
+    },
 };
 
 /// Arguments of `operator`.
@@ -22,10 +26,13 @@ pub struct Operator {
     /// Kubeconfig of the hollow kubelets, which need less than the operator; the operator's when absent
     #[arg(long, value_name = "FILE")]
     hollow_kubeconfig: Option<PathBuf>,
+    /// `ServiceAccount` of --namespace that the hollow kubelets act as, by impersonation; for a pod, which has one identity
+    #[arg(long, value_name = "NAME", conflicts_with = "hollow_kubeconfig")]
+    hollow_service_account: Option<String>,
     /// Namespace of the operator, in which it keeps revisions
     #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
     namespace: String,
-    /// Address of /healthz, /readyz and /metrics
+    /// Address of /healthz, /readyz, /leader and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     admin_address: SocketAddr,
     /// How providerIDs begin; the provider's name when absent, empty to leave them to a cloud-controller-manager
@@ -39,6 +46,8 @@ pub struct Operator {
     machine_api_server: Option<String>,
     #[command(flatten)]
     autoscaler: AutoscalerArgs,
+    #[command(flatten)]
+    election: ElectionArgs,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
@@ -86,16 +95,67 @@ impl AutoscalerArgs {
     }
 }
 
+/// Arguments of the election, named as kube-controller-manager's.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Leader election")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+struct ElectionArgs {
+    /// Work only while this operator leads; false where there is no other one, ever
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    leader_elect: bool,
+    /// How long another operator waits after the leader's last renewal
+    #[arg(long, value_name = "DURATION", default_value = "15s")]
+    leader_elect_lease_duration: GoDuration,
+    /// How long the leader works after its last renewal
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    leader_elect_renew_deadline: GoDuration,
+    /// Time between two renewals
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    leader_elect_retry_period: GoDuration,
+    /// Name of the Lease, in the operator's namespace
+    #[arg(long, value_name = "NAME", default_value = "kube-node-operator")]
+    leader_elect_resource_name: String,
+}
+
+impl ElectionArgs {
+    fn options(self, namespace: &str) -> anyhow::Result<Option<leader::Options>> {
+        let timing = Timing::new(
+            self.leader_elect_lease_duration.0,
+            self.leader_elect_renew_deadline.0,
+            self.leader_elect_retry_period.0,
+        )?;
+        Ok(self.leader_elect.then(|| leader::Options {
+            namespace: namespace.to_owned(),
+            name: self.leader_elect_resource_name,
+            identity: identity(),
+            timing,
+        }))
+    }
+}
+
+/// Of this process, and of none before it: the pod or the machine, for people, and a random part.
+fn identity() -> String {
+    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let place = std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default();
+    format!("{place}_{}", uuid::Uuid::new_v4())
+}
+
 impl Operator {
     /// Works until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         telemetry::start(self.log_format);
         let autoscaler = self.autoscaler.options()?;
+        let election = self.election.options(&self.namespace)?;
         super::block_on(async {
-            let client = operator::client(self.kubeconfig.as_deref()).await?;
-            let hollow = match self.hollow_kubeconfig.as_deref() {
-                Some(path) => Some(operator::client(Some(path)).await?),
-                None => None,
+            let kubeconfig = self.kubeconfig.as_deref();
+            let client = Access::new(kubeconfig).await?;
+            let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
+                (Some(path), _) => Some(Access::new(Some(path)).await?),
+                (None, Some(name)) => {
+                    let user = format!("system:serviceaccount:{}:{name}", self.namespace);
+                    Some(Access::new(kubeconfig).await?.acting_as(user))
+                }
+                (None, None) => None,
             };
             let options = Options {
                 client,
@@ -110,8 +170,9 @@ impl Operator {
                 machine_image: self.machine_image,
                 machine_api_server: self.machine_api_server,
                 autoscaler,
+                election,
             };
-            operator::run(options, operator::signals()?).await?;
+            Box::pin(operator::run(options, operator::signals()?)).await?;
             Ok(ExitCode::SUCCESS)
         })
     }

@@ -68,9 +68,14 @@ fn fitted(cell: &str, width: usize) -> String {
 
 /// The width of the terminal that standard output is, where it is one.
 pub(super) fn terminal_width() -> Option<usize> {
+    terminal_size().map(|(width, _)| width)
+}
+
+/// Columns and lines of the terminal that standard output is, where it is one.
+pub(super) fn terminal_size() -> Option<(usize, usize)> {
     let stdout = io::stdout();
-    let (width, _) = terminal_size::terminal_size_of(&stdout).filter(|_| stdout.is_terminal())?;
-    Some(usize::from(width.0))
+    let (width, height) = terminal_size::terminal_size_of(&stdout).filter(|_| stdout.is_terminal())?;
+    Some((usize::from(width.0), usize::from(height.0)))
 }
 
 #[cfg(test)]

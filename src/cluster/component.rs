@@ -294,6 +294,8 @@ fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         super::NAMESPACE.into(),
         "--admin-address".into(),
         format!("127.0.0.1:{}", addresses.ports.operator),
+        // There is one: it is started again at once when it dies, and must not wait for the end of its own Lease.
+        "--leader-elect=false".into(),
     ];
     args.extend(addresses.for_machines().map(|url| format!("--machine-api-server={url}")));
     if addresses.autoscaler {

@@ -23,9 +23,10 @@ use crate::api::names;
 /// Under this name they are applied.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
 /// The files in the order to apply them in: what stands in a namespace comes after it.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),
     ("rbac.yaml", include_str!("../../charts/kube-node/files/rbac.yaml")),
+    ("roles.yaml", include_str!("../../charts/kube-node/files/roles.yaml")),
     ("policies.yaml", include_str!("../../charts/kube-node/files/policies.yaml")),
 ];
 /// How long kube-apiserver may take to serve a new kind.
@@ -144,8 +145,8 @@ pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
     remove(client, objects).await
 }
 
-/// Takes our finalizer off the Secrets of our namespace.
-async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
+/// Takes our finalizer off the Secrets of our namespace: for when no class is left.
+pub async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), super::NAMESPACE);
     let failed = |name: String| move |source| ManifestError::Release { name, source: Box::new(source) };
     let listed = api.list_metadata(&ListParams::default()).await.map_err(failed("*".to_owned()))?;

@@ -34,7 +34,7 @@ pub use error::ClusterError;
 pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
 pub use health::{Probe, ProbeError, client_of};
 pub use layout::Layout;
-pub use manifests::{ManifestError, absent, install, uninstall};
+pub use manifests::{ManifestError, absent, install, release_secrets, uninstall};
 pub use progress::Progress;
 pub use supervisor::{Cluster, Options};
 

@@ -114,6 +114,10 @@ impl ApiError {
         self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
     }
 
+    /// All that [`Self::reason`] says.
+    pub const REASONS: [&str; 7] =
+        ["Forbidden", "Conflict", "Invalid", "TooManyRequests", "ServerError", "Refused", "Unreachable"];
+
     /// The reason for conditions, events and metric labels.
     #[must_use]
     pub fn reason(&self) -> &'static str {

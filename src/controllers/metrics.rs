@@ -1,13 +1,25 @@
 //! Metrics of the controllers. Labels are few and bounded: controllers, results, reasons; never names of objects.
+//! docs/metrics.md says what each means.
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, core::Collector};
+use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
-use crate::runtime::queue::Outcome;
+use super::ApiError;
+use crate::{
+    core::{causes::Cause, wait::Wait},
+    runtime::{
+        metrics::{counters, gauges, histograms},
+        queue::Outcome,
+    },
+};
 
+/// The controllers, as metrics and logs name them.
+pub(super) const CONTROLLERS: [&str; 4] = ["nodeset", "node", "nodeclass", "csr"];
 /// Upper bounds of the time of a look, in seconds.
 const LOOK_SECONDS: [f64; 9] = [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
+/// The result of what went as it should.
+const SUCCESS: &str = "success";
 
 /// The controllers' metrics.
 #[derive(Clone, Debug)]
@@ -22,65 +34,62 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics.
-    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+    /// Registers the metrics; `providers` are those that there are.
+    pub fn register(
+        registry: &Registry,
+        providers: impl IntoIterator<Item = &'static str>,
+    ) -> Result<Self, Error> {
+        let results = || std::iter::once(SUCCESS).chain(ApiError::REASONS).map(|result| [result]);
         Ok(Self {
-            looks: register(
+            looks: counters(
                 registry,
-                IntCounterVec::new(
-                    Opts::new("kube_node_reconciles_total", "Looks at objects, by controller and result"),
-                    &["controller", "result"],
-                )?,
+                ("kube_node_reconciles_total", "Looks at objects, by controller and result"),
+                ["controller", "result"],
+                CONTROLLERS.into_iter().flat_map(|name| [[name, SUCCESS], [name, "error"]]),
             )?,
-            look_seconds: register(
+            look_seconds: histograms(
                 registry,
-                HistogramVec::new(
-                    HistogramOpts::new("kube_node_reconcile_duration_seconds", "Time of a look at an object")
-                        .buckets(LOOK_SECONDS.to_vec()),
-                    &["controller"],
-                )?,
+                ("kube_node_reconcile_duration_seconds", "Time of a look at an object"),
+                &LOOK_SECONDS,
+                "controller",
+                CONTROLLERS,
             )?,
-            waiting: register(
+            waiting: gauges(
                 registry,
-                IntGaugeVec::new(
-                    Opts::new("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
-                    &["reason"],
-                )?,
+                ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
+                ["reason"],
+                Wait::REASONS.map(|reason| [reason]),
             )?,
-            machines: register(
+            machines: gauges(
                 registry,
-                IntGaugeVec::new(
-                    Opts::new("kube_node_machines", "Machines that exist, by provider"),
-                    &["provider"],
-                )?,
+                ("kube_node_machines", "Machines that exist, by provider"),
+                ["provider"],
+                providers.into_iter().map(|provider| [provider]),
             )?,
-            nodes_created: register(
+            nodes_created: counters(
                 registry,
-                IntCounterVec::new(
-                    Opts::new("kube_node_node_creations_total", "Node creations, by result"),
-                    &["result"],
-                )?,
+                ("kube_node_node_creations_total", "Node creations, by result"),
+                ["result"],
+                results(),
             )?,
-            nodes_deleted: register(
+            nodes_deleted: counters(
                 registry,
-                IntCounterVec::new(
-                    Opts::new("kube_node_node_deletions_total", "Node deletions, by result"),
-                    &["result"],
-                )?,
+                ("kube_node_node_deletions_total", "Node deletions, by result"),
+                ["result"],
+                results(),
             )?,
-            nodes_replaced: register(
+            nodes_replaced: counters(
                 registry,
-                IntCounterVec::new(
-                    Opts::new("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
-                    &["cause"],
-                )?,
+                ("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
+                ["cause"],
+                Cause::ALL.map(|cause| [cause.reason()]),
             )?,
         })
     }
 
     /// A look has ended.
     pub fn looked(&self, controller: &str, outcome: Outcome, took: Duration) {
-        let result = if outcome == Outcome::Failed { "error" } else { "success" };
+        let result = if outcome == Outcome::Failed { "error" } else { SUCCESS };
         self.looks.with_label_values(&[controller, result]).inc();
         self.look_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
     }
@@ -102,26 +111,22 @@ impl Metrics {
         self.machines.with_label_values(&[provider]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A Node was created, or not: `success` or the reason of the refusal.
-    pub fn node_created(&self, result: &str) {
-        self.nodes_created.with_label_values(&[result]).inc();
+    /// A Node's creation was asked for, with this result.
+    pub fn node_created(&self, result: Result<(), &ApiError>) {
+        self.nodes_created.with_label_values(&[word(result)]).inc();
     }
 
     /// A Node was deleted to be replaced.
-    pub fn node_replaced(&self, cause: &str) {
-        self.nodes_replaced.with_label_values(&[cause]).inc();
+    pub fn node_replaced(&self, cause: Cause) {
+        self.nodes_replaced.with_label_values(&[cause.reason()]).inc();
     }
 
     /// A Node's deletion was asked for, with this result.
-    pub fn node_deleted(&self, result: &str) {
-        self.nodes_deleted.with_label_values(&[result]).inc();
+    pub fn node_deleted(&self, result: Result<(), &ApiError>) {
+        self.nodes_deleted.with_label_values(&[word(result)]).inc();
     }
 }
 
-fn register<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    collector: C,
-) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
+fn word(result: Result<(), &ApiError>) -> &'static str {
+    result.map_or_else(ApiError::reason, |()| SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! The controllers: each looks at one object at a time: observe → core decides → apply → say how it stands.
 
 mod api;
+mod census;
 pub mod csr;
 mod events;
 mod metrics;
@@ -12,12 +13,14 @@ mod revisions;
 mod secrets;
 mod turns;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
+use tracing::{Instrument, info_span};
 
 pub use api::ApiError;
+pub use census::Census;
 pub use events::Events;
 pub use metrics::Metrics;
 pub use outstanding::Outstanding;
@@ -29,6 +32,7 @@ use crate::{
     api::{NodeClass, NodeSet},
     cache::{Cache, NodeView, Own, PodView},
     providers::Provider,
+    runtime::queue::Outcome,
 };
 
 /// What the controllers share.
@@ -73,6 +77,22 @@ pub enum ProviderIdPrefix {
 }
 
 impl Context {
+    /// One look of a controller at an object: timed and counted. Each line that it logs names the object, and an id that
+    /// no other look has: what belongs together is found by it among the lines of all that goes on at once.
+    async fn look(
+        &self,
+        controller: &'static str,
+        object: &str,
+        look: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let id = format!("{:016x}", rand::random::<u64>());
+        let span = info_span!("reconcile", controller, object, id);
+        let start = Instant::now();
+        let outcome = look.instrument(span).await;
+        self.metrics.looked(controller, outcome, start.elapsed());
+        outcome
+    }
+
     /// The providerID of a Node; None where nobody here knows it.
     #[must_use]
     pub fn provider_id(&self, provider: &str, node: &str) -> Option<String> {

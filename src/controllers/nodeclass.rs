@@ -9,7 +9,8 @@ use std::{
 
 use jiff::Timestamp;
 use serde_json::json;
-use tracing::{Instrument, info, info_span, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 use super::{
     ApiError, Context, RevisionsError, Secrets,
@@ -79,28 +80,26 @@ impl NodeClassController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
-        run(queue, PACE, |name| {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
+        run(queue, PACE, &stop, |name| {
             let controller = Arc::clone(&self);
-            let span = info_span!("nodeclass", name);
             async move {
-                let start = Instant::now();
-                let outcome = match controller.look(&name).await {
-                    Ok(outcome) => outcome,
-                    Err(RevisionsError::Api(error)) if error.is_not_found() => Outcome::Done,
-                    Err(RevisionsError::Api(error)) if error.is_conflict() => {
-                        Outcome::After(PACE.least_distance)
-                    }
-                    Err(error) => {
-                        warn!(error = chain(&error), "look failed");
-                        Outcome::Failed
+                let look = async {
+                    match controller.look(&name).await {
+                        Ok(outcome) => outcome,
+                        Err(RevisionsError::Api(error)) if error.is_not_found() => Outcome::Done,
+                        Err(RevisionsError::Api(error)) if error.is_conflict() => {
+                            Outcome::After(PACE.least_distance)
+                        }
+                        Err(error) => {
+                            warn!(error = chain(&error), "look failed");
+                            Outcome::Failed
+                        }
                     }
                 };
-                controller.context.metrics.looked("nodeclass", outcome, start.elapsed());
-                outcome
+                controller.context.look("nodeclass", &name, look).await
             }
-            .instrument(span)
         })
         .await;
     }

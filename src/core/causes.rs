@@ -22,6 +22,10 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::FailedToStart, Self::Unhealthy, Self::Outdated, Self::Restarted, Self::Expired];
+
     /// Whether the Node is sick: then it is repaired also while a rollout is paused.
     #[must_use]
     pub const fn is_sickness(self) -> bool {

@@ -12,6 +12,8 @@ use super::{
 };
 use crate::api::{NodeSetStatus, WaitStatus};
 
+/// The conditions that a set has, once it was looked at.
+pub const CONDITIONS: [&str; 3] = ["Available", "Progressing", "Degraded"];
 /// Most Nodes that a message names.
 const NAMED: usize = 3;
 
@@ -116,7 +118,9 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     let counts = plan.counts;
     let there = counts.staying + creating;
     // What is in the way, where something is.
-    let because = waits.first().map(|wait| format!(": {}", wait.message)).unwrap_or_default();
+    let problem = report.problem.map(|problem| &problem.message);
+    let because = problem.or(waits.first().map(|wait| &wait.message));
+    let because = because.map(|message| format!(": {message}")).unwrap_or_default();
     let rolled = || {
         let revision = report.update_revision.unwrap_or("the newest");
         format!(

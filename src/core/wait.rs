@@ -80,6 +80,25 @@ impl Wait {
         Self::Blocked { by }
     }
 
+    /// All that [`Self::reason`] says.
+    pub const REASONS: [&str; 15] = [
+        "WaitingForMachine",
+        "WaitingForKubelet",
+        "WaitingForReady",
+        "WaitingForLease",
+        "WaitingForBudget",
+        "Draining",
+        "PodOptedOut",
+        "EmptyDirData",
+        "UnmanagedPod",
+        "PodDisruptionBudget",
+        "EvictionRefused",
+        "VolumesAttached",
+        "WaitingForDeletionTimeout",
+        "DeletingMachine",
+        "WaitingForPodsCleanup",
+    ];
+
     /// The reason for conditions, events and metric labels: few values, in the form of a condition's reason.
     #[must_use]
     pub fn reason(&self) -> &'static str {
@@ -205,6 +224,26 @@ mod tests {
         assert!(wait.says(false, SLOW).is_some() && wait.says(true, Duration::ZERO).is_some());
         assert_eq!(Wait::MachineDeletion.says(false, SLOW), None);
         assert!(Wait::MachineDeletion.says(true, SLOW).unwrap().status);
+    }
+
+    #[test]
+    fn every_reason_is_listed_once() {
+        let obstacles = [
+            Obstacle::OptedOut,
+            Obstacle::EmptyDir,
+            Obstacle::Unmanaged,
+            Obstacle::Budget,
+            Obstacle::Refused,
+        ];
+        let first = PodId::default();
+        let waits = [Wait::Machine, Wait::Kubelet, Wait::Ready, Wait::Lease, Wait::Turn]
+            .into_iter()
+            .chain([Wait::Drain { first: first.clone(), pods: 1 }])
+            .chain(obstacles.map(|obstacle| Wait::Blocked { by: vec![blockage(obstacle, "a")] }))
+            .chain([Wait::Volumes { names: Vec::new() }])
+            .chain([Wait::DeletionTimeout { left: SLOW }, Wait::MachineDeletion])
+            .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }]);
+        assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), Wait::REASONS);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Shared {
     async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
         let answer = request::send(&self.client, requests).await;
         let answer = answer.as_deref();
-        self.metrics.written(job.lane, answer.map_or_else(WireError::label, |_| "ok"));
+        self.metrics.written(job.lane, answer.err().map(WireError::label));
         self.state().finish(&job, answer, sent, Clock::now());
         answer.is_err_and(WireError::is_overload)
     }

@@ -1,13 +1,15 @@
 //! The Lease of a machine: which request renews it with what is known of the server's state.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use http::Method;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease as ApiLease;
 use k8s_pb::{
     api::coordination::v1::{Lease as PbLease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta, OwnerReference},
 };
+use kube::{Api, Client, api::ListParams};
 use serde_json::json;
 
 use super::request::Request;
@@ -118,6 +120,26 @@ impl Lease {
                         | (Some(409), Known::Absent | Known::Version { .. })
                 )
             }
+        }
+    }
+}
+
+/// Leases of one answer: a process with many Nodes must not hold all of them at once.
+const PAGE: u32 = 500;
+
+/// When each Lease was renewed last, by the name of its Node.
+pub async fn renewals(client: &Client) -> kube::Result<HashMap<String, Timestamp>> {
+    let leases: Api<ApiLease> = Api::namespaced(client.clone(), NAMESPACE);
+    let (mut renewals, mut params) = (HashMap::new(), ListParams::default().limit(PAGE));
+    loop {
+        let page = leases.list(&params).await?;
+        renewals.extend(page.items.into_iter().filter_map(|lease| {
+            let renewed = lease.spec?.renew_time?;
+            Some((lease.metadata.name?, renewed.0))
+        }));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(renewals),
         }
     }
 }

@@ -1,8 +1,14 @@
-//! What the hollow kubelets count.
+//! What the hollow kubelets count; docs/metrics.md says what each means.
 
-use prometheus::{Error, Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Error, Histogram, IntCounterVec, IntGauge, Registry};
 
 use super::schedule::Lane;
+use crate::runtime::metrics::{counters, gauge, histogram};
+
+/// Upper bounds of the delay of a Lease, in seconds.
+const DELAY_SECONDS: [f64; 9] = [0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0];
+/// The result of a write that was taken.
+const OK: &str = "ok";
 
 /// The metrics of all hollow kubelets of a process.
 #[derive(Clone, Debug)]
@@ -19,38 +25,34 @@ pub struct Metrics {
 impl Metrics {
     /// Registers them; fails where their names are taken.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounterVec::new(Opts::new(name, help), &["result"])?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, Error>(counter)
-        };
-        let machines =
-            IntGauge::new("kube_node_hollow_machines", "Hollow machines carried by this process.")?;
-        registry.register(Box::new(machines.clone()))?;
-        let lease_delay = Histogram::with_opts(
-            HistogramOpts::new(
-                "kube_node_hollow_lease_delay_seconds",
-                "How late renewals of Leases start; at 30 a Lease has run out.",
-            )
-            .buckets(vec![0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0]),
-        )?;
-        registry.register(Box::new(lease_delay.clone()))?;
+        // Of failures only those that happen are kept: thousands of machines are processes of their own.
+        let writes = |name, help| counters(registry, (name, help), ["result"], [[OK]]);
         Ok(Self {
-            machines,
-            lease_delay,
-            leases: counter("kube_node_hollow_lease_renewals_total", "Writes of Leases, by result.")?,
-            statuses: counter("kube_node_hollow_status_writes_total", "Writes of Node statuses, by result.")?,
-            pods: counter("kube_node_hollow_pod_status_writes_total", "Writes of pod statuses, by result.")?,
+            machines: gauge(
+                registry,
+                ("kube_node_hollow_machines", "Hollow machines carried by this process"),
+            )?,
+            lease_delay: histogram(
+                registry,
+                (
+                    "kube_node_hollow_lease_delay_seconds",
+                    "How late renewals of Leases start; at 30 a Lease has run out",
+                ),
+                &DELAY_SECONDS,
+            )?,
+            leases: writes("kube_node_hollow_lease_renewals_total", "Writes of Leases, by result")?,
+            statuses: writes("kube_node_hollow_status_writes_total", "Writes of Node statuses, by result")?,
+            pods: writes("kube_node_hollow_pod_status_writes_total", "Writes of pod statuses, by result")?,
         })
     }
 
-    /// A write has ended.
-    pub fn written(&self, lane: Lane, result: &str) {
+    /// A write has ended; None where it was taken.
+    pub fn written(&self, lane: Lane, failure: Option<&'static str>) {
         let counter = match lane {
             Lane::Lease => &self.leases,
             Lane::Status => &self.statuses,
             Lane::Pod => &self.pods,
         };
-        counter.with_label_values(&[result]).inc();
+        counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
     }
 }

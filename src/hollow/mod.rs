@@ -120,14 +120,15 @@ impl Hollow {
         let (nodes, pods) = shared.state().caches();
         nodes.observe(Arc::clone(&shared) as Arc<dyn Observer<NodeView>>);
         pods.observe(Arc::clone(&shared) as Arc<dyn Observer<PodView>>);
-        // What the caches show already nobody will announce.
-        for node in nodes.all() {
-            shared.changed(None, Some(&node));
-        }
-        for pod in pods.all() {
-            shared.changed(None, Some(&pod));
-        }
         Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
+    }
+
+    /// Reads when a process before renewed the Leases of its machines: they are taken over in the order in which they would
+    /// end. To be called before machines are made.
+    pub async fn read_leases(&self) -> kube::Result<()> {
+        let renewed = lease::renewals(&self.shared.client).await?;
+        self.shared.state().renewed_before = renewed;
+        Ok(())
     }
 
     /// Makes a machine, at once; without effect when one of this UID exists.

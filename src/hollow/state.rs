@@ -15,6 +15,7 @@ use super::{
     schedule::{Job, Lane, Schedule},
     script,
     status::Shape,
+    work::RENEW,
 };
 use crate::{
     cache::{Cache, NodeView, PodView},
@@ -45,6 +46,13 @@ impl Clock {
     #[must_use]
     pub fn until(&self, wall: Timestamp) -> Instant {
         self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
+    }
+
+    /// A moment of the calendar that is past; now where it is not.
+    #[must_use]
+    pub fn since(&self, wall: Timestamp) -> Instant {
+        let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
+        self.at.checked_sub(ago).unwrap_or(self.at)
     }
 }
 
@@ -110,6 +118,8 @@ pub struct State {
     shapes: Vec<Arc<Shape>>,
     settings: Vec<Arc<Settings>>,
     pub watchers: Vec<UnboundedSender<super::Machine>>,
+    /// When the process before renewed a Lease last, by the name of its Node; taken out as machines are made.
+    pub renewed_before: HashMap<String, Timestamp>,
     pub node_cache: Arc<Cache<NodeView>>,
     pub pod_cache: Arc<Cache<PodView>>,
 }
@@ -127,6 +137,7 @@ impl State {
             shapes: Vec::new(),
             settings: Vec::new(),
             watchers: Vec::new(),
+            renewed_before: HashMap::new(),
             node_cache,
             pod_cache,
         }
@@ -232,16 +243,21 @@ impl State {
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         let Some(machine) = self.machines.get_mut(&uid) else { return };
         if machine.view.is_none() {
+            let renewed = self.renewed_before.remove(&*view.name);
+            let mut due = now.at;
             machine.ip = machine.ip.or(ip);
             machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
             if view.kubelet_version.is_some() {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
+                // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for
+                // that was by another machine's clock.
+                due = renewed.map_or(due, |renewed| now.since(renewed + RENEW));
             }
             // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
             // the sooner it acts, the fewer others write first.
-            self.schedule.ask(Lane::Lease, &uid, now.at);
+            self.schedule.ask(Lane::Lease, &uid, due);
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Time between two renewals of a Lease: a quarter of its life, as a kubelet has it.
-const RENEW: Duration = Duration::from_secs(10);
+pub(super) const RENEW: Duration = Duration::from_secs(10);
 /// Longest wait of a machine that found no free address.
 const NO_ADDRESS: Duration = Duration::from_mins(1);
 

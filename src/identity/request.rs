@@ -22,6 +22,8 @@ use crate::core::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// Longest that a call may take.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Of the versions that a watch can begin at, the one that the API server has.
+const ANY_VERSION: &str = "0";
 /// Wait between two watches of one request.
 const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
@@ -105,19 +107,21 @@ async fn change(
     seen: &CertificateSigningRequest,
 ) -> Result<CertificateSigningRequest, IdentityError> {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
-    let version = seen.metadata.resource_version.as_deref().unwrap_or_default();
-    let events = call("follow the request for a certificate", api.watch(&params, version)).await?;
-    pin_mut!(events);
-    while let Ok(Some(event)) = events.try_next().await {
-        if let WatchEvent::Added(changed) | WatchEvent::Modified(changed) | WatchEvent::Deleted(changed) =
-            event
-        {
-            return Ok(changed);
+    let mut version = seen.metadata.resource_version.as_deref().unwrap_or_default();
+    loop {
+        let events = call("follow the request for a certificate", api.watch(&params, version)).await?;
+        pin_mut!(events);
+        while let Ok(Some(event)) = events.try_next().await {
+            if let WatchEvent::Added(changed) | WatchEvent::Modified(changed) | WatchEvent::Deleted(changed) =
+                event
+            {
+                return Ok(changed);
+            }
         }
+        // It has ended, or its version is too old. One from any version begins with the object as it is.
+        sleep(WATCH_AGAIN).await;
+        version = ANY_VERSION;
     }
-    // The watch has ended, or its version is too old: the object itself says where to go on.
-    sleep(WATCH_AGAIN).await;
-    call("read the request for a certificate", api.get(name)).await
 }
 
 /// A call with its time limit; `action` says what it does.

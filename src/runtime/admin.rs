@@ -24,6 +24,7 @@ pub struct AdminError {
 #[derive(Debug)]
 pub struct Admin {
     listener: TcpListener,
+    more: Router,
 }
 
 impl Admin {
@@ -31,7 +32,13 @@ impl Admin {
     pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<Self, AdminError> {
         let bound = TcpListener::bind(address).await;
         let listener = bound.map_err(|source| AdminError { address, flag, source })?;
-        Ok(Self { listener })
+        Ok(Self { listener, more: Router::new() })
+    }
+
+    /// Answers these requests, too.
+    #[must_use]
+    pub fn with(self, more: Router) -> Self {
+        Self { more: self.more.merge(more), ..self }
     }
 
     /// Answers until shutdown.
@@ -45,7 +52,8 @@ impl Admin {
             .route("/healthz", get(async || "ok"))
             .route("/readyz", get(readyz))
             .with_state(ready)
-            .merge(Router::new().route("/metrics", get(metrics)).with_state(registry));
+            .merge(Router::new().route("/metrics", get(metrics)).with_state(registry))
+            .merge(self.more);
         axum::serve(self.listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await
     }
 }

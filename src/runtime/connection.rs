@@ -2,7 +2,18 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use kube::Config;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use kube::{
+    Client, Config,
+    client::{ClientBuilder, ConfigExt},
+};
+use tower::{BoxError, ServiceBuilder};
+
+use super::leader::{Fence, Passing};
 
 /// A list that takes longer than this is given up; a watch that says nothing for longer is made anew.
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
@@ -21,6 +32,32 @@ pub fn limited(mut config: Config) -> Config {
     // Whether a write may be repeated depends on the write: each caller decides.
     config.default_retry = false;
     config
+}
+
+/// A client that writes only while `fence` is open. kube's own makes its connections behind a door that is closed to us, and
+/// what was asked for in time may wait there; so this is made of kube's parts, with the door next to the connections.
+pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
+    let config = limited(config);
+    if let Some(url) = config.proxy_url {
+        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
+    }
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(http)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let connections: legacy::Client<_, Passing> =
+        legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .layer(fence)
+        .service(connections);
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
 /// Whether a URL's host is this machine.

@@ -3,6 +3,8 @@
 pub mod admin;
 pub mod connection;
 pub mod files;
+pub mod leader;
+pub mod metrics;
 pub mod pause;
 pub mod preflight;
 pub mod queue;

@@ -39,6 +39,22 @@ pub enum PreflightError {
         /// Verb, resource and namespace.
         missing: Vec<String>,
     },
+    /// Not even that may be asked.
+    #[error("{who} may not be used: grant the right to impersonate that ServiceAccount ({message})")]
+    Refused {
+        /// Whose.
+        who: String,
+        /// What the server says.
+        message: String,
+    },
+    /// The rights for an election are missing.
+    #[error("{who} may not {}, so no leader can be elected: grant the rights of the chart's Role, or run one operator alone with --leader-elect=false", missing.join(", "))]
+    NoElection {
+        /// Whose kubeconfig.
+        who: String,
+        /// Verb, resource and namespace.
+        missing: Vec<String>,
+    },
     /// Our kinds are not there.
     #[error(
         "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
@@ -71,6 +87,7 @@ pub const OPERATOR: &[Right] = &[
     ("list", "storage.k8s.io", "volumeattachments", ""),
     ("get", "", "persistentvolumeclaims", ""),
     ("watch", GROUP, "nodesets", ""),
+    ("get", GROUP, "nodesets", ""),
     ("patch", GROUP, "nodesets", ""),
     ("patch", GROUP, "nodesets/status", ""),
     ("watch", GROUP, "nodeclasses", ""),
@@ -94,6 +111,7 @@ pub const HOLLOW: &[Right] = &[
     ("patch", "", "nodes/status", ""),
     ("patch", "", "pods/status", ""),
     ("delete", "", "pods", ""),
+    ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
     ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
     ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
@@ -119,14 +137,42 @@ pub async fn rights(
     url: &str,
     rights: &[Right],
 ) -> Result<(), PreflightError> {
-    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let failed = |source| match source {
+        kube::Error::Api(status) if status.code == 403 => {
+            PreflightError::Refused { who: who.to_owned(), message: status.message }
+        }
+        source => PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) },
+    };
     let missing: Vec<Option<String>> = stream::iter(rights)
-        .map(|right| async { allowed(client, namespace, *right).await.map_err(unreachable) })
+        .map(|right| async { allowed(client, namespace, *right, "").await.map_err(failed) })
         .buffered(REVIEWS_AT_ONCE)
         .try_collect()
         .await?;
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
+}
+
+/// Whether the client's identity may elect a leader by the Lease of this name.
+pub async fn election(
+    client: &Client,
+    who: &str,
+    url: &str,
+    namespace: &str,
+    lease: &str,
+) -> Result<(), PreflightError> {
+    let mut missing = Vec::new();
+    // A right to create is of no name: nobody has one before.
+    for (verb, name) in [("create", ""), ("get", lease), ("update", lease)] {
+        let right = (verb, "coordination.k8s.io", "leases", ".");
+        let answer = allowed(client, namespace, right, name).await;
+        missing.extend(
+            answer.map_err(|error| PreflightError::Unreachable {
+                url: url.to_owned(),
+                source: Box::new(error),
+            })?,
+        );
+    }
+    if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who: who.to_owned(), missing }) }
 }
 
 /// What tells the cluster from others: the UID of its namespace kube-system.
@@ -142,11 +188,12 @@ pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String,
     }
 }
 
-/// None if allowed, else the right in words.
+/// None if allowed, else the right in words; for the object of this name, where there is one.
 async fn allowed(
     client: &Client,
     own_namespace: &str,
     (verb, group, resource, namespace): Right,
+    name: &str,
 ) -> kube::Result<Option<String>> {
     let namespace = if namespace == "." { own_namespace } else { namespace };
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
@@ -159,6 +206,7 @@ async fn allowed(
                 resource: some(resource),
                 subresource: some(subresource),
                 namespace: some(namespace),
+                name: some(name),
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()
@@ -171,7 +219,8 @@ async fn allowed(
     }
     let slash = if subresource.is_empty() { "" } else { "/" };
     let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
-    Ok(Some(format!("{verb} {resource}{slash}{subresource}{place}")))
+    let which = if name.is_empty() { String::new() } else { format!(" {name}") };
+    Ok(Some(format!("{verb} {resource}{slash}{subresource}{which}{place}")))
 }
 
 /// Ends with an error when the installed definitions lack a field that ours have, else never. The server may show a new

@@ -14,6 +14,7 @@ use std::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use kube::runtime::scheduler::{ScheduleRequest, scheduler};
 use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 /// First wait after a failure; it doubles with each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
@@ -67,8 +68,8 @@ pub struct Pace {
     pub least_distance: Duration,
 }
 
-/// Works the queue off until every [`Requests`] is dropped; looks under way are finished.
-pub async fn run<K, F, Fut>(queue: Queue<K>, pace: Pace, look: F)
+/// Works the queue off until `stop`, or until every [`Requests`] is dropped; looks under way are finished.
+pub async fn run<K, F, Fut>(queue: Queue<K>, pace: Pace, stop: &CancellationToken, look: F)
 where
     K: Eq + Hash + Clone,
     F: Fn(K) -> Fut,
@@ -89,6 +90,7 @@ where
     loop {
         let room = running.len() < pace.concurrency.max(1);
         tokio::select! {
+            () = stop.cancelled() => break,
             request = receiver.recv() => match request {
                 None => break,
                 Some(key) => {
@@ -165,8 +167,9 @@ mod tests {
             log.borrow_mut().push((key, begin.elapsed()));
             look(key)
         };
+        let never = CancellationToken::new();
         let worked = async {
-            tokio::join!(script(requests.clone()), run(queue, pace, record));
+            tokio::join!(script(requests.clone()), run(queue, pace, &never, record));
         };
         assert!(
             timeout(Duration::from_secs(seconds), worked).await.is_err(),
@@ -195,6 +198,27 @@ mod tests {
         .await;
         let starts: Vec<u64> = log.borrow().iter().map(|(_, at)| at.as_secs()).collect();
         assert_eq!(starts, [0, 5]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_told_to_stop_finishes_what_is_begun() {
+        let ((requests, queue), stop) = (queue(), CancellationToken::new());
+        for key in ["a", "b", "c"] {
+            requests.add(key);
+        }
+        let ended = RefCell::new(Vec::new());
+        let look = async |key| {
+            sleep(Duration::from_secs(5)).await;
+            ended.borrow_mut().push(key);
+            Outcome::Done
+        };
+        let script = async {
+            sleep(Duration::from_secs(1)).await;
+            stop.cancel();
+        };
+        let begin = Instant::now();
+        tokio::join!(run(queue, PACE, &stop, look), script);
+        assert_eq!((ended.borrow().len(), begin.elapsed().as_secs()), (2, 5), "the third has not begun");
     }
 
     #[tokio::test(start_paused = true)]

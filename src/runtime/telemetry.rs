@@ -26,7 +26,9 @@ pub fn start(format: LogFormat) {
     // Fails only if a subscriber is set, which is then the one to use.
     let _ = match format {
         LogFormat::Text => registry.with(layer.with_ansi(false)).try_init(),
-        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_current_span(true)).try_init(),
+        LogFormat::Json => registry
+            .with(layer.json().flatten_event(true).with_current_span(true).with_span_list(false))
+            .try_init(),
     };
 }
 

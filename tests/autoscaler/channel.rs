@@ -1,6 +1,10 @@
 //! cluster-autoscaler's side of the wire: a client with a certificate, over TLS 1.3, from the same .proto.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
 
 use hyper_util::rt::TokioIo;
 use kube_node::autoscaler::proto::cloud_provider_client::CloudProviderClient;
@@ -57,13 +61,22 @@ pub fn config(
 
 /// A connection to a port of this machine.
 pub async fn connect(port: u16, credentials: &Credentials) -> Result<CloudProviderClient<Channel>, Error> {
+    connect_to((Ipv4Addr::LOCALHOST, port).into(), "127.0.0.1", credentials).await
+}
+
+/// A connection to a server whose certificate is for `name`.
+pub async fn connect_to(
+    address: SocketAddr,
+    name: &'static str,
+    credentials: &Credentials,
+) -> Result<CloudProviderClient<Channel>, Error> {
     let connector = TlsConnector::from(config(credentials, &[&TLS13]));
     let tls = tower::service_fn(move |_: Uri| {
         let connector = connector.clone();
         async move {
-            let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+            let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            let name = ServerName::try_from("127.0.0.1").expect("a name");
+            let name = ServerName::try_from(name).expect("a name");
             std::io::Result::Ok(TokioIo::new(connector.connect(name, stream).await?))
         }
     });

@@ -81,7 +81,9 @@ async fn plainly_on_a_socket_with_options() {
     let kubeconfig = cluster.dir.join("kubeconfig");
     let socket = cluster.dir.join("autoscaler.sock");
     let address = format!("--autoscaler-address=unix://{}", socket.display());
-    let args = [address.as_str(), "--autoscaler-plaintext", "--autoscaler-options"];
+    // One after the other, and the second one need not wait for the end of the first one's Lease.
+    let alone = "--leader-elect=false";
+    let args = [address.as_str(), alone, "--autoscaler-plaintext", "--autoscaler-options"];
     let start = || Operator(operator(&kubeconfig, &args).spawn().unwrap());
     let answers = async || {
         let mut caller = Caller(connect_to_socket(&socket).await.ok()?);

@@ -4,6 +4,7 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
+pub mod audit;
 pub mod disruptor;
 pub mod further;
 mod workload;
@@ -54,7 +55,9 @@ impl Bed {
         let parent = std::process::id().to_string();
         let json = "operator=--log-format=json";
         let own = ["up", "--detach", "--nodes", "0", "--with-parent", &parent, "--component-arg", json];
-        let up = self.kube_node(&[&own, more].concat());
+        let audit = audit::arguments(&self.dir);
+        let audit: Vec<&str> = audit.iter().map(String::as_str).collect();
+        let up = self.kube_node(&[&own, &audit[..], more].concat());
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
     }
 

@@ -124,6 +124,21 @@ fn the_operator_says_why_it_cannot_work() {
     let good = bed().dir.join("kubeconfig");
     let said = refusal(&["operator", "--admin-address", &taken, "--kubeconfig", good.to_str().unwrap()]);
     assert!(said.contains("choose another --admin-address"), "{said}");
+    for (kubeconfig, account, sentence) in [
+        ("kubeconfig", "default", "kube-node-system:default may not: patch nodes/status"),
+        ("operator.kubeconfig", "kube-node-hollow", "grant the right to impersonate that ServiceAccount"),
+    ] {
+        let kubeconfig = bed().dir.join(kubeconfig);
+        let args = [
+            "--kubeconfig",
+            kubeconfig.to_str().unwrap(),
+            "--hollow-service-account",
+            account,
+            "--admin-address",
+        ];
+        let said = refusal(&[&["operator"], &args[..], &["127.0.0.1:0"]].concat());
+        assert!(said.contains(sentence), "{said}");
+    }
 }
 
 #[test]
@@ -148,4 +163,58 @@ fn logs_are_json_where_that_is_asked_for() {
         assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
     }
     assert!(text.contains("watches are in sync"), "{text}");
+}
+
+#[test]
+fn bash_completes_commands_and_arguments() {
+    let dir = scratch("completion");
+    let script = dir.join("completion.bash");
+    fs::write(&script, kube_node(&["completion", "bash"]).stdout).unwrap();
+    let completed = |words: &[&str]| -> Vec<String> {
+        let (words, last) = (words.join(" "), words.len() - 1);
+        // As bash does it, with the function that is registered for the program.
+        let ask = format!(
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={last}; completer=$(complete -p kube-node | grep -o '_kube[^ ]*'); \
+             $completer kube-node \"${{COMP_WORDS[{last}]}}\" \"\"; echo \"${{COMPREPLY[@]}}\"",
+            script.display()
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(completed(&["kube-node", "ro"]), ["rollout"]);
+    assert_eq!(completed(&["kube-node", "rollout", "und"]), ["undo"]);
+    assert_eq!(completed(&["kube-node", "up", "--real-n"]), ["--real-node"]);
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let said = kube_node(&["completion", shell]);
+        assert!(
+            said.status.success() && String::from_utf8_lossy(&said.stdout).contains("rollout"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn every_command_that_help_names_has_a_page_of_man() {
+    let dir = scratch("man");
+    let said = kube_node(&["man", "--output-dir", dir.to_str().unwrap()]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let help = String::from_utf8(kube_node(&["help"]).stdout).unwrap();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands: Vec<&str> = commands
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
+        .collect();
+    assert!(commands.len() > 20, "{commands:?}");
+    for command in commands {
+        let page = fs::read_to_string(dir.join(format!("kube-node-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{command}: {page}");
+    }
+    let page = fs::read_to_string(dir.join("kube-node-rollout-undo.1")).unwrap();
+    assert!(page.contains("revision"), "{page}");
+    let error = refusal(&["man", "--output-dir", "/proc/kube-node"]);
+    assert!(error.contains("cannot write the pages to /proc/kube-node"), "{error}");
 }

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Node, Pod},
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     events::v1::Event,
     policy::v1::PodDisruptionBudget,
     scheduling::v1::PriorityClass,
@@ -244,6 +245,50 @@ async fn a_machine_goes_after_its_volumes() {
     assert!(is_ready(&own.nodes.get(&node).await.unwrap()), "its machine is at work");
     delete(&attachments, "drain-volumes", PropagationPolicy::Background).await;
     own.settled(0).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn volumes_of_pods_that_stay_are_not_waited_for() {
+    let (own, node) = one("drain-claims", class_spec(), json!({})).await;
+    let metadata = json!({"name": "drain-claims"});
+    let volumes: Api<PersistentVolume> = Api::all(own.client.clone());
+    let claims: Api<PersistentVolumeClaim> = Api::default_namespaced(own.client.clone());
+    let attachments: Api<VolumeAttachment> = Api::all(own.client.clone());
+    let agents: Api<DaemonSet> = Api::default_namespaced(own.client.clone());
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/data"}, "claimRef": {"namespace": "default", "name": "drain-claims"}});
+    create(&volumes, json!({"metadata": metadata, "spec": spec})).await.unwrap();
+    let spec = json!({"volumeName": "drain-claims", "storageClassName": "", "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}});
+    create(&claims, json!({"metadata": metadata, "spec": spec})).await.unwrap();
+    let labels = json!({"app": "drain-claims"});
+    let pod = json!({"nodeSelector": {"kubernetes.io/hostname": node},
+        "containers": [{"name": "main", "image": "example.com/main:1"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "drain-claims"}}]});
+    let template = json!({"metadata": {"labels": labels}, "spec": pod});
+    create(
+        &agents,
+        json!({"metadata": metadata, "spec": {"selector": {"matchLabels": labels}, "template": template}}),
+    )
+    .await
+    .unwrap();
+    eventually("the agent runs", LONG, async || {
+        let of_agent = ListParams::default().labels("app=drain-claims");
+        let pods = own.pods.list(&of_agent).await.unwrap().items;
+        pods.iter().any(|pod| phase(pod) == "Running").then_some(())
+    })
+    .await;
+    let spec = json!({"attacher": "csi.example.com", "nodeName": node,
+        "source": {"persistentVolumeName": "drain-claims"}});
+    create(&attachments, json!({"metadata": metadata, "spec": spec})).await.unwrap();
+    own.patch_set(json!({"spec": {"replicas": 0}})).await;
+    own.settled(0).await;
+    assert!(attachments.get_opt("drain-claims").await.unwrap().is_some(), "its volume is attached");
+    delete(&attachments, "drain-claims", PropagationPolicy::Background).await;
+    delete(&agents, "drain-claims", PropagationPolicy::Background).await;
+    delete(&claims, "drain-claims", PropagationPolicy::Background).await;
+    delete(&volumes, "drain-claims", PropagationPolicy::Background).await;
     own.clean_up().await;
 }
 

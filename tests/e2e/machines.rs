@@ -26,6 +26,7 @@ use kube_node::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 use crate::bed::{LONG, Own, always, bed, class_spec, condition, create, delete, eventually, name, taints};
 
@@ -148,7 +149,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         outstanding: Outstanding::default(),
         turns: Turns::default(),
         events: Events::new(client.clone(), name),
-        metrics: Metrics::register(&registry).unwrap(),
+        metrics: Metrics::register(&registry, []).unwrap(),
         providers: BTreeMap::from([(name, provider)]),
         provider_id_prefix: ProviderIdPrefix::default(),
         client: client.clone(),
@@ -158,7 +159,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
     fill::<DeserializeGuard<NodeSet>, _>(&client, watcher::Config::default(), &context.sets).await;
     fill::<WireNode, _>(&client, watcher::Config::default(), &context.nodes).await;
     fill::<WirePod, _>(&client, watcher::Config::default().fields("spec.nodeName!="), &context.pods).await;
-    tokio::spawn(controller.run(queue));
+    tokio::spawn(controller.run(queue, CancellationToken::new()));
     context
 }
 

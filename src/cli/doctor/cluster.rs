@@ -81,7 +81,7 @@ pub(super) async fn rights(client: &Client) -> Finding {
         Ok(()) => Finding::new(Verdict::Good, TOPIC, "this identity may use all commands"),
         Err(PreflightError::Rights { missing, .. }) => {
             Finding::new(Verdict::Odd, TOPIC, format!("this identity may not: {}", missing.join(", ")))
-                .hint("the ClusterRole kube-node-admin has what people need")
+                .hint("the ClusterRole kube-node-admin and the Roles of that name have what people need")
         }
         Err(error) => Finding::unknown(TOPIC, error),
     }

@@ -29,6 +29,7 @@ use crate::{
     cluster::NAMESPACE as OPERATOR_NAMESPACE,
     error::chain,
     providers::kubemark::credentials::{Credentials, CredentialsError},
+    runtime::leader::Fence,
     runtime::preflight,
 };
 
@@ -125,12 +126,11 @@ async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
 /// The machines in the cluster that a Secret leads to.
 async fn hosted(client: &Client, secret: &str, ours: &ListParams) -> Result<Place, Finding> {
     const TOPIC: &str = "hosting";
-    let (there, _) = Credentials::new(client, OPERATOR_NAMESPACE, secret).connect().await.map_err(
-        |error| match error {
-            CredentialsError::Read { .. } => Finding::unknown(TOPIC, error),
-            error => Finding::new(Verdict::Bad, TOPIC, chain(&error)),
-        },
-    )?;
+    let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open());
+    let (there, _) = credentials.connect().await.map_err(|error| match error {
+        CredentialsError::Read { .. } => Finding::unknown(TOPIC, error),
+        error => Finding::new(Verdict::Bad, TOPIC, chain(&error)),
+    })?;
     let pods = pods(&there, ours).await.map_err(|error| {
         Finding::new(Verdict::Bad, TOPIC, format!("the cluster of Secret {secret}: {}", chain(&error)))
             .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here")

@@ -3,10 +3,7 @@
 
 mod view;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{
@@ -15,7 +12,8 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::json;
-use tracing::{Instrument, info, info_span, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 pub use view::View;
 
@@ -71,27 +69,27 @@ impl Approver {
         cache::run(api, of_signer, Arc::clone(&self.csrs)).await
     }
 
-    /// Works until the future is dropped. The caches of the context must be in sync.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
+    /// Works until `stop`, and finishes what is under way. The caches of the context must be in sync.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        run(queue, pace, |name| {
+        run(queue, pace, &stop, |name| {
             let approver = Arc::clone(&self);
-            let span = info_span!("csr", name);
             async move {
-                let start = Instant::now();
-                let outcome = match approver.look(&name).await {
-                    Ok(()) => Outcome::Done,
-                    // It went, or somebody decided meanwhile: the watch brings the news.
-                    Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => Outcome::Done,
-                    Err(error) => {
-                        warn!(error = chain(&error), "look failed");
-                        Outcome::Failed
+                let look = async {
+                    match approver.look(&name).await {
+                        Ok(()) => Outcome::Done,
+                        // It went, or somebody decided meanwhile: the watch brings the news.
+                        Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => {
+                            Outcome::Done
+                        }
+                        Err(error) => {
+                            warn!(error = chain(&error), "look failed");
+                            Outcome::Failed
+                        }
                     }
                 };
-                approver.context.metrics.looked("csr", outcome, start.elapsed());
-                outcome
+                approver.context.look("csr", &name, look).await
             }
-            .instrument(span)
         })
         .await;
     }

@@ -9,15 +9,13 @@ mod observe;
 mod sweep;
 mod tell;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::time::interval;
-use tracing::{Instrument, debug, info_span, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
 
 use self::{attachments::Attachments, tell::Told};
 use super::{ApiError, Context, RevisionsError};
@@ -84,21 +82,18 @@ impl NodeController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<Key>) {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<Key>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        let work = run(queue, pace, |key| {
+        let work = run(queue, pace, &stop, |key| {
             let controller = Arc::clone(&self);
-            let span = info_span!("node", name = key.node());
             async move {
-                let start = Instant::now();
-                let outcome = outcome(controller.look(&key).await);
-                controller.context.metrics.looked("node", outcome, start.elapsed());
-                outcome
+                let look = Box::pin(async { outcome(controller.look(&key).await) });
+                controller.context.look("node", key.node(), look).await
             }
-            .instrument(span)
         });
-        tokio::join!(work, self.follow_providers(), self.sweep_now_and_then());
+        let looking = async { tokio::join!(self.follow_providers(), self.sweep_now_and_then()) };
+        tokio::join!(work, stop.run_until_cancelled(looking));
     }
 
     async fn look(&self, key: &Key) -> Result<Outcome, Error> {

@@ -248,9 +248,9 @@ impl NodeSetController {
         for (name, result) in results {
             let metrics = &self.context.metrics;
             match result {
-                Ok(()) => metrics.node_created("success"),
+                Ok(()) => metrics.node_created(Ok(())),
                 Err(error) => {
-                    metrics.node_created(error.reason());
+                    metrics.node_created(Err(&error));
                     if error.is_final() {
                         self.expectations(&observed.name, |expectations| expectations.refused(&name));
                     }
@@ -324,7 +324,7 @@ impl NodeSetController {
                     Ok(()) => {
                         if let Some(cause) = cause {
                             info!(node = &*node.name, cause = cause.reason(), "replaced");
-                            self.context.metrics.node_replaced(cause.reason());
+                            self.context.metrics.node_replaced(cause);
                         }
                         Ok(())
                     }
@@ -352,12 +352,11 @@ impl NodeSetController {
             // It may have had its effect; the watch will tell.
             Err(_) => {}
         });
-        let metrics = &self.context.metrics;
-        match &result {
-            Ok(()) => metrics.node_deleted("success"),
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => metrics.node_deleted(error.reason()),
+        // It went meanwhile.
+        if result.as_ref().is_err_and(ApiError::is_not_found) {
+            return Ok(());
         }
+        self.context.metrics.node_deleted(result.as_ref().copied());
         result
     }
 }

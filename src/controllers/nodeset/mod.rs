@@ -11,11 +11,12 @@ mod wanted;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::Timestamp;
-use tracing::{Instrument, info_span, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::{ApiError, Context, RevisionsError};
 use crate::{
@@ -66,27 +67,25 @@ impl NodeSetController {
         (controller, queue)
     }
 
-    /// Works until the future is dropped.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>) {
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
         let pace = Pace { concurrency: CONCURRENCY, least_distance: LEAST_DISTANCE };
-        run(queue, pace, |name| {
+        run(queue, pace, &stop, |name| {
             let controller = Arc::clone(&self);
-            let span = info_span!("nodeset", name);
             async move {
-                let start = Instant::now();
-                let outcome = match controller.look(&name).await {
-                    Ok(outcome) => outcome,
-                    // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
-                    Err(Error::Api(error)) if error.is_conflict() => Outcome::After(LEAST_DISTANCE),
-                    Err(error) => {
-                        warn!(error = chain(&error), "look failed");
-                        Outcome::Failed
+                let look = Box::pin(async {
+                    match controller.look(&name).await {
+                        Ok(outcome) => outcome,
+                        // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
+                        Err(Error::Api(error)) if error.is_conflict() => Outcome::After(LEAST_DISTANCE),
+                        Err(error) => {
+                            warn!(error = chain(&error), "look failed");
+                            Outcome::Failed
+                        }
                     }
-                };
-                controller.context.metrics.looked("nodeset", outcome, start.elapsed());
-                outcome
+                });
+                controller.context.look("nodeset", &name, look).await
             }
-            .instrument(span)
         })
         .await;
     }

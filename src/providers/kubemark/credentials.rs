@@ -8,7 +8,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::runtime::connection::limited;
+use crate::runtime::{connection::fenced, leader::Fence};
 
 /// Key of the Secret.
 const KEY: &str = "kubeconfig";
@@ -76,16 +76,18 @@ pub struct Credentials {
     secrets: Api<Secret>,
     namespace: String,
     name: String,
+    fence: Fence,
 }
 
 impl Credentials {
-    /// The Secret of this name; `client` leads to the operator's own cluster.
+    /// The Secret of this name; `client` leads to the operator's own cluster, and writes to the other one go through `fence`.
     #[must_use]
-    pub fn new(client: &Client, namespace: &str, name: &str) -> Self {
+    pub fn new(client: &Client, namespace: &str, name: &str, fence: &Fence) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
+            fence: fence.clone(),
         }
     }
 
@@ -110,7 +112,7 @@ impl Credentials {
         }
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
-        let client = Client::try_from(limited(config))
+        let client = fenced(config, &self.fence)
             .map_err(|source| CredentialsError::Client { name: name(), source })?;
         Ok((client, version(&secret)))
     }

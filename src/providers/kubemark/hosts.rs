@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::{
-    Watchers,
+    Options, Watchers,
     answers::away,
     credentials::{Credentials, CredentialsError},
     view::MachinePod,
@@ -25,6 +25,7 @@ use crate::{
     cache::{self, Cache, Observer},
     error::chain,
     providers::{ProviderError, Trouble},
+    runtime::leader::Fence,
 };
 
 /// When a cluster that could not be reached is tried again, and how often one that could is asked whether it still
@@ -120,6 +121,7 @@ pub struct Hosts {
     /// Where Nodes are, and credentials.
     client: Client,
     namespace: String,
+    fence: Fence,
     selector: String,
     changes: Arc<Watchers>,
     home: Arc<Host>,
@@ -135,15 +137,15 @@ impl fmt::Debug for Hosts {
 }
 
 impl Hosts {
-    /// Hosts of the machines of `cluster`; whatever happens to one of these goes to `changes`. `namespace` has the
-    /// credentials.
-    pub fn new(client: Client, namespace: &str, cluster: &str, changes: Arc<Watchers>) -> Self {
-        let selector = format!("{}={cluster}", names::LABEL_CLUSTER);
+    /// Hosts of the machines of a cluster; whatever happens to one of these goes to `changes`.
+    pub fn new(client: Client, options: &Options, changes: Arc<Watchers>) -> Self {
+        let selector = format!("{}={}", names::LABEL_CLUSTER, options.cluster);
         let home = host(None, Known::Client(client.clone()), Arc::clone(&changes));
         let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), selector.clone()));
         Self {
             client,
-            namespace: namespace.to_owned(),
+            namespace: options.namespace.clone(),
+            fence: options.fence.clone(),
             selector,
             changes,
             home,
@@ -162,7 +164,7 @@ impl Hosts {
         let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.changes));
         let follow = Follow {
             host: Arc::clone(&new),
-            credentials: Credentials::new(&self.client, &self.namespace, name),
+            credentials: Credentials::new(&self.client, &self.namespace, name, &self.fence),
             selector: self.selector.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(follow.run()));

@@ -51,6 +51,7 @@ use crate::{
     error::chain,
     identity::token::{self, Token},
     machine_dir,
+    runtime::leader::Fence,
 };
 
 /// What classes call it.
@@ -73,6 +74,8 @@ pub struct Options {
     pub image: String,
     /// How machines reach the API server.
     pub api_server: ApiServer,
+    /// What writes to other clusters go through.
+    pub fence: Fence,
 }
 
 /// How machines reach the API server.
@@ -128,7 +131,7 @@ impl KubemarkProvider {
         let watchers = Arc::new(Watchers::default());
         let shared = Shared {
             sources: Sources::new(&client, &options.namespace),
-            hosts: Hosts::new(client.clone(), &options.namespace, &options.cluster, Arc::clone(&watchers)),
+            hosts: Hosts::new(client.clone(), &options, Arc::clone(&watchers)),
             client,
             nodes,
             classes,

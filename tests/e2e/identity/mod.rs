@@ -31,6 +31,7 @@ use kube_node::{
     providers::{self, Existing, MachineId, Order, Provider, ProviderError, Settings},
 };
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::bed::{LONG, bed, create, eventually};
 
@@ -123,14 +124,14 @@ impl Stage {
             outstanding: Outstanding::default(),
             turns: Turns::default(),
             events: Events::new(client.clone(), self.provider.name),
-            metrics: Metrics::register(&prometheus::Registry::new()).unwrap(),
+            metrics: Metrics::register(&prometheus::Registry::new(), []).unwrap(),
             providers: BTreeMap::from([(self.provider.name, provider)]),
             provider_id_prefix: ProviderIdPrefix::default(),
             client,
         });
         let (approver, queue) = Approver::new(context);
         tokio::spawn(Arc::clone(&approver).watch());
-        tokio::spawn(approver.run(queue));
+        tokio::spawn(approver.run(queue, CancellationToken::new()));
     }
 
     /// A Node as the NodeSetController makes it, with a machine; its UID.

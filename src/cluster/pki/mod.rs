@@ -1,9 +1,11 @@
 //! The certificates of a cluster, made in process. All keys are ECDSA P-256, every private key file has mode 0600.
 //!
 //! Three authorities: the cluster's (it signs servers, users and CSRs), etcd's (else whoever gets a client certificate
-//! from the cluster could read etcd), and the front proxy's; a fourth, where cluster-autoscaler is served, for the same
-//! reason as etcd's. What exists is kept, so that kubeconfigs handed out stay
-//! valid; all of it is made anew when a certificate has less than [`RENEW_BEFORE`] left.
+//! from the cluster could read etcd), and the front proxy's; a fourth, where cluster-autoscaler is served ([`autoscaler`]).
+//! What exists is kept, so that kubeconfigs handed out stay valid; all of it is made anew when a certificate has less than
+//! [`RENEW_BEFORE`] left.
+
+mod autoscaler;
 
 use std::{
     fs,
@@ -18,12 +20,13 @@ use rcgen::{
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
+pub use self::autoscaler::{AutoscalerCertificates, AutoscalerPki};
 use super::files::{FileError, write_private, write_public};
 
 /// Everything is made to last this long: a test cluster is thrown away before.
 const LIFETIME: Duration = Duration::days(3650);
 /// A second start renews what has less than this left.
-const RENEW_BEFORE: Duration = Duration::days(30);
+pub(crate) const RENEW_BEFORE: Duration = Duration::days(30);
 /// Clocks of containers and their hosts differ a little.
 const BACKDATE: Duration = Duration::hours(1);
 /// First address of the service range: the `kubernetes` Service.
@@ -73,35 +76,6 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Pki {
     dir: PathBuf,
-}
-
-/// Who serves and who calls where cluster-autoscaler is served, in one folder.
-#[derive(Clone, Debug)]
-pub struct AutoscalerPki {
-    dir: PathBuf,
-}
-
-impl AutoscalerPki {
-    /// Takes the folder's certificates, or makes them where there are none or they are about to expire.
-    pub fn ensure(dir: &Path) -> Result<Self, PkiError> {
-        let pki = Pki { dir: dir.to_owned() };
-        let made = fs::read_to_string(pki.path("made.json")).ok();
-        if made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())).is_none() {
-            super::files::create_private_dir(dir)?;
-            let (params, key) = pki.authority("ca", "kube-node-autoscaler")?;
-            let names = Use::Server { names: &["localhost"], addresses: &[IpAddr::V4(Ipv4Addr::LOCALHOST)] };
-            pki.write("server", &leaf("kube-node", &names, &params, &key)?)?;
-            pki.write("client", &leaf("cluster-autoscaler", &Use::Client { groups: &[] }, &params, &key)?)?;
-            pki.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), &[])?;
-        }
-        Ok(Self { dir: dir.to_owned() })
-    }
-
-    /// Path of a file of the folder: `ca.crt`, `server.crt`, `client.key` and the like.
-    #[must_use]
-    pub fn path(&self, file: &str) -> PathBuf {
-        self.dir.join(file)
-    }
 }
 
 /// Says when the folder was made; written last, so that a folder without it is incomplete.
@@ -351,19 +325,6 @@ mod tests {
         Pki::ensure(&dir, &[]).unwrap();
         assert_ne!(read("apiserver.crt"), after, "the address is somebody else's now");
         assert_eq!((authority, scheduler), (read("ca.crt"), read("scheduler.crt")));
-        fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn the_autoscaler_has_an_authority_of_its_own() {
-        let dir = std::env::temp_dir().join(format!("kube-node-pki-autoscaler-{}", std::process::id()));
-        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
-        AutoscalerPki::ensure(&dir).unwrap();
-        let before = (read("ca.crt"), read("server.crt"), read("client.crt"));
-        AutoscalerPki::ensure(&dir).unwrap();
-        assert_eq!((read("ca.crt"), read("server.crt"), read("client.crt")), before);
-        let mode = fs::metadata(dir.join("client.key")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
         fs::remove_dir_all(&dir).unwrap();
     }
 

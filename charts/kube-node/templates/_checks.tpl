@@ -1,0 +1,106 @@
+{{/* Values that contradict each other, and clusters that do not fit: each said in one sentence, with what to do instead. What
+one value may be is in values.schema.json. */}}
+
+{{- define "kube-node.check" -}}
+{{- include "kube-node.check.cluster" . -}}
+{{- include "kube-node.check.operator" . -}}
+{{- include "kube-node.check.autoscaler" . -}}
+{{- include "kube-node.check.rest" . -}}
+{{- end }}
+
+{{- define "kube-node.check.cluster" -}}
+{{- $role := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "kube-node-operator" -}}
+{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" ($role | default dict) -}}
+{{- $home := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" ($role | default dict) -}}
+{{- if and $owner (or (ne $owner .Release.Name) (ne $home .Release.Namespace)) -}}
+{{- fail (printf "kube-node is in this cluster already, as release %s in namespace %s, and two would fight over its nodes: upgrade or uninstall that one" $owner $home) -}}
+{{- end -}}
+{{- if ne .Release.Namespace "kube-node-system" -}}
+{{- fail (printf "the namespace is %s: install with --namespace kube-node-system --create-namespace, which is where roles and admission policies look for the operator" .Release.Namespace) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kube-node.check.operator" -}}
+{{- with .Values.leaderElection -}}
+{{- if and (not .enabled) (gt (int $.Values.replicas) 1) -}}
+{{- fail (printf "replicas is %d and leaderElection.enabled is false, so all of them would work at once: set replicas to 1, or let them elect a leader" (int $.Values.replicas)) -}}
+{{- end -}}
+{{- range $name := list "leaseDuration" "renewDeadline" "retryPeriod" -}}
+{{- if and (get $.Values.leaderElection $name) (not $.Values.leaderElection.enabled) -}}
+{{- fail (printf "leaderElection.%s is set and leaderElection.enabled is false: leave one of them out" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $label, $_ := .Values.operator.podLabels -}}
+{{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "helm.sh/" $label) -}}
+{{- fail (printf "operator.podLabels has %s, which the chart sets: leave it out" $label) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.operator.extraArgs -}}
+{{- $flag := . | splitList "=" | first -}}
+{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account") -}}
+{{- fail (printf "operator.extraArgs has %s, which the chart sets: use the value for it" $flag) -}}
+{{- end -}}
+{{- if or (hasPrefix "--autoscaler-" $flag) (hasPrefix "--leader-elect" $flag) -}}
+{{- fail (printf "operator.extraArgs has %s, which the chart sets: use the values under autoscaler and leaderElection" $flag) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kube-node.check.autoscaler" -}}
+{{- $autoscaler := .Values.autoscaler -}}
+{{- with $autoscaler.certificates -}}
+{{- if not $autoscaler.enabled -}}
+{{- if or $autoscaler.options $autoscaler.clientNamespace $autoscaler.from .secretName .issuerRef -}}
+{{- fail "autoscaler has settings and autoscaler.enabled is false: set it to true, or leave them out" -}}
+{{- end -}}
+{{- else -}}
+{{- if eq (int $autoscaler.port) (int $.Values.operator.adminPort) -}}
+{{- fail (printf "autoscaler.port and operator.adminPort are both %d: choose two ports" (int $autoscaler.port)) -}}
+{{- end -}}
+{{- if and (eq .source "Secret") (not .secretName) -}}
+{{- fail "autoscaler.certificates.source is Secret: name the Secret with tls.crt, tls.key and ca.crt in autoscaler.certificates.secretName" -}}
+{{- end -}}
+{{- if and .secretName (ne .source "Secret") -}}
+{{- fail (printf "autoscaler.certificates.secretName is for source Secret, and the source is %s: leave one of them out" .source) -}}
+{{- end -}}
+{{- if and .issuerRef (ne .source "CertManager") -}}
+{{- fail (printf "autoscaler.certificates.issuerRef is for source CertManager, and the source is %s: leave one of them out" .source) -}}
+{{- end -}}
+{{- if and .issuerRef (not .issuerRef.name) -}}
+{{- fail "autoscaler.certificates.issuerRef has no name: name the issuer, or leave it out to have one made" -}}
+{{- end -}}
+{{- if and (eq .source "CertManager") (ne (include "kube-node.autoscaler.client-namespace" $) $.Release.Namespace) (ne (.issuerRef.kind | default "Issuer") "ClusterIssuer") -}}
+{{- fail (printf "autoscaler.clientNamespace is %s, and an Issuer serves its own namespace alone: name a ClusterIssuer in autoscaler.certificates.issuerRef, or run cluster-autoscaler in %s" $autoscaler.clientNamespace $.Release.Namespace) -}}
+{{- end -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- if and (eq .source "CertManager") (not ($.Capabilities.APIVersions.Has "cert-manager.io/v1")) -}}
+{{- fail "autoscaler.certificates.source is CertManager, and this cluster has no cert-manager: install it, or use the source Job" -}}
+{{- end -}}
+{{- if eq .source "Secret" -}}
+{{- $secret := lookup "v1" "Secret" $.Release.Namespace .secretName | default dict -}}
+{{- range $key := list "tls.crt" "tls.key" "ca.crt" -}}
+{{- if not (dig "data" $key "" $secret) -}}
+{{- fail (printf "there is no %s in Secret %s of namespace %s: make it first, or use the source Job" $key $autoscaler.certificates.secretName $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kube-node.check.rest" -}}
+{{- if and .Values.uninstall.deleteNodes (not .Values.uninstall.hook) -}}
+{{- fail "uninstall.deleteNodes is what the hook does, and uninstall.hook is false: set it to true, or leave deleteNodes out" -}}
+{{- end -}}
+{{- if and (not .Values.crds.install) (not .Values.crds.keep) -}}
+{{- fail "crds.keep is for kinds that the chart installs, and crds.install is false: leave one of them out" -}}
+{{- end -}}
+{{- if and (not .Values.networkPolicy.enabled) (or .Values.networkPolicy.metricsFrom .Values.autoscaler.from) -}}
+{{- fail "networkPolicy.metricsFrom and autoscaler.from are parts of the NetworkPolicy, and networkPolicy.enabled is false: set it to true, or leave them out" -}}
+{{- end -}}
+{{- if and (or .Values.serviceMonitor.enabled .Values.prometheusRule.enabled) (lookup "v1" "Namespace" "" "kube-system") (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail "serviceMonitor and prometheusRule are for the Prometheus operator, whose kinds this cluster has not: install it, or set both to false" -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,90 @@
+{{/* What several templates have in common. Names are fixed: there is one kube-node in a cluster. */}}
+
+{{- define "kube-node.selector" -}}
+app.kubernetes.io/name: kube-node
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "kube-node.labels" -}}
+{{ include "kube-node.selector" . }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "kube-node.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Of every pod: the level «restricted» of the pod security standards, and never on a node without containers. */}}
+{{- define "kube-node.pod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+# A pod on a hollow node is said to run, and does not.
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - {key: kube-node.io/provider, operator: NotIn, values: [hollow, kubemark]}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "kube-node.container" -}}
+image: {{ include "kube-node.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Of the jobs: small, and done soon. */}}
+{{- define "kube-node.job-resources" -}}
+resources:
+  requests: {cpu: 10m, memory: 32Mi}
+  limits: {memory: 128Mi}
+{{- end }}
+
+{{- define "kube-node.autoscaler.client-namespace" -}}
+{{ .Values.autoscaler.clientNamespace | default .Release.Namespace }}
+{{- end }}
+
+{{/* Secret with the certificate of the autoscaler server. */}}
+{{- define "kube-node.autoscaler.secret" -}}
+{{- if eq .Values.autoscaler.certificates.source "Secret" -}}
+{{ .Values.autoscaler.certificates.secretName }}
+{{- else -}}
+kube-node-autoscaler-server
+{{- end -}}
+{{- end }}
+
+{{/* Names under which the autoscaler server is called, as a list in YAML. */}}
+{{- define "kube-node.autoscaler.names" -}}
+{{- $short := printf "kube-node-autoscaler.%s" .Release.Namespace -}}
+- kube-node-autoscaler
+- {{ $short }}
+- {{ $short }}.svc
+- {{ $short }}.svc.cluster.local
+{{- end }}

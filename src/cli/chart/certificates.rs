@@ -1,0 +1,200 @@
+//! `kube-node chart certificates`: fills two Secrets, one of the autoscaler server and one of cluster-autoscaler.
+//!
+//! The chart has made them, empty: the right to create Secrets would be one to make tokens of every `ServiceAccount` of the
+//! namespace. What serves is kept, so that an upgrade changes nothing; else both are made anew, since one authority signs
+//! both and its key is not kept.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use time::OffsetDateTime;
+use x509_parser::{
+    extensions::GeneralName,
+    pem::Pem,
+    prelude::{FromDer, X509Certificate},
+};
+
+use crate::{
+    cli::{
+        access::{FIELD_MANAGER, call},
+        say,
+    },
+    cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE},
+    operator,
+};
+
+/// Keys of such a Secret, those of type `kubernetes.io/tls` and of cert-manager.
+const CERT: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const CA: &str = "ca.crt";
+
+/// Arguments of `chart certificates`.
+#[derive(Debug, Args)]
+pub struct Certificates {
+    /// Namespace of the operator
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: String,
+    /// Secret of the server
+    #[arg(long, value_name = "NAME")]
+    server_secret: String,
+    /// Secret of cluster-autoscaler
+    #[arg(long, value_name = "NAME")]
+    client_secret: String,
+    /// Namespace of cluster-autoscaler's Secret
+    #[arg(long, value_name = "NAMESPACE")]
+    client_namespace: String,
+    /// Name under which the server is called; may be repeated
+    #[arg(long, value_name = "NAME", required = true)]
+    server_name: Vec<String>,
+}
+
+impl Certificates {
+    /// Ends when both Secrets serve.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        crate::cli::block_on(async {
+            let client = operator::Access::new(None).await?.reached().await?;
+            let server = Place { namespace: &self.namespace, name: &self.server_secret };
+            let caller = Place { namespace: &self.client_namespace, name: &self.client_secret };
+            let there = (server.read(&client).await?, caller.read(&client).await?);
+            let names: Vec<&str> = self.server_name.iter().map(String::as_str).collect();
+            match flaw(&there.0, &there.1, &names, OffsetDateTime::now_utc()) {
+                None => say("The certificates are kept."),
+                Some(why) => {
+                    let all = AutoscalerCertificates::make(&names, &[])?;
+                    server.write(&client, &there.0, &all.ca, &all.server).await?;
+                    caller.write(&client, &there.1, &all.ca, &all.client).await?;
+                    say(format_args!("Certificates are made: {why}."));
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Where a Secret is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl Place<'_> {
+    async fn read(self, client: &Client) -> anyhow::Result<Secret> {
+        let Self { namespace, name } = self;
+        let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        match call(format_args!("read Secret {name} in {namespace}"), api.get(name)).await {
+            Err(error) if error.is(404) => {
+                bail!("there is no Secret {name} in {namespace}: the chart makes it, so upgrade the release")
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Fills what was `seen`, unless somebody else was faster.
+    async fn write(
+        self,
+        client: &Client,
+        seen: &Secret,
+        ca: &str,
+        identity: &Identity,
+    ) -> anyhow::Result<()> {
+        let Self { namespace, name } = self;
+        let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let change = Patch::Merge(json!({
+            "metadata": { "resourceVersion": seen.metadata.resource_version },
+            "stringData": { (CERT): identity.certificate, (KEY): identity.key, (CA): ca },
+        }));
+        call(format_args!("fill Secret {name} in {namespace}"), api.patch(name, &params, &change)).await?;
+        Ok(())
+    }
+}
+
+fn text<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
+    let value = secret.data.as_ref()?.get(key)?;
+    Some(value.0.as_slice()).filter(|value| !value.is_empty())
+}
+
+/// Why what is there does not serve; None where it does.
+fn flaw(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -> Option<String> {
+    for key in [CERT, KEY, CA] {
+        if text(server, key).is_none() || text(caller, key).is_none() {
+            return Some("there are none yet".to_owned());
+        }
+    }
+    if text(server, CA) != text(caller, CA) {
+        return Some("those of server and client come of two authorities".to_owned());
+    }
+    for secret in [server, caller] {
+        let read = text(secret, CERT).and_then(|pem| Pem::iter_from_buffer(pem).next()?.ok());
+        let certificate = read.as_ref().and_then(|pem| X509Certificate::from_der(&pem.contents).ok());
+        let Some((_, certificate)) = certificate else {
+            return Some("one that is there cannot be read".to_owned());
+        };
+        if certificate.validity().not_after.to_datetime() < now + RENEW_BEFORE {
+            return Some(format!("one that is there is valid until {}", certificate.validity().not_after));
+        }
+        if std::ptr::eq(secret, server)
+            && let Some(name) = names.iter().find(|name| !has_name(&certificate, name))
+        {
+            return Some(format!("the server's that is there is not for {name}"));
+        }
+    }
+    None
+}
+
+fn has_name(certificate: &X509Certificate<'_>, wanted: &str) -> bool {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    names.is_some_and(|names| {
+        names
+            .value
+            .general_names
+            .iter()
+            .any(|name| matches!(name, GeneralName::DNSName(name) if *name == wanted))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(ca: &str, identity: &Identity) -> Secret {
+        let of = |text: &str| ByteString(text.as_bytes().to_vec());
+        let data = [(CERT, &*identity.certificate), (KEY, &*identity.key), (CA, ca)];
+        Secret {
+            data: Some(data.into_iter().map(|(key, text)| (key.to_owned(), of(text))).collect()),
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn what_serves_is_kept_and_all_else_made_anew() {
+        let make = || {
+            let all = AutoscalerCertificates::make(&["a.svc", "b.svc"], &[]).unwrap();
+            (secret(&all.ca, &all.server), secret(&all.ca, &all.client))
+        };
+        let now = OffsetDateTime::now_utc();
+        let (server, client) = make();
+        assert_eq!(flaw(&server, &client, &["b.svc", "a.svc"], now), None);
+        let says = |server: &Secret, client: &Secret, names: &[&str], now| {
+            flaw(server, client, names, now).expect("a flaw")
+        };
+        assert_eq!(says(&Secret::default(), &client, &["a.svc"], now), "there are none yet");
+        assert!(says(&server, &make().1, &["a.svc"], now).ends_with("two authorities"));
+        assert!(says(&server, &client, &["a.svc", "c.svc"], now).ends_with("is not for c.svc"));
+        let late = now + time::Duration::days(3630);
+        assert!(says(&server, &client, &["a.svc"], late).starts_with("one that is there is valid until"));
+        let mut damaged = client.clone();
+        damaged.data.as_mut().unwrap().insert(CERT.to_owned(), ByteString(b"nonsense".to_vec()));
+        assert!(says(&server, &damaged, &["a.svc"], now).ends_with("cannot be read"));
+    }
+}

@@ -1,0 +1,162 @@
+//! `kube-node chart uninstall`: the last thing before the operator goes.
+//!
+//! Sets, classes and Nodes hold finalizers that nobody but the operator takes off, and only the operator drains Nodes and
+//! deletes machines. So they go while it is there; whether they may is for somebody to say who knows what runs on them.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::bail;
+use clap::Args;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    api::{GoDuration, NodeClass, NodeSet, names},
+    cli::{
+        access::{CallError, call},
+        say,
+    },
+    cluster::release_secrets,
+    operator,
+};
+
+/// How often what leaves is counted.
+const POLL: Duration = Duration::from_millis(500);
+/// Most names of a kind that a message lists.
+const NAMES_MAX: usize = 5;
+
+/// Arguments of `chart uninstall`.
+#[derive(Debug, Args)]
+pub struct Uninstall {
+    /// Delete what is there, instead of refusing
+    #[arg(long)]
+    delete_nodes: bool,
+    /// How long that may take
+    #[arg(long, value_name = "DURATION", default_value = "4m")]
+    timeout: GoDuration,
+}
+
+impl Uninstall {
+    /// Ends when nothing needs the operator.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        crate::cli::block_on(async {
+            let client = operator::Access::new(None).await?.reached().await?;
+            let mut kinds = [
+                Kind::of::<NodeSet>(&client, ListParams::default()),
+                Kind::of::<Node>(&client, ListParams::default().labels(names::LABEL_NODECLASS)),
+                Kind::of::<NodeClass>(&client, ListParams::default()),
+            ];
+            for kind in &mut kinds {
+                kind.look().await?;
+            }
+            let there = kinds.iter().filter_map(Kind::named).collect::<Vec<_>>().join(", ");
+            if there.is_empty() {
+                say("No node of kube-node is left.");
+            } else if self.delete_nodes {
+                say(format_args!("Deleting {there}"));
+                let deadline = Instant::now() + self.timeout.0;
+                for kind in &mut kinds {
+                    kind.take_away(deadline).await?;
+                }
+                say("All nodes are gone.");
+            } else {
+                bail!(
+                    "there are {there}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
+                );
+            }
+            release_secrets(&client).await?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Objects of one kind that need the operator.
+struct Kind {
+    resource: ApiResource,
+    api: Api<DynamicObject>,
+    which: ListParams,
+    there: Vec<String>,
+}
+
+impl Kind {
+    fn of<K: Resource<DynamicType = ()>>(client: &Client, which: ListParams) -> Self {
+        let resource = ApiResource::erase::<K>(&());
+        let api = Api::all_with(client.clone(), &resource);
+        Self { resource, api, which, there: Vec::new() }
+    }
+
+    /// Lists them.
+    async fn look(&mut self) -> Result<(), CallError> {
+        let kind = &self.resource.kind;
+        let listed = call(format_args!("list {kind} objects"), self.api.list_metadata(&self.which)).await;
+        self.there = match listed {
+            // The kind itself is not there.
+            Err(error) if error.is(404) => Vec::new(),
+            listed => listed?.items.iter().map(ResourceExt::name_any).collect(),
+        };
+        Ok(())
+    }
+
+    /// What there is, in words.
+    fn named(&self) -> Option<String> {
+        named(&self.resource.kind, &self.there)
+    }
+
+    /// Deletes all that is there now, and waits until nothing is.
+    async fn take_away(&mut self, deadline: Instant) -> anyhow::Result<()> {
+        self.look().await?;
+        for name in &self.there {
+            let action = format!("delete {} {name}", self.resource.kind);
+            match call(action, self.api.delete(name, &DeleteParams::default())).await {
+                Err(error) if !error.is(404) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let mut left = usize::MAX;
+        loop {
+            self.look().await?;
+            let Some(named) = self.named() else { return Ok(()) };
+            if Instant::now() >= deadline {
+                bail!(
+                    "still there: {named}; kubectl describe says what holds them, and without a running operator nothing lets them go"
+                );
+            }
+            if self.there.len() != left {
+                left = self.there.len();
+                say(format_args!("Waiting for {named}"));
+            }
+            sleep(POLL).await;
+        }
+    }
+}
+
+/// `12 Nodes (a, b, c, d, e, …)`.
+fn named(kind: &str, names: &[String]) -> Option<String> {
+    let plural = match (kind, names.len()) {
+        (_, 0) => return None,
+        (kind, 1) => kind.to_owned(),
+        ("NodeClass", _) => "NodeClasses".to_owned(),
+        (kind, _) => format!("{kind}s"),
+    };
+    let shown = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > NAMES_MAX { ", …" } else { "" };
+    Some(format!("{} {plural} ({shown}{more})", names.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn what_is_there_is_named() {
+        let names = |count: usize| (0..count).map(|n| format!("n{n}")).collect::<Vec<_>>();
+        assert_eq!(named("Node", &names(0)), None);
+        assert_eq!(named("NodeSet", &names(1)).unwrap(), "1 NodeSet (n0)");
+        assert_eq!(named("NodeClass", &names(2)).unwrap(), "2 NodeClasses (n0, n1)");
+        assert_eq!(named("Node", &names(7)).unwrap(), "7 Nodes (n0, n1, n2, n3, n4, …)");
+    }
+}

@@ -1,0 +1,38 @@
+//! `kube-node completion`: what a shell has to read to complete the commands and their arguments.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use clap_complete::Shell;
+
+use super::program;
+
+/// The program.
+const NAME: &str = "kube-node";
+/// Its name while the script for bash is made: below a program with a hyphen, `clap_complete` 4.6 completes no arguments,
+/// because it writes the names of its cases in two ways. The program is registered under its own.
+const FOR_BASH: &str = "kube_node";
+
+/// Arguments of `completion`.
+///
+/// For bash: source <(kube-node completion bash)
+#[derive(Debug, Args)]
+pub struct Completion {
+    /// Which shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl Completion {
+    /// Prints the script.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        // In one piece: clap_complete panics when whoever reads has read enough.
+        let mut script = Vec::new();
+        let name = if self.shell == Shell::Bash { FOR_BASH } else { NAME };
+        clap_complete::generate(self.shell, &mut program(), name, &mut script);
+        let registered = |name: &str| format!("-o default {name}\n");
+        let script = String::from_utf8(script)?.replace(&registered(FOR_BASH), &registered(NAME));
+        super::say(script.trim_end());
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,28 @@
+//! `kube-node man`: the pages of man, one a command, from the same texts as `--help`.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::Args;
+
+use super::program;
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Where to: DIR/kube-node.1, DIR/kube-node-up.1 and so on
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+}
+
+impl Man {
+    /// Writes the pages.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let dir = &self.output_dir;
+        let failed = || format!("cannot write the pages to {}", dir.display());
+        fs::create_dir_all(dir).with_context(failed)?;
+        clap_mangen::generate_to(program(), dir).with_context(failed)?;
+        super::say(format_args!("Written: man {}/kube-node.1", dir.display()));
+        Ok(ExitCode::SUCCESS)
+    }
+}

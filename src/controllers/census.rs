@@ -1,0 +1,144 @@
+//! What there is, counted from the caches at the moment somebody asks: Nodes of classes by their stage, the Nodes that
+//! the sets want, and the sets by what their conditions say.
+
+use std::sync::Arc;
+
+use prometheus::{
+    Error, IntGauge, IntGaugeVec, Opts, Registry,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+
+use crate::{
+    api::NodeSet,
+    cache::{Cache, NodeView, Own, Stage},
+    core::set::CONDITIONS,
+    runtime::metrics::registered,
+};
+
+/// What a condition can say.
+const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
+
+/// The count.
+#[derive(Clone)]
+pub struct Census {
+    all_nodes: Arc<Cache<NodeView>>,
+    all_sets: Arc<Cache<Own<NodeSet>>>,
+    nodes: IntGaugeVec,
+    wanted: IntGauge,
+    sets: IntGaugeVec,
+}
+
+impl Census {
+    /// Registers it.
+    pub fn register(
+        registry: &Registry,
+        all_nodes: Arc<Cache<NodeView>>,
+        all_sets: Arc<Cache<Own<NodeSet>>>,
+    ) -> Result<(), Error> {
+        let nodes = Opts::new("kube_node_nodes", "Nodes of NodeClasses, by their stage");
+        let sets = Opts::new("kube_node_nodesets", "NodeSets, by what a condition of theirs says");
+        let wanted = "kube_node_wanted_nodes";
+        registered(
+            registry,
+            Self {
+                all_nodes,
+                all_sets,
+                nodes: IntGaugeVec::new(nodes, &["stage"])?,
+                wanted: IntGauge::new(wanted, "Nodes that the NodeSets ask for: the sum of their replicas")?,
+                sets: IntGaugeVec::new(sets, &["condition", "status"])?,
+            },
+        )?;
+        Ok(())
+    }
+}
+
+impl Collector for Census {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.nodes.desc(), self.wanted.desc(), self.sets.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for stage in Stage::ALL {
+            self.nodes.with_label_values(&[stage.name()]).set(0);
+        }
+        for (condition, status) in
+            CONDITIONS.into_iter().flat_map(|name| STATUSES.map(|status| (name, status)))
+        {
+            self.sets.with_label_values(&[condition, status]).set(0);
+        }
+        for node in self.all_nodes.all().iter().filter(|node| node.class().is_some()) {
+            self.nodes.with_label_values(&[node.stage().name()]).inc();
+        }
+        let mut wanted = 0;
+        for set in self.all_sets.all().iter().filter_map(|own| own.object.as_ref().ok()) {
+            wanted += i64::from(set.spec.replicas);
+            let conditions = set.status.iter().flat_map(|status| &status.conditions);
+            for condition in CONDITIONS {
+                let said = conditions.clone().find(|said| said.type_ == condition);
+                let status =
+                    STATUSES.into_iter().find(|status| said.is_some_and(|said| said.status == *status));
+                self.sets.with_label_values(&[condition, status.unwrap_or("Unknown")]).inc();
+            }
+        }
+        self.wanted.set(wanted);
+        [self.nodes.collect(), self.wanted.collect(), self.sets.collect()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::TextEncoder;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::names;
+
+    fn set(name: &str, degraded: Option<&str>) -> Own<NodeSet> {
+        let conditions: Vec<_> = degraded
+            .map(|status| {
+                json!({"type": "Degraded", "status": status, "reason": "A", "message": "",
+                       "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            })
+            .into_iter()
+            .collect();
+        let set: NodeSet = serde_json::from_value(json!({
+            "metadata": {"name": name}, "spec": {"replicas": 3, "nodeClassName": "a"},
+            "status": {"conditions": conditions},
+        }))
+        .unwrap();
+        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)) }
+    }
+
+    fn node(name: &str, class: bool, posted: bool) -> NodeView {
+        let labels = class.then(|| (names::LABEL_NODECLASS.to_owned(), "a".to_owned()));
+        NodeView {
+            name: name.into(),
+            labels: labels.into_iter().collect(),
+            kubelet_version: posted.then(|| "v1".to_owned()),
+            ..NodeView::default()
+        }
+    }
+
+    #[test]
+    fn what_there_is_now_is_counted_and_nothing_twice() {
+        let nodes = Cache::full([node("a", true, false), node("b", true, true), node("real", false, true)]);
+        let sets = Cache::full([set("a", Some("True")), set("b", Some("False")), set("c", None)]);
+        let registry = Registry::new();
+        Census::register(&registry, nodes, sets).unwrap();
+        for _ in 0..2 {
+            let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            for line in [
+                "kube_node_nodes{stage=\"provisioning\"} 1",
+                "kube_node_nodes{stage=\"not_ready\"} 1",
+                "kube_node_nodes{stage=\"ready\"} 0",
+                "kube_node_wanted_nodes 9",
+                "kube_node_nodesets{condition=\"Degraded\",status=\"True\"} 1",
+                "kube_node_nodesets{condition=\"Degraded\",status=\"Unknown\"} 1",
+                "kube_node_nodesets{condition=\"Available\",status=\"Unknown\"} 3",
+            ] {
+                assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
+            }
+        }
+    }
+}

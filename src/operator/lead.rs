@@ -1,0 +1,124 @@
+//! What the operator does that leads: providers, controllers, the hollow kubelets and the server for cluster-autoscaler. None
+//! of them exists before it leads, so none remembers anything of a time in which another one did.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use kube::Client;
+use prometheus::Registry;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{Caches, OperatorError, Options, Parts, spawn};
+use crate::{
+    autoscaler::Autoscaler,
+    controllers::{
+        Context, Events, Metrics, Outstanding, Revisions, Secrets, Turns, csr::Approver,
+        node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
+    },
+    error::chain,
+    hollow::Hollow,
+    providers::{HollowProvider, KubemarkProvider, Provider, kubemark},
+    runtime::leader::Standing,
+};
+
+/// How often it is looked whether the watches are in sync.
+const SYNC_POLL: Duration = Duration::from_millis(20);
+
+/// How long it may take to learn when Leases were renewed; afterwards they are worth more than their order.
+const LEASES_LIMIT: Duration = Duration::from_secs(3);
+
+/// What it works with.
+pub(super) struct Lead {
+    pub(super) options: Options,
+    /// UID of the cluster.
+    pub(super) cluster: String,
+    /// The operator's own identity.
+    pub(super) client: Client,
+    pub(super) caches: Caches,
+    pub(super) registry: Registry,
+    pub(super) standing: Arc<Standing>,
+}
+
+impl Lead {
+    /// Starts everything; it ends at `shutdown`, once the writes under way are answered.
+    pub(super) fn begin(self, parts: &mut Parts, shutdown: &CancellationToken) -> Result<(), OperatorError> {
+        let Self { options, cluster, client, caches, registry, standing } = self;
+        let hollow_client = match &options.hollow {
+            Some(access) => access.fenced(standing.fence())?,
+            None => client.clone(),
+        };
+        let (hollow, kubelets) =
+            Hollow::new(hollow_client, Arc::clone(&caches.nodes), Arc::clone(&caches.pods), &registry)?;
+        let machines = hollow.clone();
+        let hollow: Arc<dyn Provider> = Arc::new(HollowProvider::new(hollow));
+        let kubemark = kubemark::Options {
+            cluster,
+            namespace: options.namespace.clone(),
+            image: options.machine_image,
+            api_server: kubemark::ApiServer {
+                url: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
+                ca: options.client.ca(),
+            },
+            fence: standing.fence().clone(),
+        };
+        let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
+        let kubemark: Arc<dyn Provider> =
+            Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
+        let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
+        let context = Arc::new(Context {
+            nodes: Arc::clone(&caches.nodes),
+            pods: Arc::clone(&caches.pods),
+            classes: Arc::clone(&caches.classes),
+            sets: Arc::clone(&caches.sets),
+            revisions: Revisions::new(client.clone(), &options.namespace),
+            outstanding: Outstanding::default(),
+            turns: Turns::default(),
+            events: Events::new(client.clone(), "kube-node"),
+            metrics: Metrics::register(&registry, providers.keys().copied())?,
+            providers,
+            provider_id_prefix: options.provider_id_prefix,
+            client: client.clone(),
+        });
+        parts.spawn(kubelets.run(shutdown.clone()).map(Ok));
+        let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
+        let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
+        let secrets = Secrets::new(client, &options.namespace);
+        let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
+        if let Some(options) = options.autoscaler {
+            let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
+            // It ends with the shutdown alone, once the calls under way are answered.
+            parts.spawn(server.run(shutdown.clone()).map(Ok));
+        }
+        let (approver, csr_queue) = Approver::new(context);
+        spawn(parts, shutdown, Arc::clone(&approver).watch());
+        let (ready, stop) = (caches.readiness(), shutdown.clone());
+        parts.spawn(async move {
+            // Nobody acts on half a picture: a set whose Nodes are not listed yet would seem to have none.
+            let in_sync = async {
+                match timeout(LEASES_LIMIT, machines.read_leases()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        warn!(error = chain(&error), "no Lease is known: they are renewed in no order");
+                    }
+                    Err(_) => warn!("no Lease is known in time: they are renewed in no order"),
+                }
+                while !ready().is_empty() {
+                    sleep(SYNC_POLL).await;
+                }
+            };
+            if stop.run_until_cancelled(in_sync).await.is_some() {
+                info!("watches are in sync");
+                tokio::join!(
+                    sets.run(set_queue, stop.clone()),
+                    nodes.run(node_queue, stop.clone()),
+                    classes.run(class_queue, stop.clone()),
+                    approver.run(csr_queue, stop.clone())
+                );
+            }
+            Ok(())
+        });
+        Ok(())
+    }
+}

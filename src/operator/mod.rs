@@ -1,0 +1,248 @@
+//! The operator as a whole: preflight, watches, the election, and what the one does that leads ([`lead`]), wired together and
+//! run until told to stop.
+
+mod access;
+mod caches;
+mod lead;
+
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use kube::{Client, config::KubeconfigError};
+use prometheus::Registry;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub use access::Access;
+
+use self::{caches::Caches, lead::Lead};
+use crate::{
+    autoscaler,
+    cache::ReflectError,
+    controllers::{Census, ProviderIdPrefix},
+    runtime::{
+        admin::{Admin, AdminError},
+        leader::{self, Election, LostError, Standing},
+        metrics,
+        preflight::{self, PreflightError},
+    },
+};
+
+/// How long the work that is under way may take to end.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+
+/// The tasks of the process; the end of one is the end of all.
+type Parts = JoinSet<Result<(), OperatorError>>;
+
+/// What the operator needs.
+pub struct Options {
+    /// The operator's own identity.
+    pub client: Access,
+    /// The hollow kubelets'; the operator's when None.
+    pub hollow: Option<Access>,
+    /// Namespace of revisions.
+    pub namespace: String,
+    /// Where health and metrics are served.
+    pub admin_address: SocketAddr,
+    /// How providerIDs begin.
+    pub provider_id_prefix: ProviderIdPrefix,
+    /// Our own image, for machines that are pods.
+    pub machine_image: String,
+    /// URL of the API server as machines reach it; as the operator does when None.
+    pub machine_api_server: Option<String>,
+    /// The server for cluster-autoscaler, where there is to be one.
+    pub autoscaler: Option<autoscaler::Options>,
+    /// The election of a leader; None: this is the only operator.
+    pub election: Option<leader::Options>,
+}
+
+/// Why the operator ended.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// The kubeconfig cannot be used.
+    #[error("the kubeconfig {} cannot be used", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: KubeconfigError,
+    },
+    /// There is neither a kubeconfig nor a pod's identity.
+    #[error("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")]
+    NoConfig(#[source] Box<kube::config::InferConfigError>),
+    /// The client cannot be made.
+    #[error("cannot make a client for {url}")]
+    Client {
+        /// Of the API server.
+        url: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The work cannot begin.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+    /// A watch cannot begin.
+    #[error(transparent)]
+    Reflect(#[from] ReflectError),
+    /// No admin port.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The admin port failed.
+    #[error("the admin port failed")]
+    AdminServe(#[source] io::Error),
+    /// A metric is registered twice: a mistake in the program.
+    #[error("a metric cannot be registered")]
+    Metrics(#[from] prometheus::Error),
+    /// Somebody else leads, or will.
+    #[error(transparent)]
+    Lost(#[from] LostError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals")]
+    Signals(#[source] io::Error),
+    /// A part of the operator ended or panicked.
+    #[error("a part of the operator ended by itself")]
+    Part(#[source] Option<tokio::task::JoinError>),
+}
+
+/// A token that SIGINT and SIGTERM cancel.
+pub fn signals() -> Result<CancellationToken, OperatorError> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(OperatorError::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(OperatorError::Signals)?;
+    let token = CancellationToken::new();
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        info!("told to stop");
+        cancelled.cancel();
+    });
+    Ok(token)
+}
+
+/// Starts a part that ends at shutdown at the latest.
+fn spawn<E: Send + 'static>(
+    parts: &mut Parts,
+    shutdown: &CancellationToken,
+    part: impl Future<Output = Result<(), E>> + Send + 'static,
+) where
+    OperatorError: From<E>,
+{
+    let part = shutdown.clone().run_until_cancelled_owned(part);
+    parts.spawn(part.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
+}
+
+/// Runs the operator until `shutdown`.
+pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
+    let registry = Registry::new();
+    let identity = options.election.as_ref().map(|election| election.identity.clone());
+    let standing = Standing::register(identity, &registry)?;
+    let caches = Caches::default();
+    Census::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
+    metrics::build(&registry)?;
+    let mut parts = Parts::new();
+    let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(standing.router());
+    let serving = admin.serve(registry.clone(), caches.readiness(), shutdown.clone());
+    parts.spawn(serving.map(|result| result.map_err(OperatorError::AdminServe)));
+
+    let access = options.client.clone();
+    let client = access.client()?;
+    let cluster = tokio::select! {
+        checked = check(&options, &client) => checked?,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    info!(url = access.url, "connected");
+    let mut election =
+        options.election.clone().map(|options| Election::new(client.clone(), options, standing.clone()));
+    // Whoever leads from the start need not list twice.
+    let begun = async {
+        match &mut election {
+            Some(election) => election.begin().await,
+            None => Ok(true),
+        }
+    };
+    let Some(leads) = shutdown.run_until_cancelled(begun).await.transpose()? else {
+        return leave(election).await;
+    };
+    let fenced = access.fenced(standing.fence())?;
+    spawn(&mut parts, &shutdown, preflight::definitions(client, access.url.clone()));
+    caches.fill(&fenced, &shutdown, &mut parts);
+
+    if !leads && let Some(candidate) = &mut election {
+        info!("waits: another operator leads");
+        tokio::select! {
+            won = candidate.win() => won?,
+            ended = parts.join_next() => return Err(ended_by_itself(ended)),
+            () = shutdown.cancelled() => return leave(election).await,
+        }
+        // The watch may lag behind what the leader before wrote last.
+        caches.list_anew();
+    }
+    let lead = Lead { options, cluster, client: fenced, caches, registry, standing };
+    let mut work = Box::pin(async {
+        lead.begin(&mut parts, &shutdown)?;
+        supervise(parts, &shutdown).await
+    });
+    let Some(mut election) = election else { return work.await.map(drop) };
+    let has_ended = tokio::select! {
+        ended = &mut work => ended?,
+        // What is under way has no time any more: the door is closed, and the next leader works.
+        lost = election.keep() => return Err(lost.into()),
+    };
+    // Where something is under way still, the next leader waits for the end of the Lease.
+    leave(Some(election).filter(|_| has_ended)).await
+}
+
+/// Ends a part in an election in good order. A question whose answer nobody waits for any more may have won it.
+async fn leave(election: Option<Election>) -> Result<(), OperatorError> {
+    if let Some(election) = election {
+        election.release().await;
+    }
+    Ok(())
+}
+
+/// Whether the work can begin. The UID of the cluster.
+async fn check(options: &Options, client: &Client) -> Result<String, OperatorError> {
+    let Options { client: Access { url, identity, .. }, hollow, namespace, election, .. } = options;
+    preflight::reach(client, url).await?;
+    preflight::rights(client, identity, namespace, url, preflight::OPERATOR).await?;
+    let hollow = hollow.as_ref().unwrap_or(&options.client);
+    preflight::rights(&hollow.client()?, &hollow.identity, namespace, &hollow.url, preflight::HOLLOW).await?;
+    if let Some(leader::Options { namespace, name, .. }) = election {
+        preflight::election(client, identity, url, namespace, name).await?;
+    }
+    Ok(preflight::cluster_id(client, identity, url).await?)
+}
+
+/// Waits for the first part to end. Told to stop, every part has its time to do so; whether all have.
+async fn supervise(mut parts: Parts, shutdown: &CancellationToken) -> Result<bool, OperatorError> {
+    tokio::select! {
+        ended = parts.join_next() => {
+            if !shutdown.is_cancelled() {
+                return Err(ended_by_itself(ended));
+            }
+        }
+        () = shutdown.cancelled() => {}
+    }
+    let rest = async { while parts.join_next().await.is_some() {} };
+    let in_time = tokio::time::timeout(SHUTDOWN_LIMIT, rest).await.is_ok();
+    if !in_time {
+        warn!("stopped with work under way");
+    }
+    Ok(in_time)
+}
+
+fn ended_by_itself(
+    ended: Option<Result<Result<(), OperatorError>, tokio::task::JoinError>>,
+) -> OperatorError {
+    match ended {
+        Some(Ok(Err(error))) => error,
+        Some(Ok(Ok(()))) | None => OperatorError::Part(None),
+        Some(Err(panicked)) => OperatorError::Part(Some(panicked)),
+    }
+}

@@ -1,0 +1,208 @@
+//! The door of all writes: what is not a read is sent only while this process leads.
+//!
+//! It is looked at twice: before a request is handed on, and when a connection takes its body to send it. Between the two
+//! a request may wait for a connection, or the process be stopped; a server does nothing with a request whose body does
+//! not come. Reads pass: who waits to lead has to know the cluster.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use futures::future::{self, Either, MapErr, Ready, TryFutureExt};
+use http::Request;
+use http_body::{Frame, SizeHint};
+use kube::client::Body;
+use tower::{BoxError, Layer, Service};
+
+use super::clock::Moment;
+
+/// This process does not lead, or does so no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this operator does not lead: it writes nothing")]
+pub struct NotLeading;
+
+/// Whether this process may write. Clones are one.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    /// In nanoseconds since the boot.
+    until: Arc<AtomicU64>,
+}
+
+impl Fence {
+    /// Of a process that leads for as long as it lives, since it is the only one.
+    #[must_use]
+    pub fn open() -> Self {
+        Self { until: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
+
+    /// Of a process that does not lead yet.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self { until: Arc::default() }
+    }
+
+    /// Opens it until then.
+    pub fn open_until(&self, moment: Moment) {
+        self.until.store(moment.nanos(), Ordering::Release);
+    }
+
+    /// Closes it.
+    pub fn close(&self) {
+        self.open_until(Moment::BEGINNING);
+    }
+
+    /// Whether this process leads now.
+    pub fn check(&self) -> Result<(), NotLeading> {
+        let until = self.until.load(Ordering::Acquire);
+        if until == u64::MAX || Moment::now().nanos() < until { Ok(()) } else { Err(NotLeading) }
+    }
+}
+
+impl<S> Layer<S> for Fence {
+    type Service = Fenced<S>;
+
+    fn layer(&self, inner: S) -> Fenced<S> {
+        Fenced { fence: self.clone(), inner }
+    }
+}
+
+/// A service that writes only while this process leads.
+#[derive(Clone, Debug)]
+pub struct Fenced<S> {
+    fence: Fence,
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for Fenced<S>
+where
+    S: Service<Request<Passing>>,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Either<Ready<Result<S::Response, BoxError>>, MapErr<S::Future, fn(S::Error) -> BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let fence = (!request.method().is_safe()).then(|| self.fence.clone());
+        if let Some(Err(error)) = fence.as_ref().map(Fence::check) {
+            return Either::Left(future::err(error.into()));
+        }
+        let request = request.map(|body| Passing { fence, body });
+        Either::Right(self.inner.call(request).map_err(Into::into))
+    }
+}
+
+/// The body of a request on its way through the door.
+#[derive(Debug)]
+pub struct Passing {
+    /// None for a read.
+    fence: Option<Fence>,
+    body: Body,
+}
+
+impl http_body::Body for Passing {
+    type Data = <Body as http_body::Body>::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        if let Some(Err(error)) = self.fence.as_ref().map(Fence::check) {
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, error::Error, sync::Mutex, time::Duration};
+
+    use futures::FutureExt;
+    use http::{Method, Response};
+    use http_body::Body as _;
+    use kube::Client;
+    use tower::service_fn;
+
+    use super::*;
+
+    fn request(method: Method) -> Request<Body> {
+        Request::builder().method(method).uri("/").body(Body::from(b"{}".to_vec())).unwrap()
+    }
+
+    fn is_refused(error: &(dyn Error + 'static)) -> bool {
+        error.downcast_ref() == Some(&NotLeading) || error.source().is_some_and(is_refused)
+    }
+
+    /// A client whose server notes what arrives.
+    fn client(fence: &Fence) -> (Client, Arc<Mutex<Vec<Method>>>) {
+        let arrived: Arc<Mutex<Vec<Method>>> = Arc::default();
+        let into = Arc::clone(&arrived);
+        let server = service_fn(move |request: Request<Passing>| {
+            into.lock().unwrap().push(request.method().clone());
+            async { Ok::<_, Infallible>(Response::new(Body::empty())) }
+        });
+        (Client::new(fence.layer(server), "default"), arrived)
+    }
+
+    #[tokio::test]
+    async fn who_does_not_lead_reads_and_does_not_write() {
+        let fence = Fence::closed();
+        let (client, arrived) = client(&fence);
+        let writes = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        client.send(request(Method::GET)).await.unwrap();
+        for method in &writes {
+            let error = client.send(request(method.clone())).await.unwrap_err();
+            assert!(is_refused(&error), "{error:?}");
+        }
+        assert_eq!(*arrived.lock().unwrap(), [Method::GET]);
+        fence.open_until(Moment::now().after(Duration::from_mins(1)));
+        for method in &writes {
+            client.send(request(method.clone())).await.unwrap();
+        }
+        assert_eq!(arrived.lock().unwrap()[1..], writes);
+        // A claim that runs out needs nobody to close the door.
+        fence.open_until(Moment::now());
+        assert!(is_refused(&client.send(request(Method::POST)).await.unwrap_err()));
+        assert_eq!(Fence::open().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_write_that_waited_is_stopped_where_it_would_be_sent() {
+        for (method, is_stopped) in [(Method::POST, true), (Method::GET, false)] {
+            let fence = Fence::closed();
+            fence.open_until(Moment::now().after(Duration::from_mins(1)));
+            let waiting: Arc<Mutex<Option<Passing>>> = Arc::default();
+            let into = Arc::clone(&waiting);
+            let mut door = fence.layer(service_fn(move |request: Request<Passing>| {
+                *into.lock().unwrap() = Some(request.into_body());
+                future::ready(Ok::<_, Infallible>(()))
+            }));
+            door.call(request(method)).now_or_never().unwrap().unwrap();
+            let mut body = waiting.lock().unwrap().take().unwrap();
+            assert_eq!(body.size_hint().exact(), Some(2));
+            fence.close();
+            let frame = future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).now_or_never().unwrap();
+            assert_eq!(frame.unwrap().is_err_and(|error| is_refused(&*error)), is_stopped);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Which one of several operators leads, by a Lease in their namespace, and that no other one writes.
+//!
+//! [`claim`] decides, [`Election`] asks the API server, and [`Fence`] stands before every write of the process: it opens
+//! for as long as the claim lasts, and closes by itself. Whoever loses the Lease ends its process: what it knows and plans
+//! is of no use to anybody.
+//!
+//! What this cannot do: take back what was sent in time and arrives late. Nearly all writes name the version or the UID that
+//! they were decided on, and the next leader begins at the earliest the difference between Lease and deadline later.
+
+pub mod claim;
+pub mod clock;
+mod fence;
+mod standing;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+pub use claim::{Loss, Timing, TimingError};
+pub use fence::{Fence, Fenced, NotLeading, Passing};
+pub use standing::Standing;
+
+use self::{
+    claim::{Ask, Claim, Heard, Record, Step},
+    clock::Moment,
+};
+use crate::error::chain;
+
+/// How long the Lease may take to be given back.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a Lease that was given back holds off others, in seconds: the least that the API server takes. Nobody waits
+/// for it.
+const RELEASED_SECONDS: i32 = 1;
+
+/// What an election is about.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who wants to lead: no other process has this name, nor has one before.
+    pub identity: String,
+    /// Its times.
+    pub timing: Timing,
+}
+
+/// The process leads no more.
+#[derive(Debug, thiserror::Error)]
+#[error("{identity} has lost the Lease {lease}, so it ends: another operator leads, or will")]
+pub struct LostError {
+    identity: String,
+    lease: String,
+    source: Loss,
+}
+
+/// The part of this process in an election.
+pub struct Election {
+    api: Api<Lease>,
+    options: Options,
+    claim: Claim,
+    /// As the API server had it last.
+    lease: Option<Lease>,
+    standing: Arc<Standing>,
+    /// What was complained of last.
+    said: String,
+}
+
+impl Election {
+    /// Nothing is asked yet. `client` must not go through the fence of `standing`: it opens that.
+    #[must_use]
+    pub fn new(client: Client, options: Options, standing: Arc<Standing>) -> Self {
+        Self {
+            api: Api::namespaced(client, &options.namespace),
+            claim: Claim::new(options.identity.clone(), options.timing),
+            options,
+            lease: None,
+            standing,
+            said: String::new(),
+        }
+    }
+
+    /// Takes the Lease where nobody has it. Whether it leads now; else somebody else does.
+    pub async fn begin(&mut self) -> Result<bool, LostError> {
+        while self.claim.held().is_none() && !self.claim.waits(Moment::now()) {
+            self.step().await?;
+        }
+        Ok(self.claim.held().is_some())
+    }
+
+    /// Waits until it leads.
+    pub async fn win(&mut self) -> Result<(), LostError> {
+        while self.claim.held().is_none() {
+            self.step().await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the Lease for as long as may be.
+    pub async fn keep(&mut self) -> LostError {
+        loop {
+            if let Err(lost) = self.step().await {
+                return lost;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), LostError> {
+        match self.claim.next(Moment::now()) {
+            Step::Wait(time) => sleep(time).await,
+            Step::Lost(source) => {
+                self.standing.fence().close();
+                let Options { identity, namespace, name, .. } = &self.options;
+                let lease = format!("{namespace}/{name}");
+                return Err(LostError { identity: identity.clone(), lease, source });
+            }
+            Step::Ask(ask) => {
+                let sent = Moment::now();
+                let left = self.claim.held().map_or(Duration::MAX, |until| sent.until(until));
+                let patience = self.options.timing.patience().min(left);
+                let answer = timeout(patience, self.ask(ask)).await;
+                let heard = self.understood(ask, answer.ok());
+                let led = self.claim.held().is_some();
+                self.claim.heard(sent, Moment::now(), heard);
+                if let Some(until) = self.claim.held() {
+                    self.standing.fence().open_until(until);
+                    if !led {
+                        info!(identity = self.options.identity, "leads");
+                    }
+                }
+                let holder = self.lease.as_ref().and_then(holder);
+                self.standing.shows(holder, self.claim.held().is_some());
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, ask: Ask) -> kube::Result<Option<Lease>> {
+        let params = PostParams::default();
+        match ask {
+            Ask::Read => self.api.get_opt(&self.options.name).await,
+            Ask::Create => self.api.create(&params, &self.written(None)).await.map(Some),
+            Ask::Replace => self
+                .api
+                .replace(&self.options.name, &params, &self.written(self.lease.as_ref()))
+                .await
+                .map(Some),
+        }
+    }
+
+    /// What an answer means; None where there was none in time.
+    fn understood(&mut self, ask: Ask, answer: Option<kube::Result<Option<Lease>>>) -> Heard {
+        let (heard, result) = match answer {
+            Some(Ok(lease)) => {
+                self.lease = lease;
+                let record = self.lease.as_ref().map(record);
+                (if ask == Ask::Read { Heard::Stands(record) } else { Heard::Written }, "success")
+            }
+            // A Lease that is to be made has no namespace then.
+            Some(Err(kube::Error::Api(status))) if status.code == 404 && ask == Ask::Replace => {
+                self.lease = None;
+                (Heard::Stands(None), "conflict")
+            }
+            Some(Err(kube::Error::Api(status))) if status.code == 409 => (Heard::Conflict, "conflict"),
+            failed => {
+                let text = match failed {
+                    Some(Err(error)) => chain(&error),
+                    _ => format!("no answer within {:?}", self.options.timing.patience()),
+                };
+                if self.said != text {
+                    let Options { namespace, name, .. } = &self.options;
+                    warn!(lease = format!("{namespace}/{name}"), error = text, "cannot ask for the Lease");
+                    self.said = text;
+                }
+                (Heard::Nothing, "failure")
+            }
+        };
+        if heard != Heard::Nothing {
+            self.said.clear();
+        }
+        if ask != Ask::Read {
+            self.standing.wrote(result);
+        }
+        heard
+    }
+
+    /// The Lease in our name.
+    fn written(&self, before: Option<&Lease>) -> Lease {
+        let now = MicroTime(Timestamp::now());
+        let spec = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let is_ours = spec.holder_identity.as_ref() == Some(&self.options.identity);
+        let transitions = spec.lease_transitions.unwrap_or_default();
+        Lease {
+            metadata: before.map_or_else(
+                || ObjectMeta { name: Some(self.options.name.clone()), ..ObjectMeta::default() },
+                |lease| lease.metadata.clone(),
+            ),
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.options.identity.clone()),
+                lease_duration_seconds: Some(self.options.timing.lease_seconds()),
+                acquire_time: spec.acquire_time.filter(|_| is_ours).or_else(|| Some(now.clone())),
+                renew_time: Some(now),
+                lease_transitions: Some(transitions.saturating_add(i32::from(before.is_some() && !is_ours))),
+                ..spec
+            }),
+        }
+    }
+
+    /// Gives the Lease back where this process has it, so that the next one need not wait for its end. To be called once
+    /// nothing is under way any more: the next one begins at once.
+    pub async fn release(mut self) {
+        self.standing.fence().close();
+        self.standing.shows(None, false);
+        match timeout(RELEASE_LIMIT, self.give_back()).await {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => info!(identity = self.options.identity, "gave the Lease back"),
+            Ok(Err(error)) => {
+                warn!(error = chain(&error), "cannot give the Lease back: the next one waits for its end");
+            }
+            Err(_) => warn!("no answer when giving the Lease back: the next one may wait for its end"),
+        }
+    }
+
+    /// Whether it had it. It is read before: a renewal may have been on its way.
+    async fn give_back(&mut self) -> kube::Result<bool> {
+        loop {
+            let Some(mut lease) = self.api.get_opt(&self.options.name).await? else { return Ok(false) };
+            if holder(&lease).as_ref() != Some(&self.options.identity) {
+                return Ok(false);
+            }
+            if let Some(spec) = &mut lease.spec {
+                spec.holder_identity = Some(String::new());
+                spec.lease_duration_seconds = Some(RELEASED_SECONDS);
+                spec.renew_time = Some(MicroTime(Timestamp::now()));
+            }
+            match self.api.replace(&self.options.name, &PostParams::default(), &lease).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                other => return other.map(|_| true),
+            }
+        }
+    }
+}
+
+fn holder(lease: &Lease) -> Option<String> {
+    let spec = lease.spec.as_ref()?;
+    spec.holder_identity.clone().filter(|holder| !holder.is_empty())
+}
+
+fn record(lease: &Lease) -> Record {
+    let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+    Record {
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        holder: holder(lease),
+        lasts: seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs),
+    }
+}

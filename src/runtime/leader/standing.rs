@@ -1,0 +1,78 @@
+//! Who leads, for people and machines that look at this process: `/leader` on the admin port, and metrics.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::{Router, extract::State, response::IntoResponse, routing::get};
+use http::header::CONTENT_TYPE;
+use prometheus::{IntCounterVec, IntGauge, Registry};
+use serde_json::json;
+
+use super::fence::Fence;
+use crate::runtime::metrics;
+
+/// How this process stands.
+#[derive(Debug)]
+pub struct Standing {
+    fence: Fence,
+    /// Who it is; None where there is no election.
+    identity: Option<String>,
+    /// Who leads, for all that is known here.
+    leader: RwLock<Option<String>>,
+    leads: IntGauge,
+    renewals: IntCounterVec,
+}
+
+impl Standing {
+    /// Of one that wants to lead, or, without an identity, of the only one.
+    pub fn register(identity: Option<String>, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
+        let leads = metrics::gauge(registry, ("kube_node_leader", "Whether this process leads"))?;
+        leads.set(i64::from(identity.is_none()));
+        let renewals = metrics::counters(
+            registry,
+            (
+                "kube_node_leader_renewals_total",
+                "Writes of the Lease by which a leader is elected, by result",
+            ),
+            ["result"],
+            [["success"], ["conflict"], ["failure"]],
+        )?;
+        Ok(Arc::new(Self {
+            fence: if identity.is_some() { Fence::closed() } else { Fence::open() },
+            identity,
+            leader: RwLock::default(),
+            leads,
+            renewals,
+        }))
+    }
+
+    /// What its writes go through.
+    #[must_use]
+    pub const fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Who was seen to lead, and whether that is this process.
+    pub(super) fn shows(&self, leader: Option<String>, leads: bool) {
+        self.leads.set(i64::from(leads));
+        *self.leader.write().unwrap_or_else(PoisonError::into_inner) = leader;
+    }
+
+    /// The Lease was written, or not.
+    pub(super) fn wrote(&self, result: &str) {
+        self.renewals.with_label_values(&[result]).inc();
+    }
+
+    /// `/leader`.
+    pub fn router(self: &Arc<Self>) -> Router {
+        Router::new().route("/leader", get(leader)).with_state(Arc::clone(self))
+    }
+}
+
+async fn leader(State(standing): State<Arc<Standing>>) -> impl IntoResponse {
+    let said = json!({
+        "identity": standing.identity,
+        "leader": *standing.leader.read().unwrap_or_else(PoisonError::into_inner),
+        "leading": standing.fence.check().is_ok(),
+    });
+    ([(CONTENT_TYPE, "application/json")], said.to_string())
+}

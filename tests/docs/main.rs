@@ -1,0 +1,116 @@
+//! The documents say what is so: their commands run, their objects are accepted, their links lead somewhere, and the book
+//! has them all.
+//!
+//! A block `console` is run as it stands: a line that begins with `$ ` is a command, `> ` goes on with it, anything else is what
+//! it prints. The blocks of one document are one session of a shell, with `kube-node` and the cluster's `kubectl` on its
+//! path, `KUBECONFIG` as `up` prints it, and a folder of its own to work in. What cannot run there says why:
+//! `console,ignore=<why>`, one of [`REASONS`]; what a reader has done before stands in a comment, `<!-- $ command -->`. A block `yaml` with whole objects is sent to the API server by a dry run.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../bed/mod.rs"]
+mod bed;
+mod document;
+mod links;
+mod shell;
+
+use std::{fs, path::PathBuf};
+
+use document::Document;
+
+/// What the cluster for dry runs has besides.
+const UP: &[&str] = &["--without-operator"];
+
+/// Why a block may not be run here, by what a reader takes for granted.
+const REASONS: [&str; 7] = [
+    // The README's own two commands: this test is run by one of them.
+    "builds",
+    // A real node, with root: tests of its own run these commands.
+    "real-node",
+    // A cluster to install into: the tests of the chart run these.
+    "helm",
+    // A cluster somewhere else, or a program that is not part of the project.
+    "elsewhere",
+    // It stays until Ctrl-C.
+    "stays",
+    // It shows what is printed in a case of trouble.
+    "shown",
+    // A container engine.
+    "engine",
+];
+
+/// The folder of the repository.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All documents, by their path in the repository.
+fn documents() -> Vec<Document> {
+    let in_folder = |folder: &str| {
+        let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        let documents = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+        let of_root = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        documents.map(of_root).collect::<Vec<_>>()
+    };
+    let mut paths: Vec<String> = ["", "docs", "examples"].into_iter().flat_map(in_folder).collect();
+    paths.sort();
+    paths.iter().map(|path| Document::read(&root(), path)).collect()
+}
+
+#[test]
+fn commands_run() {
+    let mut failed = Vec::new();
+    for document in documents() {
+        for block in document.blocks.iter().filter(|block| block.language == "console") {
+            if let Some(why) = &block.ignore {
+                assert!(REASONS.contains(&why.as_str()), "{}:{}: ignore={why}", document.path, block.line);
+            }
+        }
+        if let Err(error) = shell::run(&document) {
+            failed.push(error);
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[test]
+fn objects_are_accepted() {
+    let mut failed = Vec::new();
+    for document in documents() {
+        for block in document.blocks.iter().filter(|block| block.language == "yaml") {
+            for object in block.text.split("\n---\n").filter(|object| is_whole(object)) {
+                if let Err(error) = shell::dry_run(object) {
+                    failed.push(format!("{}:{}: {error}", document.path, block.line));
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+/// Whether it is an object, and not a part of one.
+fn is_whole(text: &str) -> bool {
+    let has = |field: &str| text.lines().any(|line| line.starts_with(field));
+    has("apiVersion:") && has("kind:")
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let documents = documents();
+    let broken: Vec<String> =
+        documents.iter().flat_map(|document| links::broken(&root(), &documents, document)).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn the_book_has_all_of_them() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    for document in documents() {
+        if let Some(name) = document.path.strip_prefix("docs/")
+            && name != "SUMMARY.md"
+        {
+            assert!(summary.contains(&format!("({name})")), "docs/SUMMARY.md does not list {name}");
+        }
+    }
+}

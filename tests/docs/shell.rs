@@ -1,0 +1,101 @@
+//! The shell that documents are read in.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+};
+
+use kube_node::cluster::Binaries;
+
+use crate::{
+    bed::bed,
+    document::{Block, Document},
+    root,
+};
+
+/// A folder with `kube-node` and the cluster's kubectl.
+fn programs() -> &'static Path {
+    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        // Its start has built what is not there yet.
+        bed();
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("docs-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let kubectl = PathBuf::from(bed().state()["binaries"].as_str().unwrap()).join("kubectl");
+        for (name, program) in
+            [("kube-node", Path::new(env!("CARGO_BIN_EXE_kube-node"))), ("kubectl", &kubectl)]
+        {
+            let link = dir.join(name);
+            let _ = fs::remove_file(&link);
+            symlink(program, link).unwrap();
+        }
+        dir
+    })
+}
+
+/// Runs the commands of a document; nothing where it has none. The error says which one failed, and what was printed.
+pub fn run(document: &Document) -> Result<(), String> {
+    let blocks = document.blocks.iter().filter(|block| block.language == "console" && block.ignore.is_none());
+    let commands: Vec<_> = blocks.flat_map(Block::commands).collect();
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let dir = programs().join(document.path.replace(['/', '.'], "-"));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    for folder in ["docs", "examples", "charts", "tests"] {
+        symlink(root().join(folder), dir.join(folder)).unwrap();
+    }
+    let mut script = "set -euo pipefail\ntrap 'echo \"$here: this failed\"' ERR\n".to_owned();
+    for command in &commands {
+        let here = format!("{}:{}", document.path, command.line);
+        writeln!(script, "here='{here}'; echo '+ {here}'\n{}", command.text).unwrap();
+    }
+    let shell = |script: &str| {
+        let path = format!("{}:{}", programs().display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(script).current_dir(&dir).stdin(Stdio::null());
+        // A home of its own, but for the binaries of the control plane.
+        let cache = Binaries::cache_dir().unwrap();
+        command.env("PATH", path).env("HOME", &dir).env_remove("XDG_DATA_HOME");
+        command.env("XDG_CACHE_HOME", cache.ancestors().nth(2).unwrap());
+        command.env("KUBECONFIG", dir.join(".local/share/kube-node/default/kubeconfig"));
+        command.output().expect("bash")
+    };
+    // Both streams in one, as a terminal shows them.
+    let ran = shell(&format!("exec 2>&1\n{script}"));
+    shell("kube-node down --delete");
+    if ran.status.success() {
+        let _ = fs::remove_dir_all(&dir);
+        return Ok(());
+    }
+    Err(format!("{}: {}\n{}", document.path, ran.status, tail(&ran)))
+}
+
+/// The end of what was printed.
+fn tail(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// Whether the API server would take an object. One of a kind that this cluster does not have is somebody else's.
+pub fn dry_run(object: &str) -> Result<(), String> {
+    let mut child = Command::new(programs().join("kubectl"))
+        .args(["apply", "--dry-run=server", "--validate=strict", "-f", "-"])
+        .env("KUBECONFIG", bed().dir.join("kubeconfig"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kubectl");
+    child.stdin.take().unwrap().write_all(object.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() || said.contains("no matches for kind") { Ok(()) } else { Err(said) }
+}

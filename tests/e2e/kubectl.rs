@@ -1,0 +1,128 @@
+//! kubectl: our program as a plugin of the cluster's own, and what it shows of our kinds. docs/kubectl.md has the same
+//! columns.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::json;
+
+use crate::bed::{Own, bed, class_spec};
+
+const PAGE: &str = include_str!("../../docs/kubectl.md");
+
+/// A folder that is alone on PATH, with our program in it under the plugin's name.
+struct Plugin(PathBuf);
+
+impl Plugin {
+    fn install() -> Self {
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plugin-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        symlink(env!("CARGO_BIN_EXE_kube-node"), dir.join("kubectl-kube_node")).unwrap();
+        Self(dir)
+    }
+
+    /// Runs the cluster's kubectl.
+    fn kubectl(&self, args: &[&str]) -> Output {
+        let state = bed().state();
+        let kubectl = Path::new(state["binaries"].as_str().unwrap()).join("kubectl");
+        let mut command = Command::new(kubectl);
+        command.args(args).env("PATH", &self.0).env("KUBECONFIG", bed().dir.join("kubeconfig"));
+        command.output().unwrap()
+    }
+
+    fn says(&self, args: &[&str]) -> String {
+        let output = self.kubectl(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        // Warnings would be there, of names that hide each other or files that do not run.
+        assert!(output.stderr.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn the_program_is_a_plugin_of_kubectl() {
+    let own = Own::new("kubectl-plugin", 1, class_spec()).await;
+    own.settled(1).await;
+    own.set_says("Progressing", "False", "Complete").await;
+    let plugin = Plugin::install();
+    assert!(plugin.says(&["plugin", "list"]).contains("/kubectl-kube_node"));
+    for (args, usage) in [
+        (&["kube-node", "--help"][..], "Usage: kubectl kube-node <COMMAND>"),
+        (&["kube-node", "rollout", "status", "--help"], "Usage: kubectl kube-node rollout status "),
+    ] {
+        let said = plugin.says(args);
+        assert!(said.contains(usage), "{said}");
+    }
+    let said = plugin.says(&["kube-node", "top"]);
+    assert!(said.lines().any(|line| line.starts_with("kubectl-plugin ")), "{said}");
+    let said = plugin.says(&["kube-node", "rollout", "status", "nodeset/kubectl-plugin"]);
+    assert!(said.contains("successfully rolled out"), "{said}");
+    let wrong = plugin.kubectl(&["kube-node", "rollout", "status", "nodeset/nonsense"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no NodeSet nonsense"));
+    let wrong = plugin.kubectl(&["kube-node", "nonsense"]);
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert!(
+        said.contains("unrecognized subcommand 'nonsense'") && said.contains("kubectl kube-node"),
+        "{said}"
+    );
+    own.clean_up().await;
+}
+
+/// The words of the first line that begins a table.
+fn heading(text: &str) -> Vec<&str> {
+    let line = text.lines().find(|line| line.starts_with("NAME "));
+    line.unwrap_or_else(|| panic!("no table in {text}")).split_whitespace().collect()
+}
+
+#[tokio::test]
+async fn what_kubectl_shows_tells_how_things_stand() {
+    let own = Own::without_set("kubectl-shows", class_spec()).await;
+    own.create_set(2, json!({"nodeClassName": "kubectl-missing"})).await;
+    own.set_says("Degraded", "True", "ClassNotFound").await;
+    own.set_says("Progressing", "True", "ScalingUp").await;
+    let shown = bed().kubectl(&["get", "nset", "kubectl-shows", "--no-headers"]);
+    let cells: Vec<&str> = shown.split_whitespace().collect();
+    assert_eq!(
+        cells[..8],
+        ["kubectl-shows", "kubectl-missing", "2", "0", "0", "0", "ScalingUp", "True"],
+        "{shown}"
+    );
+    let wide = bed().kubectl(&["get", "nset", "kubectl-shows", "-o", "wide"]);
+    assert!(wide.contains("0 of 2 nodes are created: there is no NodeClass kubectl-missing"), "{wide}");
+    own.patch_set(json!({"spec": {"nodeClassName": "kubectl-shows"}})).await;
+    own.settled(2).await;
+    own.set_says("Progressing", "False", "Complete").await;
+
+    for (command, output) in
+        [("$ kubectl get nset,nclass\n", &[][..]), ("$ kubectl get nset,nclass -o wide\n", &["-o", "wide"])]
+    {
+        let sets = bed().kubectl(&[&["get", "nset"], output].concat());
+        let classes = bed().kubectl(&[&["get", "nclass"], output].concat());
+        let (_, page) = PAGE.split_once(command).unwrap();
+        let (of_sets, of_classes) = page.split_once("\n\n").unwrap();
+        assert_eq!((heading(of_sets), heading(of_classes)), (heading(&sets), heading(&classes)), "{command}");
+    }
+    let classes = bed().kubectl(&["get", "nclass", "kubectl-shows", "-o", "wide", "--no-headers"]);
+    let cells: Vec<&str> = classes.split_whitespace().collect();
+    assert_eq!(cells[1..5], ["hollow", "test", "2", "True"], "{classes}");
+    assert_eq!(cells[6..8], ["4", "16Gi"], "{classes}");
+    for field in ["nodeset.spec.drain.timeout", "nodeclass.spec.failures"] {
+        assert!(bed().kubectl(&["explain", field]).contains("DESCRIPTION:"), "{field}");
+    }
+    let all = bed().kubectl(&["get", "kube-node", "-o", "name"]);
+    for kind in ["nodeset", "nodeclass"] {
+        assert!(all.contains(&format!("{kind}.kube-node.io/kubectl-shows")), "{all}");
+    }
+    own.clean_up().await;
+}

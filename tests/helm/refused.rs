@@ -1,0 +1,100 @@
+//! Values that do not fit are refused with a sentence that says which.
+
+use crate::{
+    program::{CHART, offline, said},
+    render::render_chart,
+};
+
+#[test]
+fn values_that_do_not_fit() {
+    let rows: &[(&[&str], &str)] = &[
+        // By the schema.
+        (&["replica=2"], "additional properties 'replica' not allowed"),
+        (&["operator.replicas=2"], "at '/operator': additional properties 'replicas' not allowed"),
+        (&["replicas=0"], "at '/replicas': minimum"),
+        (&["replicas=many"], "at '/replicas': got string, want integer"),
+        (&["image.tag=a b"], "at '/image/tag'"),
+        (&["image.digest=sha256:12"], "at '/image/digest'"),
+        (&["image.repository="], "at '/image/repository'"),
+        (&["image.pullPolicy=Sometimes"], "at '/image/pullPolicy'"),
+        (&["operator.adminPort=80"], "at '/operator/adminPort': minimum"),
+        (&["operator.logFormat=xml"], "at '/operator/logFormat'"),
+        (&["operator.extraArgs={-x}"], "at '/operator/extraArgs/0'"),
+        (&["machines.apiServer=http://192.0.2.1"], "at '/machines/apiServer'"),
+        (&["autoscaler.certificates.source=None"], "at '/autoscaler/certificates/source'"),
+        (&["leaderElection.leaseDuration=15"], "at '/leaderElection/leaseDuration'"),
+        (&["uninstall.timeout=soon"], "at '/uninstall/timeout'"),
+        // By each other.
+        (
+            &["leaderElection.enabled=false"],
+            "replicas is 2 and leaderElection.enabled is false, so all of them would work at once: set replicas to 1, or let them elect a leader",
+        ),
+        (
+            &["replicas=1", "leaderElection.enabled=false", "leaderElection.retryPeriod=2s"],
+            "leaderElection.retryPeriod is set and leaderElection.enabled is false",
+        ),
+        (
+            &["operator.podLabels.app\\.kubernetes\\.io/name=a"],
+            "operator.podLabels has app.kubernetes.io/name, which the chart sets",
+        ),
+        (
+            &["operator.extraArgs={--admin-address=:1}"],
+            "operator.extraArgs has --admin-address, which the chart sets",
+        ),
+        (&["operator.extraArgs={--autoscaler-plaintext}"], "operator.extraArgs has --autoscaler-plaintext"),
+        (&["autoscaler.options=true"], "autoscaler has settings and autoscaler.enabled is false"),
+        (
+            &["autoscaler.enabled=true", "autoscaler.port=8080"],
+            "autoscaler.port and operator.adminPort are both 8080",
+        ),
+        (
+            &["autoscaler.enabled=true", "autoscaler.certificates.source=Secret"],
+            "autoscaler.certificates.source is Secret: name the Secret",
+        ),
+        (
+            &["autoscaler.enabled=true", "autoscaler.certificates.secretName=own"],
+            "autoscaler.certificates.secretName is for source Secret, and the source is Job",
+        ),
+        (
+            &["autoscaler.enabled=true", "autoscaler.certificates.issuerRef.name=own"],
+            "autoscaler.certificates.issuerRef is for source CertManager, and the source is Job",
+        ),
+        (
+            &[
+                "autoscaler.enabled=true",
+                "autoscaler.certificates.source=CertManager",
+                "autoscaler.certificates.issuerRef.kind=Issuer",
+            ],
+            "autoscaler.certificates.issuerRef has no name",
+        ),
+        (
+            &[
+                "autoscaler.enabled=true",
+                "autoscaler.certificates.source=CertManager",
+                "autoscaler.clientNamespace=kube-system",
+            ],
+            "autoscaler.clientNamespace is kube-system, and an Issuer serves its own namespace alone",
+        ),
+        (
+            &["uninstall.hook=false", "uninstall.deleteNodes=true"],
+            "uninstall.deleteNodes is what the hook does",
+        ),
+        (&["crds.install=false", "crds.keep=false"], "crds.keep is for kinds that the chart installs"),
+        (
+            &["networkPolicy.enabled=false", "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"],
+            "networkPolicy.metricsFrom and autoscaler.from are parts of the NetworkPolicy",
+        ),
+    ];
+    for (set, sentence) in rows {
+        let refused = render_chart(CHART, set).expect_err("it is refused");
+        assert!(refused.contains(sentence), "{set:?}: {refused}");
+    }
+}
+
+#[test]
+fn another_namespace() {
+    let output = offline(&["template", "kube-node", CHART, "--namespace", "default"]);
+    assert!(!output.status.success());
+    let sentence = "the namespace is default: install with --namespace kube-node-system --create-namespace";
+    assert!(said(&output).contains(sentence), "{}", said(&output));
+}

@@ -1,0 +1,56 @@
+//! What the chart makes of values, as objects.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::program::{CHART, offline, said};
+
+/// The objects of a chart with these `--set` values.
+pub fn render_chart(chart: &str, set: &[&str]) -> Result<Vec<Value>, String> {
+    let mut args = vec!["template", "kube-node", chart, "--namespace", "kube-node-system"];
+    for &value in set {
+        args.extend(["--set", value]);
+    }
+    let output = offline(&args);
+    if !output.status.success() {
+        return Err(said(&output));
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    let documents = serde_norway::Deserializer::from_str(&text);
+    Ok(documents
+        .map(|document| Value::deserialize(document).unwrap())
+        .filter(|object| !object.is_null())
+        .collect())
+}
+
+/// The objects of our chart.
+pub fn render(set: &[&str]) -> Vec<Value> {
+    render_chart(CHART, set).unwrap_or_else(|why| panic!("{set:?}: {why}"))
+}
+
+pub fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+/// All objects of a kind.
+pub fn all<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+/// The object of a kind and a name.
+pub fn one<'a>(objects: &'a [Value], kind: &str, wanted: &str) -> &'a Value {
+    let found: Vec<_> = all(objects, kind).into_iter().filter(|object| name(object) == wanted).collect();
+    assert_eq!(found.len(), 1, "{kind} {wanted}");
+    found[0]
+}
+
+/// Whether there is any of a kind.
+pub fn has(objects: &[Value], kind: &str) -> bool {
+    !all(objects, kind).is_empty()
+}
+
+/// Arguments of the one container of a Deployment or a Job.
+pub fn args(workload: &Value) -> Vec<&str> {
+    let args = workload["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+    args.iter().map(|arg| arg.as_str().unwrap()).collect()
+}

@@ -1,0 +1,306 @@
+//! Facts of what is rendered, for values that matter.
+
+use std::fs;
+
+use clap::Parser;
+use kube_node::cli::Cli;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    program::{CHART, copy_of_chart, offline, said},
+    render::{all, args, has, name, one, render, render_chart},
+};
+
+/// All that brings pods along.
+const EVERYTHING: &[&str] = &[
+    "autoscaler.enabled=true",
+    "uninstall.deleteNodes=true",
+    "serviceMonitor.enabled=true",
+    "prometheusRule.enabled=true",
+    "dashboards.enabled=true",
+];
+/// The flags that the operator has whatever the values are.
+const USUAL: [&str; 5] = [
+    "operator",
+    "--admin-address=0.0.0.0:8080",
+    "--log-format=json",
+    concat!("--machine-image=localhost/kube-node:", env!("CARGO_PKG_VERSION")),
+    "--hollow-service-account=kube-node-hollow",
+];
+
+#[test]
+fn lint() {
+    let output = offline(&["lint", CHART, "--strict", "--namespace", "kube-node-system"]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn versions_are_those_of_the_program() {
+    let chart: Value =
+        serde_norway::from_str(&fs::read_to_string(format!("{CHART}/Chart.yaml")).unwrap()).unwrap();
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn every_pod_is_restricted_and_on_a_real_node() {
+    let objects = render(EVERYTHING);
+    let mut workloads = all(&objects, "Deployment");
+    workloads.extend(all(&objects, "Job"));
+    assert_eq!(workloads.len(), 3);
+    for workload in workloads {
+        let pod = &workload["spec"]["template"]["spec"];
+        let security = &pod["securityContext"];
+        assert_eq!(security["runAsNonRoot"], true);
+        assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+        let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        let hollow =
+            json!({"key": "kube-node.io/provider", "operator": "NotIn", "values": ["hollow", "kubemark"]});
+        assert_eq!(terms["nodeSelectorTerms"], json!([{ "matchExpressions": [hollow] }]));
+        for container in pod["containers"].as_array().unwrap() {
+            let wanted = json!({
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            });
+            assert_eq!(container["securityContext"], wanted, "{}", name(workload));
+            assert!(container["resources"]["limits"]["memory"].is_string());
+            assert_eq!(container["image"], concat!("localhost/kube-node:", env!("CARGO_PKG_VERSION")));
+        }
+    }
+}
+
+#[test]
+fn flags_follow_values_and_the_program_knows_them() {
+    let rows: &[(&[&str], &[&str])] = &[
+        (&[], &[]),
+        (&["machines.apiServer=https://192.0.2.1:6443"], &["--machine-api-server=https://192.0.2.1:6443"]),
+        (&["operator.providerIdPrefix="], &["--provider-id-prefix="]),
+        (&["operator.providerIdPrefix=own"], &["--provider-id-prefix=own"]),
+        (
+            &["autoscaler.enabled=true", "autoscaler.options=true"],
+            &[
+                "--autoscaler-address=0.0.0.0:8086",
+                "--autoscaler-cert=/certificates/tls.crt",
+                "--autoscaler-key=/certificates/tls.key",
+                "--autoscaler-client-ca=/certificates/ca.crt",
+                "--autoscaler-options",
+            ],
+        ),
+    ];
+    for (set, wanted) in rows {
+        let objects = render(set);
+        let flags = args(one(&objects, "Deployment", "kube-node-operator"));
+        assert_eq!(flags, [&USUAL, *wanted].concat(), "{set:?}");
+        let line = ["kube-node"].iter().chain(&flags);
+        Cli::try_parse_from(line).unwrap_or_else(|why| panic!("{set:?}: {why}"));
+    }
+    let objects = render(&[
+        "replicas=3",
+        "leaderElection.leaseDuration=30s",
+        "leaderElection.renewDeadline=20s",
+        "leaderElection.retryPeriod=500ms",
+    ]);
+    let operator = one(&objects, "Deployment", "kube-node-operator");
+    assert_eq!(operator["spec"]["replicas"], 3);
+    let line = args(operator);
+    Cli::try_parse_from(["kube-node"].iter().chain(&line)).unwrap_or_else(|why| panic!("{line:?}: {why}"));
+    assert_eq!(
+        args(operator)[USUAL.len()..],
+        [
+            "--leader-elect-lease-duration=30s",
+            "--leader-elect-renew-deadline=20s",
+            "--leader-elect-retry-period=500ms",
+        ]
+    );
+    let alone = render(&["replicas=1", "leaderElection.enabled=false", "hollow.separateIdentity=false"]);
+    let operator = one(&alone, "Deployment", "kube-node-operator");
+    assert_eq!(args(operator)[4..], ["--leader-elect=false"]);
+    let line = args(operator);
+    Cli::try_parse_from(["kube-node"].iter().chain(&line)).unwrap_or_else(|why| panic!("{line:?}: {why}"));
+    assert_eq!(operator["spec"]["strategy"]["type"], "Recreate", "two would work at once");
+}
+
+#[test]
+fn jobs_have_arguments_that_the_program_knows() {
+    let objects = render(EVERYTHING);
+    for job in all(&objects, "Job") {
+        let line = [vec!["kube-node"], args(job)].concat();
+        Cli::try_parse_from(line).unwrap_or_else(|why| panic!("{}: {why}", name(job)));
+    }
+}
+
+#[test]
+fn images_are_named_by_tag_or_digest() {
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let rows = [
+        (
+            vec!["image.repository=example.com/kn".to_owned()],
+            format!("example.com/kn:{}", env!("CARGO_PKG_VERSION")),
+        ),
+        (vec!["image.tag=v9".to_owned()], "localhost/kube-node:v9".to_owned()),
+        (
+            vec!["image.tag=v9".to_owned(), format!("image.digest={digest}")],
+            format!("localhost/kube-node@{digest}"),
+        ),
+    ];
+    for (set, image) in rows {
+        let objects = render(&set.iter().map(String::as_str).collect::<Vec<_>>());
+        let operator = one(&objects, "Deployment", "kube-node-operator");
+        assert_eq!(operator["spec"]["template"]["spec"]["containers"][0]["image"], *image);
+        assert!(args(operator).contains(&format!("--machine-image={image}").as_str()));
+    }
+}
+
+#[test]
+fn definitions_are_those_of_the_code_and_stay() {
+    for (set, kept) in [(&[][..], true), (&["crds.keep=false"], false)] {
+        let objects = render(set);
+        let rendered = all(&objects, "CustomResourceDefinition");
+        assert_eq!(rendered.len(), 2);
+        for crd in kube_node::api::crds() {
+            let mut wanted = serde_json::to_value(&crd).unwrap();
+            if kept {
+                wanted["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+            }
+            assert!(rendered.contains(&&wanted), "{}", crd.metadata.name.unwrap());
+        }
+    }
+    assert!(!has(&render(&["crds.install=false"]), "CustomResourceDefinition"));
+}
+
+#[test]
+fn what_up_applies_is_in_the_chart() {
+    let objects = render(&[]);
+    let files = fs::read_dir(format!("{CHART}/files")).unwrap().map(|entry| entry.unwrap().path());
+    for file in files.filter(|path| path.is_file()) {
+        let text = fs::read_to_string(file).unwrap();
+        for document in serde_norway::Deserializer::from_str(&text) {
+            let wanted = Value::deserialize(document).unwrap();
+            // helm makes the one, the API server the other.
+            let is_theirs = ["kube-node-system", "kube-node-lease"].contains(&name(&wanted));
+            assert_eq!(objects.contains(&wanted), !is_theirs, "{} {}", wanted["kind"], name(&wanted));
+        }
+    }
+    let without = render(&["admissionPolicies.enabled=false", "machines.createNamespace=false"]);
+    for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Namespace"] {
+        assert!(has(&objects, kind) && !has(&without, kind), "{kind}");
+    }
+}
+
+#[test]
+fn jobs_have_the_least_rights() {
+    let objects = render(&["autoscaler.enabled=true", "autoscaler.clientNamespace=kube-system"]);
+    for (secret, namespace) in
+        [("kube-node-autoscaler-server", "kube-node-system"), ("kube-node-autoscaler-client", "kube-system")]
+    {
+        assert_eq!(one(&objects, "Secret", secret)["metadata"]["namespace"], namespace);
+        assert!(one(&objects, "Secret", secret)["data"].is_null(), "an upgrade would take the content away");
+        let role = one(&objects, "Role", secret);
+        assert_eq!(role["metadata"]["namespace"], namespace);
+        let wanted = json!([{
+            "apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get", "patch"],
+        }]);
+        assert_eq!(role["rules"], wanted);
+    }
+    let verbs = |objects: &[Value]| {
+        let rules = one(objects, "ClusterRole", "kube-node-uninstall")["rules"].as_array().unwrap().clone();
+        rules.into_iter().map(|rule| rule["verbs"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(verbs(&objects), [json!(["list"]), json!(["list"])]);
+    let deleting = render(&["uninstall.deleteNodes=true"]);
+    assert_eq!(verbs(&deleting), [json!(["list", "delete"]), json!(["list", "delete"])]);
+    for object in all(&objects, "ClusterRole").into_iter().chain(all(&objects, "ClusterRoleBinding")) {
+        let is_hook = object["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete";
+        assert_eq!(is_hook, name(object) == "kube-node-uninstall");
+    }
+}
+
+#[test]
+fn hollow_kubelets_have_an_identity_of_their_own() {
+    let objects = render(&[]);
+    let rule = json!({
+        "apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["kube-node-hollow"], "verbs": ["impersonate"],
+    });
+    assert_eq!(one(&objects, "Role", "kube-node-operator-hollow")["rules"], json!([rule]));
+    let shared = render(&["hollow.separateIdentity=false"]);
+    assert!(all(&shared, "Role").iter().all(|role| name(role) != "kube-node-operator-hollow"));
+}
+
+#[test]
+fn certificates_come_from_three_sources() {
+    let secret_of = |objects: &[Value]| {
+        let operator = one(objects, "Deployment", "kube-node-operator");
+        operator["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let job = render(&["autoscaler.enabled=true"]);
+    assert_eq!(secret_of(&job), "kube-node-autoscaler-server");
+    assert!(!has(&job, "Certificate"));
+    let own = render(&[
+        "autoscaler.enabled=true",
+        "autoscaler.certificates.source=Secret",
+        "autoscaler.certificates.secretName=own",
+    ]);
+    assert_eq!(secret_of(&own), "own");
+    assert!(!has(&own, "Secret") && !has(&own, "Certificate") && all(&own, "Job").len() == 1);
+    let manager = render(&["autoscaler.enabled=true", "autoscaler.certificates.source=CertManager"]);
+    assert_eq!(secret_of(&manager), "kube-node-autoscaler-server");
+    assert_eq!((all(&manager, "Issuer").len(), all(&manager, "Certificate").len()), (2, 3));
+    let names = &one(&manager, "Certificate", "kube-node-autoscaler-server")["spec"]["dnsNames"];
+    assert!(names.as_array().unwrap().contains(&json!("kube-node-autoscaler.kube-node-system.svc")));
+    let theirs = render(&[
+        "autoscaler.enabled=true",
+        "autoscaler.certificates.source=CertManager",
+        "autoscaler.certificates.issuerRef.name=theirs",
+        "autoscaler.certificates.issuerRef.kind=ClusterIssuer",
+        "autoscaler.clientNamespace=kube-system",
+    ]);
+    assert_eq!((all(&theirs, "Issuer").len(), all(&theirs, "Certificate").len()), (0, 2));
+    let client = one(&theirs, "Certificate", "kube-node-autoscaler-client");
+    assert_eq!(client["metadata"]["namespace"], "kube-system");
+    assert_eq!(client["spec"]["issuerRef"], json!({"name": "theirs", "kind": "ClusterIssuer"}));
+    // The same port everywhere.
+    let other = render(&["autoscaler.enabled=true", "autoscaler.port=9000"]);
+    assert_eq!(one(&other, "Service", "kube-node-autoscaler")["spec"]["ports"][0]["port"], 9000);
+    let ingress = &one(&other, "NetworkPolicy", "kube-node")["spec"]["ingress"];
+    assert_eq!(ingress[1]["ports"][0]["port"], 9000);
+}
+
+#[test]
+fn options_are_off_until_asked_for() {
+    let kinds = ["ServiceMonitor", "PrometheusRule", "ConfigMap", "Service"];
+    let copy = copy_of_chart("options", "0.0.1", |chart| {
+        fs::create_dir_all(chart.join("rules")).unwrap();
+        fs::create_dir_all(chart.join("dashboards")).unwrap();
+        let rules = "groups:\n  - name: own\n    rules:\n      - alert: A\n        annotations: {summary: \"{{ $labels.a }}\"}\n";
+        fs::write(chart.join("rules/own.yaml"), rules).unwrap();
+        fs::write(chart.join("dashboards/own.json"), "{\"title\": \"{{x}}\"}\n").unwrap();
+    });
+    let chart = copy.to_str().unwrap();
+    let without = render_chart(chart, &[]).unwrap();
+    assert!(!kinds[..3].iter().any(|kind| has(&without, kind)));
+    let with = render_chart(chart, &[EVERYTHING, &["serviceMonitor.labels.a=b"]].concat()).unwrap();
+    let monitor = one(&with, "ServiceMonitor", "kube-node-operator");
+    assert_eq!(monitor["metadata"]["labels"]["a"], "b");
+    let service = one(&with, "Service", "kube-node-operator");
+    for (key, value) in monitor["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(service["metadata"]["labels"][key], *value);
+    }
+    let rule = one(&with, "PrometheusRule", "own");
+    assert_eq!(rule["spec"]["groups"][0]["rules"][0]["annotations"]["summary"], "{{ $labels.a }}");
+    let dashboard = one(&with, "ConfigMap", "own-dashboard");
+    assert_eq!(dashboard["data"]["own.json"], "{\"title\": \"{{x}}\"}\n");
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    fs::remove_dir_all(copy.parent().unwrap()).unwrap();
+    for (value, kind) in [
+        ("podDisruptionBudget.enabled=false", "PodDisruptionBudget"),
+        ("networkPolicy.enabled=false", "NetworkPolicy"),
+        ("uninstall.hook=false", "Job"),
+    ] {
+        assert!(has(&render(&[]), kind) && !has(&render(&[value]), kind), "{value}");
+    }
+}

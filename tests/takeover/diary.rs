@@ -1,0 +1,93 @@
+//! What has happened to the Nodes of a set since the diary was begun: a watch misses nothing that passes by.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::{Arc, Mutex},
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::bed::{LONG, Own, condition, eventually, is_ready, name};
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// Whether the list was there.
+    begun: bool,
+    /// By name: whether the Node was Ready once.
+    nodes: BTreeMap<String, bool>,
+    gone: BTreeSet<String>,
+    /// Nodes that had been Ready, and what they said then.
+    fell: Vec<String>,
+}
+
+pub struct Diary {
+    seen: Arc<Mutex<Seen>>,
+    _watch: AbortOnDropHandle<()>,
+}
+
+impl Diary {
+    /// Begins once all Nodes that are there are known.
+    pub async fn begin(own: &Own) -> Self {
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let task = tokio::spawn(write(own.nodes.clone(), own.name.clone(), Arc::clone(&seen)));
+        let diary = Self { seen, _watch: AbortOnDropHandle::new(task) };
+        eventually("the diary begins", LONG, async || diary.read().begun.then_some(())).await;
+        diary
+    }
+
+    fn read(&self) -> Seen {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// How many Nodes there ever were.
+    pub fn born(&self) -> usize {
+        self.read().nodes.len()
+    }
+
+    /// There were so many Nodes, all of them are there, and none that was Ready ever ceased to be.
+    pub async fn shows_nothing_but(&self, count: usize) {
+        eventually("the diary has all Nodes", LONG, async || (self.born() >= count).then_some(())).await;
+        let Seen { nodes, gone, fell, .. } = self.read();
+        assert_eq!(nodes.len(), count, "made twice: {nodes:?}");
+        assert!(gone.is_empty(), "deleted: {gone:?}");
+        assert!(fell.is_empty(), "not Ready any more: {fell:?}");
+    }
+}
+
+async fn write(nodes: Api<Node>, set: String, seen: Arc<Mutex<Seen>>) {
+    let config = watcher::Config::default().labels(&format!("kube-node.io/nodeset={set}"));
+    let mut events = pin!(watcher(nodes, config).default_backoff());
+    let mut listed = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        let Ok(event) = event else { continue };
+        let mut seen = seen.lock().unwrap();
+        match event {
+            watcher::Event::Init => listed.clear(),
+            watcher::Event::Apply(node) | watcher::Event::InitApply(node) => {
+                listed.insert(name(&node));
+                let was_ready = seen.nodes.entry(name(&node)).or_default();
+                let fell = *was_ready && !is_ready(&node);
+                *was_ready |= is_ready(&node);
+                if fell {
+                    seen.fell.push(format!("{}: {:?}", name(&node), condition(&node, "Ready")));
+                }
+            }
+            watcher::Event::InitDone => {
+                let gone: Vec<_> =
+                    seen.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+                seen.gone.extend(gone);
+                seen.begun = true;
+            }
+            watcher::Event::Delete(node) => {
+                seen.gone.insert(name(&node));
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The leader is killed again and again while a set grows.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::ListParams};
+use nix::sys::signal::Signal;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    bed::{LONG, Own, eventually, further::Further, name},
+    diary::Diary,
+    operators::{Operator, Who},
+    scale, set_of,
+};
+
+const KILLS: usize = 20;
+const NODES: usize = 200;
+/// How long each of them leads before its part of the scale-up begins.
+const REIGN: Duration = Duration::from_millis(1_500);
+/// Chooses the moments of the kills.
+const SEED: u64 = 20_261_121;
+/// An election that takes its turns faster than usual, so that so many kills take a minute.
+const FAST: [&str; 3] = [
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2500ms",
+    "--leader-elect-retry-period=400ms",
+];
+
+/// Some operators, one of which leads.
+struct Operators<'a> {
+    cluster: &'a Further,
+    running: Vec<Operator>,
+    started: usize,
+}
+
+impl Operators<'_> {
+    fn start(&mut self) {
+        self.started += 1;
+        let name = format!("fast-{}", self.started);
+        self.running.push(Operator::start(self.cluster, &name, Who::ServiceAccounts, &FAST));
+    }
+
+    /// Takes the one out that leads. On a machine that is very busy one may lose its Lease; it ends, as it should, and another
+    /// one comes in its place.
+    async fn leader(&mut self) -> Operator {
+        let until = Instant::now() + LONG;
+        loop {
+            let lost: Vec<usize> = (0..self.running.len())
+                .rev()
+                .filter(|&index| self.running[index].has_ended().is_some())
+                .collect();
+            for index in lost {
+                let lost = self.running.remove(index);
+                assert!(lost.said().contains("has lost the Lease"), "{}", lost.said());
+                println!("{} lost its Lease", lost.name);
+                self.start();
+            }
+            if let Some(index) = self.running.iter().position(Operator::leads_now) {
+                return self.running.remove(index);
+            }
+            assert!(Instant::now() < until, "nobody leads");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// `old` are Nodes of another set, which nothing happens to meanwhile; `before` leads.
+pub async fn twenty_during_a_scale_up(cluster: &Further, old: &Own, mut before: Operator) {
+    let mut random = StdRng::seed_from_u64(SEED);
+    let own = set_of(cluster, "kills").await;
+    let (diary, old_diary) = (Diary::begin(&own).await, Diary::begin(old).await);
+    let others = old_diary.born();
+    let mut operators = Operators { cluster, running: Vec::new(), started: 0 };
+    (0..3).for_each(|_| operators.start());
+    for operator in &operators.running {
+        operator.is_ready().await;
+    }
+    before.ends_in_good_order().await;
+    let begin = Instant::now();
+    for kill in 1..=KILLS {
+        let mut leader = operators.leader().await;
+        sleep(REIGN).await;
+        scale(&own, NODES * kill / KILLS).await;
+        let offset = Duration::from_millis(random.random_range(0..500));
+        sleep(offset).await;
+        println!("kill {kill}: {} after {offset:?}, {} nodes were made", leader.name, diary.born());
+        leader.signal(Signal::SIGKILL);
+        leader.ends().await;
+        operators.start();
+    }
+    println!("{KILLS} kills in {:.0?}", begin.elapsed());
+    let nodes = own.settled(NODES).await;
+    diary.shows_nothing_but(NODES).await;
+    old_diary.shows_nothing_but(others).await;
+
+    let all: BTreeSet<String> = nodes.iter().chain(&old.settled(others).await).map(name).collect();
+    let leases: Api<Lease> = Api::namespaced(own.client.clone(), "kube-node-lease");
+    eventually("a fresh Lease for each Node, and for nobody else", LONG, async || {
+        let leases = leases.list(&ListParams::default()).await.unwrap().items;
+        let is_fresh = |lease: &Lease| {
+            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+            renewed.is_some_and(|time| jiff::Timestamp::now().duration_since(time.0).as_secs() < 20)
+        };
+        let fresh = leases.iter().all(is_fresh);
+        let named: BTreeSet<String> = leases.into_iter().filter_map(|lease| lease.metadata.name).collect();
+        (fresh && named == all).then_some(())
+    })
+    .await;
+    eventually("as many machines as Nodes", LONG, async || {
+        let leader = operators.leader().await;
+        let machines = leader.metric("kube_node_hollow_machines");
+        operators.running.push(leader);
+        (machines? == all.len()).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,50 @@
+//! Several operators of one cluster: one leads, and whatever happens to it, another one goes on where it stood. These tests
+//! stop, kill and freeze operators, so they have a cluster of their own and run one after another.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod audit;
+#[path = "../bed/mod.rs"]
+mod bed;
+mod deaf;
+mod diary;
+mod ends;
+mod kills;
+mod operators;
+mod pause;
+mod refusals;
+
+use audit::Audit;
+use bed::{Own, class_spec, create, further::Further};
+use serde_json::json;
+
+/// Every test of this binary has its operators started by hand.
+const UP: &[&str] = &[];
+
+#[tokio::test]
+async fn takeover() {
+    let cluster = Further::folder("takeover");
+    let audit = Audit::of(&cluster.dir);
+    let [argument, policy] = audit.args();
+    cluster.up(&["--without-operator", &argument, &policy]);
+    let own = set_of(&cluster, "takeover").await;
+    let leader = ends::in_good_order_and_by_a_crash(&cluster, &own).await;
+    let leader = deaf::without_its_election(&cluster, &own, &audit, leader).await;
+    let leader = pause::beyond_the_lease(&cluster, &own, &audit, leader).await;
+    kills::twenty_during_a_scale_up(&cluster, &own, leader).await;
+    refusals::without_rights(&cluster).await;
+}
+
+/// A class and a set without Nodes yet.
+async fn set_of(cluster: &Further, name: &str) -> Own {
+    // The audit log tells what the test does from what operators do.
+    let own = Own::of(cluster.client_as("tester", &["system:masters"]).await, name);
+    create(&own.classes, json!({"metadata": {"name": name}, "spec": class_spec()})).await.unwrap();
+    own.create_set(0, json!({})).await;
+    own
+}
+
+async fn scale(own: &Own, replicas: usize) {
+    own.patch_set(json!({"spec": {"replicas": replicas}})).await;
+}
