@@ -350,7 +350,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 12);
+        assert_eq!(bindings, 17);
     }
 
     #[test]
