@@ -14,6 +14,7 @@ pub mod error;
 pub mod guard;
 pub mod hollow;
 pub mod hollow_node;
+pub mod hosts;
 pub mod identity;
 pub mod images;
 pub mod machine_dir;

@@ -21,7 +21,10 @@ use crate::{
 };
 
 /// What is granted.
-const RBAC: &str = include_str!("../../charts/kube-node/files/rbac.yaml");
+const RBAC: [&str; 2] = [
+    include_str!("../../charts/kube-node/files/rbac.yaml"),
+    include_str!("../../charts/kube-node/files/hosts.yaml"),
+];
 
 fn main() -> anyhow::Result<ExitCode> {
     let folder = std::env::args_os().nth(1).map_or_else(usual_folder, |folder| Ok(PathBuf::from(folder)))?;
@@ -33,7 +36,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if uses.is_empty() {
         bail!("the {} records in {} hold no call of a program of ours", logs.len(), folder.display());
     }
-    let verdict = verdict(&grants::parse(RBAC)?, &uses.keys().cloned().collect::<Vec<_>>());
+    let verdict = verdict(&grants::parse(&RBAC.join("---\n"))?, &uses.keys().cloned().collect::<Vec<_>>());
     let calls: usize = uses.values().sum();
     println!("{} records, {calls} calls, {} rights", logs.len(), verdict.rights);
     for (what, lines) in [

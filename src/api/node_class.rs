@@ -266,11 +266,12 @@ pub struct KubemarkMachine {
 /// What only a hollow machine has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.hosts)").message("hollow.hosts is not served by this version: remove it"))]
+#[x_kube(validation = Rule::new("!has(self.hosts) || self.hosts.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+    .message("hollow.hosts is the name of a group of hosts, of lower case letters, digits and hyphens, such as big"))]
 pub struct HollowMachine {
-    /// Which process carries the machines.
+    /// The group of hosts (`kube-node hollow-host --hosts`) that carries the machines; the operator itself when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 40))]
     pub hosts: Option<String>,
     /// What its containers do unless their pod says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]

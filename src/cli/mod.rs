@@ -12,6 +12,7 @@ mod down;
 mod explain;
 mod fleet;
 mod guard;
+mod hollow_host;
 mod hollow_node;
 mod image;
 mod kubectl;
@@ -99,6 +100,8 @@ enum Command {
     Man(man::Man),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(operator::Operator),
+    /// Carry hollow machines in the operator's place, as one of a group of hosts
+    HollowHost(hollow_host::HollowHost),
     /// Stand between an upstream kubemark and the API server, in the pod of its machine
     Guard(guard::Guard),
     /// Run one machine, in a pod of its own
@@ -149,6 +152,7 @@ impl Cli {
             Command::Convert(command) => command.run(),
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
+            Command::HollowHost(command) => command.run(),
             Command::Guard(command) => command.run(),
             Command::HollowNode(command) => command.run(),
             Command::CarryFiles(command) => command.run(),

@@ -1,6 +1,6 @@
 //! `kube-node operator`: the controllers, the providers and the hollow kubelets, in one process.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use clap::{ArgAction, Args};
@@ -127,17 +127,22 @@ impl ElectionArgs {
         Ok(self.leader_elect.then(|| leader::Options {
             namespace: namespace.to_owned(),
             name: self.leader_elect_resource_name,
-            identity: identity(),
+            labels: BTreeMap::new(),
+            identity: identity(&place()),
             timing,
         }))
     }
 }
 
-/// Of this process, and of none before it: the pod or the machine, for people, and a random part.
-fn identity() -> String {
+/// The pod or the machine of this process.
+pub(super) fn place() -> String {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let place = std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default();
-    format!("{place}_{}", uuid::Uuid::new_v4())
+    std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default()
+}
+
+/// Of this process, and of none before it: a name for people, and a random part.
+pub(super) fn identity(name: &str) -> String {
+    format!("{name}_{}", uuid::Uuid::new_v4())
 }
 
 impl Operator {

@@ -23,9 +23,10 @@ use crate::api::names;
 /// Under this name they are applied.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
 /// The files in the order to apply them in: what stands in a namespace comes after it.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),
     ("rbac.yaml", include_str!("../../charts/kube-node/files/rbac.yaml")),
+    ("hosts.yaml", include_str!("../../charts/kube-node/files/hosts.yaml")),
     ("roles.yaml", include_str!("../../charts/kube-node/files/roles.yaml")),
     ("policies.yaml", include_str!("../../charts/kube-node/files/policies.yaml")),
 ];
@@ -349,7 +350,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 12);
+        assert_eq!(bindings, 17);
     }
 
     #[test]

@@ -48,7 +48,7 @@ const LOG_LINE_CHARS: usize = 400;
 const LOG_TAIL_BYTES: u64 = 64 << 10;
 
 /// Users whose kubeconfigs a cluster has: file, name, groups.
-const USERS: [(&str, &str, &[&str]); 5] = [
+const USERS: [(&str, &str, &[&str]); 6] = [
     ("kubeconfig", "kubernetes-admin", &["system:masters"]),
     ("controller-manager.kubeconfig", "system:kube-controller-manager", &[]),
     ("scheduler.kubeconfig", "system:kube-scheduler", &[]),
@@ -58,6 +58,11 @@ const USERS: [(&str, &str, &[&str]); 5] = [
         SERVICE_ACCOUNT_GROUPS,
     ),
     ("hollow.kubeconfig", "system:serviceaccount:kube-node-system:kube-node-hollow", SERVICE_ACCOUNT_GROUPS),
+    (
+        "hollow-host.kubeconfig",
+        "system:serviceaccount:kube-node-system:kube-node-hollow-host",
+        SERVICE_ACCOUNT_GROUPS,
+    ),
 ];
 /// What a token of the ServiceAccount would carry, the certificate carries as well.
 const SERVICE_ACCOUNT_GROUPS: &[&str] =

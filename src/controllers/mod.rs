@@ -8,6 +8,7 @@ mod metrics;
 pub mod node;
 pub mod nodeclass;
 pub mod nodeset;
+pub mod orders;
 mod outstanding;
 mod revisions;
 mod secrets;

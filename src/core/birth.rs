@@ -41,6 +41,8 @@ pub struct Origin<'a> {
     pub provider_id: Option<String>,
     /// `node.kubernetes.io/instance-type`.
     pub machine_type: Option<&'a str>,
+    /// Which hosts carry its hollow machine; None for the operator, and for other machines.
+    pub hosts: Option<&'a str>,
     /// The NodeSet as owner.
     pub owner: Owner<'a>,
     /// How many Nodes the cluster has.
@@ -110,7 +112,8 @@ pub(super) fn labels(origin: &Origin<'_>, desired: &Desired) -> BTreeMap<String,
         (names::LABEL_REVISION, origin.revision),
         (names::LABEL_PROVIDER, origin.provider),
     ];
-    labels.extend(owned.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let hosts = origin.hosts.map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));
+    labels.extend(owned.into_iter().chain(hosts).map(|(key, value)| (key.to_owned(), value.to_owned())));
     labels
 }
 
@@ -194,6 +197,7 @@ mod tests {
             provider: "hollow",
             provider_id: Some("hollow://workers-abc234".to_owned()),
             machine_type: Some("m.medium"),
+            hosts: Some("big"),
             owner: Owner { api_version: "kube-node.io/v1alpha1", uid: "u" },
             cluster_size: 1_500,
         }
@@ -214,6 +218,7 @@ mod tests {
         assert_eq!(labels["zone"], "a");
         assert_eq!(labels["kubernetes.io/hostname"], "workers-abc234", "a template does not rename the host");
         assert_eq!(labels[names::LABEL_REVISION], "v1-0");
+        assert_eq!(labels[names::LABEL_HOLLOW_HOSTS], "big");
         let annotations = metadata.annotations;
         assert_eq!(annotations[ANNOTATION_TTL], "60");
         assert!(annotations[names::ANNOTATION_APPLIED].contains("zone"));

@@ -111,6 +111,12 @@ impl Machine {
         }
     }
 
+    /// The group of hosts that carries it; None where it is not hollow, or the operator carries it.
+    #[must_use]
+    pub fn hosts(&self) -> Option<&str> {
+        self.hollow.as_ref()?.hosts.as_deref()
+    }
+
     /// Whether such a machine can be: a set may override amounts that fit its class's alone.
     pub fn check(&self) -> Result<(), MachineError> {
         for (resource, reserved) in &self.reserved {
@@ -201,6 +207,7 @@ mod tests {
             json!({"machineType": "m.large"}),
             json!({"provisioning": {"kubelet": {"version": "v1.36.3"}}}),
             json!({"hollow": {"containers": {"runTime": "5s"}}}),
+            json!({"hollow": {"hosts": "big"}}),
         ] {
             assert_ne!(revision(&change), revision(&json!({})), "{change}");
         }

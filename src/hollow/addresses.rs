@@ -2,6 +2,8 @@
 
 use std::{collections::HashSet, net::Ipv4Addr};
 
+use sha2::{Digest, Sha256};
+
 /// Addresses of machines: the shared address space of RFC 6598, which no cluster network should use.
 pub const MACHINES: Block = Block { first: 0x6440_0001, last: 0x647f_fffe };
 /// Addresses of pods on Nodes without a podCIDR: 10.128.0.0/9.
@@ -47,11 +49,13 @@ impl Addresses {
         self.used.insert(address);
     }
 
-    /// Where to begin with pods on Nodes without a podCIDR: a process with one machine knows of no other's, so each begins at
-    /// a place of its own, which its UID says.
-    pub fn begin_pods_at(&mut self, uid: &str) {
-        let digits = uid.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        self.pods = digits.unwrap_or_default() % (PODS.last - PODS.first);
+    /// Where to begin: a process knows too late what others have just given out, so each begins at a place of its own, which
+    /// a name says that no other one has.
+    pub fn begin_at(&mut self, name: &str) {
+        let hash = Sha256::digest(name);
+        let place = hash.iter().take(4).fold(0_u32, |place, byte| place << 8 | u32::from(*byte));
+        self.machines = place % (MACHINES.last - MACHINES.first);
+        self.pods = place % (PODS.last - PODS.first);
     }
 
     /// An address for a machine; None when all are used.
@@ -114,15 +118,18 @@ mod tests {
     }
 
     #[test]
-    fn machines_of_their_own_begin_at_places_of_their_own() {
-        let first = |uid: &str| {
+    fn each_name_begins_at_a_place_of_its_own() {
+        let first = |name: &str| {
             let mut addresses = Addresses::default();
-            addresses.begin_pods_at(uid);
-            addresses.for_pod(None).unwrap()
+            addresses.begin_at(name);
+            (addresses.for_machine().unwrap(), addresses.for_pod(None).unwrap())
         };
-        assert_ne!(first("0b8f6f0e-0000"), first("0b8f6f0f-0000"));
-        for uid in ["", "no uid", "ffffffff-ffff"] {
-            assert!(PODS.contains(first(uid)), "{uid}");
+        let (one, other) = (first("host-0"), first("host-1"));
+        assert!(one.0 != other.0 && one.1 != other.1);
+        assert_eq!(one, first("host-0"));
+        for name in ["", "0b8f6f0e-0000", "ffffffff-ffff"] {
+            let (machine, pod) = first(name);
+            assert!(MACHINES.contains(machine) && PODS.contains(pod), "{name}");
         }
     }
 

@@ -131,6 +131,12 @@ impl Hollow {
         Ok(())
     }
 
+    /// Begins with addresses at a place of its own, which this name says: processes that carry Nodes of one cluster see too
+    /// late what each of them has just given out. To be called before machines are made.
+    pub fn choose_addresses_by(&self, name: &str) {
+        self.shared.state().addresses.begin_at(name);
+    }
+
     /// Makes a machine, at once; without effect when one of this UID exists.
     pub fn create(&self, spec: MachineSpec) {
         self.shared.change(|state, now| state.create(spec, now));
@@ -150,6 +156,12 @@ impl Hollow {
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Machine> {
         self.shared.state().machines.get_key_value(uid).map(shown)
+    }
+
+    /// UID of the machine of a Node, by the Node's name.
+    #[must_use]
+    pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
+        self.shared.state().machine_of(node).cloned()
     }
 
     /// Machines that have just renewed their first Lease, and those that were taken away.

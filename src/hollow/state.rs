@@ -165,7 +165,7 @@ impl State {
             return;
         }
         if ip.is_some() {
-            self.addresses.begin_pods_at(&uid);
+            self.addresses.begin_at(&uid);
         }
         let shape = Shape { capacity, allocatable, kubelet_version, container_runtime };
         let machine = Machine {

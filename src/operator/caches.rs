@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
-use tokio_util::sync::CancellationToken;
 
-use super::{Parts, spawn};
+use super::Parts;
 use crate::{
-    api::{NodeClass, NodeSet},
+    api::{NodeClass, NodeSet, names},
     cache::{self, Cache, NodeView, Own, PodView, WireNode, WirePod},
+    hosts::HostView,
     runtime::admin::Readiness,
 };
 
@@ -19,6 +20,8 @@ pub(super) struct Caches {
     pub(super) pods: Arc<Cache<PodView>>,
     pub(super) classes: Arc<Cache<Own<NodeClass>>>,
     pub(super) sets: Arc<Cache<Own<NodeSet>>>,
+    /// Leases of hollow hosts.
+    pub(super) hosts: Arc<Cache<HostView>>,
 }
 
 impl Caches {
@@ -31,6 +34,7 @@ impl Caches {
                 ("pods", caches.pods.in_sync()),
                 ("nodeclasses", caches.classes.in_sync()),
                 ("nodesets", caches.sets.in_sync()),
+                ("leases of hosts", caches.hosts.in_sync()),
             ];
             all.into_iter()
                 .filter(|(_, in_sync)| !in_sync)
@@ -39,19 +43,37 @@ impl Caches {
         })
     }
 
-    /// Fills all of them until `shutdown`. Classes and sets first: a Node is looked at as soon as it is known, and its
-    /// class should be known by then.
-    pub(super) fn fill(&self, client: &Client, shutdown: &CancellationToken, parts: &mut Parts) {
+    /// Fills all of them, for the operator.
+    pub(super) fn fill(&self, client: &Client, namespace: &str, parts: &mut Parts) {
+        self.fill_with(client, namespace, (&watcher::Config::default(), names::LABEL_HOLLOW_HOSTS), parts);
+    }
+
+    /// Fills all of them with what concerns one group of hosts.
+    pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, parts: &mut Parts) {
+        let of_group = format!("{}={group}", names::LABEL_HOLLOW_HOSTS);
+        self.fill_with(client, namespace, (&watcher::Config::default().labels(&of_group), &of_group), parts);
+    }
+
+    /// Classes and sets first: a Node is looked at as soon as it is known, and its class should be known by then.
+    fn fill_with(
+        &self,
+        client: &Client,
+        namespace: &str,
+        (nodes, hosts): (&watcher::Config, &str),
+        parts: &mut Parts,
+    ) {
+        let all = watcher::Config::default();
+        let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        parts.spawn(cache::run(api, all.clone().labels(hosts), Arc::clone(&self.hosts)));
         let api: Api<DeserializeGuard<NodeClass>> = Api::all(client.clone());
-        spawn(parts, shutdown, cache::run(api, watcher::Config::default(), Arc::clone(&self.classes)));
+        parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.classes)));
         let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
-        spawn(parts, shutdown, cache::run(api, watcher::Config::default(), Arc::clone(&self.sets)));
+        parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.sets)));
         let api: Api<WireNode> = Api::all(client.clone());
-        spawn(parts, shutdown, cache::run(api, watcher::Config::default(), Arc::clone(&self.nodes)));
+        parts.spawn(cache::run(api, nodes.clone(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.
-        let bound = watcher::Config::default().fields("spec.nodeName!=");
         let api: Api<WirePod> = Api::all(client.clone());
-        spawn(parts, shutdown, cache::run(api, bound, Arc::clone(&self.pods)));
+        parts.spawn(cache::run(api, all.fields("spec.nodeName!="), Arc::clone(&self.pods)));
     }
 
     /// Has all of them filled by new lists.
@@ -60,5 +82,6 @@ impl Caches {
         self.pods.list_anew();
         self.classes.list_anew();
         self.sets.list_anew();
+        self.hosts.list_anew();
     }
 }

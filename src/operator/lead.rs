@@ -3,14 +3,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::FutureExt;
 use kube::Client;
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Caches, OperatorError, Options, Parts, spawn};
+use super::{Caches, OperatorError, Options, Parts};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
@@ -19,8 +17,9 @@ use crate::{
     },
     error::chain,
     hollow::Hollow,
-    providers::{HollowProvider, KubemarkProvider, Provider, kubemark},
-    runtime::leader::Standing,
+    hosts::Members,
+    providers::{HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
+    runtime::{admin::Readiness, leader::Standing},
 };
 
 /// How often it is looked whether the watches are in sync.
@@ -42,8 +41,8 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    /// Starts everything; it ends at `shutdown`, once the writes under way are answered.
-    pub(super) fn begin(self, parts: &mut Parts, shutdown: &CancellationToken) -> Result<(), OperatorError> {
+    /// Starts everything; it ends at shutdown, once the writes under way are answered.
+    pub(super) fn begin(self, parts: &mut Parts) -> Result<(), OperatorError> {
         let Self { options, cluster, client, caches, registry, standing } = self;
         let hollow_client = match &options.hollow {
             Some(access) => access.fenced(standing.fence())?,
@@ -52,7 +51,11 @@ impl Lead {
         let (hollow, kubelets) =
             Hollow::new(hollow_client, Arc::clone(&caches.nodes), Arc::clone(&caches.pods), &registry)?;
         let machines = hollow.clone();
-        let hollow: Arc<dyn Provider> = Arc::new(HollowProvider::new(hollow));
+        let members = Members::new();
+        caches.hosts.observe(Arc::clone(&members) as _);
+        let here = InProcess::new(hollow);
+        let hollow = HollowProvider::new(here, client.clone(), Arc::clone(&caches.nodes), members);
+        let hollow: Arc<dyn Provider> = Arc::new(hollow);
         let kubemark = kubemark::Options {
             cluster,
             namespace: options.namespace.clone(),
@@ -81,7 +84,8 @@ impl Lead {
             provider_id_prefix: options.provider_id_prefix,
             client: client.clone(),
         });
-        parts.spawn(kubelets.run(shutdown.clone()).map(Ok));
+        let stop = parts.shutdown().clone();
+        parts.spawn_until_done(kubelets.run(stop.clone()));
         let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
         let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
         let secrets = Secrets::new(client, &options.namespace);
@@ -89,26 +93,13 @@ impl Lead {
         if let Some(options) = options.autoscaler {
             let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
             // It ends with the shutdown alone, once the calls under way are answered.
-            parts.spawn(server.run(shutdown.clone()).map(Ok));
+            parts.spawn_until_done(server.run(stop.clone()));
         }
         let (approver, csr_queue) = Approver::new(context);
-        spawn(parts, shutdown, Arc::clone(&approver).watch());
-        let (ready, stop) = (caches.readiness(), shutdown.clone());
-        parts.spawn(async move {
-            // Nobody acts on half a picture: a set whose Nodes are not listed yet would seem to have none.
-            let in_sync = async {
-                match timeout(LEASES_LIMIT, machines.read_leases()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        warn!(error = chain(&error), "no Lease is known: they are renewed in no order");
-                    }
-                    Err(_) => warn!("no Lease is known in time: they are renewed in no order"),
-                }
-                while !ready().is_empty() {
-                    sleep(SYNC_POLL).await;
-                }
-            };
-            if stop.run_until_cancelled(in_sync).await.is_some() {
+        parts.spawn(Arc::clone(&approver).watch());
+        let ready = caches.readiness();
+        parts.spawn_until_done(async move {
+            if stop.run_until_cancelled(in_sync(&machines, &ready)).await.is_some() {
                 info!("watches are in sync");
                 tokio::join!(
                     sets.run(set_queue, stop.clone()),
@@ -117,8 +108,22 @@ impl Lead {
                     approver.run(csr_queue, stop.clone())
                 );
             }
-            Ok(())
         });
         Ok(())
+    }
+}
+
+/// Waits until all is known that one must know who makes machines. Nobody acts on half a picture: a set whose Nodes are not
+/// listed yet would seem to have none.
+pub(super) async fn in_sync(machines: &Hollow, ready: &Readiness) {
+    match timeout(LEASES_LIMIT, machines.read_leases()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            warn!(error = chain(&error), "no Lease is known: they are renewed in no order");
+        }
+        Err(_) => warn!("no Lease is known in time: they are renewed in no order"),
+    }
+    while !ready().is_empty() {
+        sleep(SYNC_POLL).await;
     }
 }

@@ -1,25 +1,27 @@
 //! The operator as a whole: preflight, watches, the election, and what the one does that leads ([`lead`]), wired together and
-//! run until told to stop.
+//! run until told to stop. A [`host`] is made of the same parts.
 
 mod access;
 mod caches;
+pub mod host;
 mod lead;
+mod parts;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
 
-use futures::FutureExt;
 use kube::{Client, config::KubeconfigError};
 use prometheus::Registry;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    task::JoinSet,
-};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 pub use access::Access;
 
-use self::{caches::Caches, lead::Lead};
+use self::{
+    caches::Caches,
+    lead::Lead,
+    parts::{Parts, hold, leave},
+};
 use crate::{
     autoscaler,
     cache::ReflectError,
@@ -31,12 +33,6 @@ use crate::{
         preflight::{self, PreflightError},
     },
 };
-
-/// How long the work that is under way may take to end.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
-
-/// The tasks of the process; the end of one is the end of all.
-type Parts = JoinSet<Result<(), OperatorError>>;
 
 /// What the operator needs.
 pub struct Options {
@@ -125,30 +121,17 @@ pub fn signals() -> Result<CancellationToken, OperatorError> {
     Ok(token)
 }
 
-/// Starts a part that ends at shutdown at the latest.
-fn spawn<E: Send + 'static>(
-    parts: &mut Parts,
-    shutdown: &CancellationToken,
-    part: impl Future<Output = Result<(), E>> + Send + 'static,
-) where
-    OperatorError: From<E>,
-{
-    let part = shutdown.clone().run_until_cancelled_owned(part);
-    parts.spawn(part.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
-}
-
 /// Runs the operator until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let registry = Registry::new();
     let identity = options.election.as_ref().map(|election| election.identity.clone());
-    let standing = Standing::register(identity, &registry)?;
+    let standing = Standing::register(&leader::LEADER, identity, &registry)?;
     let caches = Caches::default();
     Census::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
     metrics::build(&registry)?;
-    let mut parts = Parts::new();
+    let mut parts = Parts::new(&shutdown);
     let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(standing.router());
-    let serving = admin.serve(registry.clone(), caches.readiness(), shutdown.clone());
-    parts.spawn(serving.map(|result| result.map_err(OperatorError::AdminServe)));
+    parts.serve(admin, registry.clone(), caches.readiness());
 
     let access = options.client.clone();
     let client = access.client()?;
@@ -170,40 +153,25 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         return leave(election).await;
     };
     let fenced = access.fenced(standing.fence())?;
-    spawn(&mut parts, &shutdown, preflight::definitions(client, access.url.clone()));
-    caches.fill(&fenced, &shutdown, &mut parts);
+    parts.spawn(preflight::definitions(client, access.url.clone()));
+    caches.fill(&fenced, &options.namespace, &mut parts);
 
     if !leads && let Some(candidate) = &mut election {
         info!("waits: another operator leads");
         tokio::select! {
             won = candidate.win() => won?,
-            ended = parts.join_next() => return Err(ended_by_itself(ended)),
+            error = parts.one_ends() => return Err(error),
             () = shutdown.cancelled() => return leave(election).await,
         }
         // The watch may lag behind what the leader before wrote last.
         caches.list_anew();
     }
     let lead = Lead { options, cluster, client: fenced, caches, registry, standing };
-    let mut work = Box::pin(async {
-        lead.begin(&mut parts, &shutdown)?;
-        supervise(parts, &shutdown).await
+    let work = Box::pin(async {
+        lead.begin(&mut parts)?;
+        parts.supervise().await
     });
-    let Some(mut election) = election else { return work.await.map(drop) };
-    let has_ended = tokio::select! {
-        ended = &mut work => ended?,
-        // What is under way has no time any more: the door is closed, and the next leader works.
-        lost = election.keep() => return Err(lost.into()),
-    };
-    // Where something is under way still, the next leader waits for the end of the Lease.
-    leave(Some(election).filter(|_| has_ended)).await
-}
-
-/// Ends a part in an election in good order. A question whose answer nobody waits for any more may have won it.
-async fn leave(election: Option<Election>) -> Result<(), OperatorError> {
-    if let Some(election) = election {
-        election.release().await;
-    }
-    Ok(())
+    hold(election, work).await
 }
 
 /// Whether the work can begin. The UID of the cluster.
@@ -217,32 +185,4 @@ async fn check(options: &Options, client: &Client) -> Result<String, OperatorErr
         preflight::election(client, identity, url, namespace, name).await?;
     }
     Ok(preflight::cluster_id(client, identity, url).await?)
-}
-
-/// Waits for the first part to end. Told to stop, every part has its time to do so; whether all have.
-async fn supervise(mut parts: Parts, shutdown: &CancellationToken) -> Result<bool, OperatorError> {
-    tokio::select! {
-        ended = parts.join_next() => {
-            if !shutdown.is_cancelled() {
-                return Err(ended_by_itself(ended));
-            }
-        }
-        () = shutdown.cancelled() => {}
-    }
-    let rest = async { while parts.join_next().await.is_some() {} };
-    let in_time = tokio::time::timeout(SHUTDOWN_LIMIT, rest).await.is_ok();
-    if !in_time {
-        warn!("stopped with work under way");
-    }
-    Ok(in_time)
-}
-
-fn ended_by_itself(
-    ended: Option<Result<Result<(), OperatorError>, tokio::task::JoinError>>,
-) -> OperatorError {
-    match ended {
-        Some(Ok(Err(error))) => error,
-        Some(Ok(Ok(()))) | None => OperatorError::Part(None),
-        Some(Err(panicked)) => OperatorError::Part(Some(panicked)),
-    }
 }

@@ -14,7 +14,7 @@ use crate::{
     machine_dir,
 };
 
-pub use hollow::HollowProvider;
+pub use hollow::{HollowProvider, InProcess};
 pub use kubemark::KubemarkProvider;
 
 /// A machine to be made.

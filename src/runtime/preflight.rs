@@ -104,6 +104,17 @@ pub const OPERATOR: &[Right] = &[
     ("patch", "certificates.k8s.io", "certificatesigningrequests/approval", ""),
     ("create", "events.k8s.io", "events", ""),
     ("get", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("watch", "coordination.k8s.io", "leases", "."),
+];
+
+/// What a host's identity does, besides what hollow kubelets do.
+pub const HOST: &[Right] = &[
+    ("watch", "", "nodes", ""),
+    ("watch", "", "pods", ""),
+    ("watch", GROUP, "nodesets", ""),
+    ("watch", GROUP, "nodeclasses", ""),
+    ("get", "apps", "controllerrevisions", "."),
+    ("watch", "coordination.k8s.io", "leases", "."),
 ];
 
 /// What the hollow kubelets' identity does.

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::bed::{Own, bed, class_spec};
+use crate::bed::{LONG, Own, bed, class_spec, eventually};
 
 const PAGE: &str = include_str!("../../docs/kubectl.md");
 
@@ -103,6 +103,12 @@ async fn what_kubectl_shows_tells_how_things_stand() {
     own.patch_set(json!({"spec": {"nodeClassName": "kubectl-shows"}})).await;
     own.settled(2).await;
     own.set_says("Progressing", "False", "Complete").await;
+    // The class counts its Nodes in a look of its own.
+    eventually("the class counts its Nodes", LONG, async || {
+        let status = own.classes.get("kubectl-shows").await.unwrap().status?;
+        (status.nodes == Some(2)).then_some(())
+    })
+    .await;
 
     for (command, output) in
         [("$ kubectl get nset,nclass\n", &[][..]), ("$ kubectl get nset,nclass -o wide\n", &["-o", "wide"])]

@@ -121,7 +121,13 @@ fn class_cases() -> Vec<Case> {
             ),
             "kubemark.image needs a tag, or provisioning.kubelet.version",
         ),
-        ("hosts", "/spec/hollow", json!({"hosts": "x"}), not_served),
+        ("hosts", "/spec/hollow", json!({"hosts": "big-0"}), ""),
+        (
+            "hosts of a bad name",
+            "/spec/hollow",
+            json!({"hosts": "Big.0"}),
+            "hollow.hosts is the name of a group of hosts",
+        ),
         ("used cpu", "/spec/hollow", json!({"containers": {"cpu": "10m"}}), not_served),
         ("an unknown field", "/spec/capcity", json!({}), "unknown field \"spec.capcity\""),
     ]

@@ -24,6 +24,9 @@ fn values_that_do_not_fit() {
         (&["autoscaler.certificates.source=None"], "at '/autoscaler/certificates/source'"),
         (&["leaderElection.leaseDuration=15"], "at '/leaderElection/leaseDuration'"),
         (&["uninstall.timeout=soon"], "at '/uninstall/timeout'"),
+        (&["hollowHosts.Big.replicas=1"], "invalid propertyName 'Big'"),
+        (&["hollowHosts.big.replicas=-1"], "at '/hollowHosts/big/replicas': minimum"),
+        (&["hollowHosts.big.hosts=2"], "at '/hollowHosts/big'"),
         // By each other.
         (
             &["leaderElection.enabled=false"],

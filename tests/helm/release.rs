@@ -23,6 +23,7 @@ use crate::{
         Fleet, NAMESPACE, SERVER, credentials, earlier_version, helm, is_served, operators, pods_said,
         try_helm_here, uninstall, upgrade,
     },
+    hosts,
     program::{CHART, said, try_helm},
 };
 
@@ -40,6 +41,7 @@ async fn from_install_to_uninstall() {
     let fleet = installed(&client, earlier.to_str().unwrap()).await;
     refused_beside_another(&fleet).await;
     upgraded_and_rolled_back(&fleet).await;
+    hosts::come_and_go(&fleet).await;
     certificates_of_ones_own(&fleet).await;
     uninstalled(&fleet).await;
     again(&client).await;

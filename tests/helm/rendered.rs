@@ -19,6 +19,7 @@ const EVERYTHING: &[&str] = &[
     "serviceMonitor.enabled=true",
     "prometheusRule.enabled=true",
     "dashboards.enabled=true",
+    "hollowHosts.big.replicas=3",
 ];
 /// The flags that the operator has whatever the values are.
 const USUAL: [&str; 5] = [
@@ -47,8 +48,9 @@ fn versions_are_those_of_the_program() {
 fn every_pod_is_restricted_and_on_a_real_node() {
     let objects = render(EVERYTHING);
     let mut workloads = all(&objects, "Deployment");
+    workloads.extend(all(&objects, "StatefulSet"));
     workloads.extend(all(&objects, "Job"));
-    assert_eq!(workloads.len(), 3);
+    assert_eq!(workloads.len(), 4);
     for workload in workloads {
         let pod = &workload["spec"]["template"]["spec"];
         let security = &pod["securityContext"];
@@ -123,6 +125,35 @@ fn flags_follow_values_and_the_program_knows_them() {
 }
 
 #[test]
+fn hosts_are_a_stateful_set_for_each_group() {
+    let objects =
+        render(&["hollowHosts.big.replicas=3", "hollowHosts.small.replicas=0", "operator.logFilter=debug"]);
+    assert_eq!(all(&objects, "StatefulSet").len(), 2);
+    let big = one(&objects, "StatefulSet", "kube-node-hollow-big");
+    assert_eq!(
+        (&big["spec"]["replicas"], &big["spec"]["podManagementPolicy"]),
+        (&json!(3), &json!("Parallel"))
+    );
+    let flags = args(big);
+    assert_eq!(flags, ["hollow-host", "--hosts=big", "--admin-address=0.0.0.0:8080", "--log-format=json"]);
+    Cli::try_parse_from(["kube-node"].iter().chain(&flags)).unwrap();
+    let pod = &big["spec"]["template"];
+    assert_eq!(pod["spec"]["serviceAccountName"], "kube-node-hollow-host");
+    for kind in ["Service", "PodDisruptionBudget"] {
+        let selector = &one(&objects, kind, "kube-node-hollow-big")["spec"]["selector"];
+        let selector = selector.get("matchLabels").unwrap_or(selector).as_object().unwrap();
+        assert!(selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value), "{kind}");
+        assert_eq!(selector["app.kubernetes.io/component"], "hollow-host-big");
+    }
+    // Nobody may what nobody does.
+    let without = render(&[]);
+    assert!(has(&objects, "StatefulSet") && !has(&without, "StatefulSet"));
+    let is_of_hosts = |object: &&Value| name(object).contains("host");
+    assert!(objects.iter().any(|object| is_of_hosts(&object)));
+    assert_eq!(without.iter().find(is_of_hosts), None);
+}
+
+#[test]
 fn jobs_have_arguments_that_the_program_knows() {
     let objects = render(EVERYTHING);
     for job in all(&objects, "Job") {
@@ -172,7 +203,7 @@ fn definitions_are_those_of_the_code_and_stay() {
 
 #[test]
 fn what_up_applies_is_in_the_chart() {
-    let objects = render(&[]);
+    let objects = render(&["hollowHosts.big.replicas=3"]);
     let files = fs::read_dir(format!("{CHART}/files")).unwrap().map(|entry| entry.unwrap().path());
     for file in files.filter(|path| path.is_file()) {
         let text = fs::read_to_string(file).unwrap();

@@ -10,7 +10,7 @@ use super::{Error, NodeController};
 use crate::{
     api::{NodeClass, NodeClassSpec, names},
     cache::NodeView,
-    controllers::api::call,
+    controllers::{api::call, orders},
     core::{
         node::{self, Kubelet, Machine, Pods},
         revision,
@@ -138,10 +138,8 @@ impl NodeController {
         Ok(Some(observed))
     }
 
-    /// What the Node's machine is made from, by the revision that it names.
     async fn stored(&self, node: &NodeView) -> Result<Option<revision::Machine>, Error> {
-        let Some(revision) = node.label(names::LABEL_REVISION) else { return Ok(None) };
-        let stored = self.context.revisions.get(node.class().unwrap_or_default(), revision).await?;
+        let stored = orders::stored(&self.context.revisions, node).await?;
         Ok(stored.map(|machine| (*machine).clone()))
     }
 
@@ -151,9 +149,8 @@ impl NodeController {
         machine: revision::Machine,
         class: Option<&NodeClassSpec>,
     ) -> (revision::Machine, Settings) {
-        let containers =
-            machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
-        (machine, Settings { containers, ..self.settings(node, class) })
+        let settings = orders::settings(node, &machine, class, &self.context.sets);
+        (machine, settings)
     }
 
     /// The provider that serves a Node; None where that is somebody else.
@@ -179,19 +176,6 @@ impl NodeController {
             }
         }
         Ok(None)
-    }
-
-    /// What propagates in place: the class's, as the Node's set changes it.
-    fn settings(&self, node: &NodeView, class: Option<&NodeClassSpec>) -> Settings {
-        let set = node.set().and_then(|set| self.context.sets.get(set));
-        let overrides = set
-            .as_ref()
-            .and_then(|set| set.object.as_ref().ok())
-            .and_then(|set| set.spec.class_overrides.as_ref());
-        let failures = overrides
-            .and_then(|overrides| overrides.failures.clone())
-            .or_else(|| class.and_then(|class| class.failures.clone()));
-        Settings { failures, ..Settings::default() }
     }
 
     /// A Node written by hand: what its class makes of it.

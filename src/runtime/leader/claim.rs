@@ -54,6 +54,14 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// Of hosts: what one of them leaves behind has to be taken over, by thousands, within the 40 s that a Node's Lease lives
+    /// and the 10 s that it may have been due.
+    pub const HOST: Self = Self {
+        lease: Duration::from_secs(10),
+        deadline: Duration::from_secs(7),
+        retry: Duration::from_secs(2),
+    };
+
     /// How long a Lease holds off others after its last renewal, how long its holder leads after that, and the time between
     /// two renewals.
     pub fn new(lease: Duration, deadline: Duration, retry: Duration) -> Result<Self, TimingError> {

@@ -1,4 +1,5 @@
-//! Which one of several operators leads, by a Lease in their namespace, and that no other one writes.
+//! Which one of several processes may work, by a Lease in their namespace, and that no other one writes: of operators the
+//! leader, of hosts each under its own name.
 //!
 //! [`claim`] decides, [`Election`] asks the API server, and [`Fence`] stands before every write of the process: it opens
 //! for as long as the claim lasts, and closes by itself. Whoever loses the Lease ends its process: what it knows and plans
@@ -12,7 +13,7 @@ pub mod clock;
 mod fence;
 mod standing;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -25,7 +26,7 @@ use tracing::{info, warn};
 
 pub use claim::{Loss, Timing, TimingError};
 pub use fence::{Fence, Fenced, NotLeading, Passing};
-pub use standing::Standing;
+pub use standing::{LEADER, MEMBER, Standing};
 
 use self::{
     claim::{Ask, Claim, Heard, Record, Step},
@@ -46,15 +47,17 @@ pub struct Options {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// Its labels, by which others find it.
+    pub labels: BTreeMap<String, String>,
     /// Who wants to lead: no other process has this name, nor has one before.
     pub identity: String,
     /// Its times.
     pub timing: Timing,
 }
 
-/// The process leads no more.
+/// The process has its Lease no more.
 #[derive(Debug, thiserror::Error)]
-#[error("{identity} has lost the Lease {lease}, so it ends: another operator leads, or will")]
+#[error("{identity} has lost the Lease {lease}, so it ends: another process works, or will")]
 pub struct LostError {
     identity: String,
     lease: String,
@@ -132,7 +135,8 @@ impl Election {
                 if let Some(until) = self.claim.held() {
                     self.standing.fence().open_until(until);
                     if !led {
-                        info!(identity = self.options.identity, "leads");
+                        let Options { namespace, name, identity, .. } = &self.options;
+                        info!(identity, lease = format!("{namespace}/{name}"), "has the Lease");
                     }
                 }
                 let holder = self.lease.as_ref().and_then(holder);
@@ -197,11 +201,13 @@ impl Election {
         let spec = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let is_ours = spec.holder_identity.as_ref() == Some(&self.options.identity);
         let transitions = spec.lease_transitions.unwrap_or_default();
+        let mut metadata = before.map_or_else(
+            || ObjectMeta { name: Some(self.options.name.clone()), ..ObjectMeta::default() },
+            |lease| lease.metadata.clone(),
+        );
+        metadata.labels.get_or_insert_default().extend(self.options.labels.clone());
         Lease {
-            metadata: before.map_or_else(
-                || ObjectMeta { name: Some(self.options.name.clone()), ..ObjectMeta::default() },
-                |lease| lease.metadata.clone(),
-            ),
+            metadata,
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.options.identity.clone()),
                 lease_duration_seconds: Some(self.options.timing.lease_seconds()),

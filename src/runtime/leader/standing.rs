@@ -1,4 +1,4 @@
-//! Who leads, for people and machines that look at this process: `/leader` on the admin port, and metrics.
+//! Who has the Lease, for people and machines that look at this process: `/leader` on the admin port, and metrics.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,6 +9,21 @@ use serde_json::json;
 
 use super::fence::Fence;
 use crate::runtime::metrics;
+
+/// Name and help of the metrics: of whether this process has the Lease, and of writes of it.
+pub type Meters = [(&'static str, &'static str); 2];
+
+/// Of a Lease by which a leader is elected.
+pub const LEADER: Meters = [
+    ("kube_node_leader", "Whether this process leads"),
+    ("kube_node_leader_renewals_total", "Writes of the Lease by which a leader is elected, by result"),
+];
+
+/// Of a Lease by which a host is present.
+pub const MEMBER: Meters = [
+    ("kube_node_host_present", "Whether this host is present, and carries machines"),
+    ("kube_node_host_renewals_total", "Writes of the Lease by which this host is present, by result"),
+];
 
 /// How this process stands.
 #[derive(Debug)]
@@ -24,18 +39,15 @@ pub struct Standing {
 
 impl Standing {
     /// Of one that wants to lead, or, without an identity, of the only one.
-    pub fn register(identity: Option<String>, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
-        let leads = metrics::gauge(registry, ("kube_node_leader", "Whether this process leads"))?;
+    pub fn register(
+        [leads, renewals]: &Meters,
+        identity: Option<String>,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, prometheus::Error> {
+        let leads = metrics::gauge(registry, *leads)?;
         leads.set(i64::from(identity.is_none()));
-        let renewals = metrics::counters(
-            registry,
-            (
-                "kube_node_leader_renewals_total",
-                "Writes of the Lease by which a leader is elected, by result",
-            ),
-            ["result"],
-            [["success"], ["conflict"], ["failure"]],
-        )?;
+        let known = [["success"], ["conflict"], ["failure"]];
+        let renewals = metrics::counters(registry, *renewals, ["result"], known)?;
         Ok(Arc::new(Self {
             fence: if identity.is_some() { Fence::closed() } else { Fence::open() },
             identity,

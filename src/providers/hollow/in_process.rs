@@ -1,7 +1,7 @@
-//! Provider `hollow`: a machine is an entry of the hollow kubelet in this process.
+//! Machines in this process, each an entry of its hollow kubelet.
 //!
-//! Machines live as long as the process. The next one makes them again from the same Nodes; what must survive (the
-//! boot, addresses) is written on the Node.
+//! They live as long as the process. The next one makes them again from the same Nodes; what must survive (the boot,
+//! addresses) is written on the Node.
 
 use futures::{
     FutureExt, StreamExt,
@@ -9,20 +9,20 @@ use futures::{
     stream::{self, BoxStream},
 };
 
-use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage};
 use crate::{
     hollow::{self, Hollow, MachineSpec},
     machine_dir::Machine,
+    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage},
 };
 
 /// Machines in this process.
 #[derive(Clone)]
-pub struct HollowProvider {
+pub struct InProcess {
     hollow: Hollow,
 }
 
-impl HollowProvider {
-    /// A provider whose machines `hollow` carries.
+impl InProcess {
+    /// Those that `hollow` carries.
     #[must_use]
     pub fn new(hollow: Hollow) -> Self {
         Self { hollow }
@@ -48,9 +48,9 @@ fn settings(settings: &Settings) -> hollow::Settings {
     hollow::Settings { failures: settings.failures.clone(), containers: settings.containers.clone() }
 }
 
-impl Provider for HollowProvider {
+impl Provider for InProcess {
     fn name(&self) -> &'static str {
-        "hollow"
+        super::NAME
     }
 
     fn is_volatile(&self) -> bool {

@@ -1,0 +1,85 @@
+//! `kube-node hollow-host`: carries hollow machines in the operator's place.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use anyhow::bail;
+use clap::Args;
+
+use super::operator::{identity, place};
+use crate::{
+    api::names,
+    hosts::lease_name,
+    operator::{self, Access, host},
+    runtime::{
+        leader::{self, Timing},
+        telemetry::{self, LogFormat},
+    },
+};
+
+/// Arguments of `hollow-host`.
+#[derive(Debug, Args)]
+pub struct HollowHost {
+    /// Group that this host belongs to: it carries machines of classes with this name in hollow.hosts
+    #[arg(long, value_name = "GROUP")]
+    hosts: String,
+    /// Name of this host in its group, which no other one has at the same time; that of the pod or the machine when absent
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Kubeconfig; KUBECONFIG or the pod's own identity when absent
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Namespace of the operator, in which revisions are kept, and the Leases by which hosts are present
+    #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
+    namespace: String,
+    /// Address of /healthz, /readyz and /metrics
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    admin_address: SocketAddr,
+    /// Form of the logs
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+}
+
+impl HollowHost {
+    /// Works until SIGINT or SIGTERM.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        telemetry::start(self.log_format);
+        let name = self.name.unwrap_or_else(place);
+        check("--hosts", &self.hosts, 40)?;
+        check("--name", &name, 63)?;
+        super::block_on(async {
+            let presence = leader::Options {
+                namespace: self.namespace.clone(),
+                name: lease_name(&self.hosts, &name),
+                labels: [(names::LABEL_HOLLOW_HOSTS.to_owned(), self.hosts.clone())].into(),
+                identity: identity(&name),
+                timing: Timing::HOST,
+            };
+            let options = host::Options {
+                client: Access::new(self.kubeconfig.as_deref()).await?,
+                namespace: self.namespace,
+                group: self.hosts,
+                name,
+                admin_address: self.admin_address,
+                presence,
+            };
+            Box::pin(host::run(options, operator::signals()?)).await?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Both are parts of the name of a Lease.
+fn check(flag: &str, name: &str, longest: usize) -> anyhow::Result<()> {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty()
+        || name.len() > longest
+        || !name.chars().all(inner)
+        || name.starts_with('-')
+        || name.ends_with('-')
+    {
+        bail!(
+            "{flag} is \"{name}\": write up to {longest} lower case letters, digits and hyphens, with a letter or digit at both ends"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! Makes and drops the machines of this host, as Nodes, classes, sets and hosts come and go.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use prometheus::IntGauge;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::Caches;
+use crate::{
+    api::{NodeClass, NodeSet},
+    cache::{NodeView, Observer, Own},
+    controllers::{Revisions, RevisionsError, orders},
+    error::chain,
+    hollow::Hollow,
+    hosts::{Members, Present, share},
+    providers::{InProcess, Order, Provider, ProviderError},
+    runtime::{
+        leader::clock::Moment,
+        queue::{Outcome, Pace, Queue, Requests, queue, run},
+    },
+};
+
+/// Nodes looked at at once; a look waits for no more than a revision that is not known yet.
+const CONCURRENCY: usize = 8;
+/// How long a host that comes waits after its Lease is seen: the others have dropped by then what it is about to carry.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often it is looked at whether the watch of the Leases is alive.
+const LISTEN: Duration = Duration::from_secs(2);
+/// A watch that shows nothing of our own renewals for this long is made anew.
+const DEAF_AFTER: Duration = Duration::from_secs(8);
+
+/// Why a machine is not carried.
+#[derive(Debug, thiserror::Error)]
+enum CarryError {
+    /// What it is made from cannot be read.
+    #[error(transparent)]
+    Revisions(#[from] RevisionsError),
+    /// There can be no such machine.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+/// What this host carries, and what it knows.
+pub(super) struct Carrier {
+    group: Arc<str>,
+    host: Arc<str>,
+    caches: Caches,
+    revisions: Revisions,
+    members: Arc<Members>,
+    /// Who was present when shares were looked at last.
+    present: Mutex<Present>,
+    hollow: Hollow,
+    machines: InProcess,
+    requests: Requests<Arc<str>>,
+}
+
+impl Carrier {
+    /// Carries nothing yet. `caches` must be filled by watches that concern the group.
+    pub(super) fn new(
+        (group, host): (&str, &str),
+        caches: Caches,
+        revisions: Revisions,
+        members: Arc<Members>,
+        hollow: Hollow,
+    ) -> (Arc<Self>, Queue<Arc<str>>) {
+        let (requests, queue) = queue();
+        let carrier = Arc::new(Self {
+            group: group.into(),
+            host: host.into(),
+            caches,
+            revisions,
+            members,
+            present: Mutex::default(),
+            machines: InProcess::new(hollow.clone()),
+            hollow,
+            requests,
+        });
+        carrier.caches.nodes.observe(Arc::clone(&carrier) as Arc<dyn Observer<NodeView>>);
+        carrier.caches.classes.observe(Arc::clone(&carrier) as Arc<dyn Observer<Own<NodeClass>>>);
+        carrier.caches.sets.observe(Arc::clone(&carrier) as Arc<dyn Observer<Own<NodeSet>>>);
+        (carrier, queue)
+    }
+
+    /// Waits until every other host knows of this one.
+    pub(super) async fn settle(&self) {
+        let mut known = Present::new();
+        while !self.is_present(&known) {
+            known = self.members.changed(&known).await;
+        }
+        sleep(SETTLE).await;
+    }
+
+    fn is_present(&self, present: &Present) -> bool {
+        present.get(&self.group).is_some_and(|hosts| hosts.contains(&self.host))
+    }
+
+    /// Works until `stop`, and finishes what is under way. `peers` shows how many hosts there are.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        queue: Queue<Arc<str>>,
+        peers: IntGauge,
+        stop: CancellationToken,
+    ) {
+        let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
+        let work = run(queue, pace, &stop, |name| {
+            let carrier = Arc::clone(&self);
+            async move { carrier.look(&name).await }
+        });
+        tokio::join!(work, stop.run_until_cancelled(self.follow_hosts(peers)));
+    }
+
+    /// Looks at all Nodes whenever a host came or went.
+    async fn follow_hosts(&self, peers: IntGauge) {
+        // Before the first look nobody is known: then everybody has come.
+        let mut known = Present::new();
+        loop {
+            if let Ok(present) = timeout(LISTEN, self.members.changed(&known)).await {
+                let hosts = present.get(&self.group).map_or(0, BTreeSet::len);
+                info!(hosts, "who is present has changed");
+                peers.set(i64::try_from(hosts).unwrap_or(i64::MAX));
+                self.present.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&present);
+                known = present;
+                self.look_at(|_| true);
+            } else if self.is_deaf() {
+                warn!("the watch of the Leases of hosts shows nothing: it is made anew");
+                self.caches.hosts.list_anew();
+            }
+        }
+    }
+
+    fn is_deaf(&self) -> bool {
+        self.members.echoed().is_some_and(|echoed| echoed.until(Moment::now()) > DEAF_AFTER)
+    }
+
+    fn look_at(&self, is_meant: impl Fn(&NodeView) -> bool) {
+        for node in self.caches.nodes.all().iter().filter(|node| is_meant(node)) {
+            self.requests.add(Arc::clone(&node.name));
+        }
+    }
+
+    async fn look(&self, name: &Arc<str>) -> Outcome {
+        let node = self.caches.nodes.get(name).filter(|node| self.is_ours(node));
+        if let Some(uid) = self.hollow.machine_of(name)
+            && node.as_ref().is_none_or(|node| node.uid != uid)
+        {
+            debug!(node = &**name, "drops its machine");
+            self.hollow.delete(&uid);
+        }
+        let Some(node) = node else { return Outcome::Done };
+        match self.carry(&node).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => {
+                warn!(node = &**name, error = chain(&error), "cannot carry its machine");
+                Outcome::Failed
+            }
+        }
+    }
+
+    fn is_ours(&self, node: &NodeView) -> bool {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosts = present.get(&self.group).into_iter().flatten();
+        share::carrier(hosts.map(|host| &**host), &node.uid) == Some(&self.host)
+    }
+
+    /// Makes the machine of a Node, or brings its settings up to date.
+    async fn carry(&self, node: &NodeView) -> Result<(), CarryError> {
+        // The operator says on the Node where its revision is gone.
+        let Some(machine) = orders::stored(&self.revisions, node).await? else { return Ok(()) };
+        let class = node.class().and_then(|class| self.caches.classes.get(class));
+        let class = class.as_ref().and_then(|own| own.object.as_ref().ok()).map(|class| &class.spec);
+        let settings = orders::settings(node, &machine, class, &self.caches.sets);
+        let id = node.machine_id();
+        if self.hollow.get(&id.uid).is_some() {
+            return Ok(self.machines.update(&id, &settings).await?);
+        }
+        let order = Order { id, machine: (*machine).clone(), settings, credentials: None };
+        Ok(self.machines.create(&order).await?)
+    }
+}
+
+impl Observer<NodeView> for Carrier {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        // What a machine is made from is said by labels; its status is of its own making.
+        let made_from =
+            |node: Option<&Arc<NodeView>>| node.map(|node| (Arc::clone(&node.uid), node.labels.clone()));
+        if made_from(old) != made_from(new)
+            && let Some(node) = new.or(old)
+        {
+            self.requests.add(Arc::clone(&node.name));
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for Carrier {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let failures =
+            |own: Option<&Arc<Own<NodeClass>>>| Some(own?.object.as_ref().ok()?.spec.failures.clone());
+        if failures(old) != failures(new)
+            && let Some(class) = new.or(old)
+        {
+            self.look_at(|node| node.class() == Some(class.name()));
+        }
+    }
+}
+
+impl Observer<Own<NodeSet>> for Carrier {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let overrides =
+            |own: Option<&Arc<Own<NodeSet>>>| Some(own?.object.as_ref().ok()?.spec.class_overrides.clone());
+        if overrides(old) != overrides(new)
+            && let Some(set) = new.or(old)
+        {
+            self.look_at(|node| node.set() == Some(set.name()));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Machines on hosts. A host finds its machines by itself, among the Nodes that name its group, and carries each for as
+//! long as there is its Node; so the operator has nothing to send it, and nothing of a host's is lost with the operator.
+//!
+//! A machine that was deleted is one whose Node may go: its host stops when it does.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use http::Method;
+use kube::Client;
+use serde_json::json;
+
+use crate::{
+    api::names,
+    cache::{Cache, NodeView, Observer},
+    hosts::{Members, Present},
+    providers::{Existing, MachineId, Order, ProviderError, Stage, Trouble},
+    wire::{self, AnyObject, Body},
+};
+
+/// Machines on hosts.
+pub(super) struct Hosted {
+    client: Client,
+    nodes: Arc<Cache<NodeView>>,
+    members: Arc<Members>,
+    /// UIDs of Nodes that are there still, whose machine was deleted.
+    deleted: Mutex<HashSet<Arc<str>>>,
+}
+
+impl Hosted {
+    pub(super) fn new(client: Client, nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Arc<Self> {
+        let hosted = Arc::new(Self { client, nodes, members, deleted: Mutex::default() });
+        hosted.nodes.observe(Arc::clone(&hosted) as Arc<dyn Observer<NodeView>>);
+        hosted
+    }
+
+    /// Has the hosts of the group see the Node. One of a NodeSet was born so.
+    pub(super) async fn create(&self, order: &Order, group: &str) -> Result<(), ProviderError> {
+        let MachineId { node, uid } = &order.id;
+        self.deleted().remove(uid);
+        if self.group_of(&order.id).as_deref() == Some(group) {
+            return Ok(());
+        }
+        let change = json!({ "metadata": { "uid": &**uid, "labels": { names::LABEL_HOLLOW_HOSTS: group } } });
+        let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
+        let body = Body::MergePatch(change.to_string().into_bytes());
+        let answer = wire::send::<AnyObject>(&self.client, Method::PATCH, &path, body).await;
+        answer.map(drop).map_err(|error| ProviderError::Retryable(Box::new(error)))
+    }
+
+    /// None where it is not on a host, or was deleted.
+    pub(super) fn exists(&self, id: &MachineId) -> Option<Existing> {
+        let group = self.group_of(id)?;
+        if self.deleted().contains(&id.uid) {
+            return None;
+        }
+        let trouble = (self.members.count(&group) == 0).then(|| Trouble {
+            reason: "NoHost".to_owned(),
+            message: format!(
+                "no host of the group {group} is present: start one with kube-node hollow-host --hosts {group}, or give \
+                 its StatefulSet replicas"
+            ),
+        });
+        let stage = if trouble.is_some() { Stage::Starting } else { Stage::Up };
+        Some(Existing { stage, lease_renewed: None, trouble, last_end: None })
+    }
+
+    pub(super) fn delete(&self, id: &MachineId) {
+        if self.group_of(id).is_some() {
+            self.deleted().insert(Arc::clone(&id.uid));
+        }
+    }
+
+    /// The machines of each group that has hosts, or has them no more.
+    pub(super) fn watch(self: &Arc<Self>) -> BoxStream<'static, MachineId> {
+        let start = (Arc::clone(self), self.members.present());
+        stream::unfold(start, async |(hosted, before)| {
+            let after = hosted.members.changed(&before).await;
+            let turned = hosted.machines_of_turned(&before, &after);
+            Some((stream::iter(turned), (hosted, after)))
+        })
+        .flatten()
+        .boxed()
+    }
+
+    fn machines_of_turned(&self, before: &Present, after: &Present) -> Vec<MachineId> {
+        let has_turned = |node: &Arc<NodeView>| {
+            group(node).is_some_and(|group| before.contains_key(group) != after.contains_key(group))
+        };
+        self.nodes.all().iter().filter(|node| has_turned(node)).map(|node| node.machine_id()).collect()
+    }
+
+    /// The group of hosts that a Node names, while there is that Node.
+    fn group_of(&self, id: &MachineId) -> Option<String> {
+        let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid)?;
+        group(&node).map(str::to_owned)
+    }
+
+    fn deleted(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn group(node: &NodeView) -> Option<&str> {
+    node.label(names::LABEL_HOLLOW_HOSTS)
+}
+
+impl Observer<NodeView> for Hosted {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.deleted().remove(&old.uid);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What people change: hosts, Nodes, classes.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+
+use crate::{
+    NODES,
+    bed::{LONG, Own, condition, eventually, is_ready, name},
+    diary::Diary,
+    group::Group,
+    in_the_operator, write_node,
+};
+
+/// Processes that know little of each other give out addresses.
+pub async fn addresses_are_unique(own: &Own) {
+    let of_node = |node: &Node| {
+        let addresses = node.status.clone().unwrap().addresses.unwrap();
+        addresses.into_iter().find(|address| address.type_ == "InternalIP").unwrap().address
+    };
+    let nodes: BTreeSet<String> = own.my_nodes().await.iter().map(of_node).collect();
+    assert_eq!(nodes.len(), NODES);
+    let selector = ListParams::default().labels(&format!("app={}", own.name));
+    let pods = own.pods.list(&selector).await.unwrap();
+    let pods: BTreeSet<String> =
+        pods.items.into_iter().map(|pod| pod.status.unwrap().pod_ip.unwrap()).collect();
+    assert_eq!(pods.len(), NODES);
+}
+
+/// A host that comes takes its share from all others.
+pub async fn more_hosts(own: &Own, group: &mut Group) {
+    let diary = Diary::begin(own).await;
+    group.start(&["h-3", "h-4"]);
+    for host in &group.hosts {
+        host.is_ready().await;
+    }
+    group.shares_are_by_the_hash(own).await;
+    diary.shows_nothing_but(NODES).await;
+}
+
+/// Failures on purpose reach a machine that lives.
+pub async fn failures_in_place(own: &Own, group: &Group) {
+    own.patch_class(json!({"spec": {"failures": {"unhealthyDuration": "1s", "turnUnhealthyAfter": true}}}))
+        .await;
+    eventually("a Node turns unhealthy", LONG, async || {
+        let nodes = own.my_nodes().await;
+        let ready = |node: &Node| condition(node, "Ready").is_some_and(|ready| ready.status == "True");
+        nodes.iter().any(|node| !ready(node)).then_some(())
+    })
+    .await;
+    own.patch_class(json!({"spec": {"failures": null}})).await;
+    own.settled(NODES).await;
+    group.carries(NODES).await;
+}
+
+/// A Node that somebody writes finds its way to a host, and leaves when it is deleted.
+pub async fn a_node_by_hand(own: &Own, group: &Group) {
+    write_node(own, "by-hand").await;
+    eventually("it is Ready", LONG, async || own.nodes.get("by-hand").await.ok().filter(is_ready)).await;
+    group.carries(NODES + 1).await;
+    own.nodes.delete("by-hand", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", LONG, async || {
+        own.nodes.get_opt("by-hand").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    group.carries(NODES).await;
+}
+
+pub async fn fewer_nodes_and_another_revision(own: &Own, group: &Group) {
+    own.patch_set(json!({"spec": {"replicas": 12}})).await;
+    own.settled(12).await;
+    group.carries(12).await;
+    let before: BTreeSet<String> = own.my_nodes().await.iter().map(name).collect();
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
+    eventually("each was replaced", LONG, async || {
+        own.my_nodes().await.iter().all(|node| !before.contains(&name(node))).then_some(())
+    })
+    .await;
+    own.settled(12).await;
+    group.carries(12).await;
+}
+
+/// A class that names no hosts any more rolls its Nodes into the operator.
+pub async fn back_into_the_operator(own: &Own, group: &Group) {
+    own.patch_class(json!({"spec": {"hollow": null}})).await;
+    eventually("the operator carries them", LONG, async || (in_the_operator() == 12).then_some(())).await;
+    let nodes = own.settled(12).await;
+    assert!(
+        nodes.iter().all(|node| !node
+            .metadata
+            .labels
+            .as_ref()
+            .unwrap()
+            .contains_key("kube-node.io/hollow-hosts"))
+    );
+    group.carries(0).await;
+}

@@ -1,0 +1,76 @@
+//! The hosts of the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube_node::hosts::share;
+
+use crate::{
+    bed::{LONG, Own, eventually},
+    host::Host,
+};
+
+/// What is compared.
+const PAGE: &str = include_str!("../../docs/metrics.md");
+
+#[derive(Default)]
+pub struct Group {
+    pub hosts: Vec<Host>,
+}
+
+impl Group {
+    pub fn start(&mut self, names: &[&str]) {
+        self.hosts.extend(names.iter().map(|name| Host::start(name)));
+    }
+
+    /// Takes one out.
+    pub fn take(&mut self, name: &str) -> Host {
+        let index = self.hosts.iter().position(|host| host.name == name).unwrap();
+        self.hosts.remove(index)
+    }
+
+    /// So many machines are carried, all by hosts of this group, and none by two of them.
+    pub async fn carries(&self, machines: usize) {
+        let carried = || -> Vec<usize> { self.hosts.iter().map(Host::machines).collect() };
+        let what = format!("{} hosts carry {machines} machines", self.hosts.len());
+        eventually(&what, LONG, async || (carried().iter().sum::<usize>() == machines).then_some(())).await;
+    }
+
+    /// Each carries as many as the hash says, of the Nodes that there are.
+    pub async fn shares_are_by_the_hash(&self, own: &Own) {
+        let nodes = own.my_nodes().await;
+        let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        let mut wanted: BTreeMap<&str, usize> = names.iter().map(|name| (*name, 0)).collect();
+        for node in &nodes {
+            let uid = node.metadata.uid.as_deref().unwrap();
+            *wanted.get_mut(share::carrier(names.iter().copied(), uid).unwrap()).unwrap() += 1;
+        }
+        assert!(wanted.values().all(|share| *share > 0), "{wanted:?}");
+        let carried = || -> BTreeMap<&str, usize> {
+            self.hosts.iter().map(|host| (host.name.as_str(), host.machines())).collect()
+        };
+        let what = format!("shares are {wanted:?}");
+        eventually(&what, LONG, async || (carried() == wanted).then_some(())).await;
+    }
+
+    /// Metrics of a host, and the page's table of them.
+    pub fn exports_what_the_page_says(&self) {
+        let exported = self.hosts[0].asked("metrics").unwrap();
+        let exported: BTreeSet<&str> = exported
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .map(|(name, _)| name)
+            .collect();
+        let named = |mark: &str| -> BTreeSet<&str> {
+            let table = PAGE.split(&format!("<!-- {mark} -->")).nth(1).unwrap();
+            table
+                .lines()
+                .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+                .map(|(name, _)| name)
+                .collect()
+        };
+        let shared = |name: &&str| name.starts_with("kube_node_hollow_") || *name == "kube_node_build_info";
+        let mut documented: BTreeSet<&str> = named("metrics").into_iter().filter(shared).collect();
+        documented.extend(named("metrics of hosts"));
+        assert_eq!(exported, documented);
+    }
+}

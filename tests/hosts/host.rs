@@ -1,0 +1,84 @@
+//! A host as a process of the test.
+
+use std::{
+    fs::File,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    GROUP,
+    bed::{LONG, bed, eventually},
+};
+
+/// Killed when dropped.
+pub struct Host {
+    pub name: String,
+    child: Child,
+    admin: u16,
+    log: PathBuf,
+}
+
+impl Host {
+    pub fn start(name: &str) -> Self {
+        Self::start_as(name, &bed().dir.join("hollow-host.kubeconfig"))
+    }
+
+    pub fn start_as(name: &str, kubeconfig: &Path) -> Self {
+        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let log = bed().dir.join(format!("host-{name}-{admin}.log"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+        command.args(["hollow-host", "--hosts", GROUP, "--name", name, "--kubeconfig"]).arg(kubeconfig);
+        command.args(["--admin-address", &format!("127.0.0.1:{admin}")]);
+        let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+        Self { name: name.to_owned(), child, admin, log }
+    }
+
+    pub fn asked(&self, path: &str) -> Option<String> {
+        let url = format!("http://127.0.0.1:{}/{path}", self.admin);
+        let output = Command::new("curl").args(["-sf", "--max-time", "5", &url]).output().expect("curl");
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// The value of a metric without labels; None where nobody answers.
+    pub fn metric(&self, name: &str) -> Option<usize> {
+        let metrics = self.asked("metrics")?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        Some(line.parse().unwrap())
+    }
+
+    /// How many machines it carries; none before it is present.
+    pub fn machines(&self) -> usize {
+        self.metric("kube_node_hollow_machines").unwrap_or(0)
+    }
+
+    pub async fn is_ready(&self) {
+        eventually(&format!("{} is ready", self.name), LONG, async || self.asked("readyz")).await;
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    pub async fn ends(&mut self) -> ExitStatus {
+        let what = format!("{} ends", self.name);
+        eventually(&what, LONG, async || self.child.try_wait().unwrap()).await
+    }
+
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
