@@ -15,6 +15,7 @@ mod guard;
 mod hollow_host;
 mod hollow_node;
 mod image;
+mod import;
 mod kubectl;
 mod machine_args;
 mod man;
@@ -26,6 +27,7 @@ mod status;
 mod table;
 mod top;
 mod up;
+mod yaml;
 
 use std::{
     ffi::OsStr,
@@ -76,6 +78,8 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Turn a configuration of the cluster API's kubemark provider into a NodeClass
     Convert(convert::Convert),
+    /// Print the nodes of an existing cluster as NodeClasses and NodeSets
+    Import(import::Import),
     /// Print the CustomResourceDefinitions of NodeClass and NodeSet as YAML
     Crds(crds::Crds),
     /// Start a real control plane on this machine, with nodes
@@ -150,6 +154,7 @@ impl Cli {
             Command::Cleanup(command) => command.run(),
             Command::Doctor(command) => command.run(),
             Command::Convert(command) => command.run(),
+            Command::Import(command) => command.run(),
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
             Command::HollowHost(command) => command.run(),

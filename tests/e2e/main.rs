@@ -16,6 +16,7 @@ mod foreign;
 mod guard;
 mod handwritten;
 mod identity;
+mod import;
 mod kubectl;
 mod kubemark;
 mod listen;

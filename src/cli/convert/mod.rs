@@ -35,8 +35,7 @@ impl Convert {
         let mut losses = 0;
         for Named { name, config } in self.configs(&text)? {
             let Converted { class, lost, notes } = convert(&name, &config);
-            let yaml = serde_norway::to_string(&class).context("the NodeClass cannot be written as YAML")?;
-            super::say(format_args!("---\n{}", yaml.trim_end()));
+            super::say(super::yaml::document(&class)?);
             losses += lost.len();
             for text in &lost {
                 eprintln!("{name}: not converted: {text}");

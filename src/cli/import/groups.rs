@@ -1,0 +1,266 @@
+//! From Nodes to a few objects: a NodeClass for each shape, a NodeSet for each shape with its labels and taints.
+//!
+//! Machines of one type differ by some memory that firmware and kernel keep. So amounts of bytes that are close to each other
+//! are one shape, and the least of them is taken: what fits on the copy fits on all.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::{Value, json};
+
+use super::portrait::{Portrait, Shape};
+use crate::{
+    api::Resources,
+    core::quantity::{self, ParseQuantityError},
+};
+
+/// Amounts that differ by this part of themselves at most are close, in percent.
+const CLOSE_PERCENT: i128 = 2;
+/// Longest name of a NodeSet: names of Nodes are longer by seven.
+const SET_NAME_MAX: usize = 56;
+/// Labels by which clouds and operators name a group of nodes.
+const POOLS: [&str; 8] = [
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "karpenter.sh/nodepool",
+    "doks.digitalocean.com/node-pool",
+    "k8s.scaleway.com/pool-name",
+    "node.cluster.x-k8s.io/pool",
+    "pool",
+];
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// The objects. As JSON: the types would write their defaults, too.
+#[derive(Debug)]
+pub(super) struct Import {
+    pub(super) classes: Vec<Value>,
+    pub(super) sets: Vec<Value>,
+}
+
+impl Import {
+    pub(super) fn new(
+        portraits: &[Portrait],
+        prefix: &str,
+        node_controller: &str,
+    ) -> Result<Self, ParseQuantityError> {
+        let mut shapes: Vec<Group<'_>> = Vec::new();
+        for portrait in portraits {
+            match shapes.iter_mut().find(|group| group.is_of(&portrait.shape)) {
+                Some(group) => group.add(portrait),
+                None => shapes.push(Group::new(portrait)),
+            }
+        }
+        let (mut names, mut import) = (Names::default(), Self { classes: Vec::new(), sets: Vec::new() });
+        for group in shapes {
+            let name =
+                names.class(&format!("{prefix}{}", group.least.machine_type.as_deref().unwrap_or("node")));
+            import.classes.push(object("NodeClass", &name, &group.spec(node_controller)?));
+            import.sets.extend(group.sets(prefix, &name, &mut names));
+        }
+        Ok(import)
+    }
+}
+
+/// Nodes of one shape.
+struct Group<'a> {
+    /// The shape of all, with the least of each amount.
+    least: Shape,
+    members: Vec<&'a Portrait>,
+}
+
+impl<'a> Group<'a> {
+    fn new(portrait: &'a Portrait) -> Self {
+        Self { least: portrait.shape.clone(), members: vec![portrait] }
+    }
+
+    fn is_of(&self, shape: &Shape) -> bool {
+        let own = &self.least;
+        own.machine_type == shape.machine_type
+            && own.kubelet == shape.kubelet
+            && own.runtime == shape.runtime
+            && are_close(&own.capacity, &shape.capacity)
+            && are_close(&own.allocatable, &shape.allocatable)
+    }
+
+    fn add(&mut self, portrait: &'a Portrait) {
+        take_least(&mut self.least.capacity, &portrait.shape.capacity);
+        take_least(&mut self.least.allocatable, &portrait.shape.allocatable);
+        self.members.push(portrait);
+    }
+
+    fn spec(&self, node_controller: &str) -> Result<Value, ParseQuantityError> {
+        let Shape { machine_type, kubelet, runtime, capacity, allocatable } = &self.least;
+        // What is not allocatable at all is kept whole.
+        let mut reserved = quantity::allocatable(capacity, allocatable)?;
+        reserved.retain(|_, amount| amount.0 != "0");
+        let mut spec = json!({ "nodeController": node_controller, "capacity": capacity });
+        if let Some(machine_type) = machine_type {
+            spec["machineType"] = json!(machine_type);
+        }
+        if !reserved.is_empty() {
+            spec["reserved"] = json!(reserved);
+        }
+        if let Some(version) = kubelet {
+            spec["provisioning"]["kubelet"] = json!({ "version": version });
+        }
+        if let Some((name, version)) = runtime {
+            spec["provisioning"]["containerRuntime"] = json!({ "name": name, "version": version });
+        }
+        Ok(spec)
+    }
+
+    fn sets(&self, prefix: &str, class: &str, names: &mut Names) -> Vec<Value> {
+        let mut alike: Vec<(&Portrait, i32)> = Vec::new();
+        for member in &self.members {
+            match alike
+                .iter_mut()
+                .find(|(first, _)| first.labels == member.labels && first.taints == member.taints)
+            {
+                Some((_, count)) => *count += 1,
+                None => alike.push((member, 1)),
+            }
+        }
+        let object_of = |(portrait, replicas): (&Portrait, i32)| {
+            let Portrait { labels, taints, .. } = portrait;
+            let pool = POOLS.iter().find_map(|key| labels.get(*key)).map(|pool| format!("{prefix}{pool}"));
+            let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
+            let name = names.set(&format!("{}{zone}", pool.as_deref().unwrap_or(class)));
+            let mut spec = json!({ "nodeClassName": class, "replicas": replicas });
+            if !labels.is_empty() {
+                spec["template"]["labels"] = json!(labels);
+            }
+            if !taints.is_empty() {
+                spec["template"]["taints"] = json!(taints);
+            }
+            object("NodeSet", &name, &spec)
+        };
+        alike.into_iter().map(object_of).collect()
+    }
+}
+
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
+}
+
+/// The same resources, each in about the same amount; what is counted and not measured, in the same.
+fn are_close(one: &Resources, other: &Resources) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).all(|((name, one), (other_name, other))| {
+            let (Ok(one), Ok(other)) = (quantity::nanos(one), quantity::nanos(other)) else { return false };
+            let is_measured = name == "memory" || name == "ephemeral-storage";
+            name == other_name
+                && (one == other
+                    || (is_measured && (one - other).abs() * 100 <= one.max(other) * CLOSE_PERCENT))
+        })
+}
+
+fn take_least(amounts: &mut Resources, others: &Resources) {
+    for (name, amount) in amounts {
+        let is_less = |other: &&Quantity| matches!((quantity::nanos(other), quantity::nanos(amount)), (Ok(other), Ok(own)) if other < own);
+        if let Some(less) = others.get(name).filter(is_less) {
+            *amount = less.clone();
+        }
+    }
+}
+
+/// Names that are taken, of each kind.
+#[derive(Debug, Default)]
+struct Names {
+    taken: [BTreeMap<String, usize>; 2],
+}
+
+impl Names {
+    fn class(&mut self, text: &str) -> String {
+        Self::free(&mut self.taken[0], text)
+    }
+
+    fn set(&mut self, text: &str) -> String {
+        Self::free(&mut self.taken[1], text)
+    }
+
+    /// Lower case letters, digits and hyphens, and a number where the name is taken.
+    fn free(taken: &mut BTreeMap<String, usize>, text: &str) -> String {
+        let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let whole: String = text.chars().map(fit).collect();
+        // With room for a number.
+        let base: String = whole.trim_matches('-').chars().take(SET_NAME_MAX - 5).collect();
+        let base = base.trim_end_matches('-');
+        loop {
+            let count = taken.entry(base.to_owned()).or_default();
+            *count += 1;
+            let name = if *count == 1 { base.to_owned() } else { format!("{base}-{count}") };
+            if *count == 1 || !taken.contains_key(&name) {
+                taken.entry(name.clone()).or_insert(1);
+                return name;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{NodeClass, NodeSet};
+
+    fn portrait(memory: &str, labels: Value) -> Portrait {
+        Portrait::of(json!({
+            "metadata": {"name": "n", "labels": labels},
+            "spec": {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]},
+            "status": {
+                "capacity": {"cpu": "4", "memory": memory, "pods": "58"},
+                "allocatable": {"cpu": "3920m", "memory": "15000000Ki", "pods": "58"},
+            },
+        }))
+    }
+
+    fn import(portraits: &[Portrait]) -> Import {
+        Import::new(portraits, "copy-", "hollow").unwrap()
+    }
+
+    #[test]
+    fn machines_of_about_one_size_are_one_class() {
+        let all = [
+            portrait("16393132Ki", json!({})),
+            portrait("16393128Ki", json!({})),
+            portrait("32393128Ki", json!({})),
+            portrait("16390000Ki", json!({"zone": "b"})),
+        ];
+        let Import { classes, sets } = import(&all);
+        assert_eq!(classes.len(), 2);
+        let spec = &classes[0]["spec"];
+        assert_eq!(spec["capacity"]["memory"], "16390000Ki", "the least");
+        assert_eq!(spec["reserved"], json!({"cpu": "80m", "memory": "1423360000"}));
+        let replicas: Vec<_> =
+            sets.iter().map(|set| (&set["spec"]["nodeClassName"], &set["spec"]["replicas"])).collect();
+        assert_eq!(json!(replicas), json!([["copy-node", 2], ["copy-node", 1], ["copy-node-2", 1]]));
+        assert_eq!(sets[1]["spec"]["template"]["labels"], json!({"zone": "b"}));
+        assert_eq!(sets[0]["spec"]["template"]["taints"][0]["key"], "dedicated");
+        let typed: Vec<NodeClass> =
+            classes.into_iter().map(|class| serde_json::from_value(class).unwrap()).collect();
+        assert!(typed.iter().all(|class| class.spec.node_controller == "hollow"));
+        let typed: Vec<NodeSet> = sets.into_iter().map(|set| serde_json::from_value(set).unwrap()).collect();
+        assert_eq!(typed[0].spec.replicas, 2);
+    }
+
+    #[test]
+    fn sets_are_named_by_pool_and_zone() {
+        let of =
+            |pool: &str, zone: &str| portrait("16Gi", json!({"karpenter.sh/nodepool": pool, ZONE: zone}));
+        let sets = import(&[of("Spot.A", "eu-1a"), of("Spot.A", "eu-1b"), of("spot-a", "eu-1a")]).sets;
+        let names: Vec<_> = sets.iter().map(|set| set["metadata"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["copy-spot-a-eu-1a", "copy-spot-a-eu-1b", "copy-spot-a-eu-1a-2"]);
+    }
+
+    #[test]
+    fn names_fit_and_are_free() {
+        let mut names = Names::default();
+        assert_eq!(
+            [names.set("a"), names.set("a"), names.set("a-2"), names.set("A")],
+            ["a", "a-2", "a-2-2", "a-3"]
+        );
+        let long = "x".repeat(90);
+        assert_eq!((names.set(&long).len(), names.set(&long).len()), (51, 53));
+        assert_eq!(names.class("a"), "a", "each kind has names of its own");
+    }
+}

@@ -1,0 +1,144 @@
+//! `kube-node import`: the nodes of an existing cluster as NodeClasses and NodeSets, so that a scheduler, an autoscaler or a
+//! controller can be tried on a copy of them.
+//!
+//! Only Nodes are read, and of them only what others can have as well: no name, no address, no state.
+
+mod groups;
+mod portrait;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams};
+use serde::Deserialize;
+
+use self::{
+    groups::Import as Imported,
+    portrait::{Left, Portrait},
+};
+use super::{
+    access::{ClusterArgs, call},
+    yaml,
+};
+
+/// Nodes of one answer: a list of thousands is megabytes.
+const PAGE: u32 = 500;
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+pub struct Import {
+    #[command(flatten)]
+    source: Source,
+    /// Only Nodes with these labels, as kubectl's --selector; of a cluster
+    #[arg(short = 'l', long, value_name = "SELECTOR", requires = "from_cluster")]
+    selector: Option<String>,
+    /// What the names of all objects begin with, such as copy-
+    #[arg(long, value_name = "PREFIX", default_value = "", value_parser = prefix)]
+    prefix: String,
+    /// NodeController of the classes
+    #[arg(long, value_name = "NAME", default_value = "hollow")]
+    node_controller: String,
+    /// Leave out this label; may be repeated
+    #[arg(long, value_name = "KEY")]
+    drop_label: Vec<String>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Where the Nodes are.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Source {
+    /// Read the Nodes of a cluster; nothing is written there
+    #[arg(long, id = "from_cluster")]
+    from_cluster: bool,
+    /// Read them from a file, as `kubectl get nodes --output=json` writes it; - reads standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl Import {
+    /// Prints the objects, and on standard error what of the Nodes is not in them.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let nodes = match &self.source.file {
+            Some(file) => read(file)?,
+            None => super::block_on(self.list())?,
+        };
+        let (portraits, left) = portrait::of_all(&nodes, &self.drop_label);
+        if portraits.is_empty() {
+            bail!("there is no Node that says what it has: name another cluster, file or --selector");
+        }
+        let imported = Imported::new(&portraits, &self.prefix, &self.node_controller)?;
+        for object in imported.classes.iter().chain(&imported.sets) {
+            super::say(yaml::document(object)?);
+        }
+        for text in left.iter().map(Left::to_string).collect::<BTreeSet<_>>() {
+            eprintln!("note: {text}");
+        }
+        let (nodes, sets, classes) = (portraits.len(), imported.sets.len(), imported.classes.len());
+        eprintln!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn list(&self) -> anyhow::Result<Vec<Node>> {
+        let api: Api<Node> = Api::all(self.cluster.client().await?);
+        let params = ListParams { label_selector: self.selector.clone(), ..ListParams::default() };
+        let (mut nodes, mut params) = (Vec::new(), params.limit(PAGE));
+        loop {
+            let page = call("list Nodes", api.list(&params)).await?;
+            nodes.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(nodes),
+            }
+        }
+    }
+}
+
+/// A list as kubectl writes it.
+#[derive(Debug, Deserialize)]
+struct Nodes {
+    items: Vec<Node>,
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<Node>> {
+    let text = if file == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        text
+    } else {
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?
+    };
+    let list: Nodes = serde_norway::from_str(&text).with_context(|| {
+        format!("{} is no list of Nodes: write it with kubectl get nodes --output=json", file.display())
+    })?;
+    Ok(list.items)
+}
+
+/// The beginning of names.
+fn prefix(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.len() > 20 || !text.chars().all(fits) || text.starts_with('-') {
+        return Err(
+            "write up to 20 lower case letters, digits and hyphens, with none of these at the beginning"
+                .into(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+impl Portrait {
+    /// The objects of one Node in a test.
+    #[cfg(test)]
+    fn of(node: serde_json::Value) -> Self {
+        portrait::of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)
+    }
+}
