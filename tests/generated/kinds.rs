@@ -136,7 +136,7 @@ fn absent(description: &str) -> String {
         let begin = ["; ", ". ", "("].iter().filter_map(|end| Some(before.rfind(end)? + end.len())).max();
         before[begin.unwrap_or_default()..].trim_end_matches(',')
     });
-    let after = || Some(text.split_once("absent, ")?.1.split(['.', ';']).next()?);
+    let after = || text.split_once("absent, ")?.1.split(['.', ';']).next();
     before.or_else(after).unwrap_or_default().to_owned()
 }
 
