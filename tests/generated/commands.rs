@@ -48,7 +48,7 @@ fn name(words: &[String]) -> String {
 fn collect(words: &[String], commands: &mut Vec<(Vec<String>, String)>) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_kube-node"));
     // As wide as a page is, whatever terminal this runs in, and without what the environment says.
-    let output = program.args(words).arg("--help").env_clear().env("COLUMNS", "110").output().unwrap();
+    let output = program.args(words).arg("--help").env_clear().env("COLUMNS", "100").output().unwrap();
     assert!(output.status.success(), "{words:?}");
     let help: String = String::from_utf8(output.stdout)
         .unwrap()
