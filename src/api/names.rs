@@ -15,8 +15,9 @@ pub const LABEL_REVISION: &str = "kube-node.io/revision";
 /// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it. By the
 /// NodeSetController; on a Node written by hand by the NodeController.
 pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
-/// Label of a Node: the group of hosts that carries its hollow machine; none where the operator does. Label of the Lease of
-/// such a host: its group.
+/// Label of a Node: the group of hosts that carries its hollow machine; none where the operator does. Of the Lease of
+/// such a host: its group. By the NodeSetController; on a Node written by hand by the NodeController; of a Lease by
+/// its host.
 pub const LABEL_HOLLOW_HOSTS: &str = "kube-node.io/hollow-hosts";
 /// Label of a machine's pod: UID of the cluster whose Node it is, which is that of its namespace kube-system.
 /// By the provider kubemark.
