@@ -85,6 +85,37 @@ fn another_one_is_not_and_that_is_said_in_one_line() {
 }
 
 #[test]
+fn programs_of_another_folder_are_packed_if_they_are_a_pair() {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("images-pair-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let programs = dir.to_str().unwrap();
+    let pack = |which| {
+        let args = ["image", which, "--output-dir", programs, "--programs", programs];
+        let output = Command::new(WHOLE).args(args).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(
+        pack("all"),
+        (false, "error: --programs packs kube-node or pause: name one of them\n".to_owned())
+    );
+    let (packed, said) = pack("kube-node");
+    assert!(!packed && said.starts_with(&format!("error: cannot read {programs}/kube-node: ")), "{said}");
+    fs::hard_link(WHOLE, dir.join("kube-node")).unwrap();
+    // The same for another machine: `e_machine` of an ELF header.
+    let mut other = fs::read(SMALL).unwrap();
+    let machine = if other[18] == 62 { 183 } else { 62 };
+    other[18] = machine;
+    fs::write(dir.join(MACHINE), other).unwrap();
+    let wanted = format!("error: {programs}: kube-node and {MACHINE} are for different machines\n");
+    assert_eq!(pack("kube-node"), (false, wanted));
+    fs::remove_file(dir.join(MACHINE)).unwrap();
+    fs::hard_link(SMALL, dir.join(MACHINE)).unwrap();
+    assert_eq!(pack("kube-node"), (true, String::new()));
+    assert!(dir.join("kube-node.tar").exists());
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn either_program_serves_a_machine() {
     for program in [WHOLE, SMALL] {
         for command in ["hollow-node", "guard"] {

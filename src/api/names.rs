@@ -1,74 +1,92 @@
 //! Every name that kube-node writes onto objects of others. A name is written here once and nowhere else.
+//!
+//! docs/reference/names.md is made from these comments: what bears the name, what it means, and who writes it (`By ...`).
 
 /// API group of both kinds.
 pub const GROUP: &str = "kube-node.io";
-/// Label of a Node: the NodeSet it was created for.
+/// Label of a Node: the NodeSet it was created for. By the NodeSetController.
 pub const LABEL_NODESET: &str = "kube-node.io/nodeset";
-/// Label of a Node: the NodeClass that shapes its machine. A Node written by hand with it is provisioned like any other.
+/// Label of a Node: the NodeClass that shapes its machine. A Node written by hand with it is provisioned like
+/// any other. By the NodeSetController, or you.
 pub const LABEL_NODECLASS: &str = "kube-node.io/nodeclass";
-/// Label of a Node: the revision its machine is built from.
+/// Label of a Node: the revision its machine is built from. By the NodeSetController; on a Node written by
+/// hand by the NodeController.
 pub const LABEL_REVISION: &str = "kube-node.io/revision";
-/// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it.
+/// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it. By the
+/// NodeSetController; on a Node written by hand by the NodeController.
 pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
-/// Label of a Node: the group of hosts that carries its hollow machine; none where the operator does. Label of the Lease of
-/// such a host: its group.
+/// Label of a Node: the group of hosts that carries its hollow machine; none where the operator does. Of the Lease of
+/// such a host: its group. By the NodeSetController; on a Node written by hand by the NodeController; of a Lease by
+/// its host.
 pub const LABEL_HOLLOW_HOSTS: &str = "kube-node.io/hollow-hosts";
 /// Label of a machine's pod: UID of the cluster whose Node it is, which is that of its namespace kube-system.
+/// By the provider kubemark.
 pub const LABEL_CLUSTER: &str = "kube-node.io/cluster";
-/// Label of a machine's pod: UID of its Node.
+/// Label of a machine's pod: UID of its Node. By the provider kubemark.
 pub const LABEL_NODE_UID: &str = "kube-node.io/node-uid";
-/// Annotation of a machine's pod: name of its Node.
+/// Annotation of a machine's pod: name of its Node. By the provider kubemark.
 pub const ANNOTATION_NODE: &str = "kube-node.io/node";
-/// Annotation of a machine's pod: what the machine is, as its hollow kubelet reads it.
+/// Annotation of a machine's pod: what the machine is, as its hollow kubelet reads it. By the provider
+/// kubemark.
 pub const ANNOTATION_MACHINE: &str = "kube-node.io/machine";
-/// Annotation of a machine's pod: what changes while the machine lives.
+/// Annotation of a machine's pod: what changes while the machine lives. By the provider kubemark.
 pub const ANNOTATION_SETTINGS: &str = "kube-node.io/settings";
 /// Field manager of all that the operator writes.
 pub const FIELD_MANAGER: &str = "kube-node";
-/// Annotation of a Node: delete it before any other when its set shrinks.
+/// Annotation of a Node: delete it before any other when its set shrinks. By you.
 pub const ANNOTATION_DELETE_FIRST: &str = "kube-node.io/delete-first";
-/// Annotation of a Node: which labels, annotations and taints came from templates, so that only those are taken away.
+/// Annotation of a Node: which labels, annotations and taints came from templates, so that only those are
+/// taken away. By the NodeSetController; on a Node written by hand by the NodeController.
 pub const ANNOTATION_APPLIED: &str = "kube-node.io/applied-template";
-/// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as a rollout does it.
+/// Annotation of a NodeSet: Nodes created before this time (RFC 3339) are replaced, as a rollout does it. By
+/// `kube-node rollout restart`.
 pub const ANNOTATION_RESTARTED_AT: &str = "kube-node.io/restarted-at";
-/// Annotation of a NodeSet: a rollout that halted itself before this time (RFC 3339) goes on.
+/// Annotation of a NodeSet: a rollout that halted itself before this time (RFC 3339) goes on. By `kube-node
+/// rollout resume`.
 pub const ANNOTATION_RESUMED_AT: &str = "kube-node.io/resumed-at";
-/// Annotation of a Node: it is not replaced for being sick, unless the value is `false`.
+/// Annotation of a Node: it is not replaced for being sick, unless the value is `false`. By you.
 pub const ANNOTATION_SKIP_REMEDIATION: &str = "kube-node.io/skip-remediation";
-/// Annotation of a pod: no drain evicts it, unless the value is `false`.
+/// Annotation of a pod: no drain evicts it, unless the value is `false`. By you.
 pub const ANNOTATION_DO_NOT_EVICT: &str = "kube-node.io/do-not-evict";
-/// Annotation of a Node that leaves: when its drain began (RFC 3339).
+/// Annotation of a Node that leaves: when its drain began (RFC 3339). By the NodeController.
 pub const ANNOTATION_DRAIN_STARTED: &str = "kube-node.io/drain-started";
 /// Namespace of machines that are pods, and of what they begin with.
 pub const MACHINE_NAMESPACE: &str = "kubemark";
 /// ServiceAccount of machines that are pods: it may ask for certificates, and nothing else.
 pub const MACHINE_SERVICE_ACCOUNT: &str = "kube-node-machine";
-/// Finalizer of a Node: its machine may still exist.
+/// Finalizer of a Node: its machine may still exist. By the NodeSetController; on a Node written by hand by
+/// the NodeController, which takes it off.
 pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";
-/// Finalizer of a NodeSet: Nodes of it may still exist.
+/// Finalizer of a NodeSet: Nodes of it may still exist. By the NodeSetController.
 pub const FINALIZER_NODES: &str = "kube-node.io/nodes";
-/// Finalizer of a NodeClass: Nodes or NodeSets still need it. Of a credentials Secret: a NodeClass still needs it.
+/// Finalizer of a NodeClass: Nodes or NodeSets still need it. Of a credentials Secret: a NodeClass still
+/// needs it. By the operator.
 pub const FINALIZER_IN_USE: &str = "kube-node.io/in-use";
-/// Taint of a Node that no kubelet has taken over yet.
+/// Taint of a Node: no kubelet has taken it over yet. By the NodeSetController; on a Node written by hand by
+/// the NodeController, which takes it off.
 pub const TAINT_UNINITIALIZED: &str = "kube-node.io/uninitialized";
-/// Annotation of a NodeSet: UIDs of Nodes, separated by commas, that were named to go when its replicas were lowered.
+/// Annotation of a NodeSet: UIDs of Nodes, separated by commas, that were named to go when its replicas were
+/// lowered. By the autoscaler server; cleared by the NodeSetController.
 pub const ANNOTATION_VICTIMS: &str = "kube-node.io/victims";
-/// Annotation of a NodeSet: written where the fate of a change without an answer has to be settled; it says nothing.
+/// Annotation of a NodeSet: written where the fate of a change without an answer has to be settled; it says
+/// nothing. By the autoscaler server.
 pub const ANNOTATION_FENCE: &str = "kube-node.io/fence";
-/// Annotation of a Node: cluster-autoscaler does not take it away.
+/// Annotation of a Node: cluster-autoscaler does not take it away. By the NodeSetController, or you.
 pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-/// Taint that cluster-autoscaler puts on a Node it is about to remove (utils/taints in its source).
+/// Taint of a Node: cluster-autoscaler is about to remove it (utils/taints in its source). By cluster-autoscaler.
 pub const TAINT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
-/// Taint of a Node on which nothing runs any more: kube-controller-manager deletes its pods by force and detaches their
-/// volumes at once.
+/// Taint of a Node on which nothing runs any more: kube-controller-manager deletes its pods by force and
+/// detaches their volumes at once. By the NodeController.
 pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Condition of a Node: whether its machine could be made; written only when something stands in the way.
+/// Condition of a Node: whether its machine could be made; written only when something stands in the way. By
+/// the NodeController.
 pub const CONDITION_MACHINE: &str = "kube-node.io/Machine";
-/// Condition of a Node that leaves: False, with what holds its drain up; True when that is over.
+/// Condition of a Node that leaves: False, with what holds its drain up; True when that is over. By the
+/// NodeController.
 pub const CONDITION_DRAINED: &str = "kube-node.io/Drained";
-/// Annotation of a pod on a hollow Node: how long each of its containers runs, for example 5s.
+/// Annotation of a pod on a hollow Node: how long each of its containers runs, for example 5s. By you.
 pub const ANNOTATION_RUN_TIME: &str = "hollow.kube-node.io/run-time";
-/// Annotation of a pod on a hollow Node: the code its containers exit with, 0 to 255.
+/// Annotation of a pod on a hollow Node: the code its containers exit with, 0 to 255. By you.
 pub const ANNOTATION_EXIT_CODE: &str = "hollow.kube-node.io/exit-code";
-/// Annotation of a pod on a hollow Node: how long its containers take to stop, for example 5s.
+/// Annotation of a pod on a hollow Node: how long its containers take to stop, for example 5s. By you.
 pub const ANNOTATION_STOP_TIME: &str = "hollow.kube-node.io/stop-time";

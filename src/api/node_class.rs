@@ -74,19 +74,22 @@ pub struct NodeClassSpec {
     /// which ours leaves alone. Like `StorageClass.provisioner`.
     #[schemars(length(min = 1, max = 63))]
     pub node_controller: String,
-    /// Free name of the kind of machine; becomes the label `node.kubernetes.io/instance-type`.
+    /// Free name of the kind of machine; becomes the label `node.kubernetes.io/instance-type`; absent,
+    /// there is no such label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub machine_type: Option<String>,
-    /// What a machine has, by resource name, extended resources included.
+    /// What a machine has, by resource name, extended resources included. Only a class of somebody else's NodeController
+    /// may do without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub capacity: Option<Resources>,
-    /// What the system keeps for itself: allocatable = capacity - reserved.
+    /// What the system keeps for itself: allocatable = capacity - reserved; nothing when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub reserved: Option<Resources>,
-    /// Secret in the operator's namespace with the provider's credentials.
+    /// Secret in the operator's namespace with the provider's credentials: for kubemark a kubeconfig of the cluster
+    /// whose pods the machines are; this cluster when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret_ref: Option<LocalRef>,
     /// What reaches the machine before its kubelet starts.
@@ -99,14 +102,15 @@ pub struct NodeClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), inner(length(max = 63)))]
     pub allowed_overrides: Option<Vec<String>>,
-    /// What a node costs an hour, in any unit, for the autoscaler's price expander.
+    /// What a node costs an hour, in any unit, for the autoscaler's price expander; absent, it knows no
+    /// price of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub price: Option<String>,
-    /// How long a machine lingers after its Node's deletion, for example 30s.
+    /// How long a machine lingers after its Node's deletion, for example 30s; no longer than the drain when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timeout: Option<GoDuration>,
-    /// The disruptor: makes nodes turn unhealthy on purpose.
+    /// The disruptor: makes nodes turn unhealthy on purpose; absent, they never do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
     /// What only a kubemark machine has.
@@ -121,17 +125,17 @@ pub struct NodeClassSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
-    /// Files on the machine.
+    /// Files on the machine, for kubemark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"])
     )]
     pub files: Option<Vec<ProvisionedFile>>,
-    /// The kubelet.
+    /// The kubelet; that of the Kubernetes release which kube-node is built for when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletSource>,
-    /// The container runtime.
+    /// The container runtime that the Node reports; containerd 2.1.0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_runtime: Option<ContainerRuntime>,
     /// Commands run before the kubelet starts, by /bin/sh of the machine's image; one that fails keeps the kubelet from
@@ -167,14 +171,14 @@ pub struct ProvisionedFile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileSource {
-    /// The content itself.
+    /// The content itself; absent where one of the two references is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub content: Option<String>,
-    /// A key of a Secret in the operator's namespace.
+    /// A key of a Secret in the operator's namespace; absent where one of the others is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<SecretKeyRef>,
-    /// A key of a ConfigMap in the operator's namespace.
+    /// A key of a ConfigMap in the operator's namespace; absent where one of the others is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<SecretKeyRef>,
 }
@@ -210,21 +214,22 @@ pub struct ContainerRuntime {
 pub struct Failures {
     /// Periodic: how long a node is unhealthy each time. After: how long after its boot it turns unhealthy.
     pub unhealthy_duration: GoDuration,
-    /// Periodic: how long a node is healthy between two failures.
+    /// Periodic: how long a node is healthy between two failures. After: absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_duration: Option<GoDuration>,
-    /// Unhealthy, healthy, unhealthy and so on from the boot.
+    /// Unhealthy, healthy, unhealthy and so on from the boot; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_unhealthy_periodically: Option<bool>,
-    /// Healthy at first, unhealthy for ever from `unhealthyDuration` after the boot.
+    /// Healthy at first, unhealthy for ever from `unhealthyDuration` after the boot; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_unhealthy_after: Option<bool>,
-    /// How an unhealthy node behaves; Reported when absent.
+    /// How an unhealthy node behaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FailureMode>,
 }
 
-/// How an unhealthy node behaves.
+/// How an unhealthy node behaves: it reports Ready=False while its Lease goes on (`Reported`, when absent), or falls
+/// silent, so that the Node becomes Unknown after the grace period (`Silent`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FailureMode {
     /// Reports Ready=False while its Lease goes on.
@@ -243,7 +248,7 @@ pub struct KubemarkMachine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
-    /// Requests and limits of the pod.
+    /// Requests and limits of the pod; requests of 20m and 50Mi, and a limit of 100m, when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// Node selector of the pod.
@@ -255,7 +260,7 @@ pub struct KubemarkMachine {
     /// Affinity of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// Pull secrets of the pod.
+    /// Pull secrets of the pod, in its namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<LocalRef>,
     /// Further arguments of the hollow kubelet.
@@ -284,18 +289,19 @@ pub struct HollowMachine {
 #[x_kube(validation = Rule::new("!has(self.cpu) && !has(self.memory)")
     .message("hollow.containers.cpu and memory are not served by this version: remove them"))]
 pub struct ContainerDefaults {
-    /// How long a container of a pod that ends (`restartPolicy` Never or `OnFailure`) runs, for example 5s.
+    /// How long a container of a pod that ends (`restartPolicy` Never or `OnFailure`) runs, for example 5s; 1s when
+    /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<GoDuration>,
-    /// Its exit code, 0 to 255.
+    /// Its exit code; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 255))]
     pub exit_code: Option<i32>,
-    /// CPU that a container reports to use, for example 10m.
+    /// CPU that a container reports to use, for example 10m; none when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub cpu: Option<String>,
-    /// Memory that a container reports to use, for example 50Mi.
+    /// Memory that a container reports to use, for example 50Mi; none when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub memory: Option<String>,

@@ -83,7 +83,7 @@ pub struct NodeSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604_800))]
     pub progress_deadline_seconds: Option<i32>,
-    /// Stops the rollout; scaling and repair go on.
+    /// Stops the rollout, while scaling and repair go on; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// How many old revisions that no Node has are kept; 10 when absent.
@@ -99,7 +99,7 @@ pub struct NodeSetSpec {
     /// When a Node counts as sick and is replaced; absent, never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
-    /// Age at which a Node is replaced, for example 720h.
+    /// Age at which a Node is replaced, for example 720h; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<GoDuration>,
 }
@@ -121,11 +121,11 @@ pub struct ClassOverrides {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub reserved: Option<Resources>,
-    /// Replaces the machine type.
+    /// Replaces the machine type; that of the class when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub machine_type: Option<String>,
-    /// Replaces the disruptor.
+    /// Replaces the disruptor; that of the class when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
 }
@@ -190,18 +190,19 @@ fn autoscaling_options(_: &mut SchemaGenerator) -> Schema {
 #[x_kube(validation = Rule::new("!has(self.type) || self.type != 'OnDelete' || !has(self.rollingUpdate) || !has(self.rollingUpdate.partition)")
     .message("strategy.rollingUpdate.partition has no meaning with type OnDelete: remove one of the two"))]
 pub struct Strategy {
-    /// Replace Nodes by itself (`RollingUpdate`, when absent), or only what is deleted (`OnDelete`).
+    /// Whether Nodes of an old revision are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#type: Option<StrategyType>,
     /// How many Nodes may be more or fewer than `replicas` while Nodes are replaced, whatever the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
-    /// Whether the replacement of a single Node comes first (`SurgeFirst`, when absent).
+    /// Which comes first when one Node is replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<ReplacementOrder>,
 }
 
-/// Whether Nodes of an old revision are replaced.
+/// Whether Nodes of an old revision are replaced: by the controller, within the budget (`RollingUpdate`, when absent), or
+/// only when somebody deletes them (`OnDelete`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
     /// By the controller, within the budget.
@@ -230,7 +231,8 @@ pub struct RollingUpdate {
     pub partition: Option<i32>,
 }
 
-/// Which comes first when one Node is replaced.
+/// Which comes first when one Node is replaced: the new one comes, then the old one goes (`SurgeFirst`, when absent), or
+/// the other way round (`DeleteFirst`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ReplacementOrder {
     /// The new Node, then the old one goes.
@@ -242,12 +244,13 @@ pub enum ReplacementOrder {
 /// Which Nodes go first when the set shrinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScaleDown {
-    /// The order among Nodes that are Ready and not marked; `LeastPods` when absent.
+    /// The order among Nodes that are Ready and not marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<ScaleDownOrder>,
 }
 
-/// The order of victims.
+/// Which go first among Nodes that are Ready and not marked: those with the fewest pods to move (`LeastPods`, when
+/// absent), the youngest (`Newest`) or the oldest (`Oldest`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ScaleDownOrder {
     /// Fewest pods that a drain would move.
@@ -269,12 +272,13 @@ pub struct Drain {
     /// Whether pods with emptyDir volumes are evicted (true, when absent) or block the drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
-    /// What happens to pods that no controller would make again; Evict when absent.
+    /// What happens to pods that no controller would make again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmanaged_pods: Option<UnmanagedPods>,
 }
 
-/// What happens to pods that no controller would make again.
+/// What happens to pods that no controller would make again: they are evicted as any other (`Evict`, when absent), or
+/// block the drain (`Keep`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnmanagedPods {
     /// They are evicted as any other.

@@ -17,7 +17,7 @@ use super::{NodeClass, NodeSet};
 /// Amounts by resource name, extended resources included.
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// The name of an object in the operator's namespace.
+/// The name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalRef {
     /// Name of the object.

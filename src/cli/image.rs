@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
 use crate::{
@@ -20,6 +20,10 @@ pub struct Image {
     /// Folder to write the archives to
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
+    /// Folder of a kube-node and a kube-node-machine of one build to pack, such as those for another machine; this program
+    /// and the one beside it when absent
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
     /// Folder of kubemark; found or built when absent
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
@@ -79,11 +83,16 @@ impl Image {
         let shell = shell.transpose()?;
         fs::create_dir_all(&self.output_dir)
             .with_context(|| format!("cannot create {}", self.output_dir.display()))?;
-        let machine = self.machine()?;
+        if self.programs.is_some() && matches!(self.which, Which::Kubemark | Which::All) {
+            bail!("--programs packs kube-node or pause: name one of them");
+        }
+        let own = if self.which == Which::Kubemark { None } else { Some(self.own()?) };
         for image in self.which.images() {
-            let (program, machine) = match image {
-                images::Image::KubeNode | images::Image::Pause => (Program::itself()?, machine.as_ref()),
-                images::Image::Kubemark => (self.kubemark()?, None),
+            let (program, machine) = match (image, &own) {
+                (images::Image::KubeNode | images::Image::Pause, Some((whole, machine))) => {
+                    (whole.clone(), machine.as_ref())
+                }
+                _ => (self.kubemark()?, None),
             };
             // The sandbox runs one program and nobody's commands.
             let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
@@ -101,13 +110,21 @@ impl Image {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What machines run, where kube-node is packed.
-    fn machine(&self) -> anyhow::Result<Option<Program>> {
-        if self.which == Which::Kubemark {
-            return Ok(None);
+    /// kube-node, and what its machines run.
+    fn own(&self) -> anyhow::Result<(Program, Option<Program>)> {
+        let Some(dir) = &self.programs else {
+            let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
+            let machine = images::machine_beside(&whole);
+            let machine = machine.map_err(|why| eprintln!("{}", error::chain(&why))).ok();
+            return Ok((Program::itself()?, machine));
+        };
+        // Whose build they are of cannot be asked: they may not run here.
+        let program = |name| Program::check(&dir.join(name), "build it in the folder of kube-node's sources");
+        let (whole, machine) = (program("kube-node")?, program(images::MACHINE)?);
+        if whole.architecture() != machine.architecture() {
+            bail!("{}: kube-node and {} are for different machines", dir.display(), images::MACHINE);
         }
-        let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
-        Ok(images::machine_beside(&whole).map_err(|why| eprintln!("{}", error::chain(&why))).ok())
+        Ok((whole, Some(machine)))
     }
 
     fn kubemark(&self) -> anyhow::Result<Program> {

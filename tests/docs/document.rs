@@ -1,4 +1,4 @@
-//! A document in Markdown, as far as it is tested: its fenced blocks, headings and links.
+//! A document in Markdown, as far as it is tested: its fenced blocks, headings, links and code.
 
 use std::{fs, path::Path};
 
@@ -12,6 +12,8 @@ pub struct Document {
     pub anchors: Vec<String>,
     /// Line and target of each link.
     pub links: Vec<(usize, String)>,
+    /// Line and text of each piece of code outside of blocks.
+    pub code: Vec<(usize, String)>,
 }
 
 /// A fenced block.
@@ -42,7 +44,7 @@ impl Document {
 
     fn parse(path: &str, text: &str) -> Self {
         let mut document =
-            Self { path: path.to_owned(), blocks: Vec::new(), anchors: Vec::new(), links: Vec::new() };
+            Self { path: path.to_owned(), blocks: vec![], anchors: vec![], links: vec![], code: vec![] };
         let mut open: Option<Block> = None;
         for (at, line) in text.lines().enumerate() {
             let number = at + 1;
@@ -69,6 +71,8 @@ impl Document {
                         document.anchors.push(anchor(line.trim_start_matches('#').trim()));
                     }
                     document.links.extend(links(line).into_iter().map(|link| (number, link)));
+                    let code = line.split('`').skip(1).step_by(2);
+                    document.code.extend(code.map(|text| (number, text.to_owned())));
                 }
             }
         }
@@ -133,4 +137,5 @@ fn links_and_headings_are_found() {
     let document = Document::parse("x.md", "## What it `is`, now\n[a](b.md#c) and `[no](link)`, [d](e)\n");
     assert_eq!(document.anchors, ["what-it-is-now"]);
     assert_eq!(document.links, [(2, "b.md#c".to_owned()), (2, "e".to_owned())]);
+    assert_eq!(document.code, [(1, "is".to_owned()), (2, "[no](link)".to_owned())]);
 }

@@ -1,5 +1,6 @@
 //! The documents say what is so: their commands run, their objects are accepted, their links lead somewhere, and the book
-//! has them all.
+//! has them all, pictures too. The book is docs/ and nothing else: what its documents link to is in there, so that a link
+//! is as good in the book as beside the sources; a file of the repository is named by its path.
 //!
 //! A block `console` is run as it stands: a line that begins with `$ ` is a command, `> ` goes on with it, anything else is what
 //! it prints. The blocks of one document are one session of a shell, with `kube-node` and the cluster's `kubectl` on its
@@ -47,15 +48,17 @@ fn root() -> PathBuf {
 
 /// All documents, by their path in the repository.
 fn documents() -> Vec<Document> {
-    let in_folder = |folder: &str| {
-        let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
-        let documents = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-        let of_root = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-        documents.map(of_root).collect::<Vec<_>>()
-    };
-    let mut paths: Vec<String> = ["", "docs", "examples"].into_iter().flat_map(in_folder).collect();
+    let folders = ["", "docs", "docs/reference", "examples"];
+    let mut paths: Vec<PathBuf> = folders.into_iter().flat_map(|folder| files(folder, "md")).collect();
     paths.sort();
-    paths.iter().map(|path| Document::read(&root(), path)).collect()
+    paths.iter().map(|path| Document::read(&root(), path.to_str().unwrap())).collect()
+}
+
+/// The files in a folder whose names end so, by their path in the repository.
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.filter(|path| path.extension().is_some_and(|extension| extension == ending));
+    files.map(|path| path.strip_prefix(root()).unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -104,6 +107,14 @@ fn links_lead_somewhere() {
 }
 
 #[test]
+fn paths_are_those_of_the_repository() {
+    let documents = documents();
+    let missing: Vec<String> =
+        documents.iter().flat_map(|document| links::missing(&root(), document)).collect();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
 fn the_book_has_all_of_them() {
     let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
     for document in documents() {
@@ -112,5 +123,10 @@ fn the_book_has_all_of_them() {
         {
             assert!(summary.contains(&format!("({name})")), "docs/SUMMARY.md does not list {name}");
         }
+    }
+    let pages: Vec<Document> = documents().into_iter().filter(links::is_in_book).collect();
+    let shown: Vec<PathBuf> = pages.iter().flat_map(links::targets).map(|(_, target, _)| target).collect();
+    for picture in ["docs", "docs/benchmarks"].into_iter().flat_map(|folder| files(folder, "svg")) {
+        assert!(shown.contains(&picture), "no page of the book shows {}", picture.display());
     }
 }

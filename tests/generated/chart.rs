@@ -1,0 +1,82 @@
+//! The page of the chart's values: keys, defaults and comments of values.yaml, types and limits of values.schema.json.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::{
+    markdown::{self, code, prose},
+    read,
+    schema::Schema,
+};
+
+const VALUES: &str = "charts/kube-node/values.yaml";
+const SCHEMA: &str = "charts/kube-node/values.schema.json";
+
+pub fn page() -> String {
+    let text = read(VALUES);
+    let values: Value = serde_norway::from_str(&text).unwrap();
+    let schema: Value = serde_json::from_str(&read(SCHEMA)).unwrap();
+    let comments = comments(&text);
+    let mut page = markdown::page("Values of the chart", &format!("{VALUES} and its schema"));
+    page.push_str("\nFor `helm install --set` and `--values`; [how they go together](../install.md). Unknown ones are refused.\n");
+    let is_group = |path: &str| comments.iter().any(|(other, _)| other.starts_with(&format!("{path}.")));
+    let (groups, single): (Vec<_>, Vec<_>) =
+        comments.iter().filter(|(path, _)| !path.contains('.')).partition(|(path, _)| is_group(path));
+    let row = |(path, comment): &(String, String)| {
+        let schema = find(Schema::root(&schema), path);
+        let default = || code(&values.pointer(&format!("/{}", path.replace('.', "/"))).unwrap().to_string());
+        let default = if is_group(path) { String::new() } else { default() };
+        [code(path), schema.kind(), default, schema.limits(), prose(comment)]
+    };
+    let columns = ["value", "type", "default", "limits", "meaning"];
+    write!(page, "\n{}", markdown::table(columns, &single.into_iter().map(row).collect::<Vec<_>>())).unwrap();
+    for (group, comment) in groups {
+        let inside = comments.iter().filter(|(path, _)| path.starts_with(&format!("{group}.")));
+        let rows: Vec<_> = inside.map(row).collect();
+        write!(page, "\n## {}\n\n{}\n\n{}", code(group), prose(comment), markdown::table(columns, &rows))
+            .unwrap();
+    }
+    page
+}
+
+/// The schema of a value.
+fn find<'a>(schema: Schema<'a>, path: &str) -> Schema<'a> {
+    path.split('.').fold(schema, |schema, key| {
+        schema.property(key).unwrap_or_else(|| panic!("{path} is not in the schema"))
+    })
+}
+
+/// The values that are explained, by path; what is deeper is a part of one. The first of a group may have no comment of its
+/// own: it is what the group's is about.
+fn comments(text: &str) -> Vec<(String, String)> {
+    let mut comments: Vec<(String, String)> = Vec::new();
+    let mut above: Vec<(usize, &str)> = Vec::new();
+    let mut comment = String::new();
+    for line in text.lines() {
+        let depth = line.len() - line.trim_start().len();
+        if let Some(words) = line.trim_start().strip_prefix('#') {
+            comment += words;
+        } else if let Some((key, _)) = line.trim_start().split_once(':') {
+            above.retain(|(other, _)| *other < depth);
+            let group = path(&above);
+            above.push((depth, key));
+            let is_first = comments.last().is_some_and(|(last, _)| *last == group);
+            if !comment.is_empty() || (is_first && depth == 2) {
+                comments.push((path(&above), std::mem::take(&mut comment)));
+            }
+        }
+    }
+    comments
+}
+
+fn path(keys: &[(usize, &str)]) -> String {
+    keys.iter().map(|(_, key)| *key).collect::<Vec<_>>().join(".")
+}
+
+#[test]
+fn comments_belong_to_what_follows() {
+    let text = "# A.\na: 1\n# B\n# goes on.\nb:\n  on: true\n  # C.\n  c:\n    d: 1\n";
+    let all = [("a", " A."), ("b", " B goes on."), ("b.on", ""), ("b.c", " C.")];
+    assert_eq!(comments(text), all.map(|(path, comment)| (path.to_owned(), comment.to_owned())));
+}

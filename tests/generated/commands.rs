@@ -1,0 +1,89 @@
+//! The page of commands: what `--help` of each says, and the environment they read.
+
+use std::{fmt::Write as _, process::Command};
+
+use crate::markdown::{self, code};
+
+/// What is read from the environment without a flag that stands for it.
+const ENVIRONMENT: [(&str, &str); 7] = [
+    ("KUBECONFIG", "which cluster, where `--kubeconfig` is absent"),
+    ("KUBEBUILDER_ASSETS", "folder of the control plane's programs, where `--binaries` is absent"),
+    (
+        "RUST_LOG",
+        "what the operator, the hollow kubelet and the guard log, such as `info,kube_node::controllers=debug`",
+    ),
+    ("POD_NAME", "the operator's pod: who it is in a Lease and in events"),
+    ("XDG_CACHE_HOME", "below it programs of the control plane are kept; `~/.cache` when absent"),
+    ("XDG_DATA_HOME", "below it clusters of this machine are; `~/.local/share` when absent"),
+    ("PATH", "where `go`, and what a real node needs, is found"),
+];
+
+pub fn page() -> String {
+    let mut commands = Vec::new();
+    collect(&[], &mut commands);
+    let mut page = markdown::page("Commands", "`kube-node --help`");
+    page.push_str(
+        "\nAs `kube-node help` says it, and [`kube-node man`](../kubectl.md#completion-and-man-pages).\n",
+    );
+    page.push_str("\n## Environment\n\n");
+    let flags = commands.iter().flat_map(|(words, help)| {
+        let variables = variables(help).into_iter();
+        variables
+            .map(|(variable, flag)| [code(&variable), format!("{} of {}", code(&flag), code(&name(words)))])
+    });
+    let others = ENVIRONMENT.map(|(variable, meaning)| [code(variable), meaning.to_owned()]);
+    let rows: Vec<_> = flags.chain(others).collect();
+    page.push_str(&markdown::table(["variable", "what it stands for"], &rows));
+    for (words, help) in &commands {
+        write!(page, "\n## {}\n\n```text\n{}\n```\n", code(&name(words)), help.trim_end()).unwrap();
+    }
+    page
+}
+
+fn name(words: &[String]) -> String {
+    [&["kube-node".to_owned()], words].concat().join(" ")
+}
+
+/// A command with its help, and after it those below it.
+fn collect(words: &[String], commands: &mut Vec<(Vec<String>, String)>) {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    // As wide as a page is, whatever terminal this runs in, and without what the environment says.
+    let output = program.args(words).arg("--help").env_clear().env("COLUMNS", "100").output().unwrap();
+    assert!(output.status.success(), "{words:?}");
+    let help: String = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect();
+    let below = subcommands(&help);
+    commands.push((words.to_vec(), help));
+    for command in below {
+        collect(&[words, &[command]].concat(), commands);
+    }
+}
+
+/// The commands below one, by its help.
+fn subcommands(help: &str) -> Vec<String> {
+    let listed =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // A line that goes on is further in.
+    let named = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    named
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Variables that stand for flags, by a command's help: `[env: NAME=]`.
+fn variables(help: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut flag = "";
+    for line in help.lines() {
+        flag = line.split_whitespace().find(|word| word.starts_with("--")).unwrap_or(flag);
+        if let Some((_, rest)) = line.split_once("[env: ") {
+            found.push((rest.split(['=', ']']).next().unwrap().to_owned(), flag.to_owned()));
+        }
+    }
+    found
+}
