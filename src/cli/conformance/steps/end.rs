@@ -1,0 +1,127 @@
+//! The Nodes go; then a look back at all that was recorded.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    arrival::{BARE, FOREIGN, LOST},
+    classes,
+};
+use crate::{
+    api::names,
+    cli::{
+        access::call,
+        conformance::{asked::machines_of, contract, course::Course, judge, objects::NOBODY},
+    },
+};
+
+/// How often machines are listed that are to go.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The set shrinks to nothing, and what was written by hand is deleted.
+pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
+    // While the machines are there that have to end them.
+    let all = ListParams::default();
+    call("delete the DaemonSet", course.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
+    call("delete pods", course.pods.delete_collection(&DeleteParams::default(), &all)).await?;
+    forced(course).await?;
+    let lost = course.by_hand(LOST);
+    call(format_args!("delete Node {lost}"), course.nodes.delete(&lost, &DeleteParams::default())).await?;
+    match course.seen.gone(&lost, course.limit()).await {
+        Some(_) => course.kept(&contract::LEAVES, format!("{lost}, which never had a machine, is gone")),
+        None => {
+            course.broken(&contract::LEAVES, format!("{lost}, which never had a machine, is still there"))
+        }
+    }
+    course.set_spec(json!({"replicas": 0})).await?;
+    let gone = course.seen.until(course.limit(), |all| {
+        let is_left = |node: &Node| node.labels().get(names::LABEL_NODESET) == Some(&course.run);
+        let left =
+            all.values().filter(|history| history.gone.is_none() && history.last().is_some_and(is_left));
+        (left.count() == 0).then_some(())
+    });
+    if gone.await.is_none() {
+        course.broken(&contract::ROLLS, "Nodes are left although the set is to have none");
+        return Ok(());
+    }
+    course.kept(&contract::ROLLS, "the set has shrunk to nothing");
+    Ok(())
+}
+
+/// 3.6: somebody takes the finalizer off by force.
+async fn forced(course: &Course) -> anyhow::Result<()> {
+    let name = course.by_hand(BARE);
+    let node = call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
+        .await?;
+    let node = node.left().unwrap_or_default();
+    course.free(&name).await?;
+    if course.args.machines.is_none() {
+        course.unseen(&contract::ORPHANS, "needs --machines");
+        return Ok(());
+    }
+    let begun = Instant::now();
+    loop {
+        let lines = course.machines().await?.unwrap_or_default();
+        if machines_of(&lines, &node).is_empty() {
+            course.kept(
+                &contract::ORPHANS,
+                format!("the machine of {name} went with its Node, whose finalizer was taken off by force"),
+            );
+            return Ok(());
+        }
+        if begun.elapsed() > course.limit() {
+            course.broken(&contract::ORPHANS, format!("the machine of {name} is there, and its Node is not"));
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// What holds for the whole run.
+pub(super) async fn look_back(course: &Course) -> anyhow::Result<()> {
+    course.judged(&contract::OTHER_CLASSES, classes::others_stay(course).await?);
+    let all = course.seen.all();
+    let (foreign, ours): (Vec<_>, Vec<_>) = all
+        .values()
+        .map(|history| history.states())
+        .partition(|states| states.first().is_some_and(|node| node.name_any() == course.by_hand(FOREIGN)));
+    let foreign = foreign.into_iter().next().unwrap_or_default();
+    let lines = course.machines().await?.unwrap_or_default();
+    let machine =
+        foreign.last().and_then(|node| machines_of(&lines, node).first().map(|line| (*line).to_owned()));
+    course.judged(
+        &contract::OTHER_NODES,
+        match machine {
+            Some(line) => Err(format!("a Node of the controller {NOBODY} has a machine: {line}")),
+            None => judge::untouched(&foreign),
+        },
+    );
+    let stays = ours.iter().try_for_each(|states| judge::rest_stays(states).map(drop));
+    course.judged(&contract::REST, stays.map(|()| format!("{} Nodes kept what others wrote", ours.len())));
+    course.judged(&contract::NUMBER, number(course, &ours).await?);
+    Ok(())
+}
+
+/// 2.2.
+async fn number(course: &Course, lives: &[Vec<Node>]) -> anyhow::Result<judge::Judgement> {
+    let by_hand = [BARE, LOST].map(|what| course.by_hand(what));
+    let stranger = lives
+        .iter()
+        .filter_map(|states| states.first())
+        .find(|node| !by_hand.contains(&node.name_any()) && node.owner_references().is_empty());
+    if let Some(node) = stranger {
+        return Ok(Err(format!("Node {} was made by nobody here", node.name_any())));
+    }
+    let set = call(format_args!("read NodeSet {}", course.run), course.sets.get(&course.run)).await?;
+    if set.metadata.generation != course.generation() {
+        return Ok(Err(format!("somebody changed the spec of NodeSet {}", course.run)));
+    }
+    Ok(Ok(format!("{} Nodes, all of them the set's or the run's", lives.len())))
+}
