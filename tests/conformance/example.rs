@@ -7,6 +7,10 @@ use std::{
     sync::{Mutex, Once, PoisonError},
 };
 
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
 use crate::bed::bed;
@@ -83,15 +87,20 @@ impl Example {
 impl Drop for Example {
     fn drop(&mut self) {
         // First the controller, which would make its machines again.
-        let machines = fs::read_dir(self.dir.join("machines")).into_iter().flatten().flatten();
-        for file in [self.dir.join("pid")].into_iter().chain(machines.map(|file| file.path())) {
-            if let Ok(pid) = fs::read_to_string(file).unwrap_or_default().trim().parse() {
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(pid),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
+        let pid = fs::read_to_string(self.dir.join("pid")).unwrap_or_default();
+        kill(&pid);
+        let program = self.dir.join("node-controller");
+        for process in fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()) {
+            if fs::read_link(process.join("exe")).is_ok_and(|exe| exe == program) {
+                kill(&process.file_name().unwrap().to_string_lossy());
             }
         }
+    }
+}
+
+fn kill(pid: &str) {
+    if let Ok(pid) = pid.trim().parse() {
+        let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }
 
