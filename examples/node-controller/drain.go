@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -20,9 +19,8 @@ import (
 // drain evicts what has to leave (5.2), as the Node's set and the pods themselves allow (5.3), and says what is in the
 // way (5.4). Whether nothing is left.
 func (c *controller) drain(ctx context.Context, node *corev1.Node) (bool, error) {
-	set := object("NodeSet")
-	name := types.NamespacedName{Name: node.Labels["kube-node.io/nodeset"]}
-	if err := c.Get(ctx, name, set); client.IgnoreNotFound(err) != nil {
+	set, err := c.read(ctx, "NodeSet", node.Labels["kube-node.io/nodeset"])
+	if err != nil {
 		return false, err
 	}
 	began, err := time.Parse(time.RFC3339, node.Annotations[drainStarted])

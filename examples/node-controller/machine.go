@@ -105,7 +105,9 @@ func (m machines) list() (uids []types.UID) {
 
 // runMachine is a machine: it does for its Node what a kubelet does that has no containers.
 func runMachine(ctx context.Context, args []string) error {
-	if _, err := os.NewFile(3, "lock").WriteString(strconv.Itoa(os.Getpid())); err != nil {
+	lock := os.NewFile(3, "lock")
+	defer lock.Close() // and not before
+	if _, err := lock.WriteString(strconv.Itoa(os.Getpid())); err != nil {
 		return err
 	}
 	name, uid, machine := args[0], args[1], struct{ Capacity, Reserved corev1.ResourceList }{}

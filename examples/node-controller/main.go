@@ -122,6 +122,15 @@ func object(kind string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "kube-node.io/v1alpha1", "kind": kind}}
 }
 
+// read is an object of kube-node's; an empty one where there is none, as where a Node was written by hand and has no set.
+func (c *controller) read(ctx context.Context, kind, name string) (*unstructured.Unstructured, error) {
+	found := object(kind)
+	if name == "" {
+		return found, nil
+	}
+	return found, client.IgnoreNotFound(c.Get(ctx, client.ObjectKey{Name: name}, found))
+}
+
 // nested is a text in an object; empty where there is none.
 func nested(object *unstructured.Unstructured, path ...string) string {
 	text, _, _ := unstructured.NestedString(object.Object, path...)

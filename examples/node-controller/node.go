@@ -25,7 +25,7 @@ const (
 )
 
 // When to look again at what no event tells of.
-var again = reconcile.Result{RequeueAfter: time.Second}
+const soon = time.Second
 
 func (c *controller) reconcileNode(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	node := &corev1.Node{}
@@ -37,17 +37,25 @@ func (c *controller) reconcileNode(ctx context.Context, request reconcile.Reques
 	if node.Labels["kube-node.io/provider"] != c.name { // 2.1
 		return reconcile.Result{}, nil
 	}
+	look := c.start
 	if node.DeletionTimestamp != nil {
-		return c.leave(ctx, node)
+		look = c.leave
 	}
-	return c.start(ctx, node)
+	again, err := look(ctx, node)
+	if apierrors.IsConflict(err) { // somebody else was faster
+		again, err = soon, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// start brings a Node to work: finalizer, machine, and the taint off as its kubelet comes up.
-func (c *controller) start(ctx context.Context, node *corev1.Node) (reconcile.Result, error) {
+// start brings a Node to work: finalizer, machine, and the taint off as its kubelet comes up. When to look again.
+func (c *controller) start(ctx context.Context, node *corev1.Node) (time.Duration, error) {
 	changed := node.DeepCopy()
 	if controllerutil.AddFinalizer(changed, finalizer) { // 3.1: the machine comes with the next look
-		return reconcile.Result{}, c.write(ctx, changed, node)
+		return 0, c.write(ctx, changed, node)
 	}
 	if !c.machines.exists(node.UID) { // 3.4
 		machine, err := c.revision(ctx, node)
@@ -55,11 +63,11 @@ func (c *controller) start(ctx context.Context, node *corev1.Node) (reconcile.Re
 			err = c.machines.start(node, machine)
 		}
 		if err != nil { // 3.3
-			return again, c.say(ctx, node, "kube-node.io/Machine", corev1.ConditionFalse, "NotMade", err.Error())
+			return soon, c.say(ctx, node, "kube-node.io/Machine", corev1.ConditionFalse, "NotMade", err.Error())
 		}
 	}
 	if condition(node, "kube-node.io/Machine") == corev1.ConditionFalse {
-		return again, c.say(ctx, node, "kube-node.io/Machine", corev1.ConditionTrue, "Made", "its process runs")
+		return soon, c.say(ctx, node, "kube-node.io/Machine", corev1.ConditionTrue, "Made", "its process runs")
 	}
 	changed.Spec.ProviderID = c.name + "://" + string(node.UID) // 3.5
 	posted := node.Status.NodeInfo.KubeletVersion != ""
@@ -69,38 +77,37 @@ func (c *controller) start(ctx context.Context, node *corev1.Node) (reconcile.Re
 		return taint.Key == uninitialized && goes
 	})
 	if posted && !ready {
-		return again, c.write(ctx, changed, node)
+		return soon, c.write(ctx, changed, node)
 	}
-	return reconcile.Result{}, c.write(ctx, changed, node)
+	return 0, c.write(ctx, changed, node)
 }
 
-// leave drains a Node, ends its machine and lets it go.
-func (c *controller) leave(ctx context.Context, node *corev1.Node) (reconcile.Result, error) {
+// leave drains a Node, ends its machine and lets it go. When to look again.
+func (c *controller) leave(ctx context.Context, node *corev1.Node) (time.Duration, error) {
 	changed := node.DeepCopy()
 	if c.machines.exists(node.UID) {
 		if !node.Spec.Unschedulable { // 5.1; the time of the drain counts from here
 			changed.Spec.Unschedulable = true
 			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, drainStarted, metav1.Now().UTC().Format(time.RFC3339))
-			return reconcile.Result{}, c.write(ctx, changed, node)
+			return 0, c.write(ctx, changed, node)
 		}
 		if drained, err := c.drain(ctx, node); err != nil || !drained {
-			return again, err
+			return soon, err
 		}
-		class := object("NodeClass")
-		name := types.NamespacedName{Name: node.Labels["kube-node.io/nodeclass"]}
-		if err := c.Get(ctx, name, class); client.IgnoreNotFound(err) != nil {
-			return reconcile.Result{}, err
+		class, err := c.read(ctx, "NodeClass", node.Labels["kube-node.io/nodeclass"])
+		if err != nil {
+			return 0, err
 		}
 		lingers := duration(class, "spec", "deletionTimeout")
 		if left := time.Until(node.DeletionTimestamp.Add(lingers)); left > 0 { // 5.5
-			return reconcile.Result{RequeueAfter: left}, nil
+			return left, nil
 		}
 		if err := c.machines.stop(node.UID); err != nil {
-			return reconcile.Result{}, err
+			return 0, err
 		}
 	}
 	controllerutil.RemoveFinalizer(changed, finalizer) // 5.6
-	return reconcile.Result{}, client.IgnoreNotFound(c.write(ctx, changed, node))
+	return 0, client.IgnoreNotFound(c.write(ctx, changed, node))
 }
 
 // sweep ends machines whose Node is gone, however it went (3.6).

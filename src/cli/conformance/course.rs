@@ -122,20 +122,20 @@ impl Course {
     }
 
     /// Says how a look at a clause ended.
-    pub(super) fn verdict(&self, clause: &Clause, verdict: Verdict) {
-        say(self.report.lock().unwrap_or_else(PoisonError::into_inner).line(clause, &verdict));
+    fn verdict(&self, clause: &Clause, verdict: &Verdict) {
+        say(self.report.lock().unwrap_or_else(PoisonError::into_inner).line(clause, verdict));
     }
 
     pub(super) fn kept(&self, clause: &Clause, seen: impl Into<String>) {
-        self.verdict(clause, Verdict::Kept(seen.into()));
+        self.verdict(clause, &Verdict::Kept(seen.into()));
     }
 
     pub(super) fn broken(&self, clause: &Clause, seen: impl Into<String>) {
-        self.verdict(clause, Verdict::Broken(seen.into()));
+        self.verdict(clause, &Verdict::Broken(seen.into()));
     }
 
     pub(super) fn unseen(&self, clause: &Clause, why: impl Into<String>) {
-        self.verdict(clause, Verdict::Unseen(why.into()));
+        self.verdict(clause, &Verdict::Unseen(why.into()));
     }
 
     pub(super) fn judged(&self, clause: &Clause, judgement: Result<String, String>) {

@@ -168,8 +168,8 @@ pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Judgement {
         }
     }
     ids.sort_unstable();
-    if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("two Nodes have {}", twice[0]));
+    if let Some(twice) = ids.windows(2).find(|pair| pair.first() == pair.last()) {
+        return Err(format!("two Nodes have {}", twice.join(" = ")));
     }
     ids.first()
         .map(|id| format!("{} of them, such as {id}", ids.len()))

@@ -64,7 +64,7 @@ fn a_good_life_breaks_nothing() {
     for judge in [rest_stays, finalizer_first, no_execute, no_schedule] {
         judge(&states).unwrap();
     }
-    provider_ids(&[states.clone()]).unwrap();
+    provider_ids(std::slice::from_ref(&states)).unwrap();
     assert!(untouched(&states).is_err(), "of somebody else it would be too much");
     untouched(&states[..1]).unwrap();
 }

@@ -77,7 +77,7 @@ where
     /// Begins to follow those that are `ours` when they are seen first.
     pub(super) fn new(api: Api<K>, ours: impl Fn(&K) -> bool + Send + 'static) -> Self {
         let histories = Arc::new(Mutex::new(Histories::new()));
-        let (changed, changes) = watch::channel(());
+        let (news, changes) = watch::channel(());
         let own = Arc::clone(&histories);
         let task = tokio::spawn(async move {
             let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
@@ -87,7 +87,7 @@ where
             while let Some(event) = events.next().await {
                 let Ok(event) = event else { continue };
                 take(&mut own.lock().unwrap_or_else(PoisonError::into_inner), &mut listed, event, &ours);
-                changed.send_replace(());
+                news.send_replace(());
             }
         });
         Self { shared: Shared { histories, changes }, task: task.abort_handle() }
@@ -122,7 +122,7 @@ where
     pub(super) async fn gone(&self, name: &str, limit: Duration) -> Option<Instant> {
         self.until(limit, |all| {
             let named = |history: &&History<K>| history.last().is_some_and(|state| state.name_any() == name);
-            all.values().filter(named).filter_map(|history| history.gone).next()
+            all.values().filter(named).find_map(|history| history.gone)
         })
         .await
     }

@@ -1,5 +1,5 @@
-//! Nodes come: those of a set, one that was written by hand and lacks the finalizer, one whose machine cannot be made, and
-//! one that is somebody else's.
+//! Nodes come: those of a set, two that were written by hand, of which one lacks the finalizer, one whose machine cannot be
+//! made, and one that is somebody else's.
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,15 @@ use crate::{
             course::{Course, is_at_work},
             judge::{self, has_posted},
             objects,
+            record::History,
         },
     },
 };
 
 /// Name of the Node without a finalizer.
 pub(super) const BARE: &str = "bare";
+/// Name of the Node that will lose its finalizer by force.
+pub(super) const TORN: &str = "torn";
 /// Name of the Node whose revision nobody has.
 pub(super) const LOST: &str = "lost";
 /// Name of somebody else's Node.
@@ -44,6 +47,7 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
     let (class, nobody) = (course.run.clone(), objects::of_nobody(&course.run));
     for (what, class, controller, revision, finalizer) in [
         (BARE, &class, course.controller(), revision, false),
+        (TORN, &class, course.controller(), revision, true),
         (LOST, &class, course.controller(), NO_REVISION, true),
         (FOREIGN, &nobody, objects::NOBODY, NO_REVISION, true),
     ] {
@@ -52,7 +56,7 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
             .create(&course.nodes, objects::node(&course.run, &name, class, controller, revision, finalizer))
             .await?;
     }
-    let wanted = usize::try_from(course.args.nodes)? + 1;
+    let wanted = usize::try_from(course.args.nodes)? + 2;
     let lost = course.by_hand(LOST);
     let came = course.seen.until(course.limit(), |all| {
         let nodes = all.values().filter_map(|history| history.last());
@@ -60,12 +64,10 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
     });
     let came = came.await.is_some();
     let all = course.seen.all();
-    let of = |node: &Node| course.is_of_set(node) || node.name_any() == course.by_hand(BARE);
-    let lives: Vec<Vec<Node>> = all
-        .values()
-        .filter(|history| history.last().is_some_and(of))
-        .map(|history| history.states())
-        .collect();
+    let by_hand = [BARE, TORN].map(|what| course.by_hand(what));
+    let of = |node: &Node| course.is_of_set(node) || by_hand.contains(&node.name_any());
+    let lives: Vec<Vec<Node>> =
+        all.values().filter(|history| history.last().is_some_and(of)).map(History::states).collect();
     if came {
         let took = begun.elapsed().as_secs_f32();
         course.judged(&contract::KUBELET, leases(course, &lives, took).await?);
@@ -78,7 +80,7 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
     );
     course.judged(&contract::NO_SCHEDULE, all_of(&lives, judge::no_schedule, "lost it when they were Ready"));
     course.judged(&contract::PROVIDER_ID, judge::provider_ids(&lives));
-    let bare = course.seen.of(&course.by_hand(BARE)).map(|history| history.states()).unwrap_or_default();
+    let bare = course.seen.of(&course.by_hand(BARE)).as_ref().map(History::states).unwrap_or_default();
     course.judged(&contract::FINALIZER_FIRST, judge::finalizer_first(&bare));
     if let Some(node) = lives.iter().filter_map(|states| states.last()).find(|node| judge::is_leaving(node)) {
         course.broken(
@@ -87,19 +89,10 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
         );
     }
     trouble(course, &lost).await?;
+    let nodes: Vec<&Node> = lives.iter().filter_map(|states| states.last()).collect();
     match course.machines().await? {
         None => course.unseen(&contract::ONE, "needs --machines"),
-        Some(lines) if came => {
-            let nodes: Vec<&Node> = lives.iter().filter_map(|states| states.last()).collect();
-            let wrong = nodes.iter().find(|node| machines_of(&lines, node).len() != 1);
-            match wrong {
-                None => course.kept(&contract::ONE, format!("{} Nodes have one each", nodes.len())),
-                Some(node) => {
-                    let count = machines_of(&lines, node).len();
-                    course.broken(&contract::ONE, format!("{} has {count} machines", node.name_any()));
-                }
-            }
-        }
+        Some(machines) if came => course.judged(&contract::ONE, one_each(&machines, &nodes)),
         Some(_) => course.unseen(&contract::ONE, "the Nodes did not come"),
     }
     Ok(came)
@@ -109,6 +102,17 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
 fn all_of(lives: &[Vec<Node>], judge: fn(&[Node]) -> judge::Judgement, seen: &str) -> judge::Judgement {
     lives.iter().try_for_each(|states| judge(states).map(drop))?;
     Ok(format!("{} Nodes {seen}", lives.len()))
+}
+
+/// 3.4.
+fn one_each(machines: &[String], nodes: &[&Node]) -> judge::Judgement {
+    for node in nodes {
+        let count = machines_of(machines, node).len();
+        if count != 1 {
+            return Err(format!("{} has {count} machines", node.name_any()));
+        }
+    }
+    Ok(format!("{} Nodes have one each", nodes.len()))
 }
 
 /// Why there are fewer Nodes than are wanted.

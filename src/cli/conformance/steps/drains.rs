@@ -175,11 +175,11 @@ async fn budget(course: &Course, node: &Node) -> anyhow::Result<()> {
     };
     // At once: while the Node was there, its machine may have been.
     match course.machines().await? {
-        Some(lines) if machines_of(&lines, node).is_empty() => {
-            course.kept(&contract::FINALIZER_LAST, format!("{name} went after its machine"));
-        }
-        Some(_) => {
-            course.broken(&contract::FINALIZER_LAST, format!("{name} is gone, and its machine is there"))
+        Some(lines) => {
+            let is_gone = machines_of(&lines, node).is_empty();
+            let went =
+                if is_gone { Ok(()) } else { Err(format!("{name} is gone, and its machine is there")) };
+            course.judged(&contract::FINALIZER_LAST, went.map(|()| format!("{name} went after its machine")));
         }
         None => course.unseen(&contract::FINALIZER_LAST, "needs --machines"),
     }

@@ -11,14 +11,16 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    arrival::{BARE, FOREIGN, LOST},
+    arrival::{BARE, FOREIGN, LOST, TORN},
     classes,
 };
 use crate::{
     api::names,
     cli::{
         access::call,
-        conformance::{asked::machines_of, contract, course::Course, judge, objects::NOBODY},
+        conformance::{
+            asked::machines_of, contract, course::Course, judge, objects::NOBODY, record::History,
+        },
     },
 };
 
@@ -32,13 +34,15 @@ pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
     call("delete the DaemonSet", course.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
     call("delete pods", course.pods.delete_collection(&DeleteParams::default(), &all)).await?;
     forced(course).await?;
-    let lost = course.by_hand(LOST);
-    call(format_args!("delete Node {lost}"), course.nodes.delete(&lost, &DeleteParams::default())).await?;
-    match course.seen.gone(&lost, course.limit()).await {
-        Some(_) => course.kept(&contract::LEAVES, format!("{lost}, which never had a machine, is gone")),
-        None => {
-            course.broken(&contract::LEAVES, format!("{lost}, which never had a machine, is still there"))
-        }
+    for (what, which) in [(LOST, "never had a machine"), (BARE, "has no set")] {
+        let name = course.by_hand(what);
+        call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
+            .await?;
+        let went = match course.seen.gone(&name, course.limit()).await {
+            Some(_) => Ok(format!("{name}, which {which}, is gone")),
+            None => Err(format!("{name}, which {which}, is still there")),
+        };
+        course.judged(&contract::LEAVES, went);
     }
     course.set_spec(json!({"replicas": 0})).await?;
     let gone = course.seen.until(course.limit(), |all| {
@@ -57,7 +61,7 @@ pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
 
 /// 3.6: somebody takes the finalizer off by force.
 async fn forced(course: &Course) -> anyhow::Result<()> {
-    let name = course.by_hand(BARE);
+    let name = course.by_hand(TORN);
     let node = call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
         .await?;
     let node = node.left().unwrap_or_default();
@@ -90,7 +94,7 @@ pub(super) async fn look_back(course: &Course) -> anyhow::Result<()> {
     let all = course.seen.all();
     let (foreign, ours): (Vec<_>, Vec<_>) = all
         .values()
-        .map(|history| history.states())
+        .map(History::states)
         .partition(|states| states.first().is_some_and(|node| node.name_any() == course.by_hand(FOREIGN)));
     let foreign = foreign.into_iter().next().unwrap_or_default();
     let lines = course.machines().await?.unwrap_or_default();
@@ -111,7 +115,7 @@ pub(super) async fn look_back(course: &Course) -> anyhow::Result<()> {
 
 /// 2.2.
 async fn number(course: &Course, lives: &[Vec<Node>]) -> anyhow::Result<judge::Judgement> {
-    let by_hand = [BARE, LOST].map(|what| course.by_hand(what));
+    let by_hand = [BARE, TORN, LOST].map(|what| course.by_hand(what));
     let stranger = lives
         .iter()
         .filter_map(|states| states.first())

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::classes;
 use crate::{
-    api::names,
+    api::{NodeClass, names},
     cli::conformance::{
         asked::{self, machines_of},
         contract,
@@ -33,12 +33,11 @@ pub(super) async fn roll(course: &Course, before: &str) -> anyhow::Result<()> {
             course.given.capacity.is_some().then(|| json!({"capacity": {ROLLOUT_RESOURCE: "1"}}))
         });
     course.set_spec(json!({"paused": true})).await?;
-    let revision = match &change {
-        Some(change) => Some(new_revision(course, change, before).await?),
-        None => {
-            course.unseen(&contract::FOLLOWS, "the class has no capacity to change: give --change");
-            None
-        }
+    let revision = if let Some(change) = &change {
+        Some(new_revision(course, change, before).await?)
+    } else {
+        course.unseen(&contract::FOLLOWS, "the class has no capacity to change: give --change");
+        None
     };
     // Made while the rollout is paused, so of the revision that works.
     course.set_spec(json!({"replicas": replicas + 1})).await?;
@@ -107,18 +106,19 @@ async fn new_revision(course: &Course, change: &Value, before: &str) -> anyhow::
     let class = course.patch(&course.classes, &course.run, json!({ "spec": change })).await?;
     let revision = course.revision(Some(before)).await?;
     let wanted = class.metadata.generation;
-    match course.class_is(|class| classes::generation(class) >= wanted).await? {
-        Ok(_) => {
-            course.kept(&contract::FOLLOWS, format!("it speaks of generation {}", wanted.unwrap_or_default()))
-        }
-        Err(class) => {
-            let said = classes::generation(&class).map_or_else(|| "none".to_owned(), |said| said.to_string());
-            course.broken(
-                &contract::FOLLOWS,
-                format!("it speaks of generation {said}, and the class has {}", wanted.unwrap_or_default()),
-            );
-        }
-    }
+    let follows = course.class_is(|class| classes::generation(class) >= wanted).await?;
+    let said = |class: &NodeClass| classes::generation(class).unwrap_or_default();
+    course.judged(
+        &contract::FOLLOWS,
+        match &follows {
+            Ok(class) => Ok(format!("it speaks of generation {}", said(class))),
+            Err(class) => Err(format!(
+                "it speaks of generation {}, and the class has {}",
+                said(class),
+                wanted.unwrap_or_default()
+            )),
+        },
+    );
     let seen = course.set_is(|status| status.update_revision.as_ref() == Some(&revision)).await?;
     anyhow::ensure!(
         seen.is_ok(),
