@@ -1,14 +1,19 @@
 //! All that a run made goes, in the order in which it can. What a broken controller does not let go is taken by force, and
 //! named.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
+use anyhow::bail;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Resource, ResourceExt, api::DeleteParams};
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
 
 use super::{course::Course, objects};
 use crate::cli::{access::call, say};
+
+/// How often it is looked whether something is gone.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Whether nothing is left; an error says what is.
 pub(super) async fn clean_up(course: &Course) -> anyhow::Result<()> {
@@ -40,8 +45,27 @@ pub(super) async fn clean_up(course: &Course) -> anyhow::Result<()> {
             names.join(", ")
         ));
     }
+    let nobody = objects::of_nobody(run);
     delete(&course.classes, run).await?;
-    delete(&course.classes, &objects::of_nobody(run)).await
+    delete(&course.classes, &nobody).await?;
+    let begun = Instant::now();
+    while exists(&course.sets, run).await?
+        || exists(&course.classes, run).await?
+        || exists(&course.classes, &nobody).await?
+    {
+        if begun.elapsed() > course.limit() {
+            bail!("NodeSet or NodeClass {run} does not go: kubectl describe nodeset,nodeclass says why");
+        }
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+async fn exists<K>(api: &Api<K>, name: &str) -> anyhow::Result<bool>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    Ok(call(format_args!("read {} {name}", K::kind(&())), api.get_metadata_opt(name)).await?.is_some())
 }
 
 /// Nodes of the run that are there.

@@ -1,5 +1,5 @@
-//! Nodes come: those of a set, two that were written by hand, of which one lacks the finalizer, one whose machine cannot be
-//! made, and one that is somebody else's.
+//! Nodes come: those of a set, two that were written by hand without the finalizer, one whose machine cannot be made, and one
+//! that is somebody else's.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Name of the Node without a finalizer.
+/// Name of a Node without a finalizer.
 pub(super) const BARE: &str = "bare";
 /// Name of the Node that will lose its finalizer by force.
 pub(super) const TORN: &str = "torn";
@@ -47,7 +47,7 @@ pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bo
     let (class, nobody) = (course.run.clone(), objects::of_nobody(&course.run));
     for (what, class, controller, revision, finalizer) in [
         (BARE, &class, course.controller(), revision, false),
-        (TORN, &class, course.controller(), revision, true),
+        (TORN, &class, course.controller(), revision, false),
         (LOST, &class, course.controller(), NO_REVISION, true),
         (FOREIGN, &nobody, objects::NOBODY, NO_REVISION, true),
     ] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams},
@@ -33,6 +33,10 @@ pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
     let all = ListParams::default();
     call("delete the DaemonSet", course.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
     call("delete pods", course.pods.delete_collection(&DeleteParams::default(), &all)).await?;
+    let _ = course
+        .seen_pods
+        .until(course.limit(), |all| all.values().all(|pod| has_left(course, pod)).then_some(()))
+        .await;
     forced(course).await?;
     for (what, which) in [(LOST, "never had a machine"), (BARE, "has no set")] {
         let name = course.by_hand(what);
@@ -57,6 +61,12 @@ pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
     }
     course.kept(&contract::ROLLS, "the set has shrunk to nothing");
     Ok(())
+}
+
+/// Whether a pod is gone, or nobody is there any more who could end it: kube-controller-manager does that later.
+fn has_left(course: &Course, pod: &History<Pod>) -> bool {
+    let node = pod.last().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
+    pod.gone.is_some() || course.seen.of(&node).is_none_or(|node| node.gone.is_some())
 }
 
 /// 3.6: somebody takes the finalizer off by force.
