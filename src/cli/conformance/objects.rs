@@ -25,7 +25,7 @@ pub(super) const CONDITION: &str = "conformance.kube-node.io/Watched";
 /// The controller of a class that nobody serves.
 pub(super) const NOBODY: &str = "nobody.conformance.kube-node.io";
 /// How long machines of the run linger.
-pub(super) const LINGERS: Duration = Duration::from_secs(3);
+pub(super) const LINGERS: Duration = Duration::from_secs(5);
 /// How long the drain may take in which pods may not be evicted.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 

@@ -19,7 +19,12 @@ use crate::{
     cli::{
         access::call,
         conformance::{
-            asked::machines_of, contract, course::Course, judge, objects::NOBODY, record::History,
+            asked::machines_of,
+            contract,
+            course::Course,
+            judge,
+            objects::{LINGERS, NOBODY},
+            record::History,
         },
     },
 };
@@ -42,11 +47,14 @@ pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
         let name = course.by_hand(what);
         call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
             .await?;
-        let went = match course.seen.gone(&name, course.limit()).await {
-            Some(_) => Ok(format!("{name}, which {which}, is gone")),
-            None => Err(format!("{name}, which {which}, is still there")),
-        };
-        course.judged(&contract::LEAVES, went);
+        let gone = course.seen.gone(&name, course.limit()).await;
+        let is = |what| format!("{name}, which {which}, {what}");
+        course.judged(&contract::LEAVES, gone.map(|_| is("is gone")).ok_or_else(|| is("is still there")));
+        if what == BARE
+            && let Some(gone) = gone
+        {
+            lingered(course, &name, gone);
+        }
     }
     course.set_spec(json!({"replicas": 0})).await?;
     let gone = course.seen.until(course.limit(), |all| {
@@ -61,6 +69,19 @@ pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
     }
     course.kept(&contract::ROLLS, "the set has shrunk to nothing");
     Ok(())
+}
+
+/// 5.5, of a Node without pods.
+fn lingered(course: &Course, name: &str, gone: Instant) {
+    let asked = course.seen.of(name).and_then(|history| history.since(judge::is_leaving)).unwrap_or(gone);
+    let lasted = gone.duration_since(asked);
+    // The API server tells times in whole seconds.
+    let judgement = if lasted + Duration::from_secs(1) < LINGERS {
+        Err(format!("{name} was gone after {lasted:.1?}, and the class's deletionTimeout is {LINGERS:?}"))
+    } else {
+        Ok(format!("{name} was gone after {lasted:.1?}, with a deletionTimeout of {LINGERS:?}"))
+    };
+    course.judged(&contract::LINGERS, judgement);
 }
 
 /// Whether a pod is gone, or nobody is there any more who could end it: kube-controller-manager does that later.
