@@ -96,6 +96,8 @@ impl Drop for Example {
                 kill(&process.file_name().unwrap().to_string_lossy());
             }
         }
+        // There are a dozen, of 44 MB each.
+        let _ = fs::remove_file(program);
     }
 }
 
