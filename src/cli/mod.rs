@@ -5,6 +5,7 @@ mod age;
 mod carry_files;
 mod chart;
 mod completion;
+mod conformance;
 mod convert;
 mod crds;
 mod doctor;
@@ -76,6 +77,8 @@ enum Command {
     Cleanup(fleet::Cleanup),
     /// Find out what keeps nodes from coming, and what to do
     Doctor(doctor::Doctor),
+    /// See whether the NodeController of a class keeps the contract
+    Conformance(conformance::Conformance),
     /// Turn a configuration of the cluster API's kubemark provider into a NodeClass
     Convert(convert::Convert),
     /// Print the nodes of an existing cluster as NodeClasses and NodeSets
@@ -153,6 +156,7 @@ impl Cli {
             Command::List(command) => command.run(),
             Command::Cleanup(command) => command.run(),
             Command::Doctor(command) => command.run(),
+            Command::Conformance(command) => command.run(),
             Command::Convert(command) => command.run(),
             Command::Import(command) => command.run(),
             Command::Crds(command) => command.run(),

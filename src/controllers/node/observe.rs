@@ -125,7 +125,7 @@ impl NodeController {
             (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
                 match self.stored(&observed.node).await? {
                     Some(machine) => machine,
-                    None => return Ok(self.revision_is_gone(observed, &revision).await),
+                    None => return self.revision_is_gone(observed, &revision).await,
                 }
             }
             (_, Some(class)) => {
@@ -205,12 +205,16 @@ impl NodeController {
         }
     }
 
-    async fn revision_is_gone(&self, observed: Observed, revision: &str) -> Option<Observed> {
+    async fn revision_is_gone(&self, observed: Observed, revision: &str) -> Result<Option<Observed>, Error> {
         let text =
             format!("its revision {revision} is not stored any more: delete the Node to have another made");
-        self.warn(&observed.node, "RevisionNotFound", text).await;
+        self.warn(&observed.node, "RevisionNotFound", text.clone()).await;
         // A machine that is there goes on; none can be made.
-        (observed.machine == Machine::Exists).then_some(observed)
+        if observed.machine == Machine::Exists {
+            return Ok(Some(observed));
+        }
+        self.say(&observed.node, names::CONDITION_MACHINE, false, "RevisionNotFound", &text).await?;
+        Ok(None)
     }
 
     /// When the Node's kubelet renewed its Lease last.

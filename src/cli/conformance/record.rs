@@ -1,0 +1,221 @@
+//! A record of objects: every state that a watch showed, so that what has passed by can be judged afterwards.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt::Debug,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, Resource, ResourceExt,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::{
+    sync::watch,
+    task::AbortHandle,
+    time::{Instant, timeout_at},
+};
+
+/// All that was seen of one object.
+#[derive(Clone, Debug)]
+pub(super) struct History<K> {
+    /// Its states, the oldest first, with when they were seen; never empty.
+    states: Vec<(Instant, K)>,
+    /// When it was seen to be gone.
+    pub(super) gone: Option<Instant>,
+}
+
+impl<K: Clone> History<K> {
+    /// The newest state.
+    pub(super) fn last(&self) -> Option<&K> {
+        self.states.last().map(|(_, state)| state)
+    }
+
+    /// All states.
+    pub(super) fn states(&self) -> Vec<K> {
+        self.states.iter().map(|(_, state)| state.clone()).collect()
+    }
+
+    /// When a state of this kind was seen first.
+    pub(super) fn since(&self, is: impl Fn(&K) -> bool) -> Option<Instant> {
+        self.states.iter().find(|(_, state)| is(state)).map(|(at, _)| *at)
+    }
+}
+
+/// By UID.
+pub(super) type Histories<K> = BTreeMap<String, History<K>>;
+
+/// The record itself, and the news of its changes.
+pub(super) struct Shared<K> {
+    histories: Arc<Mutex<Histories<K>>>,
+    changes: watch::Receiver<()>,
+}
+
+/// Follows objects until it is dropped.
+pub(super) struct Recorder<K> {
+    shared: Shared<K>,
+    task: AbortHandle,
+}
+
+impl<K> Drop for Recorder<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<K> Recorder<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    /// Begins to follow those that are `ours` when they are seen first.
+    pub(super) fn new(api: Api<K>, ours: impl Fn(&K) -> bool + Send + 'static) -> Self {
+        let histories = Arc::new(Mutex::new(Histories::new()));
+        let (news, changes) = watch::channel(());
+        let own = Arc::clone(&histories);
+        let task = tokio::spawn(async move {
+            let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+            // Those of a list that is under way.
+            let mut listed = HashSet::new();
+            // A watch that broke comes back by itself.
+            while let Some(event) = events.next().await {
+                let Ok(event) = event else { continue };
+                take(&mut own.lock().unwrap_or_else(PoisonError::into_inner), &mut listed, event, &ours);
+                news.send_replace(());
+            }
+        });
+        Self { shared: Shared { histories, changes }, task: task.abort_handle() }
+    }
+
+    /// The record, to be read by somebody else.
+    pub(super) fn shared(&self) -> Shared<K> {
+        Shared { histories: Arc::clone(&self.shared.histories), changes: self.shared.changes.clone() }
+    }
+
+    /// All that was seen.
+    pub(super) fn all(&self) -> Histories<K> {
+        self.shared.histories.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// One that exists, by name, or the last one that did.
+    pub(super) fn of(&self, name: &str) -> Option<History<K>> {
+        let named = |history: &History<K>| history.last().is_some_and(|state| state.name_any() == name);
+        self.all().into_values().filter(named).max_by_key(|history| history.gone.is_none())
+    }
+
+    /// Waits for an answer; None when the time is over.
+    pub(super) async fn until<T>(
+        &self,
+        limit: Duration,
+        ask: impl FnMut(&Histories<K>) -> Option<T>,
+    ) -> Option<T> {
+        self.shared.until(limit, ask).await
+    }
+
+    /// Waits until one is gone; when that was seen.
+    pub(super) async fn gone(&self, name: &str, limit: Duration) -> Option<Instant> {
+        self.until(limit, |all| {
+            let named = |history: &&History<K>| history.last().is_some_and(|state| state.name_any() == name);
+            all.values().filter(named).find_map(|history| history.gone)
+        })
+        .await
+    }
+}
+
+impl<K> Shared<K> {
+    /// Waits for an answer; None when the time is over.
+    pub(super) async fn until<T>(
+        &self,
+        limit: Duration,
+        mut ask: impl FnMut(&Histories<K>) -> Option<T>,
+    ) -> Option<T> {
+        let mut changes = self.changes.clone();
+        let deadline = Instant::now() + limit;
+        loop {
+            changes.mark_unchanged();
+            let answer = ask(&self.histories.lock().unwrap_or_else(PoisonError::into_inner));
+            if answer.is_some() {
+                return answer;
+            }
+            match timeout_at(deadline, changes.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// Takes down what the watch says.
+fn take<K: Resource<DynamicType = ()> + Clone>(
+    histories: &mut Histories<K>,
+    listed: &mut HashSet<String>,
+    event: Event<K>,
+    ours: impl Fn(&K) -> bool,
+) {
+    let now = Instant::now();
+    match event {
+        Event::Init => listed.clear(),
+        Event::InitDone => {
+            for (uid, history) in histories {
+                if !listed.contains(uid) {
+                    history.gone.get_or_insert(now);
+                }
+            }
+        }
+        Event::InitApply(object) | Event::Apply(object) => {
+            let Some(uid) = object.uid() else { return };
+            listed.insert(uid.clone());
+            if let Some(history) = histories.get_mut(&uid) {
+                if history.last().and_then(ResourceExt::resource_version) != object.resource_version() {
+                    history.states.push((now, object));
+                }
+            } else if ours(&object) {
+                histories.insert(uid, History { states: vec![(now, object)], gone: None });
+            }
+        }
+        Event::Delete(object) => {
+            if let Some(history) = object.uid().and_then(|uid| histories.get_mut(&uid)) {
+                history.gone.get_or_insert(now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(uid: &str, version: &str) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": uid, "uid": uid, "resourceVersion": version}}))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_list_after_a_broken_watch_shows_what_went_meanwhile() {
+        let (mut histories, mut listed) = (Histories::new(), HashSet::new());
+        let events = [
+            Event::Apply(node("a", "1")),
+            Event::Apply(node("b", "2")),
+            Event::Apply(node("other", "3")),
+            Event::Init,
+            Event::InitApply(node("a", "1")),
+            Event::InitApply(node("a", "4")),
+            Event::InitDone,
+        ];
+        for event in events {
+            take(&mut histories, &mut listed, event, |node| node.name_any() != "other");
+        }
+        assert_eq!(histories.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!((histories["a"].states.len(), histories["a"].gone.is_none()), (2, true));
+        assert!(histories["b"].gone.is_some());
+    }
+}
