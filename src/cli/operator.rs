@@ -14,6 +14,7 @@ use crate::{
     runtime::{
         leader::{self, Timing},
         telemetry::{self, LogFormat},
+        traces::Traces,
     },
 };
 
@@ -143,10 +144,14 @@ fn identity() -> String {
 impl Operator {
     /// Works until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        telemetry::start(self.log_format);
         let autoscaler = self.autoscaler.options()?;
         let election = self.election.options(&self.namespace)?;
         super::block_on(async {
+            let traces = Traces::from_environment()?;
+            match &traces {
+                Some(traces) => telemetry::start_with(self.log_format, traces),
+                None => telemetry::start(self.log_format),
+            }
             let kubeconfig = self.kubeconfig.as_deref();
             let client = Access::new(kubeconfig).await?;
             let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
@@ -172,7 +177,11 @@ impl Operator {
                 autoscaler,
                 election,
             };
-            Box::pin(operator::run(options, operator::signals()?)).await?;
+            let ended = Box::pin(operator::run(options, operator::signals()?)).await;
+            if let Some(traces) = traces {
+                traces.end().await;
+            }
+            ended?;
             Ok(ExitCode::SUCCESS)
         })
     }

@@ -1,11 +1,20 @@
 //! The cluster of this test binary, what helm does to it, and what is alive there.
 
-use std::{net::SocketAddr, path::PathBuf, process::Output, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Command, Output},
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt, api::ListParams};
-use kube_node::{autoscaler::proto::RefreshRequest, cluster::pki::Identity};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use kube_node::{api::NodeSet, autoscaler::proto::RefreshRequest, cluster::pki::Identity};
 use serde_json::json;
 
 use crate::{
@@ -69,6 +78,33 @@ pub async fn operators(client: &Client) -> Vec<Pod> {
     .await
 }
 
+/// The one operator that leads carries so many machines. It is asked at its own address.
+pub async fn machines_carried(client: &Client, count: usize) {
+    eventually(&format!("{count} machines are carried"), LONG, async || {
+        let mut carried = Vec::new();
+        for pod in operators(client).await {
+            let url = format!("http://{}:8080/metrics", pod.status?.pod_ip?);
+            let metrics = Command::new("curl").args(["-sf", "--max-time", "5", &url]).output().expect("curl");
+            let metrics = String::from_utf8(metrics.stdout).expect("text");
+            let machines = metrics.lines().find_map(|line| line.strip_prefix("kube_node_hollow_machines "));
+            carried.extend(machines.and_then(|machines| machines.parse::<usize>().ok()));
+        }
+        // One that stands by has no such metric.
+        (carried == [count]).then_some(())
+    })
+    .await;
+}
+
+/// The name of the leader's pod, of the Lease.
+pub async fn leader(client: &Client) -> String {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    eventually("there is a leader", LONG, async || {
+        let holder = leases.get("kube-node-operator").await.ok()?.spec?.holder_identity?;
+        holder.split_once('_').map(|(pod, _)| pod.to_owned()).filter(|pod| !pod.is_empty())
+    })
+    .await
+}
+
 /// A Node that must be the same later: its name, its UID, and since when it is Ready without a break.
 type Living = (String, String, Timestamp);
 
@@ -126,6 +162,22 @@ impl Fleet {
     }
 }
 
+/// Whether the definitions are those of this version, once they say so: they are served a moment after they are written.
+pub async fn definitions_are_new(client: &Client, new: bool) {
+    let sets: Api<NodeSet> = Api::all(client.clone());
+    let spec = json!({"nodeClassName": "a", "minReadySeconds": 5, "progressDeadlineSeconds": 1});
+    let set: NodeSet = serde_json::from_value(json!({"metadata": {"name": "rule"}, "spec": spec})).unwrap();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    eventually(&format!("definitions of this version: {new}"), LONG, async || {
+        let refused = match sets.create(&dry_run, &set).await {
+            Ok(_) => false,
+            Err(error) => error.to_string().contains(NEW_RULE),
+        };
+        (refused == new).then_some(())
+    })
+    .await;
+}
+
 /// A call of cluster-autoscaler with these credentials succeeds, at the first address of the Service that answers.
 pub async fn is_served(client: &Client, credentials: &Credentials) {
     eventually("cluster-autoscaler is served", SECRET_LIMIT, async || {
@@ -144,9 +196,20 @@ pub fn credentials(ca: &str, own: &Identity) -> Credentials {
     Credentials { ca: ca.into(), own: Some((own.certificate.clone().into(), own.key.clone().into())) }
 }
 
-/// The version before this one, packed.
+/// A rule of this version's NodeSets that the one before has not.
+const NEW_RULE: &str = "progressDeadlineSeconds must be more than minReadySeconds";
+
+/// What stands for the version before this one, packed, as long as there is none: this chart under another number, with a
+/// definition that lacks a rule. The program is this one: it would not work with definitions that lack a field.
 pub fn earlier_version() -> PathBuf {
-    let copy = copy_of_chart("earlier", "0.0.9", |_| {});
+    let copy = copy_of_chart("earlier", "0.0.9", |chart| {
+        let path = chart.join("files/crds/nodesets.yaml");
+        let text = fs::read_to_string(&path).unwrap();
+        let rule = text.find(NEW_RULE).expect("the rule is there");
+        let begin = text[..rule].rfind("            x-kubernetes-validations:").unwrap();
+        let end = rule + text[rule..].find("          status:").unwrap();
+        fs::write(path, [&text[..begin], &text[end..]].concat()).unwrap();
+    });
     let dir = copy.parent().unwrap().to_owned();
     helm(&["package", copy.to_str().unwrap(), "--destination", dir.to_str().unwrap()]);
     dir.join("kube-node-0.0.9.tgz")

@@ -24,6 +24,9 @@ fn values_that_do_not_fit() {
         (&["autoscaler.certificates.source=None"], "at '/autoscaler/certificates/source'"),
         (&["leaderElection.leaseDuration=15"], "at '/leaderElection/leaseDuration'"),
         (&["uninstall.timeout=soon"], "at '/uninstall/timeout'"),
+        (&["tracing.endpoint=collector:4317"], "at '/tracing/endpoint'"),
+        (&["tracing.endpoint=http://collector"], "at '/tracing/endpoint'"),
+        (&["tracing.endpoint=http://collector:4317", "tracing.percent=0"], "at '/tracing/percent': minimum"),
         // By each other.
         (
             &["leaderElection.enabled=false"],
@@ -74,6 +77,15 @@ fn values_that_do_not_fit() {
                 "autoscaler.clientNamespace=kube-system",
             ],
             "autoscaler.clientNamespace is kube-system, and an Issuer serves its own namespace alone",
+        ),
+        (&["tracing.percent=10"], "tracing has settings and tracing.endpoint is empty: name a collector"),
+        (
+            &["tracing.endpoint=http://collector:4317", "tracing.tls.secretName=own"],
+            "tracing.tls is for a collector at https://, and tracing.endpoint begins with http://",
+        ),
+        (
+            &["tracing.endpoint=https://collector:4317"],
+            "tracing.endpoint begins with https://, and the image has no authorities: name a Secret",
         ),
         (
             &["uninstall.hook=false", "uninstall.deleteNodes=true"],

@@ -20,9 +20,10 @@ use crate::{
     bed::{LONG, Own, bed, class_spec, create, delete, eventually},
     channel::Credentials,
     cluster::{
-        Fleet, NAMESPACE, SERVER, credentials, earlier_version, helm, is_served, operators, pods_said,
-        try_helm_here, uninstall, upgrade,
+        Fleet, NAMESPACE, SERVER, credentials, definitions_are_new, earlier_version, helm, is_served, leader,
+        operators, pods_said, try_helm_here, uninstall, upgrade,
     },
+    growth::Growth,
     program::{CHART, said, try_helm},
 };
 
@@ -102,13 +103,19 @@ async fn refused_beside_another(fleet: &Fleet) {
     fleet.is_alive("refused").await;
 }
 
-/// To this version, with certificates from the chart's job; back to the one before; and here again.
+/// To this version, with certificates from the chart's job; back to the one before; and here again. Another set grows from
+/// nothing to 200 meanwhile.
 async fn upgraded_and_rolled_back(fleet: &Fleet) {
     let client = &fleet.hollow.client;
     let uids = async || operators(client).await.iter().map(ResourceExt::uid).collect::<Vec<_>>();
-    let before = uids().await;
-    upgrade(CHART, &["autoscaler.enabled=true"]);
+    let (before, first_leader) = (uids().await, leader(client).await);
+    definitions_are_new(client, false).await;
+    let mut growth = Growth::begin(client).await;
+    growth.to(100, || drop(upgrade(CHART, &["autoscaler.enabled=true"]))).await;
     assert!(uids().await.iter().all(|uid| !before.contains(uid)), "other pods");
+    let second_leader = leader(client).await;
+    assert_ne!(second_leader, first_leader);
+    definitions_are_new(client, true).await;
     fleet.is_alive("upgrade").await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let made = async || {
@@ -122,7 +129,11 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     is_served(client, &credentials).await;
     println!("cluster-autoscaler is served {:.1} s after the upgrade", start.elapsed().as_secs_f64());
 
-    helm(&["rollback", "kube-node", "1", "--wait", "--timeout", "4m"]);
+    let rollback = ["rollback", "kube-node", "1", "--wait", "--timeout", "4m"];
+    growth.to(200, move || drop(helm(&rollback))).await;
+    assert_ne!(leader(client).await, second_leader);
+    definitions_are_new(client, false).await;
+    growth.is_whole(12).await;
     fleet.is_alive("rollback").await;
     assert!(secrets.get_opt("kube-node-autoscaler-client").await.unwrap().is_none());
 

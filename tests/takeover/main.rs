@@ -8,10 +8,8 @@ mod audit;
 #[path = "../bed/mod.rs"]
 mod bed;
 mod deaf;
-mod diary;
 mod ends;
 mod kills;
-mod operators;
 mod pause;
 mod refusals;
 

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-use crate::{
-    bed::{LONG, eventually, further::Further},
+use crate::bed::{
+    LONG, eventually,
+    further::Further,
     operators::{Operator, Who},
 };
 
