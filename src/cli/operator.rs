@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::{ArgAction, Args};
 
 use crate::{
-    api::GoDuration,
+    api::{GoDuration, names},
     autoscaler::{self, Address, Files},
     controllers::ProviderIdPrefix,
     images,
@@ -31,7 +31,7 @@ pub struct Operator {
     #[arg(long, value_name = "NAME", conflicts_with = "hollow_kubeconfig")]
     hollow_service_account: Option<String>,
     /// Namespace of the operator, in which it keeps revisions
-    #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
+    #[arg(long, default_value = names::OPERATOR_NAMESPACE, env = "POD_NAMESPACE")]
     namespace: String,
     /// Address of /healthz, /readyz, /leader and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
@@ -114,7 +114,7 @@ struct ElectionArgs {
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     leader_elect_retry_period: GoDuration,
     /// Name of the Lease, in the operator's namespace
-    #[arg(long, value_name = "NAME", default_value = "kube-node-operator")]
+    #[arg(long, value_name = "NAME", default_value = names::OPERATOR_LEASE)]
     leader_elect_resource_name: String,
 }
 

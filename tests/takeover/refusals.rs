@@ -25,6 +25,23 @@ fn times_that_contradict_each_other() {
     }
 }
 
+/// Those who would not hear of the one that leads.
+pub async fn beside_a_leader(cluster: &Further) {
+    let leader = Operator::start(cluster, "usual", Who::ServiceAccounts, &[]);
+    leader.leads().await;
+    for args in [
+        &["--leader-elect=false"][..],
+        &["--namespace=default"],
+        &["--leader-elect-resource-name=kube-node-another"],
+    ] {
+        let mut operator = Operator::start(cluster, "beside", Who::Admin, args);
+        assert_eq!(operator.ends().await.code(), Some(1), "{args:?}");
+        let said = operator.said();
+        assert!(said.contains("another operator works on this cluster, usual_"), "{args:?}: {said}");
+    }
+    assert!(leader.leads_now());
+}
+
 /// Comes last: afterwards no operator can be elected.
 pub async fn without_rights(cluster: &Further) {
     let role = ["-n", "kube-node-system", "get", "role", "kube-node-operator", "-o", "json"];
