@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use opentelemetry::{KeyValue, trace::TracerProvider};
+use opentelemetry::{Key, KeyValue, trace::TracerProvider};
 use opentelemetry_otlp::{
     ExporterBuildError, SpanExporter, WithTonicConfig,
     tonic_types::transport::{Certificate, ClientTlsConfig, Identity},
@@ -24,8 +24,9 @@ use tokio::task::spawn_blocking;
 use tracing::{Level, Metadata, Subscriber, info, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::FilterFn, registry::LookupSpan};
 
-/// What the spans are of, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise.
-const SERVICE: &str = "kube-node-operator";
+/// Whose spans they are, where the environment says nothing else.
+const PROCESS: [(&str, &str); 2] =
+    [("service.name", "kube-node-operator"), ("service.version", env!("CARGO_PKG_VERSION"))];
 /// How long the end waits for the last spans.
 const END_LIMIT: Duration = Duration::from_secs(2);
 /// How often it is said that spans are dropped, while they are.
@@ -115,13 +116,11 @@ fn is_part(metadata: &Metadata<'_>) -> bool {
 /// Whose spans they are.
 fn resource() -> Resource {
     let found = Resource::builder().build();
-    let name = found.get(&"service.name".into()).map(|name| name.to_string()).unwrap_or_default();
-    // By the library, for want of a name.
-    if !name.is_empty() && !name.starts_with("unknown_service") {
-        return found;
-    }
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    Resource::builder().with_service_name(SERVICE).with_attribute(version).build()
+    // For want of a name the library makes one up.
+    let is_said =
+        |key| found.get(&Key::new(key)).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
+    let ours = PROCESS.into_iter().filter(|(key, _)| !is_said(*key));
+    Resource::builder().with_attributes(ours.map(|(key, value)| KeyValue::new(key, value))).build()
 }
 
 /// A file that a variable names.

@@ -95,12 +95,13 @@ pub async fn machines_carried(client: &Client, count: usize) {
     .await;
 }
 
-/// The name of the leader's pod, of the Lease.
-pub async fn leader(client: &Client) -> String {
+/// The pod that leads, by the Lease, once it is another one than `before`: who leaves may have it for a moment still.
+pub async fn leader(client: &Client, before: &str) -> String {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-    eventually("there is a leader", LONG, async || {
+    eventually(&format!("another one leads than {before}"), LONG, async || {
         let holder = leases.get("kube-node-operator").await.ok()?.spec?.holder_identity?;
-        holder.split_once('_').map(|(pod, _)| pod.to_owned()).filter(|pod| !pod.is_empty())
+        let pod = holder.split('_').next().unwrap_or_default();
+        (!pod.is_empty() && pod != before).then(|| pod.to_owned())
     })
     .await
 }

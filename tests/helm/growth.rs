@@ -60,7 +60,7 @@ impl Growth {
 
     /// No Node was made twice, replaced or not Ready in between, each has its machine, and nobody else has one. `others` are
     /// carried besides.
-    pub async fn is_whole(self, others: usize) {
+    pub async fn ends_whole(self, others: usize) {
         self.diary.shows_nothing_but(self.asked).await;
         leased(&self.own.client, LONG).await;
         machines_carried(&self.own.client, self.asked + others).await;

@@ -91,6 +91,10 @@ async fn refused_beside_another(fleet: &Fleet) {
             "there is no tls.crt in Secret own",
         ),
         (
+            "tracing.endpoint=https://collector:4317,tracing.tls.secretName=collector",
+            "there is no ca.crt in Secret collector",
+        ),
+        (
             "serviceMonitor.enabled=true,autoscaler.port=8087",
             "for the Prometheus operator, whose kinds this cluster has not",
         ),
@@ -108,13 +112,12 @@ async fn refused_beside_another(fleet: &Fleet) {
 async fn upgraded_and_rolled_back(fleet: &Fleet) {
     let client = &fleet.hollow.client;
     let uids = async || operators(client).await.iter().map(ResourceExt::uid).collect::<Vec<_>>();
-    let (before, first_leader) = (uids().await, leader(client).await);
+    let (before, first_leader) = (uids().await, leader(client, "").await);
     definitions_are_new(client, false).await;
     let mut growth = Growth::begin(client).await;
     growth.to(100, || drop(upgrade(CHART, &["autoscaler.enabled=true"]))).await;
     assert!(uids().await.iter().all(|uid| !before.contains(uid)), "other pods");
-    let second_leader = leader(client).await;
-    assert_ne!(second_leader, first_leader);
+    let second_leader = leader(client, &first_leader).await;
     definitions_are_new(client, true).await;
     fleet.is_alive("upgrade").await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
@@ -131,17 +134,17 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
 
     let rollback = ["rollback", "kube-node", "1", "--wait", "--timeout", "4m"];
     growth.to(200, move || drop(helm(&rollback))).await;
-    assert_ne!(leader(client).await, second_leader);
+    leader(client, &second_leader).await;
     definitions_are_new(client, false).await;
-    growth.is_whole(12).await;
+    growth.ends_whole(12).await;
     fleet.is_alive("rollback").await;
     assert!(secrets.get_opt("kube-node-autoscaler-client").await.unwrap().is_none());
 
     upgrade(CHART, &["autoscaler.enabled=true"]);
     let first = made().await;
     is_served(client, &first).await;
-    // What serves is kept.
-    upgrade(CHART, &["autoscaler.enabled=true", "operator.logFilter=info"]);
+    // What serves is kept; and nobody waits for a collector that is not there.
+    upgrade(CHART, &["autoscaler.enabled=true", "tracing.endpoint=http://collector.example.com:4317"]);
     assert_eq!((made().await.ca, made().await.own), (first.ca.clone(), first.own.clone()));
     is_served(client, &first).await;
     fleet.is_alive("second upgrade").await;
@@ -150,7 +153,7 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     let secret =
         ["-n", NAMESPACE, "patch", "secret", "kube-node-autoscaler-server", "--type=json", "-p", empty];
     bed().kubectl(&secret);
-    upgrade(CHART, &["autoscaler.enabled=true", "operator.logFilter=info"]);
+    upgrade(CHART, &["autoscaler.enabled=true"]);
     assert_ne!(made().await.ca, first.ca);
 }
 
