@@ -15,6 +15,10 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use kube_node::{api::NodeSet, autoscaler::proto::RefreshRequest, cluster::pki::Identity};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::json;
 
 use crate::{
@@ -95,15 +99,27 @@ pub async fn machines_carried(client: &Client, count: usize) {
     .await;
 }
 
-/// The pod that leads, by the Lease, once it is another one than `before`: who leaves may have it for a moment still.
+/// Who leads, by the Lease, once it is another one than `before`: who leaves may have it for a moment still.
 pub async fn leader(client: &Client, before: &str) -> String {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     eventually(&format!("another one leads than {before}"), LONG, async || {
         let holder = leases.get("kube-node-operator").await.ok()?.spec?.holder_identity?;
-        let pod = holder.split('_').next().unwrap_or_default();
-        (!pod.is_empty() && pod != before).then(|| pod.to_owned())
+        (!holder.is_empty() && holder != before).then_some(holder)
     })
     .await
+}
+
+/// SIGKILL to the operator in the pod of this leader. Its kubelet is this machine's, and so are its processes.
+pub async fn crash(client: &Client, leader: &str) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let pod = pods.get(leader.split('_').next().unwrap()).await.unwrap().uid().unwrap();
+    let operator = fs::read_dir("/proc").unwrap().filter_map(Result::ok).find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
+        let is_it = read("cgroup")?.contains(&pod) && read("cmdline")?.contains("operator\0");
+        is_it.then_some(Pid::from_raw(pid))
+    });
+    kill(operator.expect("its process"), Signal::SIGKILL).unwrap();
 }
 
 /// A Node that must be the same later: its name, its UID, and since when it is Ready without a break.

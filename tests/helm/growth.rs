@@ -1,10 +1,11 @@
-//! A set that grows while helm changes the release, so that operators hand over to each other in the middle of it.
+//! A set that grows while helm changes the release and the leader dies, so that operators take over from each other in the
+//! middle of it.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use kube::Client;
 use serde_json::json;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 
 use crate::{
     bed::{
@@ -18,7 +19,7 @@ use crate::{
 const STEP: usize = 4;
 /// How often it does. A set of 200 is there in seconds, an upgrade takes longer.
 const PACE: Duration = Duration::from_millis(400);
-/// So many are asked for only once helm has done its work: what it changes, it changes during the growth.
+/// So many are asked for only once all is over: what happens, happens during the growth.
 const LAST: usize = 20;
 
 /// The set, and what happens to its Nodes.
@@ -37,17 +38,19 @@ impl Growth {
         Self { own, diary, asked: 0 }
     }
 
-    /// Grows to so many replicas while helm does something.
-    pub async fn to(&mut self, count: usize, helm: impl FnOnce() + Send + 'static) {
-        let helm = spawn_blocking(helm);
-        while !helm.is_finished() {
-            self.ask(count.saturating_sub(LAST).min(self.asked + STEP).max(self.asked));
-            sleep(PACE).await;
-        }
-        helm.await.unwrap();
-        println!("{} of {count} nodes were made meanwhile", self.diary.born());
+    /// Grows to so many replicas while something happens.
+    pub async fn to<T>(&mut self, count: usize, event: impl Future<Output = T>) -> T {
+        let mut event = pin!(event);
+        let happened = loop {
+            tokio::select! {
+                happened = &mut event => break happened,
+                () = sleep(PACE) => self.ask((count - LAST).min(self.asked + STEP)),
+            }
+        };
+        println!("{} of {count} nodes were there when it was over", self.diary.born());
         self.ask(count);
         self.own.settled(count).await;
+        happened
     }
 
     /// As somebody would by hand.
