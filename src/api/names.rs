@@ -50,6 +50,10 @@ pub const ANNOTATION_SKIP_REMEDIATION: &str = "kube-node.io/skip-remediation";
 pub const ANNOTATION_DO_NOT_EVICT: &str = "kube-node.io/do-not-evict";
 /// Annotation of a Node that leaves: when its drain began (RFC 3339). By the NodeController.
 pub const ANNOTATION_DRAIN_STARTED: &str = "kube-node.io/drain-started";
+/// Namespace of the operator, its service accounts and the revisions, where nobody chooses another one.
+pub const OPERATOR_NAMESPACE: &str = "kube-node-system";
+/// Lease in it by which the one operator is elected that works.
+pub const OPERATOR_LEASE: &str = "kube-node-operator";
 /// Namespace of machines that are pods, and of what they begin with.
 pub const MACHINE_NAMESPACE: &str = "kubemark";
 /// ServiceAccount of machines that are pods: it may ask for certificates, and nothing else.

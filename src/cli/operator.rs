@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::{ArgAction, Args};
 
 use crate::{
-    api::GoDuration,
+    api::{GoDuration, names},
     autoscaler::{self, Address, Files},
     controllers::ProviderIdPrefix,
     images,
@@ -14,6 +14,7 @@ use crate::{
     runtime::{
         leader::{self, Timing},
         telemetry::{self, LogFormat},
+        traces::Traces,
     },
 };
 
@@ -30,7 +31,7 @@ pub struct Operator {
     #[arg(long, value_name = "NAME", conflicts_with = "hollow_kubeconfig")]
     hollow_service_account: Option<String>,
     /// Namespace of the operator, in which it keeps revisions
-    #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
+    #[arg(long, default_value = names::OPERATOR_NAMESPACE, env = "POD_NAMESPACE")]
     namespace: String,
     /// Address of /healthz, /readyz, /leader and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
@@ -113,7 +114,7 @@ struct ElectionArgs {
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     leader_elect_retry_period: GoDuration,
     /// Name of the Lease, in the operator's namespace
-    #[arg(long, value_name = "NAME", default_value = "kube-node-operator")]
+    #[arg(long, value_name = "NAME", default_value = names::OPERATOR_LEASE)]
     leader_elect_resource_name: String,
 }
 
@@ -148,10 +149,14 @@ pub(super) fn identity(name: &str) -> String {
 impl Operator {
     /// Works until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        telemetry::start(self.log_format);
         let autoscaler = self.autoscaler.options()?;
         let election = self.election.options(&self.namespace)?;
         super::block_on(async {
+            let traces = Traces::from_environment()?;
+            match &traces {
+                Some(traces) => telemetry::start_with(self.log_format, traces),
+                None => telemetry::start(self.log_format),
+            }
             let kubeconfig = self.kubeconfig.as_deref();
             let client = Access::new(kubeconfig).await?;
             let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
@@ -177,7 +182,11 @@ impl Operator {
                 autoscaler,
                 election,
             };
-            Box::pin(operator::run(options, operator::signals()?)).await?;
+            let ended = Box::pin(operator::run(options, operator::signals()?)).await;
+            if let Some(traces) = traces {
+                traces.end().await;
+            }
+            ended?;
             Ok(ExitCode::SUCCESS)
         })
     }

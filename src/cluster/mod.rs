@@ -38,5 +38,4 @@ pub use manifests::{ManifestError, absent, install, release_secrets, uninstall};
 pub use progress::Progress;
 pub use supervisor::{Cluster, Options};
 
-/// Namespace of the operator, its service accounts and the revisions.
-pub const NAMESPACE: &str = "kube-node-system";
+pub use crate::api::names::OPERATOR_NAMESPACE as NAMESPACE;

@@ -1,16 +1,20 @@
 //! Calls to the API server: each with a time limit, each error with what was being done and what may be concluded.
 
-use std::time::Duration;
+use std::{cell::LazyCell, time::Duration};
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
+use tracing::{Instrument, debug_span, instrument::Instrumented};
 
-use crate::{error::chain, wire::WireError};
+use crate::{
+    error::chain,
+    wire::{self, AnyObject, Body, WireError},
+};
 
 /// Longest that a call may take; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -144,11 +148,30 @@ pub async fn call<T>(
     action: impl FnOnce() -> String,
     future: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, ApiError> {
-    match tokio::time::timeout(TIME_LIMIT, future).await {
+    let action = LazyCell::new(action);
+    match tokio::time::timeout(TIME_LIMIT, traced(&action, future)).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(source)) => Err(ApiError::Refused { action: action(), source: Box::new(source) }),
-        Err(_) => Err(ApiError::TimedOut { action: action() }),
+        Ok(Err(source)) => Err(ApiError::Refused { action: action.clone(), source: Box::new(source) }),
+        Err(_) => Err(ApiError::TimedOut { action: action.clone() }),
     }
+}
+
+/// The same for a request of our own making, whose answer is not worth the parsing.
+pub async fn send(
+    client: &Client,
+    action: impl FnOnce() -> String,
+    method: Method,
+    url: &str,
+    body: Body,
+) -> Result<(), ApiError> {
+    let action = LazyCell::new(action);
+    let answer = traced(&action, wire::send::<AnyObject>(client, method, url, body)).await;
+    answer.map(drop).map_err(|source| ApiError::Wire { action: action.clone(), source })
+}
+
+/// A span of its own in traces; nothing is put into words where nobody traces.
+fn traced<F>(action: &LazyCell<String, impl FnOnce() -> String>, future: F) -> Instrumented<F> {
+    future.instrument(debug_span!("call", action = action.as_str()))
 }
 
 /// Who an object was when it was read: a write that names this reaches no other one, and no newer state.

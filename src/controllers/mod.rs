@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use tracing::{Instrument, info_span};
+use tracing::{Instrument, field::Empty, info_span};
 
 pub use api::ApiError;
 pub use census::Census;
@@ -87,9 +87,12 @@ impl Context {
         look: impl Future<Output = Outcome>,
     ) -> Outcome {
         let id = format!("{:016x}", rand::random::<u64>());
-        let span = info_span!("reconcile", controller, object, id);
+        let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
         let start = Instant::now();
-        let outcome = look.instrument(span).await;
+        let outcome = look.instrument(span.clone()).await;
+        if outcome == Outcome::Failed {
+            span.record("otel.status_code", "ERROR");
+        }
         self.metrics.looked(controller, outcome, start.elapsed());
         outcome
     }

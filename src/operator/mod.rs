@@ -184,5 +184,7 @@ async fn check(options: &Options, client: &Client) -> Result<String, OperatorErr
     if let Some(leader::Options { namespace, name, .. }) = election {
         preflight::election(client, identity, url, namespace, name).await?;
     }
+    let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));
+    preflight::alone(client, url, election).await?;
     Ok(preflight::cluster_id(client, identity, url).await?)
 }

@@ -9,3 +9,4 @@ pub mod pause;
 pub mod preflight;
 pub mod queue;
 pub mod telemetry;
+pub mod traces;

@@ -8,8 +8,10 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    coordination::v1::Lease,
     core::v1::Namespace,
 };
 use kube::{Api, Client, api::PostParams};
@@ -17,7 +19,7 @@ use serde_json::Value;
 
 use crate::api::{
     crds,
-    names::{self, GROUP},
+    names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
 };
 
 /// Why the work cannot begin.
@@ -54,6 +56,14 @@ pub enum PreflightError {
         who: String,
         /// Verb, resource and namespace.
         missing: Vec<String>,
+    },
+    /// Somebody works already whom an election would not keep from it.
+    #[error(
+        "another operator works on this cluster, {holder} by the Lease {OPERATOR_LEASE} in {OPERATOR_NAMESPACE}, and two would fight over its nodes: stop it, or take part in its election (--leader-elect, --namespace, --leader-elect-resource-name)"
+    )]
+    Another {
+        /// Who leads.
+        holder: String,
     },
     /// Our kinds are not there.
     #[error(
@@ -186,6 +196,31 @@ pub async fn election(
     if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who: who.to_owned(), missing }) }
 }
 
+/// Whether nobody leads whom this operator would not hear of: `election` is the namespace and the name of the Lease by which
+/// it takes part in one. Whoever may not read the usual Lease cannot know.
+pub async fn alone(client: &Client, url: &str, election: Option<(&str, &str)>) -> Result<(), PreflightError> {
+    if election == Some((OPERATOR_NAMESPACE, OPERATOR_LEASE)) {
+        return Ok(());
+    }
+    let leases: Api<Lease> = Api::namespaced(client.clone(), OPERATOR_NAMESPACE);
+    match leases.get_opt(OPERATOR_LEASE).await {
+        Ok(lease) => match lease.and_then(|lease| leader(&lease, Timestamp::now())) {
+            Some(holder) => Err(PreflightError::Another { holder }),
+            None => Ok(()),
+        },
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+        Err(source) => Err(PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) }),
+    }
+}
+
+/// Who leads by a Lease, as far as the clocks of two machines agree.
+fn leader(lease: &Lease, now: Timestamp) -> Option<String> {
+    let spec = lease.spec.as_ref()?;
+    let lasts = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
+    let is_over = now.duration_since(spec.renew_time.as_ref()?.0) > lasts;
+    spec.holder_identity.clone().filter(|holder| !is_over && !holder.is_empty())
+}
+
 /// What tells the cluster from others: the UID of its namespace kube-system.
 pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String, PreflightError> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -300,6 +335,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_leader_is_one_that_renews_its_lease() {
+        let now: Timestamp = "2026-11-22T00:00:15Z".parse().unwrap();
+        let lease = |holder: &str, renewed: &str| -> Lease {
+            let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed});
+            serde_json::from_value(json!({"spec": spec})).unwrap()
+        };
+        assert_eq!(leader(&lease("a", "2026-11-22T00:00:01.000000Z"), now).as_deref(), Some("a"));
+        // Its clock is ahead of ours.
+        assert_eq!(leader(&lease("a", "2026-11-22T00:00:20.000000Z"), now).as_deref(), Some("a"));
+        assert_eq!(leader(&lease("a", "2026-11-21T23:59:59.000000Z"), now), None);
+        assert_eq!(leader(&lease("", "2026-11-22T00:00:14.000000Z"), now), None);
+        assert_eq!(leader(&Lease::default(), now), None);
+    }
 
     #[test]
     fn missing_fields_are_named_by_their_path() {

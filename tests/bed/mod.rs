@@ -5,8 +5,10 @@
 #![allow(dead_code)]
 
 pub mod audit;
+pub mod diary;
 pub mod disruptor;
 pub mod further;
+pub mod operators;
 mod workload;
 
 use std::{

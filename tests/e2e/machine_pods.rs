@@ -162,6 +162,34 @@ async fn what_a_file_needs_is_named_until_it_is_there() {
 }
 
 #[tokio::test]
+async fn no_file_is_the_token_of_somebody_else() {
+    let files = json!([{"path": "/etc/demo/token", "secretKeyRef": {"name": "pods-token", "key": "token"}}]);
+    let own = Own::nothing("pods-token").await;
+    let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
+    let of_operator = json!({"kubernetes.io/service-account.name": "kube-node-operator"});
+    let secret = json!({
+        "metadata": {"name": "pods-token", "annotations": of_operator},
+        "type": "kubernetes.io/service-account-token",
+    });
+    create(&secrets, secret).await.unwrap();
+    eventually("the control plane writes the token", LONG, async || {
+        secrets.get("pods-token").await.unwrap().data?.get("token").map(drop)
+    })
+    .await;
+    let spec = spec(&json!({"provisioning": {"files": files}}));
+    create(&own.classes, json!({"metadata": {"name": own.name}, "spec": spec})).await.unwrap();
+    own.create_set(1, json!({})).await;
+    let message = machine_says(&own, "False", "InvalidMachine").await;
+    let wanted = "file /etc/demo/token: Secret pods-token is of type kubernetes.io/service-account-token, and no machine";
+    assert!(message.starts_with(wanted), "{message}");
+    let machines = Machines::of(&own);
+    assert!(machines.of_nodes(&own.my_nodes().await).await.is_empty());
+    secrets.delete("pods-token", &DeleteParams::default()).await.unwrap();
+    own.clean_up().await;
+    machines.nothing_is_left("pods-token").await;
+}
+
+#[tokio::test]
 async fn a_pod_that_is_refused_says_why() {
     let resources = json!({"requests": {"cpu": "200m"}, "limits": {"cpu": "100m"}});
     let own = Own::new("pods-refused", 1, spec(&json!({"kubemark": {"resources": resources}}))).await;

@@ -1,11 +1,24 @@
 //! The cluster of this test binary, what helm does to it, and what is alive there.
 
-use std::{net::SocketAddr, path::PathBuf, process::Output, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Command, Output},
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, ResourceExt, api::ListParams};
-use kube_node::{autoscaler::proto::RefreshRequest, cluster::pki::Identity};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use kube_node::{api::NodeSet, autoscaler::proto::RefreshRequest, cluster::pki::Identity};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::json;
 
 use crate::{
@@ -69,6 +82,46 @@ pub async fn operators(client: &Client) -> Vec<Pod> {
     .await
 }
 
+/// The one operator that leads carries so many machines. It is asked at its own address.
+pub async fn machines_carried(client: &Client, count: usize) {
+    eventually(&format!("{count} machines are carried"), LONG, async || {
+        let mut carried = Vec::new();
+        for pod in operators(client).await {
+            let url = format!("http://{}:8080/metrics", pod.status?.pod_ip?);
+            let metrics = Command::new("curl").args(["-sf", "--max-time", "5", &url]).output().expect("curl");
+            let metrics = String::from_utf8(metrics.stdout).expect("text");
+            let machines = metrics.lines().find_map(|line| line.strip_prefix("kube_node_hollow_machines "));
+            carried.extend(machines.and_then(|machines| machines.parse::<usize>().ok()));
+        }
+        // One that stands by has no such metric.
+        (carried == [count]).then_some(())
+    })
+    .await;
+}
+
+/// Who leads, by the Lease, once it is another one than `before`: who leaves may have it for a moment still.
+pub async fn leader(client: &Client, before: &str) -> String {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    eventually(&format!("another one leads than {before}"), LONG, async || {
+        let holder = leases.get("kube-node-operator").await.ok()?.spec?.holder_identity?;
+        (!holder.is_empty() && holder != before).then_some(holder)
+    })
+    .await
+}
+
+/// SIGKILL to the operator in the pod of this leader. Its kubelet is this machine's, and so are its processes.
+pub async fn crash(client: &Client, leader: &str) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let pod = pods.get(leader.split('_').next().unwrap()).await.unwrap().uid().unwrap();
+    let operator = fs::read_dir("/proc").unwrap().filter_map(Result::ok).find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
+        let is_it = read("cgroup")?.contains(&pod) && read("cmdline")?.contains("operator\0");
+        is_it.then_some(Pid::from_raw(pid))
+    });
+    kill(operator.expect("its process"), Signal::SIGKILL).unwrap();
+}
+
 /// A Node that must be the same later: its name, its UID, and since when it is Ready without a break.
 type Living = (String, String, Timestamp);
 
@@ -126,6 +179,22 @@ impl Fleet {
     }
 }
 
+/// Whether the definitions are those of this version, once they say so: they are served a moment after they are written.
+pub async fn definitions_are_new(client: &Client, new: bool) {
+    let sets: Api<NodeSet> = Api::all(client.clone());
+    let spec = json!({"nodeClassName": "a", "minReadySeconds": 5, "progressDeadlineSeconds": 1});
+    let set: NodeSet = serde_json::from_value(json!({"metadata": {"name": "rule"}, "spec": spec})).unwrap();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    eventually(&format!("definitions of this version: {new}"), LONG, async || {
+        let refused = match sets.create(&dry_run, &set).await {
+            Ok(_) => false,
+            Err(error) => error.to_string().contains(NEW_RULE),
+        };
+        (refused == new).then_some(())
+    })
+    .await;
+}
+
 /// A call of cluster-autoscaler with these credentials succeeds, at the first address of the Service that answers.
 pub async fn is_served(client: &Client, credentials: &Credentials) {
     eventually("cluster-autoscaler is served", SECRET_LIMIT, async || {
@@ -144,9 +213,20 @@ pub fn credentials(ca: &str, own: &Identity) -> Credentials {
     Credentials { ca: ca.into(), own: Some((own.certificate.clone().into(), own.key.clone().into())) }
 }
 
-/// The version before this one, packed.
+/// A rule of this version's NodeSets that the one before has not.
+const NEW_RULE: &str = "progressDeadlineSeconds must be more than minReadySeconds";
+
+/// What stands for the version before this one, packed, as long as there is none: this chart under another number, with a
+/// definition that lacks a rule. The program is this one: it would not work with definitions that lack a field.
 pub fn earlier_version() -> PathBuf {
-    let copy = copy_of_chart("earlier", "0.0.9", |_| {});
+    let copy = copy_of_chart("earlier", "0.0.9", |chart| {
+        let path = chart.join("files/crds/nodesets.yaml");
+        let text = fs::read_to_string(&path).unwrap();
+        let rule = text.find(NEW_RULE).expect("the rule is there");
+        let begin = text[..rule].rfind("            x-kubernetes-validations:").unwrap();
+        let end = rule + text[rule..].find("          status:").unwrap();
+        fs::write(path, [&text[..begin], &text[end..]].concat()).unwrap();
+    });
     let dir = copy.parent().unwrap().to_owned();
     helm(&["package", copy.to_str().unwrap(), "--destination", dir.to_str().unwrap()]);
     dir.join("kube-node-0.0.9.tgz")

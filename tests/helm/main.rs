@@ -10,6 +10,7 @@ mod bed;
 #[allow(dead_code, reason = "a part of it is used here")]
 mod channel;
 mod cluster;
+mod growth;
 mod hosts;
 mod program;
 mod refused;

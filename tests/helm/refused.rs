@@ -27,6 +27,9 @@ fn values_that_do_not_fit() {
         (&["hollowHosts.Big.replicas=1"], "invalid propertyName 'Big'"),
         (&["hollowHosts.big.replicas=-1"], "at '/hollowHosts/big/replicas': minimum"),
         (&["hollowHosts.big.hosts=2"], "at '/hollowHosts/big'"),
+        (&["tracing.endpoint=collector:4317"], "at '/tracing/endpoint'"),
+        (&["tracing.endpoint=http://collector"], "at '/tracing/endpoint'"),
+        (&["tracing.endpoint=http://collector:4317", "tracing.percent=0"], "at '/tracing/percent': minimum"),
         // By each other.
         (
             &["leaderElection.enabled=false"],
@@ -77,6 +80,15 @@ fn values_that_do_not_fit() {
                 "autoscaler.clientNamespace=kube-system",
             ],
             "autoscaler.clientNamespace is kube-system, and an Issuer serves its own namespace alone",
+        ),
+        (&["tracing.percent=10"], "tracing has settings and tracing.endpoint is empty: name a collector"),
+        (
+            &["tracing.endpoint=http://collector:4317", "tracing.tls.secretName=own"],
+            "tracing.tls is for a collector at https://, and tracing.endpoint begins with http://",
+        ),
+        (
+            &["tracing.endpoint=https://collector:4317"],
+            "tracing.endpoint begins with https://, and the image has no authorities: name a Secret",
         ),
         (
             &["uninstall.hook=false", "uninstall.deleteNodes=true"],

@@ -15,14 +15,16 @@ use kube::{
 };
 use kube_node::cluster::pki::AutoscalerCertificates;
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 
 use crate::{
     bed::{LONG, Own, bed, class_spec, create, delete, eventually},
     channel::Credentials,
     cluster::{
-        Fleet, NAMESPACE, SERVER, credentials, earlier_version, helm, is_served, operators, pods_said,
-        try_helm_here, uninstall, upgrade,
+        Fleet, NAMESPACE, SERVER, crash, credentials, definitions_are_new, earlier_version, helm, is_served,
+        leader, operators, pods_said, try_helm_here, uninstall, upgrade,
     },
+    growth::Growth,
     hosts,
     program::{CHART, said, try_helm},
 };
@@ -92,6 +94,10 @@ async fn refused_beside_another(fleet: &Fleet) {
             "there is no tls.crt in Secret own",
         ),
         (
+            "tracing.endpoint=https://collector:4317,tracing.tls.secretName=collector",
+            "there is no ca.crt in Secret collector",
+        ),
+        (
             "serviceMonitor.enabled=true,autoscaler.port=8087",
             "for the Prometheus operator, whose kinds this cluster has not",
         ),
@@ -104,13 +110,23 @@ async fn refused_beside_another(fleet: &Fleet) {
     fleet.is_alive("refused").await;
 }
 
-/// To this version, with certificates from the chart's job; back to the one before; and here again.
+/// helm is a process that is waited for.
+async fn blocking(helm: impl FnOnce() + Send + 'static) {
+    spawn_blocking(helm).await.unwrap();
+}
+
+/// To this version, with certificates from the chart's job; a crash of the leader; back to the version before; and here again.
+/// Another set grows from nothing to 200 meanwhile.
 async fn upgraded_and_rolled_back(fleet: &Fleet) {
     let client = &fleet.hollow.client;
     let uids = async || operators(client).await.iter().map(ResourceExt::uid).collect::<Vec<_>>();
-    let before = uids().await;
-    upgrade(CHART, &["autoscaler.enabled=true"]);
+    let (before, first) = (uids().await, leader(client, "").await);
+    definitions_are_new(client, false).await;
+    let mut growth = Growth::begin(client).await;
+    growth.to(80, blocking(|| drop(upgrade(CHART, &["autoscaler.enabled=true"])))).await;
     assert!(uids().await.iter().all(|uid| !before.contains(uid)), "other pods");
+    let second = leader(client, &first).await;
+    definitions_are_new(client, true).await;
     fleet.is_alive("upgrade").await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let made = async || {
@@ -124,25 +140,34 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     is_served(client, &credentials).await;
     println!("cluster-autoscaler is served {:.1} s after the upgrade", start.elapsed().as_secs_f64());
 
-    helm(&["rollback", "kube-node", "1", "--wait", "--timeout", "4m"]);
+    let takeover = async {
+        crash(client, &second).await;
+        leader(client, &second).await
+    };
+    let third = growth.to(140, takeover).await;
+    let rollback = ["rollback", "kube-node", "1", "--wait", "--timeout", "4m"];
+    growth.to(200, blocking(move || drop(helm(&rollback)))).await;
+    leader(client, &third).await;
+    definitions_are_new(client, false).await;
+    growth.ends_whole(12).await;
     fleet.is_alive("rollback").await;
     assert!(secrets.get_opt("kube-node-autoscaler-client").await.unwrap().is_none());
 
     upgrade(CHART, &["autoscaler.enabled=true"]);
-    let first = made().await;
-    is_served(client, &first).await;
-    // What serves is kept.
-    upgrade(CHART, &["autoscaler.enabled=true", "operator.logFilter=info"]);
-    assert_eq!((made().await.ca, made().await.own), (first.ca.clone(), first.own.clone()));
-    is_served(client, &first).await;
+    let usual = made().await;
+    is_served(client, &usual).await;
+    // What serves is kept; and nobody waits for a collector that is not there.
+    upgrade(CHART, &["autoscaler.enabled=true", "tracing.endpoint=http://collector.example.com:4317"]);
+    assert_eq!((made().await.ca, made().await.own), (usual.ca.clone(), usual.own.clone()));
+    is_served(client, &usual).await;
     fleet.is_alive("second upgrade").await;
     // What is taken away is made anew.
     let empty = r#"[{"op": "remove", "path": "/data"}]"#;
     let secret =
         ["-n", NAMESPACE, "patch", "secret", "kube-node-autoscaler-server", "--type=json", "-p", empty];
     bed().kubectl(&secret);
-    upgrade(CHART, &["autoscaler.enabled=true", "operator.logFilter=info"]);
-    assert_ne!(made().await.ca, first.ca);
+    upgrade(CHART, &["autoscaler.enabled=true"]);
+    assert_ne!(made().await.ca, usual.ca);
 }
 
 /// The server with a Secret that is not the chart's.

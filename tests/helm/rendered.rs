@@ -302,6 +302,51 @@ fn certificates_come_from_three_sources() {
 }
 
 #[test]
+fn traces_go_where_they_are_asked_to() {
+    let variables = |objects: &[Value]| -> Vec<(String, String)> {
+        let operator = one(objects, "Deployment", "kube-node-operator");
+        let all = operator["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let traces = all.iter().filter(|variable| text(&variable["name"]).starts_with("OTEL_"));
+        traces.map(|variable| (text(&variable["name"]), text(&variable["value"]))).collect()
+    };
+    let of = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let ports = |objects: &[Value]| {
+        let egress = &one(objects, "NetworkPolicy", "kube-node")["spec"]["egress"][0]["ports"];
+        egress.as_array().unwrap().iter().map(|port| port["port"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let without = render(&[]);
+    assert_eq!((variables(&without), ports(&without)), (Vec::new(), vec![53, 53, 443, 6443]));
+    let process =
+        ("OTEL_RESOURCE_ATTRIBUTES", "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)");
+    let plain = render(&["tracing.endpoint=http://collector.a:4317"]);
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.a:4317");
+    assert_eq!(variables(&plain), of(&[endpoint, process]));
+    assert_eq!(ports(&plain), [53, 53, 443, 6443, 4317]);
+    let objects = render(&[
+        "tracing.endpoint=https://[2001:db8::1]:9317",
+        "tracing.percent=7",
+        "tracing.tls.secretName=collector",
+        "tracing.tls.clientCertificate=true",
+    ]);
+    let wanted = of(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://[2001:db8::1]:9317"),
+        process,
+        ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.07"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/collector/ca.crt"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/collector/tls.crt"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/collector/tls.key"),
+    ]);
+    assert_eq!(variables(&objects), wanted);
+    let pod = &one(&objects, "Deployment", "kube-node-operator")["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"][0]["secret"]["secretName"], "collector");
+    assert_eq!(pod["containers"][0]["volumeMounts"][0]["mountPath"], "/collector");
+}
+
+#[test]
 fn options_are_off_until_asked_for() {
     let kinds = ["ServiceMonitor", "PrometheusRule", "ConfigMap", "Service"];
     let copy = copy_of_chart("options", "0.0.1", |chart| {

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::{
     NODES,
+    bed::diary::Diary,
     bed::{LONG, Own, condition, eventually, is_ready, name},
-    diary::Diary,
     group::Group,
     in_the_operator, write_node,
 };

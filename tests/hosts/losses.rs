@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::{
     NODES,
+    bed::diary::Diary,
     bed::{LONG, Own, bed, eventually},
-    diary::Diary,
     group::Group,
     in_the_operator,
 };

@@ -7,8 +7,6 @@
 #[path = "../bed/mod.rs"]
 mod bed;
 mod changes;
-#[path = "../takeover/diary.rs"]
-mod diary;
 mod group;
 mod host;
 mod losses;

@@ -10,10 +10,7 @@ mod rollout;
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::{
-    api::coordination::v1::Lease,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
@@ -22,7 +19,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::bed::{Own, bed, class_spec, create, eventually, is_ready, name};
+use crate::bed::{Own, bed, class_spec, create, diary::leased, eventually, is_ready};
 
 /// What the cluster has besides.
 const UP: &[&str] = &[];
@@ -33,24 +30,14 @@ const SEED: u64 = 20_261_121;
 
 /// After it settles: each Node has its Lease and the other way round, and the operator has as many machines.
 async fn nothing_lost_or_doubled(own: &Own, count: usize) {
-    let nodes: Vec<String> = own.settled(count).await.iter().map(name).collect();
-    assert_eq!(nodes.len(), count);
+    own.settled(count).await;
     eventually("as many machines as Nodes", RECOVERY, async || {
         let metrics = bed().metrics();
         let machines = metrics.lines().find_map(|line| line.strip_prefix("kube_node_hollow_machines "))?;
         (machines.parse::<usize>().ok()? == count).then_some(())
     })
     .await;
-    let leases: Api<Lease> = Api::namespaced(own.client.clone(), "kube-node-lease");
-    eventually("a fresh Lease for each Node, and for nobody else", RECOVERY, async || {
-        let leases = leases.list(&ListParams::default()).await.unwrap().items;
-        let fresh = leases.iter().filter(|lease| {
-            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-            renewed.is_some_and(|time| jiff::Timestamp::now().duration_since(time.0).as_secs() < 20)
-        });
-        (leases.len() == count && fresh.count() == count).then_some(())
-    })
-    .await;
+    leased(&own.client, RECOVERY).await;
 }
 
 async fn operator_is_back() {

@@ -11,6 +11,7 @@ mod logs;
 mod queries;
 mod table;
 mod top;
+mod traces;
 
 /// What the cluster has besides: with the server for cluster-autoscaler all metrics are there.
 const UP: &[&str] = &["--autoscaler-server"];

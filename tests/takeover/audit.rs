@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::bed::audit::log;
 
-/// The user of [`crate::operators::Who::Admin`]. The test itself acts as somebody else.
+/// The user of [`crate::bed::operators::Who::Admin`]. The test itself acts as somebody else.
 pub const ADMIN: &str = "kubernetes-admin";
 
 /// The record that every test cluster keeps of our programs, with all that anybody writes besides.

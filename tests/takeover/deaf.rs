@@ -12,10 +12,14 @@ use tokio::time::sleep;
 
 use crate::{
     audit::{ADMIN, Audit},
-    bed::{LONG, Own, eventually, further::Further},
-    diary::Diary,
+    bed::{
+        LONG, Own,
+        diary::Diary,
+        eventually,
+        further::Further,
+        operators::{Operator, Who},
+    },
     ends::works,
-    operators::{Operator, Who},
     scale,
 };
 

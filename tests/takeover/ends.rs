@@ -7,9 +7,13 @@ use kube::Api;
 use nix::sys::signal::Signal;
 
 use crate::{
-    bed::{LONG, Own, eventually, further::Further},
-    diary::Diary,
-    operators::{Operator, Who},
+    bed::{
+        LONG, Own,
+        diary::Diary,
+        eventually,
+        further::Further,
+        operators::{Operator, Who},
+    },
     scale,
 };
 

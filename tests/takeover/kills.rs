@@ -1,17 +1,19 @@
 //! The leader is killed again and again while a set grows.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, api::ListParams};
 use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{LONG, Own, eventually, further::Further, name},
-    diary::Diary,
-    operators::{Operator, Who},
+    bed::{
+        LONG, Own,
+        diary::{Diary, leased},
+        eventually,
+        further::Further,
+        operators::{Operator, Who},
+    },
     scale, set_of,
 };
 
@@ -91,28 +93,16 @@ pub async fn twenty_during_a_scale_up(cluster: &Further, old: &Own, mut before: 
         operators.start();
     }
     println!("{KILLS} kills in {:.0?}", begin.elapsed());
-    let nodes = own.settled(NODES).await;
+    own.settled(NODES).await;
     diary.shows_nothing_but(NODES).await;
     old_diary.shows_nothing_but(others).await;
 
-    let all: BTreeSet<String> = nodes.iter().chain(&old.settled(others).await).map(name).collect();
-    let leases: Api<Lease> = Api::namespaced(own.client.clone(), "kube-node-lease");
-    eventually("a fresh Lease for each Node, and for nobody else", LONG, async || {
-        let leases = leases.list(&ListParams::default()).await.unwrap().items;
-        let is_fresh = |lease: &Lease| {
-            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-            renewed.is_some_and(|time| jiff::Timestamp::now().duration_since(time.0).as_secs() < 20)
-        };
-        let fresh = leases.iter().all(is_fresh);
-        let named: BTreeSet<String> = leases.into_iter().filter_map(|lease| lease.metadata.name).collect();
-        (fresh && named == all).then_some(())
-    })
-    .await;
+    leased(&own.client, LONG).await;
     eventually("as many machines as Nodes", LONG, async || {
         let leader = operators.leader().await;
         let machines = leader.metric("kube_node_hollow_machines");
         operators.running.push(leader);
-        (machines? == all.len()).then_some(())
+        (machines? == NODES + others).then_some(())
     })
     .await;
 }

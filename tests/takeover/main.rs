@@ -8,10 +8,8 @@ mod audit;
 #[path = "../bed/mod.rs"]
 mod bed;
 mod deaf;
-mod diary;
 mod ends;
 mod kills;
-mod operators;
 mod pause;
 mod refusals;
 
@@ -33,6 +31,7 @@ async fn takeover() {
     let leader = deaf::without_its_election(&cluster, &own, &audit, leader).await;
     let leader = pause::beyond_the_lease(&cluster, &own, &audit, leader).await;
     kills::twenty_during_a_scale_up(&cluster, &own, leader).await;
+    refusals::beside_a_leader(&cluster).await;
     refusals::without_rights(&cluster).await;
 }
 

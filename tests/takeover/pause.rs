@@ -7,10 +7,14 @@ use nix::sys::signal::Signal;
 
 use crate::{
     audit::{ADMIN, Audit},
-    bed::{LONG, Own, always, eventually, further::Further},
-    diary::Diary,
+    bed::{
+        LONG, Own, always,
+        diary::Diary,
+        eventually,
+        further::Further,
+        operators::{Operator, Who},
+    },
     ends::works,
-    operators::{Operator, Who},
     scale,
 };
 

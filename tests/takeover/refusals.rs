@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-use crate::{
-    bed::{LONG, eventually, further::Further},
+use crate::bed::{
+    LONG, eventually,
+    further::Further,
     operators::{Operator, Who},
 };
 
@@ -22,6 +23,23 @@ fn times_that_contradict_each_other() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && text.contains(said), "{args:?}: {text}");
     }
+}
+
+/// Those who would not hear of the one that leads.
+pub async fn beside_a_leader(cluster: &Further) {
+    let leader = Operator::start(cluster, "usual", Who::ServiceAccounts, &[]);
+    leader.leads().await;
+    for args in [
+        &["--leader-elect=false"][..],
+        &["--namespace=default"],
+        &["--leader-elect-resource-name=kube-node-another"],
+    ] {
+        let mut operator = Operator::start(cluster, "beside", Who::Admin, args);
+        assert_eq!(operator.ends().await.code(), Some(1), "{args:?}");
+        let said = operator.said();
+        assert!(said.contains("another operator works on this cluster, usual_"), "{args:?}: {said}");
+    }
+    assert!(leader.leads_now());
 }
 
 /// Comes last: afterwards no operator can be elected.

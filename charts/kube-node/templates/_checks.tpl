@@ -5,6 +5,7 @@ one value may be is in values.schema.json. */}}
 {{- include "kube-node.check.cluster" . -}}
 {{- include "kube-node.check.operator" . -}}
 {{- include "kube-node.check.autoscaler" . -}}
+{{- include "kube-node.check.tracing" . -}}
 {{- include "kube-node.check.rest" . -}}
 {{- end }}
 
@@ -84,6 +85,28 @@ one value may be is in values.schema.json. */}}
 {{- fail (printf "there is no %s in Secret %s of namespace %s: make it first, or use the source Job" $key $autoscaler.certificates.secretName $.Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kube-node.check.tracing" -}}
+{{- with .Values.tracing -}}
+{{- if and (not .endpoint) (or .tls.secretName .tls.clientCertificate (ne (int .percent) 100)) -}}
+{{- fail "tracing has settings and tracing.endpoint is empty: name a collector, or leave them out" -}}
+{{- end -}}
+{{- if and (hasPrefix "http://" .endpoint) (or .tls.secretName .tls.clientCertificate) -}}
+{{- fail "tracing.tls is for a collector at https://, and tracing.endpoint begins with http://: leave one of them out" -}}
+{{- end -}}
+{{- if and (hasPrefix "https://" .endpoint) (not .tls.secretName) -}}
+{{- fail "tracing.endpoint begins with https://, and the image has no authorities: name a Secret with ca.crt in tracing.tls.secretName" -}}
+{{- end -}}
+{{- if and .tls.secretName (lookup "v1" "Namespace" "" "kube-system") -}}
+{{- $secret := lookup "v1" "Secret" $.Release.Namespace .tls.secretName | default dict -}}
+{{- range $key := .tls.clientCertificate | ternary (list "ca.crt" "tls.crt" "tls.key") (list "ca.crt") -}}
+{{- if not (dig "data" $key "" $secret) -}}
+{{- fail (printf "there is no %s in Secret %s of namespace %s, by which a collector is reached: make it first" $key $.Values.tracing.tls.secretName $.Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -67,6 +67,34 @@ resources:
   limits: {memory: 128Mi}
 {{- end }}
 
+{{/* The variables of OpenTelemetry; none without a collector. */}}
+{{- define "kube-node.tracing.env" -}}
+{{- with .Values.tracing -}}
+{{- if .endpoint -}}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME)
+{{- if lt (int .percent) 100 }}
+- name: OTEL_TRACES_SAMPLER
+  value: parentbased_traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ divf .percent 100 | quote }}
+{{- end }}
+{{- if .tls.secretName }}
+- name: OTEL_EXPORTER_OTLP_CERTIFICATE
+  value: /collector/ca.crt
+{{- end }}
+{{- if .tls.clientCertificate }}
+- name: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE
+  value: /collector/tls.crt
+- name: OTEL_EXPORTER_OTLP_CLIENT_KEY
+  value: /collector/tls.key
+{{- end }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "kube-node.autoscaler.client-namespace" -}}
 {{ .Values.autoscaler.clientNamespace | default .Release.Namespace }}
 {{- end }}

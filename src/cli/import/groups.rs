@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::api::{NodeClass, NodeSet};
 
-    fn portrait(memory: &str, labels: Value) -> Portrait {
+    fn portrait(memory: &str, labels: &Value) -> Portrait {
         Portrait::of(json!({
             "metadata": {"name": "n", "labels": labels},
             "spec": {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]},
@@ -221,10 +221,10 @@ mod tests {
     #[test]
     fn machines_of_about_one_size_are_one_class() {
         let all = [
-            portrait("16393132Ki", json!({})),
-            portrait("16393128Ki", json!({})),
-            portrait("32393128Ki", json!({})),
-            portrait("16390000Ki", json!({"zone": "b"})),
+            portrait("16393132Ki", &json!({})),
+            portrait("16393128Ki", &json!({})),
+            portrait("32393128Ki", &json!({})),
+            portrait("16390000Ki", &json!({"zone": "b"})),
         ];
         let Import { classes, sets } = import(&all);
         assert_eq!(classes.len(), 2);
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn sets_are_named_by_pool_and_zone() {
         let of =
-            |pool: &str, zone: &str| portrait("16Gi", json!({"karpenter.sh/nodepool": pool, ZONE: zone}));
+            |pool: &str, zone: &str| portrait("16Gi", &json!({"karpenter.sh/nodepool": pool, ZONE: zone}));
         let sets = import(&[of("Spot.A", "eu-1a"), of("Spot.A", "eu-1b"), of("spot-a", "eu-1a")]).sets;
         let names: Vec<_> = sets.iter().map(|set| set["metadata"]["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["copy-spot-a-eu-1a", "copy-spot-a-eu-1b", "copy-spot-a-eu-1a-2"]);

@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    fn node(name: &str, change: Value) -> Node {
+    fn node(name: &str, change: &Value) -> Node {
         let mut node = json!({
             "metadata": {"name": name, "labels": {
                 "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "pool": "a",
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_a_nodes_own_stays_behind() {
-        let nodes: Vec<Node> = ["a", "b", "c", "d"].map(|name| node(name, json!({}))).into();
+        let nodes: Vec<Node> = ["a", "b", "c", "d"].map(|name| node(name, &json!({}))).into();
         let (portraits, left) = of_all(&nodes, &["pool".to_owned()]);
         assert_eq!(portraits.len(), 4);
         let portrait = &portraits[1];
@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn who_says_nothing_or_something_else_is_named() {
-        let mut foreign = node("a", json!({}));
+        let mut foreign = node("a", &json!({}));
         foreign.status.as_mut().unwrap().node_info.as_mut().unwrap().operating_system = "windows".to_owned();
-        let (portraits, left) = of_all(&[foreign, node("b", json!({"status": {}}))], &[]);
+        let (portraits, left) = of_all(&[foreign, node("b", &json!({"status": {}}))], &[]);
         assert_eq!(portraits.len(), 1);
         assert!(left.contains(&Left::System("windows/amd64".to_owned())));
         assert!(left.contains(&Left::Silent("b".to_owned())));

@@ -20,7 +20,7 @@ use crate::{
     },
     error::chain,
     providers::Order,
-    wire::{self, AnyObject, Body, WireError},
+    wire::{Body, WireError},
 };
 
 impl NodeController {
@@ -112,13 +112,11 @@ impl NodeController {
         ]);
         let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
         let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, api::FIELD_MANAGER);
-        match wire::send::<AnyObject>(&self.context.client, Method::PATCH, &url, body).await {
+        let action = || format!("change the taints of Node {}", node.name);
+        match api::send(&self.context.client, action, Method::PATCH, &url, body).await {
             // Somebody changed the list meanwhile; the watch is about to show it.
-            Ok(_) | Err(WireError::Refused { code: 422, .. }) => Ok(()),
-            Err(source) => {
-                Err(ApiError::Wire { action: format!("change the taints of Node {}", node.name), source }
-                    .into())
-            }
+            Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
+            other => Ok(other?),
         }
     }
 

@@ -30,7 +30,7 @@ use crate::{
         template::{Change, Current},
         turnover::Plan,
     },
-    wire::{self, AnyObject, Body},
+    wire::{self, Body},
 };
 
 /// Writes under way at once for one set: more than keep a control plane busy, at some milliseconds each, and each with a
@@ -299,14 +299,9 @@ impl NodeSetController {
     async fn post(&self, node: &k8s_pb::api::core::v1::Node) -> Result<(), ApiError> {
         let body = Body::Object(wire::envelope("v1", "Node", node));
         let path = format!("/api/v1/nodes?fieldManager={}", api::FIELD_MANAGER);
-        // The watch brings the object; the answer is not worth the parsing.
-        match wire::send::<AnyObject>(&self.context.client, Method::POST, &path, body).await {
-            Ok(_) => Ok(()),
-            Err(source) => {
-                let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
-                Err(ApiError::Wire { action: format!("create Node {name}"), source })
-            }
-        }
+        let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
+        // The watch brings the object.
+        api::send(&self.context.client, || format!("create Node {name}"), Method::POST, &path, body).await
     }
 
     /// Deletes the victims; each under the condition that it is as it was seen.

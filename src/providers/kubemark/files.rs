@@ -14,6 +14,10 @@ const MODE: i32 = 0o644;
 /// Users and groups that every image of ours has, besides numbers.
 const NAMES: [(&str, i64); 2] = [("root", 0), ("nonroot", USER)];
 
+/// Types of Secrets that are somebody's identity. Whoever writes classes may be let to create one of the first, without reading
+/// it: the control plane would fill it with the token of any ServiceAccount of the namespace, the operator's too.
+const IDENTITIES: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+
 /// Where the contents of files are read from.
 #[derive(Clone, Debug)]
 pub struct Sources {
@@ -51,6 +55,9 @@ impl Sources {
             let secret =
                 self.secrets.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
             let Some(secret) = secret else { return Err(self.missing(path, "Secret", name)) };
+            if let Some(message) = identity(path, name, secret.type_.as_deref()) {
+                return Err(ProviderError::Invalid { message });
+            }
             let found = secret.data.unwrap_or_default().remove(key).map(|bytes| bytes.0);
             return found.ok_or_else(|| self.lacks(path, "Secret", name, key));
         }
@@ -74,6 +81,14 @@ impl Sources {
         let message = format!("file {path}: {kind} {name} in namespace {} has no key {key}", self.namespace);
         ProviderError::NotFound { message }
     }
+}
+
+/// Why a Secret of this type is for no machine; None where it may be.
+fn identity(path: &str, name: &str, r#type: Option<&str>) -> Option<String> {
+    let r#type = r#type.filter(|r#type| IDENTITIES.contains(r#type))?;
+    Some(format!(
+        "file {path}: Secret {name} is of type {type}, and no machine gets somebody else's identity: put what it needs into a Secret of type Opaque"
+    ))
 }
 
 fn place(number: usize, file: &ProvisionedFile) -> Result<File, String> {
@@ -111,6 +126,16 @@ mod tests {
         assert_eq!(owner("1000:0"), Some((1000, 0)));
         assert_eq!(owner("admin:root"), None);
         assert_eq!(owner("-1:0"), None);
+    }
+
+    #[test]
+    fn no_machine_gets_an_identity() {
+        for r#type in [None, Some("Opaque"), Some("kubernetes.io/tls"), Some("kubernetes.io/ssh-auth")] {
+            assert_eq!(identity("/a", "s", r#type), None);
+        }
+        for r#type in IDENTITIES {
+            assert!(identity("/a", "s", Some(r#type)).unwrap().contains(r#type));
+        }
     }
 
     #[test]

@@ -1,26 +1,30 @@
-//! What has happened to the Nodes of a set since the diary was begun: a watch misses nothing that passes by.
+//! What has happened to the Nodes of a set since the diary was begun: a watch misses nothing that passes by. And what shows
+//! of their machines in the end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     pin::pin,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node;
+use jiff::Timestamp;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
-    Api,
+    Api, Client, ResourceExt,
+    api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bed::{LONG, Own, condition, eventually, is_ready, name};
+use super::{LONG, Own, condition, eventually, is_ready, name};
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Whether the list was there.
     begun: bool,
-    /// By name: whether the Node was Ready once.
+    /// By name and UID: whether the Node was Ready once.
     nodes: BTreeMap<String, bool>,
     gone: BTreeSet<String>,
     /// Nodes that had been Ready, and what they said then.
@@ -61,6 +65,30 @@ impl Diary {
     }
 }
 
+/// Waits until each Node of the cluster has a fresh Lease, and nobody else has one: what holds a Lease is a machine.
+pub async fn leased(client: &Client, limit: Duration) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    let nodes: Api<Node> = Api::all(client.clone());
+    let names = |names: Vec<String>| names.into_iter().collect::<BTreeSet<_>>();
+    eventually("a fresh Lease for each Node, and for nobody else", limit, async || {
+        let nodes = nodes.list(&ListParams::default()).await.unwrap().items;
+        let leases = leases.list(&ListParams::default()).await.unwrap().items;
+        let is_fresh = |lease: &Lease| {
+            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+            renewed.is_some_and(|time| Timestamp::now().duration_since(time.0).as_secs() < 20)
+        };
+        let are_fresh = leases.iter().all(is_fresh);
+        let held = names(leases.iter().map(ResourceExt::name_any).collect());
+        (are_fresh && held == names(nodes.iter().map(name).collect())).then_some(())
+    })
+    .await;
+}
+
+/// A Node that was made again under its name is another one.
+fn who(node: &Node) -> String {
+    format!("{} {}", name(node), node.uid().unwrap())
+}
+
 async fn write(nodes: Api<Node>, set: String, seen: Arc<Mutex<Seen>>) {
     let config = watcher::Config::default().labels(&format!("kube-node.io/nodeset={set}"));
     let mut events = pin!(watcher(nodes, config).default_backoff());
@@ -71,22 +99,22 @@ async fn write(nodes: Api<Node>, set: String, seen: Arc<Mutex<Seen>>) {
         match event {
             watcher::Event::Init => listed.clear(),
             watcher::Event::Apply(node) | watcher::Event::InitApply(node) => {
-                listed.insert(name(&node));
-                let was_ready = seen.nodes.entry(name(&node)).or_default();
+                listed.insert(who(&node));
+                let was_ready = seen.nodes.entry(who(&node)).or_default();
                 let fell = *was_ready && !is_ready(&node);
                 *was_ready |= is_ready(&node);
                 if fell {
-                    seen.fell.push(format!("{}: {:?}", name(&node), condition(&node, "Ready")));
+                    seen.fell.push(format!("{}: {:?}", who(&node), condition(&node, "Ready")));
                 }
             }
             watcher::Event::InitDone => {
                 let gone: Vec<_> =
-                    seen.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+                    seen.nodes.keys().filter(|node| !listed.contains(*node)).cloned().collect();
                 seen.gone.extend(gone);
                 seen.begun = true;
             }
             watcher::Event::Delete(node) => {
-                seen.gone.insert(name(&node));
+                seen.gone.insert(who(&node));
             }
         }
     }

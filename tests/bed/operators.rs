@@ -13,7 +13,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::bed::{Bed, LONG, eventually};
+use super::{Bed, LONG, eventually};
 
 /// By which identity an operator acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +35,22 @@ pub struct Operator {
 
 impl Operator {
     pub fn start(cluster: &Bed, name: &str, who: Who, args: &[&str]) -> Self {
+        Self::start_in(cluster, name, who, args, &[])
+    }
+
+    /// With variables of the environment besides.
+    pub fn start_in(
+        cluster: &Bed,
+        name: &str,
+        who: Who,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let (admin, autoscaler) = (free_port(), free_port());
         let log = cluster.dir.join(format!("operator-{name}.log"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.arg("operator").args(args).env("POD_NAME", name).stderr(File::create(&log).unwrap());
+        command.envs(environment.iter().copied());
         command.args(["--admin-address", &format!("127.0.0.1:{admin}"), "--autoscaler-plaintext"]);
         command.args(["--autoscaler-address", &format!("127.0.0.1:{autoscaler}")]);
         let file = |file: &str| cluster.dir.join(file);
@@ -122,6 +134,6 @@ impl Drop for Operator {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

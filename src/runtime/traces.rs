@@ -1,0 +1,368 @@
+//! Traces of what controllers do, by OTLP over gRPC: where the environment variables of OpenTelemetry say where to. Without
+//! them nothing of this runs.
+//!
+//! What the variables say that cannot be followed is an error at the start. A collector that is away holds nobody up: spans wait
+//! in a queue, those that find no room in it are dropped, and the log says so now and then.
+
+use std::{
+    fs, io,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use opentelemetry::{Key, KeyValue, trace::TracerProvider};
+use opentelemetry_otlp::{
+    ExporterBuildError, SpanExporter, WithTonicConfig,
+    tonic_types::transport::{Certificate, ClientTlsConfig, Identity},
+};
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    trace::{BatchSpanProcessor, SdkTracerProvider, SpanData},
+};
+use tokio::task::spawn_blocking;
+use tracing::{Level, Metadata, Subscriber, info, level_filters::LevelFilter, warn};
+use tracing_subscriber::{Layer, filter::FilterFn, registry::LookupSpan};
+
+/// Whose spans they are, where the environment says nothing else.
+const PROCESS: [(&str, &str); 2] =
+    [("service.name", "kube-node-operator"), ("service.version", env!("CARGO_PKG_VERSION"))];
+/// How long the end waits for the last spans.
+const END_LIMIT: Duration = Duration::from_secs(2);
+/// How often it is said that spans are dropped, while they are.
+const SAY_AGAIN: Duration = Duration::from_mins(10);
+
+/// What the environment asks for cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum TracesError {
+    /// A value that nothing here can follow.
+    #[error("{variable} is {value}: {instead}")]
+    Value {
+        /// Of the environment.
+        variable: String,
+        /// Its value.
+        value: String,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// One of two without the other.
+    #[error("set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither")]
+    HalfIdentity,
+    /// A file that cannot be read.
+    #[error("cannot read {path}, which {variable} names")]
+    File {
+        /// Of the environment.
+        variable: String,
+        /// Its value.
+        path: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// All the rest, in the library's words.
+    #[error("cannot export traces as the variables OTEL_EXPORTER_OTLP_… say")]
+    Exporter(#[from] ExporterBuildError),
+}
+
+/// Spans on their way to a collector.
+pub struct Traces {
+    provider: SdkTracerProvider,
+}
+
+impl Traces {
+    /// What the environment asks for; None where it asks for nothing. Needs a runtime.
+    pub fn from_environment() -> Result<Option<Self>, TracesError> {
+        let Some(asked) = Asked::read(|name| std::env::var(name).ok())? else { return Ok(None) };
+        let mut exporter = SpanExporter::builder().with_tonic();
+        if let Some(tls) = asked.tls()? {
+            exporter = exporter.with_tls_config(tls);
+        }
+        let exporter = Telling { exporter: exporter.build()?, trouble: Mutex::default() };
+        let provider = SdkTracerProvider::builder()
+            .with_resource(resource())
+            .with_span_processor(BatchSpanProcessor::builder(exporter).build())
+            .build();
+        Ok(Some(Self { provider }))
+    }
+
+    /// What turns the spans of this process into theirs.
+    pub fn layer<S>(&self) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+    {
+        tracing_opentelemetry::layer()
+            .with_tracer(self.provider.tracer("kube-node"))
+            // Where in the code, and in which thread, is nothing to those who look at nodes.
+            .with_location(false)
+            .with_threads(false)
+            .with_target(false)
+            .with_tracked_inactivity(false)
+            .with_filter(FilterFn::new(is_part).with_max_level_hint(LevelFilter::DEBUG))
+    }
+
+    /// Sends what is left, as far as that is possible in a moment.
+    pub async fn end(self) {
+        let ended = spawn_blocking(move || self.provider.shutdown_with_timeout(END_LIMIT)).await;
+        if let Ok(Err(error)) = ended {
+            warn!(%error, "the last traces are lost");
+        }
+    }
+}
+
+/// Whether it is of a trace: looks at objects, their calls, and what is logged meanwhile.
+fn is_part(metadata: &Metadata<'_>) -> bool {
+    metadata.target().starts_with("kube_node") && (metadata.is_span() || *metadata.level() <= Level::INFO)
+}
+
+/// Whose spans they are.
+fn resource() -> Resource {
+    let found = Resource::builder().build();
+    // For want of a name the library makes one up.
+    let is_said =
+        |key| found.get(&Key::new(key)).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
+    let ours = PROCESS.into_iter().filter(|(key, _)| !is_said(*key));
+    Resource::builder().with_attributes(ours.map(|(key, value)| KeyValue::new(key, value))).build()
+}
+
+/// A file that a variable names.
+#[derive(Debug, PartialEq, Eq)]
+struct File {
+    variable: String,
+    path: String,
+}
+
+impl File {
+    fn read(&self) -> Result<Vec<u8>, TracesError> {
+        let Self { variable, path } = self;
+        fs::read(path).map_err(|source| TracesError::File {
+            variable: variable.clone(),
+            path: path.clone(),
+            source,
+        })
+    }
+}
+
+/// What the library does not read from the environment by itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    /// Whether the collector is reached by TLS.
+    is_encrypted: bool,
+    /// The authority that the collector is known by; those of this machine where absent.
+    authority: Option<File>,
+    /// Certificate and key that it knows us by.
+    identity: Option<(File, File)>,
+}
+
+impl Asked {
+    /// None where nothing is asked for.
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, TracesError> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        // One that is of traces alone wins over the one of all signals.
+        let of_exporter = |name: &str| {
+            let names = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].map(|of| format!("{of}{name}"));
+            names.into_iter().find_map(|name| Some((set(&name)?, name)))
+        };
+        let file = |name: &str| of_exporter(name).map(|(path, variable)| File { variable, path });
+        let refused = |variable: String, value, instead| Err(TracesError::Value { variable, value, instead });
+
+        let is_off = set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let exporter = set("OTEL_TRACES_EXPORTER").unwrap_or_else(|| "otlp".to_owned());
+        let Some((endpoint, name)) = of_exporter("ENDPOINT").filter(|_| !is_off && exporter != "none") else {
+            return Ok(None);
+        };
+        if exporter != "otlp" {
+            return refused("OTEL_TRACES_EXPORTER".to_owned(), exporter, "write otlp or none");
+        }
+        if let Some((protocol, name)) = of_exporter("PROTOCOL").filter(|(protocol, _)| protocol != "grpc") {
+            let instead = "write grpc, and the collector's port for it, which is 4317 most often";
+            return refused(name, protocol, instead);
+        }
+        if let Some((compression, name)) = of_exporter("COMPRESSION").filter(|(how, _)| how != "none") {
+            return refused(name, compression, "traces are sent as they are: leave it out");
+        }
+        let is_encrypted = endpoint.starts_with("https://");
+        if !is_encrypted && !endpoint.starts_with("http://") {
+            return refused(name, endpoint, "begin it with http:// or https://");
+        }
+        let identity = match (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY")) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(TracesError::HalfIdentity),
+        };
+        Ok(Some(Self { is_encrypted, authority: file("CERTIFICATE"), identity }))
+    }
+
+    fn tls(&self) -> Result<Option<ClientTlsConfig>, TracesError> {
+        if !self.is_encrypted {
+            return Ok(None);
+        }
+        let mut tls = ClientTlsConfig::new();
+        tls = match &self.authority {
+            Some(file) => tls.ca_certificate(Certificate::from_pem(file.read()?)),
+            None => tls.with_native_roots(),
+        };
+        if let Some((certificate, key)) = &self.identity {
+            tls = tls.identity(Identity::from_pem(certificate.read()?, key.read()?));
+        }
+        Ok(Some(tls))
+    }
+}
+
+/// An exporter that says when it fails, and when it works again.
+#[derive(Debug)]
+struct Telling {
+    exporter: SpanExporter,
+    trouble: Mutex<Trouble>,
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for Telling {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let result = self.exporter.export(batch).await;
+        let word = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).after(&result, Instant::now());
+        match (word, &result) {
+            (Some(Word::Fails), Err(error)) => {
+                warn!(%error, spans, "traces cannot be exported: they are dropped until they can");
+            }
+            (Some(Word::WorksAgain), _) => info!("traces are exported again"),
+            _ => {}
+        }
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// When it was said last that exports fail; None while they do not.
+#[derive(Debug, Default)]
+struct Trouble(Option<Instant>);
+
+/// What is to be said.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Fails,
+    WorksAgain,
+}
+
+impl Trouble {
+    /// After an export with this result.
+    fn after<T, E>(&mut self, result: &Result<T, E>, now: Instant) -> Option<Word> {
+        match (result, self.0) {
+            (Ok(_), None) => None,
+            (Ok(_), Some(_)) => {
+                self.0 = None;
+                Some(Word::WorksAgain)
+            }
+            (Err(_), Some(said)) if now.duration_since(said) < SAY_AGAIN => None,
+            (Err(_), _) => {
+                self.0 = Some(now);
+                Some(Word::Fails)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Asked>, String> {
+        let all: HashMap<_, _> = variables.iter().copied().collect();
+        Asked::read(|name| all.get(name).map(|&value| value.to_owned())).map_err(|error| error.to_string())
+    }
+
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
+
+    #[test]
+    fn nothing_runs_that_nobody_asks_for() {
+        for variables in [
+            &[][..],
+            &[("OTEL_SERVICE_NAME", "a"), ("OTEL_TRACES_EXPORTER", "otlp")],
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")],
+            &[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://collector:4317")],
+            &[ENDPOINT, ("OTEL_SDK_DISABLED", "TRUE")],
+            &[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")],
+        ] {
+            assert_eq!(read(variables), Ok(None), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        let file = |variable: &str, path: &str| File { variable: variable.to_owned(), path: path.to_owned() };
+        assert_eq!(read(&[ENDPOINT]), Ok(Some(Asked::default())));
+        let asked = read(&[
+            ENDPOINT,
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector:4317"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert"),
+            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key"),
+        ]);
+        let wanted = Asked {
+            is_encrypted: true,
+            authority: Some(file("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca")),
+            identity: Some((
+                file("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert"),
+                file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key"),
+            )),
+        };
+        assert_eq!(asked, Ok(Some(wanted)));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_an_error() {
+        for (variable, said) in [
+            (("OTEL_TRACES_EXPORTER", "zipkin"), "OTEL_TRACES_EXPORTER is zipkin: write otlp or none"),
+            (
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+                "OTEL_EXPORTER_OTLP_PROTOCOL is http/protobuf: write grpc, and the collector's port for it, which is 4317 most often",
+            ),
+            (
+                ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip"),
+                "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION is gzip: traces are sent as they are: leave it out",
+            ),
+            (
+                ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4317"),
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is collector:4317: begin it with http:// or https://",
+            ),
+            (
+                ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key"),
+                "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither",
+            ),
+        ] {
+            assert_eq!(read(&[ENDPOINT, variable]), Err(said.to_owned()));
+        }
+        let file =
+            [("OTEL_EXPORTER_OTLP_ENDPOINT", "https://a:1"), ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere")];
+        let error = read(&file).unwrap().unwrap().tls().unwrap_err();
+        assert_eq!(error.to_string(), "cannot read /nowhere, which OTEL_EXPORTER_OTLP_CERTIFICATE names");
+    }
+
+    #[test]
+    fn a_collector_that_is_away_is_told_of_now_and_then() {
+        let begin = Instant::now();
+        let (ok, no) = (Ok::<(), ()>(()), Err::<(), ()>(()));
+        let mut trouble = Trouble::default();
+        let mut after = |result, seconds| trouble.after(result, begin + Duration::from_secs(seconds));
+        assert_eq!(after(&ok, 0), None);
+        assert_eq!(after(&no, 1), Some(Word::Fails));
+        assert_eq!((after(&no, 2), after(&no, 600)), (None, None));
+        assert_eq!(after(&no, 601), Some(Word::Fails));
+        assert_eq!(after(&ok, 602), Some(Word::WorksAgain));
+        assert_eq!(after(&ok, 603), None);
+        assert_eq!(after(&no, 604), Some(Word::Fails));
+    }
+}

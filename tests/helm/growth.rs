@@ -1,0 +1,72 @@
+//! A set that grows while helm changes the release and the leader dies, so that operators take over from each other in the
+//! middle of it.
+
+use std::{pin::pin, time::Duration};
+
+use kube::Client;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::{
+    bed::{
+        LONG, Own, bed, class_spec, create,
+        diary::{Diary, leased},
+    },
+    cluster::machines_carried,
+};
+
+/// How much it grows by at once.
+const STEP: usize = 4;
+/// How often it does. A set of 200 is there in seconds, an upgrade takes longer.
+const PACE: Duration = Duration::from_millis(400);
+/// So many are asked for only once all is over: what happens, happens during the growth.
+const LAST: usize = 20;
+
+/// The set, and what happens to its Nodes.
+pub struct Growth {
+    own: Own,
+    diary: Diary,
+    asked: usize,
+}
+
+impl Growth {
+    pub async fn begin(client: &Client) -> Self {
+        let own = Own::of(client.clone(), "helm-growth");
+        create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
+        own.create_set(0, json!({})).await;
+        let diary = Diary::begin(&own).await;
+        Self { own, diary, asked: 0 }
+    }
+
+    /// Grows to so many replicas while something happens.
+    pub async fn to<T>(&mut self, count: usize, event: impl Future<Output = T>) -> T {
+        let mut event = pin!(event);
+        let happened = loop {
+            tokio::select! {
+                happened = &mut event => break happened,
+                () = sleep(PACE) => self.ask((count - LAST).min(self.asked + STEP)),
+            }
+        };
+        println!("{} of {count} nodes were there when it was over", self.diary.born());
+        self.ask(count);
+        self.own.settled(count).await;
+        happened
+    }
+
+    /// As somebody would by hand.
+    fn ask(&mut self, count: usize) {
+        if count > self.asked {
+            bed().kubectl(&["scale", "nodeset", &self.own.name, &format!("--replicas={count}")]);
+            self.asked = count;
+        }
+    }
+
+    /// No Node was made twice, replaced or not Ready in between, each has its machine, and nobody else has one. `others` are
+    /// carried besides.
+    pub async fn ends_whole(self, others: usize) {
+        self.diary.shows_nothing_but(self.asked).await;
+        leased(&self.own.client, LONG).await;
+        machines_carried(&self.own.client, self.asked + others).await;
+        self.own.clean_up().await;
+    }
+}
