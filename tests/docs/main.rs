@@ -126,7 +126,8 @@ fn the_book_has_all_of_them() {
     }
     let pages: Vec<Document> = documents().into_iter().filter(links::is_in_book).collect();
     let shown: Vec<PathBuf> = pages.iter().flat_map(links::targets).map(|(_, target, _)| target).collect();
-    for picture in ["docs", "docs/benchmarks"].into_iter().flat_map(|folder| files(folder, "svg")) {
+    let folders = ["docs", "docs/benchmarks", "docs/images"];
+    for picture in folders.into_iter().flat_map(|folder| files(folder, "svg")) {
         assert!(shown.contains(&picture), "no page of the book shows {}", picture.display());
     }
 }
