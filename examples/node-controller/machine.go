@@ -159,18 +159,8 @@ func beat(ctx context.Context, api client.Client, name, uid string, capacity, al
 	changed.Status.NodeInfo = corev1.NodeSystemInfo{
 		KubeletVersion: "v1.36.0", MachineID: uid, SystemUUID: uid, BootID: uid, OperatingSystem: "linux", Architecture: runtime.GOARCH,
 	}
-	now := metav1.Now()
-	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
-		Message: "this machine is a process", LastHeartbeatTime: now, LastTransitionTime: now}
-	conditions := changed.Status.Conditions[:0]
-	for _, condition := range changed.Status.Conditions {
-		if condition.Type != corev1.NodeReady {
-			conditions = append(conditions, condition)
-		} else if condition.Status == corev1.ConditionTrue {
-			ready.LastTransitionTime = condition.LastTransitionTime
-		}
-	}
-	changed.Status.Conditions = append(conditions, ready)
+	setCondition(changed, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+		Message: "this machine is a process", LastHeartbeatTime: metav1.Now()})
 	return api.Status().Patch(ctx, changed, client.StrategicMergeFrom(node))
 }
 

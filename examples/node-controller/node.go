@@ -153,22 +153,26 @@ func (c *controller) say(
 	ctx context.Context, node *corev1.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string,
 ) error {
 	changed := node.DeepCopy()
-	says := corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
-	at := slices.IndexFunc(changed.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
-	if at < 0 {
-		changed.Status.Conditions = append(changed.Status.Conditions, says)
-	} else {
-		old := &changed.Status.Conditions[at]
-		if old.Status == status {
-			says.LastTransitionTime = old.LastTransitionTime
-		}
-		says.LastHeartbeatTime = old.LastHeartbeatTime
-		*old = says
-	}
+	setCondition(changed, corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message})
 	if equality.Semantic.DeepEqual(changed, node) {
 		return nil
 	}
 	return c.Status().Patch(ctx, changed, client.StrategicMergeFrom(node))
+}
+
+// setCondition puts a condition in the place of the one of its type; its time stays while its status does.
+func setCondition(node *corev1.Node, says corev1.NodeCondition) {
+	says.LastTransitionTime = metav1.Now()
+	for at, old := range node.Status.Conditions {
+		if old.Type == says.Type {
+			if old.Status == says.Status {
+				says.LastTransitionTime = old.LastTransitionTime
+			}
+			node.Status.Conditions[at] = says
+			return
+		}
+	}
+	node.Status.Conditions = append(node.Status.Conditions, says)
 }
 
 func condition(node *corev1.Node, kind corev1.NodeConditionType) corev1.ConditionStatus {
