@@ -72,7 +72,10 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Right>> {
     let mut rights = Vec::new();
     for binding in &documents {
         let kind = field(binding, "/kind").unwrap_or_default();
-        let Some(wanted) = kind.strip_suffix("Binding") else { continue };
+        // Admission policies are bound, too.
+        let Some(wanted) = kind.strip_suffix("Binding").filter(|kind| kind.ends_with("Role")) else {
+            continue;
+        };
         let namespace = field(binding, "/metadata/namespace");
         let name = field(binding, "/roleRef/name");
         let role = documents

@@ -46,7 +46,14 @@ pub async fn beside_a_leader(cluster: &Further) {
 pub async fn without_rights(cluster: &Further) {
     let role = ["-n", "kube-node-system", "get", "role", "kube-node-operator", "-o", "json"];
     let mut role: serde_json::Value = serde_json::from_str(&cluster.kubectl(&role)).unwrap();
-    role["rules"].as_array_mut().unwrap().retain(|rule| rule["apiGroups"][0] != "coordination.k8s.io");
+    // To follow the Leases of hosts is another matter.
+    let is_reading = |verb: &serde_json::Value| verb == "list" || verb == "watch";
+    for rule in role["rules"].as_array_mut().unwrap() {
+        if rule["apiGroups"][0] == "coordination.k8s.io" {
+            rule["verbs"].as_array_mut().unwrap().retain(is_reading);
+        }
+    }
+    role["rules"].as_array_mut().unwrap().retain(|rule| rule["verbs"] != serde_json::json!([]));
     let rules = serde_json::json!({ "rules": role["rules"] }).to_string();
     let patch =
         ["-n", "kube-node-system", "patch", "role", "kube-node-operator", "--type=merge", "-p", &rules];
