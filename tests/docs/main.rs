@@ -16,12 +16,15 @@ mod document;
 mod links;
 mod shell;
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Mutex, thread};
 
 use document::Document;
 
 /// What the cluster for dry runs has besides.
 const UP: &[&str] = &["--without-operator"];
+
+/// Documents that are run at once.
+const LANES: usize = 2;
 
 /// Why a block may not be run here, by what a reader takes for granted.
 const REASONS: [&str; 7] = [
@@ -63,17 +66,27 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
 
 #[test]
 fn commands_run() {
-    let mut failed = Vec::new();
-    for document in documents() {
+    let documents = documents();
+    for document in &documents {
         for block in document.blocks.iter().filter(|block| block.language == "console") {
             if let Some(why) = &block.ignore {
                 assert!(REASONS.contains(&why.as_str()), "{}:{}: ignore={why}", document.path, block.line);
             }
         }
-        if let Err(error) = shell::run(&document) {
-            failed.push(error);
-        }
     }
+    // Each has a cluster of its own, and waits for it most of the time.
+    let (next, failed) = (Mutex::new(documents.iter()), Mutex::new(Vec::new()));
+    let lane = || {
+        loop {
+            let document = next.lock().unwrap().next();
+            let Some(document) = document else { return };
+            if let Err(error) = shell::run(document) {
+                failed.lock().unwrap().push(error);
+            }
+        }
+    };
+    thread::scope(|scope| (0..LANES).for_each(|_| drop(scope.spawn(lane))));
+    let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
