@@ -30,6 +30,8 @@ use crate::{
 const CONCURRENCY: usize = 8;
 /// How long a host that comes waits after its Lease is seen: the others have dropped by then what it is about to carry.
 const SETTLE: Duration = Duration::from_secs(1);
+/// A list, and a watch that catches up, show Leases one after another: who seems lost may be the next one.
+const DOUBT: Duration = Duration::from_millis(500);
 /// How often it is looked at whether the watch of the Leases is alive.
 const LISTEN: Duration = Duration::from_secs(2);
 /// A watch that shows nothing of our own renewals for this long is made anew.
@@ -120,7 +122,11 @@ impl Carrier {
         // Before the first look nobody is known: then everybody has come.
         let mut known = Present::new();
         loop {
-            if let Ok(present) = timeout(LISTEN, self.members.changed(&known)).await {
+            if let Ok(mut present) = timeout(LISTEN, self.members.changed(&known)).await {
+                if is_lost(&known, &present) {
+                    sleep(DOUBT).await;
+                    present = self.members.present();
+                }
                 let hosts = present.get(&self.group).map_or(0, BTreeSet::len);
                 info!(hosts, "who is present has changed");
                 peers.set(i64::try_from(hosts).unwrap_or(i64::MAX));
@@ -182,6 +188,11 @@ impl Carrier {
         let order = Order { id, machine: (*machine).clone(), settings, credentials: None };
         Ok(self.machines.create(&order).await?)
     }
+}
+
+/// Whether somebody was there who is not any more.
+fn is_lost(before: &Present, after: &Present) -> bool {
+    before.iter().any(|(group, hosts)| after.get(group).is_none_or(|left| !hosts.is_subset(left)))
 }
 
 impl Observer<NodeView> for Carrier {
