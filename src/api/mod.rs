@@ -10,7 +10,7 @@ mod shared;
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{
     ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowMachine, KubeletSource,
-    KubemarkMachine, NodeClass, NodeClassSpec, NodeClassStatus, ProvisionedFile, Provisioning,
+    KubemarkMachine, NodeClass, NodeClassSpec, NodeClassStatus, PodEvents, ProvisionedFile, Provisioning,
 };
 pub use node_set::{
     Autoscaling, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation, ReplacementOrder,

@@ -88,9 +88,22 @@ pub const CONDITION_MACHINE: &str = "kube-node.io/Machine";
 /// Condition of a Node that leaves: False, with what holds its drain up; True when that is over. By the
 /// NodeController.
 pub const CONDITION_DRAINED: &str = "kube-node.io/Drained";
-/// Annotation of a pod on a hollow Node: how long each of its containers runs, for example 5s. By you.
+/// What all annotations begin with that say what the containers of a pod on a hollow Node do: all its regular containers,
+/// or, with a dot and its name at the end, one container.
+pub const HOLLOW_PREFIX: &str = "hollow.kube-node.io/";
+/// Annotation of a pod on a hollow Node: how long it takes to pull the image of a container and to make it, for example 5s. By you.
+pub const ANNOTATION_START_TIME: &str = "hollow.kube-node.io/start-time";
+/// Annotation of a pod on a hollow Node: why the image of a container cannot be pulled, in words. By you.
+pub const ANNOTATION_IMAGE_ERROR: &str = "hollow.kube-node.io/image-error";
+/// Annotation of a pod on a hollow Node: why a container cannot be started, in words. By you.
+pub const ANNOTATION_START_ERROR: &str = "hollow.kube-node.io/start-error";
+/// Annotation of a pod on a hollow Node: how long a container runs before it is ready, for example 5s, or `never`. By you.
+pub const ANNOTATION_READY_TIME: &str = "hollow.kube-node.io/ready-time";
+/// Annotation of a pod on a hollow Node: how long a container runs before it ends, for example 5s. By you.
 pub const ANNOTATION_RUN_TIME: &str = "hollow.kube-node.io/run-time";
-/// Annotation of a pod on a hollow Node: the code its containers exit with, 0 to 255. By you.
+/// Annotation of a pod on a hollow Node: the code a container exits with, 0 to 255. By you.
 pub const ANNOTATION_EXIT_CODE: &str = "hollow.kube-node.io/exit-code";
-/// Annotation of a pod on a hollow Node: how long its containers take to stop, for example 5s. By you.
+/// Annotation of a pod on a hollow Node: why a container ends, for example `OOMKilled`. By you.
+pub const ANNOTATION_EXIT_REASON: &str = "hollow.kube-node.io/exit-reason";
+/// Annotation of a pod on a hollow Node: how long a container takes to stop, for example 5s. By you.
 pub const ANNOTATION_STOP_TIME: &str = "hollow.kube-node.io/stop-time";

@@ -293,6 +293,18 @@ pub struct ContainerDefaults {
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<GoDuration>,
+    /// How long it takes to pull the image of a container and to make it, for example 5s; at once when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<GoDuration>,
+    /// How long a container runs before it is ready, for example 5s; as its probes say when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_time: Option<GoDuration>,
+    /// How long a container takes to stop when it is told to, for example 5s; no time when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_time: Option<GoDuration>,
+    /// Which events the kubelet tells of its pods; All when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<PodEvents>,
     /// Its exit code; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 255))]
@@ -305,6 +317,18 @@ pub struct ContainerDefaults {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub memory: Option<String>,
+}
+
+/// Which events a hollow kubelet tells of its pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodEvents {
+    /// Those of a kubelet, as far as its rate allows.
+    #[default]
+    All,
+    /// Only what something is wrong with.
+    Warnings,
+    /// None, but for annotations that cannot be read.
+    None,
 }
 
 /// How a NodeClass stands.

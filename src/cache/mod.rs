@@ -3,10 +3,14 @@
 //! A [`Cache`] is filled by [`reflect::run`] alone. Whoever wants to know of changes gives it an [`Observer`]; observers run
 //! in the order of the changes, on the task of the watch, and must not wait.
 
+mod amounts;
 mod node;
 mod own;
 mod pod;
+mod pod_spec;
 mod pod_status;
+mod pod_wire;
+mod pool;
 mod reflect;
 mod words;
 
@@ -20,10 +24,15 @@ use std::{
 
 use tokio::sync::Notify;
 
+pub use amounts::Amounts;
 pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use own::Own;
-pub use pod::{Container, Maker, PodView, RestartPolicy, Scripts, WirePod};
-pub use pod_status::{ContainerState, ContainerView, PodCondition, PodStatus};
+pub use pod::{Maker, PodView, WirePod};
+pub use pod_spec::{
+    Container, ContainerResources, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
+    Toleration,
+};
+pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
 pub use reflect::{ReflectError, run};
 pub use words::{Word, word};
 

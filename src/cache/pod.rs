@@ -5,19 +5,22 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 
-use super::{PodStatus, View, pod_status::WireStatus};
+use super::{PodSpecView, PodStatus, View, Word, pod_status::WireStatus, pod_wire::WireSpec, word};
 use crate::api::names;
 
 /// Annotation of a pod that mirrors a file of its Node: nobody but the kubelet can move it.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// Priority from which on a pod is critical: that of the class `system-cluster-critical`.
+const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
 /// A pod, pruned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodView {
     /// Namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Word,
     /// Name.
     pub name: Arc<str>,
     /// UID.
@@ -40,18 +43,8 @@ pub struct PodView {
     pub priority: i32,
     /// `metadata.generation`.
     pub generation: Option<i64>,
-    /// Containers, in their order.
-    pub containers: Box<[Container]>,
-    /// Init containers, in their order.
-    pub init_containers: Box<[Container]>,
-    /// What happens when a container ends.
-    pub restart_policy: RestartPolicy,
-    /// Whether it has the address of its Node.
-    pub host_network: bool,
-    /// Conditions of others without which it is not Ready.
-    pub readiness_gates: Box<[Box<str>]>,
-    /// What its annotations say about how its hollow containers run.
-    pub scripts: Scripts,
+    /// What a kubelet goes by.
+    pub spec: Arc<PodSpecView>,
     /// Its status.
     pub status: PodStatus,
 }
@@ -70,41 +63,6 @@ pub enum Maker {
     Kubelet,
 }
 
-/// A container as the spec has it, pruned.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Container {
-    /// Name.
-    pub name: Box<str>,
-    /// Image.
-    pub image: Box<str>,
-    /// `restartPolicy` of its own: `Always` makes an init container a sidecar.
-    pub restart_policy: Option<RestartPolicy>,
-}
-
-/// What happens when a container ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum RestartPolicy {
-    /// It starts again.
-    #[default]
-    Always,
-    /// It starts again after a failure.
-    OnFailure,
-    /// It stays as it is.
-    Never,
-}
-
-/// Annotations of a pod that tell how its hollow containers run, as they were written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scripts {
-    /// How long a container runs.
-    pub run_time: Option<Box<str>>,
-    /// Its exit code.
-    pub exit_code: Option<Box<str>>,
-    /// How long it takes to stop.
-    pub stop_time: Option<Box<str>>,
-}
-
 impl PodView {
     /// Whether it has run to its end.
     #[must_use]
@@ -117,6 +75,12 @@ impl PodView {
     #[must_use]
     pub fn stays(&self) -> bool {
         matches!(self.maker, Maker::DaemonSet | Maker::Kubelet)
+    }
+
+    /// Whether others may have to make room for it: the node or the cluster depends on it.
+    #[must_use]
+    pub fn is_critical(&self) -> bool {
+        self.maker == Maker::Kubelet || self.priority >= SYSTEM_CRITICAL
     }
 
     /// Whether a drain has to wait for it: finished ones hold nothing up either.
@@ -141,41 +105,17 @@ impl View for PodView {
 pub struct WirePod {
     metadata: ObjectMeta,
     #[serde(default)]
-    spec: Spec,
+    spec: WireSpec,
     #[serde(default)]
     status: WireStatus,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    node_name: String,
-    containers: Vec<Container>,
-    init_containers: Vec<Container>,
-    restart_policy: RestartPolicy,
-    host_network: bool,
-    readiness_gates: Vec<Gate>,
-    priority: i32,
-    volumes: Vec<Volume>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Gate {
-    condition_type: Box<str>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Volume {
-    empty_dir: Option<IgnoredAny>,
 }
 
 impl From<WirePod> for PodView {
     fn from(WirePod { metadata, spec, status }: WirePod) -> Self {
         let annotations: &BTreeMap<String, String> =
             metadata.annotations.as_ref().unwrap_or(const { &BTreeMap::new() });
-        let script = |name| annotations.get(name).map(|value| value.as_str().into());
+        let told = annotations.iter().filter(|(name, _)| name.starts_with(names::HOLLOW_PREFIX));
+        let told = told.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
         let mut owners = metadata.owner_references.iter().flatten();
         let maker = match owners.find(|owner| owner.controller == Some(true)) {
             _ if annotations.contains_key(MIRROR) => Maker::Kubelet,
@@ -188,24 +128,15 @@ impl From<WirePod> for PodView {
             opted_out: annotations.get(names::ANNOTATION_DO_NOT_EVICT).is_some_and(|value| value != "false"),
             has_empty_dir: spec.volumes.iter().any(|volume| volume.empty_dir.is_some()),
             priority: spec.priority,
-            scripts: Scripts {
-                run_time: script(names::ANNOTATION_RUN_TIME),
-                exit_code: script(names::ANNOTATION_EXIT_CODE),
-                stop_time: script(names::ANNOTATION_STOP_TIME),
-            },
-            namespace: metadata.namespace.unwrap_or_default().into(),
+            namespace: word(&metadata.namespace.unwrap_or_default()),
             name: metadata.name.unwrap_or_default().into(),
             uid: metadata.uid.unwrap_or_default().into(),
             resource_version: metadata.resource_version.unwrap_or_default(),
-            node: spec.node_name.into(),
+            node: spec.node_name.as_str().into(),
             deleted_at: metadata.deletion_timestamp.map(|time| time.0),
             grace_seconds: metadata.deletion_grace_period_seconds,
             generation: metadata.generation,
-            containers: spec.containers.into(),
-            init_containers: spec.init_containers.into(),
-            restart_policy: spec.restart_policy,
-            host_network: spec.host_network,
-            readiness_gates: spec.readiness_gates.into_iter().map(|gate| gate.condition_type).collect(),
+            spec: spec.view(told.collect()),
             status: status.into(),
         }
     }

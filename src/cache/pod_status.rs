@@ -1,17 +1,27 @@
 //! What is kept of a pod's status: what a kubelet must find again after its own restart.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+
+use super::{Word, word};
+use crate::api::GoDuration;
+
+/// How a kubelet's message begins that says how long it waits before it starts a container again.
+pub const BACK_OFF: &str = "back-off ";
 
 /// The status of a pod, pruned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
     /// Phase.
-    pub phase: Box<str>,
+    pub phase: Word,
+    /// Its class of service, which the API server gives it at its creation.
+    pub qos: Qos,
     /// Generation of the spec that it speaks of.
     pub observed_generation: Option<i64>,
     /// Conditions, without their messages.
-    pub conditions: Vec<PodCondition>,
+    pub conditions: Box<[PodCondition]>,
     /// When the kubelet took the pod over.
     pub start_time: Option<Timestamp>,
     /// Address of its Node.
@@ -19,9 +29,9 @@ pub struct PodStatus {
     /// First address of the pod.
     pub pod_ip: Option<Box<str>>,
     /// Containers.
-    pub containers: Vec<ContainerView>,
+    pub containers: Box<[ContainerView]>,
     /// Init containers.
-    pub init_containers: Vec<ContainerView>,
+    pub init_containers: Box<[ContainerView]>,
 }
 
 impl PodStatus {
@@ -30,6 +40,24 @@ impl PodStatus {
     pub fn condition(&self, r#type: &str) -> Option<&PodCondition> {
         self.conditions.iter().find(|condition| &*condition.r#type == r#type)
     }
+
+    /// Whether a condition is True.
+    #[must_use]
+    pub fn has(&self, r#type: &str) -> bool {
+        self.condition(r#type).is_some_and(|condition| &*condition.status == "True")
+    }
+}
+
+/// How much a pod may rely on what it requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum Qos {
+    /// It requests nothing.
+    #[default]
+    BestEffort,
+    /// It requests less than it is limited to.
+    Burstable,
+    /// It requests what it is limited to.
+    Guaranteed,
 }
 
 /// A condition of a pod, pruned.
@@ -37,12 +65,14 @@ impl PodStatus {
 #[serde(rename_all = "camelCase")]
 pub struct PodCondition {
     /// Its type.
-    pub r#type: Box<str>,
+    #[serde(deserialize_with = "shared")]
+    pub r#type: Word,
     /// `True`, `False` or `Unknown`.
-    pub status: Box<str>,
+    #[serde(deserialize_with = "shared")]
+    pub status: Word,
     /// Its reason; empty when it has none.
-    #[serde(default)]
-    pub reason: Box<str>,
+    #[serde(default, deserialize_with = "shared")]
+    pub reason: Word,
     /// Generation of the spec that it speaks of.
     pub observed_generation: Option<i64>,
     /// When `status` changed last.
@@ -54,43 +84,60 @@ pub struct PodCondition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerView {
     /// Name.
-    pub name: Box<str>,
+    pub name: Word,
     /// Whether it counts as ready.
     pub ready: bool,
+    /// Whether it runs and its startup probe has passed.
+    pub started: bool,
     /// How often it was started again.
     pub restarts: i32,
     /// What it does.
     pub state: ContainerState,
+    /// How it ended the last time, where it has started again or is to.
+    pub last: Option<Box<Ended>>,
 }
 
 /// What a container does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerState {
-    /// It has not started.
-    Waiting,
+    /// It has not started, or not again.
+    Waiting {
+        /// Why.
+        reason: Word,
+        /// How long it waits from its last end on, where it is to start again.
+        back_off: Option<Duration>,
+    },
     /// It runs.
     Running {
         /// Since when.
         since: Option<Timestamp>,
     },
     /// It has ended.
-    Ended {
-        /// Its exit code.
-        exit_code: i32,
-        /// When it had started.
-        started: Option<Timestamp>,
-        /// When it ended.
-        finished: Option<Timestamp>,
-    },
+    Ended(Ended),
+}
+
+/// The end of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit code.
+    pub exit_code: i32,
+    /// Why, in a word.
+    pub reason: Word,
+    /// When it had started.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub finished: Option<Timestamp>,
 }
 
 /// The status as the watch delivers it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireStatus {
-    phase: Box<str>,
+    #[serde(deserialize_with = "shared")]
+    phase: Word,
+    qos_class: Option<Qos>,
     observed_generation: Option<i64>,
-    conditions: Vec<PodCondition>,
+    conditions: Box<[PodCondition]>,
     start_time: Option<Timestamp>,
     #[serde(rename = "hostIP")]
     host_ip: Option<Box<str>>,
@@ -103,20 +150,33 @@ pub(super) struct WireStatus {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireContainer {
-    name: Box<str>,
+    #[serde(deserialize_with = "shared")]
+    name: Word,
     #[serde(default)]
     ready: bool,
+    started: Option<bool>,
     #[serde(default)]
     restart_count: i32,
     #[serde(default)]
     state: WireState,
+    #[serde(default)]
+    last_state: WireState,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct WireState {
+    waiting: Option<Waiting>,
     running: Option<Running>,
     terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Waiting {
+    #[serde(deserialize_with = "shared")]
+    reason: Word,
+    message: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -129,16 +189,22 @@ struct Running {
 #[serde(rename_all = "camelCase", default)]
 struct Terminated {
     exit_code: i32,
+    #[serde(deserialize_with = "shared")]
+    reason: Word,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
 }
 
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
+    Ok(word(&String::deserialize(deserializer)?))
+}
+
 impl From<WireStatus> for PodStatus {
     fn from(status: WireStatus) -> Self {
-        let containers =
-            |list: Vec<WireContainer>| list.into_iter().map(ContainerView::from).collect::<Vec<_>>();
+        let containers = |list: Vec<WireContainer>| list.into_iter().map(ContainerView::from).collect();
         Self {
             phase: status.phase,
+            qos: status.qos_class.unwrap_or_default(),
             observed_generation: status.observed_generation,
             conditions: status.conditions,
             start_time: status.start_time,
@@ -151,16 +217,32 @@ impl From<WireStatus> for PodStatus {
 }
 
 impl From<WireContainer> for ContainerView {
-    fn from(WireContainer { name, ready, restart_count, state }: WireContainer) -> Self {
-        let state = match (state.terminated, state.running) {
-            (Some(Terminated { exit_code, started_at, finished_at }), _) => {
-                ContainerState::Ended { exit_code, started: started_at, finished: finished_at }
+    fn from(container: WireContainer) -> Self {
+        let WireContainer { name, ready, started, restart_count, state, last_state } = container;
+        let state = match (state.terminated, state.running, state.waiting) {
+            (Some(ended), ..) => ContainerState::Ended(ended.into()),
+            (None, Some(Running { started_at }), _) => ContainerState::Running { since: started_at },
+            (None, None, waiting) => {
+                let Waiting { reason, message } = waiting.unwrap_or_default();
+                ContainerState::Waiting { reason, back_off: back_off(&message) }
             }
-            (None, Some(Running { started_at })) => ContainerState::Running { since: started_at },
-            (None, None) => ContainerState::Waiting,
         };
-        Self { name, ready, restarts: restart_count, state }
+        let last = last_state.terminated.map(|ended| Box::new(ended.into()));
+        Self { name, ready, started: started.unwrap_or(false), restarts: restart_count, state, last }
     }
+}
+
+impl From<Terminated> for Ended {
+    fn from(ended: Terminated) -> Self {
+        let Terminated { exit_code, reason, started_at, finished_at } = ended;
+        Self { exit_code, reason, started: started_at, finished: finished_at }
+    }
+}
+
+/// The back-off that a kubelet's message tells.
+fn back_off(message: &str) -> Option<Duration> {
+    let time = message.strip_prefix(BACK_OFF)?.split(' ').next()?;
+    time.parse::<GoDuration>().ok().map(|time| time.0)
 }
 
 #[cfg(test)]
@@ -174,24 +256,35 @@ mod tests {
         let time: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let status: WireStatus = serde_json::from_value(json!({
             "phase": "Running", "observedGeneration": 2, "podIP": "10.0.0.7", "startTime": time.to_string(),
+            "qosClass": "Burstable",
             "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": null}],
             "containerStatuses": [
-                {"name": "a", "ready": true, "restartCount": 3, "image": "i", "imageID": "",
-                 "state": {"running": {"startedAt": time.to_string()}}},
-                {"name": "b", "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "x"}}},
+                {"name": "a", "ready": true, "started": true, "restartCount": 3, "image": "i", "imageID": "",
+                 "state": {"running": {"startedAt": time.to_string()}},
+                 "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "startedAt": null, "finishedAt": null}}},
+                {"name": "b", "ready": false, "restartCount": 1, "state": {"waiting": {
+                    "reason": "CrashLoopBackOff", "message": "back-off 1m20s restarting failed container=b pod=b_default(u)"}}},
                 {"name": "c", "state": {"terminated": {"exitCode": 2, "finishedAt": time.to_string(), "startedAt": null}}},
             ]
         }))
         .unwrap();
         let status = PodStatus::from(status);
-        assert_eq!(status.condition("Ready").map(|ready| &*ready.status), Some("True"));
-        assert_eq!(status.containers[0].state, ContainerState::Running { since: Some(time) });
-        assert_eq!(status.containers[0].restarts, 3);
-        assert_eq!(status.containers[1].state, ContainerState::Waiting);
-        assert_eq!(
-            status.containers[2].state,
-            ContainerState::Ended { exit_code: 2, started: None, finished: Some(time) }
-        );
+        assert!(status.has("Ready") && status.qos == Qos::Burstable);
+        let [a, b, c] = &*status.containers else { panic!() };
+        assert_eq!(a.state, ContainerState::Running { since: Some(time) });
+        assert!(a.restarts == 3 && a.started);
+        assert_eq!(a.last.as_ref().map(|last| (last.exit_code, &*last.reason)), Some((137, "OOMKilled")));
+        let back_off = Some(Duration::from_secs(80));
+        assert_eq!(b.state, ContainerState::Waiting { reason: "CrashLoopBackOff".into(), back_off });
+        let ended = Ended { exit_code: 2, finished: Some(time), ..Ended::default() };
+        assert_eq!(c.state, ContainerState::Ended(ended));
         assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.7"));
+    }
+
+    #[test]
+    fn a_message_in_other_words_tells_no_back_off() {
+        for message in ["", "back-off", "back-off soon", "Back-off pulling image \"i\""] {
+            assert_eq!(back_off(message), None, "{message}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -15,6 +16,8 @@ use crate::api::{ClassOverrides, HollowMachine, KubemarkMachine, NodeClassSpec, 
 /// Version of the hashing. Raise it when [`Machine`] or its encoding changes.
 pub const HASH_VERSION: u32 = 1;
 
+/// Pods that a kubelet takes unless it is told otherwise.
+const MAX_PODS: &str = "110";
 /// Bytes of the hash that a revision's name shows: enough that two revisions of a class never meet by chance.
 const SHOWN_BYTES: usize = 5;
 
@@ -133,6 +136,15 @@ impl Machine {
         Ok(())
     }
 
+    /// What it has, and what pods may use of that, as its kubelet shows them: a class that names no number of pods means a
+    /// kubelet's own.
+    pub fn amounts(&self) -> Result<(Resources, Resources), ParseQuantityError> {
+        let mut capacity = self.capacity.clone();
+        capacity.entry("pods".to_owned()).or_insert_with(|| Quantity(MAX_PODS.to_owned()));
+        let allocatable = quantity::allocatable(&capacity, &self.reserved)?;
+        Ok((capacity, allocatable))
+    }
+
     /// The revision's name, for example `v1-9f86d08188`. It fits into a label value.
     pub fn revision(&self) -> Result<String, RevisionError> {
         // Maps are BTreeMaps, fields have one order and amounts one form, so equal machines encode equally.
@@ -222,6 +234,16 @@ mod tests {
         assert_eq!(machine.capacity["cpu"].0, "8");
         assert_eq!(machine.capacity["memory"].0, "16Gi");
         assert_eq!(machine.machine_type.as_deref(), Some("m.large"));
+    }
+
+    #[test]
+    fn a_class_that_names_no_number_of_pods_has_a_kubelets() {
+        let shown = |capacity: serde_json::Value| {
+            let machine = Machine::resolve(&class(&json!({"capacity": capacity, "reserved": {}})), None);
+            machine.amounts().map(|(capacity, left)| (capacity["pods"].0.clone(), left["pods"].0.clone()))
+        };
+        assert_eq!(shown(json!({"cpu": "4"})), Ok(("110".to_owned(), "110".to_owned())));
+        assert_eq!(shown(json!({"cpu": "4", "pods": "9"})), Ok(("9".to_owned(), "9".to_owned())));
     }
 
     #[test]

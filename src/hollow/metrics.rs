@@ -9,6 +9,8 @@ use crate::runtime::metrics::{counters, gauge, histogram};
 const DELAY_SECONDS: [f64; 9] = [0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0];
 /// The result of a write that was taken.
 const OK: &str = "ok";
+/// The result of an event that was not sent.
+const DROPPED: &str = "dropped";
 
 /// The metrics of all hollow kubelets of a process.
 #[derive(Clone, Debug)]
@@ -20,6 +22,7 @@ pub struct Metrics {
     leases: IntCounterVec,
     statuses: IntCounterVec,
     pods: IntCounterVec,
+    events: IntCounterVec,
 }
 
 impl Metrics {
@@ -43,6 +46,12 @@ impl Metrics {
             leases: writes("kube_node_hollow_lease_renewals_total", "Writes of Leases, by result")?,
             statuses: writes("kube_node_hollow_status_writes_total", "Writes of Node statuses, by result")?,
             pods: writes("kube_node_hollow_pod_status_writes_total", "Writes of pod statuses, by result")?,
+            events: counters(
+                registry,
+                ("kube_node_hollow_events_total", "Events about pods, by result; dropped ones found no room"),
+                ["result"],
+                [[OK], [DROPPED]],
+            )?,
         })
     }
 
@@ -52,7 +61,13 @@ impl Metrics {
             Lane::Lease => &self.leases,
             Lane::Status => &self.statuses,
             Lane::Pod => &self.pods,
+            Lane::Event => &self.events,
         };
         counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
+    }
+
+    /// Events found no room.
+    pub fn dropped(&self, events: u64) {
+        self.events.with_label_values(&[DROPPED]).inc_by(events);
     }
 }

@@ -4,18 +4,17 @@
 //! ([`Kubelets::run`]) sends it with bounded concurrency. What a Node shows follows from the machine, the cache and the
 //! disruptor's phase, and all three say when they change: so nothing is polled, and a no-op is not written.
 //! [`status`] and [`pod`] decide without I/O; [`state`] is behind one lock, held only for decisions.
-//!
-//! Not done: admission of pods by the kubelet (resources, affinity, `NoExecute`), back-off of restarts, probes, events.
+//! What is true to a kubelet and what is not stands in docs/fidelity.md.
 
 mod addresses;
 mod dispatch;
 mod lease;
 mod metrics;
+mod outbox;
 mod pod;
-mod pod_patch;
+mod pods;
 mod request;
 mod schedule;
-mod script;
 mod state;
 mod status;
 mod work;
@@ -193,6 +192,7 @@ impl Shared {
         let mut state = self.state();
         change(&mut state, Clock::now());
         self.metrics.machines.set(i64::try_from(state.machines.len()).unwrap_or(i64::MAX));
+        self.metrics.dropped(state.outbox.take_dropped());
         drop(state);
         self.wake.notify_one();
     }

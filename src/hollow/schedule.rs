@@ -24,9 +24,11 @@ pub enum Lane {
     Status,
     /// Look at a pod.
     Pod,
+    /// Tell people what happened to pods: one job for all.
+    Event,
 }
 
-const LANES: [Lane; 3] = [Lane::Lease, Lane::Status, Lane::Pod];
+const LANES: [Lane; 4] = [Lane::Lease, Lane::Status, Lane::Pod, Lane::Event];
 
 /// A job that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub struct Job {
 /// All jobs.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    lanes: [Waiting; 3],
+    lanes: [Waiting; LANES.len()],
 }
 
 #[derive(Debug, Default)]
@@ -177,7 +179,7 @@ mod tests {
     proptest! {
         /// Whatever is asked for is handed out once, in time, in order.
         #[test]
-        fn nothing_is_lost(asked in prop::collection::vec((0_usize..3, 0_u8..20, 0_u64..1_000), 0..100)) {
+        fn nothing_is_lost(asked in prop::collection::vec((0..LANES.len(), 0_u8..20, 0_u64..1_000), 0..100)) {
             let (mut schedule, start) = (Schedule::default(), Instant::now());
             let mut wanted = HashMap::new();
             for (lane, name, at) in asked {

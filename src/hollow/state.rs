@@ -4,16 +4,17 @@ use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
-use tracing::warn;
 use uuid::Uuid;
 
 use super::{
     MachineSpec, Settings,
     addresses::{Addresses, MACHINES},
     lease::Lease,
+    outbox::Outbox,
+    pod::admission::Allocatable,
+    pods::Pod,
     request::{Request, spread},
     schedule::{Job, Lane, Schedule},
-    script,
     status::Shape,
     work::RENEW,
 };
@@ -75,17 +76,6 @@ pub struct Machine {
     pub silent: bool,
 }
 
-/// A pod that is bound to a machine.
-#[derive(Debug)]
-pub struct Pod {
-    pub view: Arc<PodView>,
-    /// The address it was given here; its status may not show it yet.
-    pub ip: Option<Ipv4Addr>,
-    pub writes: Writes,
-    /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
-    pub dismissed: bool,
-}
-
 /// What is remembered of the writes of one object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Writes {
@@ -114,6 +104,7 @@ pub struct State {
     pub machines: HashMap<Arc<str>, Machine>,
     pub pods: HashMap<Arc<str>, Pod>,
     pub addresses: Addresses,
+    pub outbox: Outbox,
     by_node: HashMap<Arc<str>, Arc<str>>,
     shapes: Vec<Arc<Shape>>,
     settings: Vec<Arc<Settings>>,
@@ -133,6 +124,7 @@ impl State {
             machines: HashMap::new(),
             pods: HashMap::new(),
             addresses: Addresses::default(),
+            outbox: Outbox::default(),
             by_node: HashMap::new(),
             shapes: Vec::new(),
             settings: Vec::new(),
@@ -167,7 +159,8 @@ impl State {
         if ip.is_some() {
             self.addresses.begin_at(&uid);
         }
-        let shape = Shape { capacity, allocatable, kubelet_version, container_runtime };
+        let room = Allocatable::of(&allocatable);
+        let shape = Shape { capacity, allocatable, room, kubelet_version, container_runtime };
         let machine = Machine {
             shape: shared(&mut self.shapes, shape),
             settings: shared(&mut self.settings, settings),
@@ -279,50 +272,6 @@ impl State {
         }
     }
 
-    /// A pod came or changed.
-    pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
-        if !view.host_network
-            && let Some(ip) = address(view.status.pod_ip.as_deref())
-        {
-            self.addresses.claim(ip);
-        }
-        if !self.by_node.contains_key(&view.node) {
-            return;
-        }
-        let before = self.pods.get(&view.uid);
-        if before.is_none_or(|before| before.view.scripts != view.scripts) {
-            for mistake in script::mistakes(&view.scripts) {
-                warn!(namespace = %view.namespace, pod = %view.name, "{mistake}; the default is used");
-            }
-        }
-        let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod {
-            view: Arc::clone(view),
-            ip: None,
-            writes: Writes::default(),
-            dismissed: false,
-        });
-        pod.view = Arc::clone(view);
-        self.schedule.ask(Lane::Pod, &view.uid, now.at);
-    }
-
-    /// A pod is gone.
-    pub fn lost_pod(&mut self, view: &PodView) {
-        if !view.host_network
-            && let Some(ip) = address(view.status.pod_ip.as_deref())
-        {
-            self.addresses.release(ip);
-        }
-        self.forget_pod(&view.uid);
-    }
-
-    fn forget_pod(&mut self, uid: &Arc<str>) {
-        self.schedule.cancel(Lane::Pod, uid);
-        let Some(pod) = self.pods.remove(uid) else { return };
-        if let Some(ip) = pod.ip.filter(|_| pod.view.status.pod_ip.is_none()) {
-            self.addresses.release(ip);
-        }
-    }
-
     /// A cache is complete again: what waited for that can go on.
     pub fn relisted(&mut self, now: Clock) {
         for uid in self.machines.keys() {
@@ -330,15 +279,6 @@ impl State {
         }
         for uid in self.pods.keys() {
             self.schedule.ask(Lane::Pod, uid, now.at);
-        }
-    }
-
-    /// Looks at all pods of a Node.
-    pub fn ask_pods(&mut self, node: &str, now: Clock) {
-        for pod in self.pod_cache.group(node) {
-            if self.pods.contains_key(&pod.uid) {
-                self.schedule.ask(Lane::Pod, &pod.uid, now.at);
-            }
         }
     }
 
@@ -380,7 +320,8 @@ impl Machine {
     }
 }
 
-fn address(text: Option<&str>) -> Option<Ipv4Addr> {
+/// An address as an object shows it.
+pub fn address(text: Option<&str>) -> Option<Ipv4Addr> {
     text?.parse().ok()
 }
 

@@ -1,11 +1,15 @@
 //! Scripts against a server that says yes to everything: what is sent, and when.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::Value;
 
 use super::*;
 use crate::{
-    api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources},
-    cache::{Container, PodStatus},
+    api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
+    cache::{Container, PodSpecView, PodStatus, PodView},
+    wire::Body,
 };
 
 /// A state with a clock of its own, and all that it sent: seconds since the start, method and last part of the path.
@@ -13,6 +17,8 @@ struct World {
     state: State,
     start: Clock,
     sent: Vec<(u64, String)>,
+    /// The status that each pod was last given, by its name.
+    statuses: HashMap<String, Value>,
 }
 
 fn secs(n: u64) -> Duration {
@@ -34,7 +40,10 @@ fn pod(name: &str, node: &str) -> PodView {
         name: name.into(),
         uid: format!("uid-{name}").into(),
         node: node.into(),
-        containers: [Container { name: "a".into(), ..Container::default() }].into(),
+        spec: Arc::new(PodSpecView {
+            containers: [Container { name: "a".into(), ..Container::default() }].into(),
+            ..PodSpecView::default()
+        }),
         status: PodStatus { phase: "Pending".into(), ..PodStatus::default() },
         ..PodView::default()
     }
@@ -46,6 +55,7 @@ impl World {
             state: State::new(Cache::full(nodes), Cache::full(pods)),
             start: Clock::now(),
             sent: Vec::new(),
+            statuses: HashMap::new(),
         }
     }
 
@@ -58,7 +68,7 @@ impl World {
             node: name.into(),
             uid: format!("uid-{name}").into(),
             capacity: Resources::new(),
-            allocatable: Resources::new(),
+            allocatable: Resources::from([("pods".to_owned(), Quantity("110".to_owned()))]),
             kubelet_version: "v1.36.3".to_owned(),
             container_runtime: "containerd://2.1.0".to_owned(),
             ip: None,
@@ -76,6 +86,12 @@ impl World {
             while let Some((job, requests)) = self.state.next(now) {
                 let after = now.at.duration_since(self.start.at).as_secs();
                 for request in requests {
+                    let pod = request.path.strip_prefix("/api/v1/namespaces/default/pods/");
+                    if let (Body::StrategicPatch(patch), Some(path)) = (&request.body, pod) {
+                        let patch: Value = serde_json::from_slice(patch).unwrap();
+                        let pod = path.trim_end_matches("/status").to_owned();
+                        self.statuses.insert(pod, patch["status"].clone());
+                    }
                     let path = request.path.rsplit('/').next().unwrap_or_default();
                     self.sent.push((after, format!("{} {path}", request.method)));
                 }
@@ -203,4 +219,77 @@ fn an_older_view_is_not_answered() {
     world.state.saw_node(&new, world.clock(3));
     world.run(3);
     assert_eq!(world.times("PATCH status").len(), 1);
+}
+
+/// `pod` with another spec.
+fn with(pod: PodView, change: impl FnOnce(&mut PodSpecView)) -> PodView {
+    let mut spec = (*pod.spec).clone();
+    change(&mut spec);
+    PodView { spec: Arc::new(spec), ..pod }
+}
+
+#[test]
+fn a_machine_takes_no_more_pods_than_it_has_room_for() {
+    let pods = (0..112).map(|number| pod(&format!("p{number}"), "a")).collect();
+    let mut world = World::new(vec![node("a", 1)], pods);
+    world.create("a", None);
+    world.run(20);
+    let refused: Vec<&Value> = world.statuses.values().filter(|status| status["phase"] == "Failed").collect();
+    assert_eq!(refused.len(), 2);
+    assert!(refused.iter().all(|status| status["reason"] == "OutOfpods"), "{refused:?}");
+    assert_eq!(world.statuses.values().filter(|status| status["phase"] == "Running").count(), 110);
+}
+
+#[test]
+fn a_node_that_may_have_changed_is_given_time_to_show_it() {
+    let picky = || with(pod("p", "a"), |spec| spec.node_selector = [("zone".into(), "b".into())].into());
+    let mut world = World::new(vec![node("a", 1)], vec![picky()]);
+    world.create("a", None);
+    world.run(1);
+    assert!(world.statuses.is_empty());
+    world.run(3);
+    assert_eq!(world.statuses["p"]["reason"], "NodeAffinity");
+
+    let mut world = World::new(vec![node("a", 1)], vec![picky()]);
+    world.create("a", None);
+    world.run(1);
+    let labels = [("zone".to_owned(), "b".to_owned())].into();
+    let labelled = Arc::new(NodeView { labels, ..node("a", 1_001) });
+    world.state.saw_node(&labelled, world.clock(1));
+    world.run(3);
+    assert_eq!(world.statuses["p"]["phase"], "Running");
+}
+
+#[test]
+fn a_critical_pod_waits_until_others_have_made_room() {
+    let full = (0..110).map(|number| pod(&format!("p{number}"), "a"));
+    // It is looked at last: they are in the order of their UIDs.
+    let critical = PodView { priority: 2_000_001_000, ..pod("z-critical", "a") };
+    let mut world = World::new(vec![node("a", 1)], full.chain([critical]).collect());
+    world.create("a", None);
+    world.run(20);
+    let of = |phase: &str| -> Vec<String> {
+        let all = world.statuses.iter().filter(|(_, status)| status["phase"] == phase);
+        all.map(|(name, _)| name.clone()).collect()
+    };
+    let (running, failed) = (of("Running"), of("Failed"));
+    assert_eq!((running.len(), failed.len()), (109, 1), "{failed:?}");
+    assert!(!world.statuses.contains_key("z-critical"), "one that leaves is still there");
+    assert_eq!(world.statuses[&failed[0]]["reason"], "Preempting");
+    let gone = PodStatus { phase: "Failed".into(), ..PodStatus::default() };
+    let shown =
+        Arc::new(PodView { status: gone, resource_version: "1001".to_owned(), ..pod(&failed[0], "a") });
+    world.state.saw_pod(&shown, world.clock(21));
+    world.run(23);
+    assert_eq!(world.statuses["z-critical"]["phase"], "Running");
+}
+
+#[test]
+fn people_are_told_of_a_pod_and_of_what_its_annotations_get_wrong() {
+    let told =
+        with(pod("p", "a"), |spec| spec.told = [(names::ANNOTATION_RUN_TIME.into(), "9".into())].into());
+    let mut world = World::new(vec![node("a", 1)], vec![told]);
+    world.create("a", None);
+    world.run(5);
+    assert_eq!(world.times("POST events").len(), 4, "InvalidAnnotation, Pulled, Created, Started");
 }

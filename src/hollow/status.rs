@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::pod::admission::Allocatable;
 use crate::{
     api::Resources,
     cache::NodeView,
@@ -26,6 +27,8 @@ pub struct Shape {
     pub capacity: Resources,
     /// What pods may use of it.
     pub allocatable: Resources,
+    /// The same, as pods are counted against it.
+    pub room: Allocatable,
     /// Version of its kubelet.
     pub kubelet_version: String,
     /// Name and version of its container runtime.
@@ -84,7 +87,7 @@ impl Report {
             .collect();
         let mut status = json!({ "conditions": conditions });
         if !self.machine_is_shown_by(node) {
-            let Shape { capacity, allocatable, kubelet_version, container_runtime } = &*self.shape;
+            let Shape { capacity, allocatable, kubelet_version, container_runtime, room: _ } = &*self.shape;
             status["capacity"] = json!(capacity);
             status["allocatable"] = json!(allocatable);
             status["addresses"] = json!([
@@ -135,6 +138,7 @@ mod tests {
             shape: Arc::new(Shape {
                 capacity: Resources::new(),
                 allocatable: Resources::new(),
+                room: Allocatable::default(),
                 kubelet_version: "v1.36.3".to_owned(),
                 container_runtime: "containerd://2.1.0".to_owned(),
             }),

@@ -4,21 +4,16 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
-use serde_json::json;
 use tracing::warn;
 
 use super::{
     REPORT,
-    addresses::Block,
-    pod, pod_patch,
     request::{Request, backoff, spread},
     schedule::{Job, Lane},
-    script::Script,
     state::{Clock, State},
     status::Report,
 };
 use crate::{
-    cache::PodView,
     core::boot,
     wire::{Body, WireError},
 };
@@ -35,6 +30,7 @@ impl State {
             Lane::Lease => self.prepare_lease(&job.uid, now).into_iter().collect(),
             Lane::Status => self.prepare_status(&job.uid, now).into_iter().collect(),
             Lane::Pod => self.prepare_pod(&job.uid, now),
+            Lane::Event => self.prepare_event().into_iter().collect(),
         }
     }
 
@@ -50,6 +46,7 @@ impl State {
             Lane::Lease => self.conclude_lease(job, answer, sent, now),
             Lane::Status => self.conclude_status(&job.uid, answer, now),
             Lane::Pod => self.conclude_pod(&job.uid, answer, now),
+            Lane::Event => self.conclude_event(answer, now),
         }
     }
 
@@ -164,96 +161,18 @@ impl State {
     }
 
     /// The address of a machine; a new one only when all that are in use are known.
-    fn address_of(&mut self, uid: &Arc<str>) -> Option<Ipv4Addr> {
+    pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<Ipv4Addr> {
         let machine = self.machines.get_mut(uid)?;
         if machine.ip.is_none() && self.node_cache.in_sync() {
             machine.ip = self.addresses.for_machine();
         }
         machine.ip
     }
-
-    fn prepare_pod(&mut self, uid: &Arc<str>, now: Clock) -> Vec<Request> {
-        self.pod_requests(uid, now).unwrap_or_default()
-    }
-
-    fn pod_requests(&mut self, uid: &Arc<str>, now: Clock) -> Option<Vec<Request>> {
-        let view = Arc::clone(&self.pods.get(uid)?.view);
-        let owner = Arc::clone(self.machine_of(&view.node)?);
-        let host_ip = self.address_of(&owner)?;
-        let machine = self.machines.get(&owner)?;
-        // Nothing runs on a machine without a Node; a silent one says nothing, and asks for its pods when it wakes.
-        let cidr = machine.view.as_ref()?.pod_cidr.as_deref().and_then(Block::of_cidr);
-        if machine.is_silent(machine.phase(now)) {
-            return None;
-        }
-        let pod = self.pods.get_mut(uid)?;
-        if pod.dismissed || pod.writes.outrun(&view.resource_version) {
-            return None;
-        }
-        let ip = if view.host_network {
-            host_ip
-        } else if let Some(ip) = view.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()).or(pod.ip) {
-            ip
-        } else if view.deleted_at.is_some() || view.is_finished() {
-            // It never ran, and shall not: it needs none.
-            Ipv4Addr::UNSPECIFIED
-        } else {
-            let ip =
-                Some(()).filter(|()| self.pod_cache.in_sync()).and_then(|()| self.addresses.for_pod(cidr))?;
-            pod.ip = Some(ip);
-            ip
-        };
-        let script = Script::of(&view, &machine.settings.containers);
-        let step = pod::step(&view, &script, host_ip, ip, now.wall);
-        pod.dismissed = step.delete;
-        if let Some(again) = step.again {
-            self.schedule.ask(Lane::Pod, uid, now.until(again));
-        }
-        let path = format!("/api/v1/namespaces/{}/pods/{}", view.namespace, view.name);
-        let write = step.status.map(|status| Request {
-            method: Method::PATCH,
-            path: format!("{path}/status"),
-            body: Body::StrategicPatch(pod_patch::patch(&view, &status)),
-        });
-        let delete = step.delete.then(|| Request {
-            method: Method::DELETE,
-            path: path.clone(),
-            body: Body::Options(deletion(&view)),
-        });
-        Some(write.into_iter().chain(delete).collect())
-    }
-
-    fn conclude_pod(&mut self, uid: &Arc<str>, answer: Result<&str, &WireError>, now: Clock) {
-        let Some(pod) = self.pods.get_mut(uid) else { return };
-        match answer {
-            Ok(version) => pod.writes.wrote(version),
-            Err(error) => {
-                pod.dismissed = false;
-                pod.writes.failures = pod.writes.failures.saturating_add(1);
-                // A pod that is gone leaves the cache, and this with it.
-                if error.code() != Some(404) {
-                    complain(&pod.view.name, "pod status", pod.writes.failures, error);
-                }
-                self.schedule.ask(Lane::Pod, uid, now.at + backoff(pod.writes.failures));
-            }
-        }
-    }
 }
 
 /// Says once in a row of failures why something cannot be written. A server that is away is everybody's news.
-fn complain(name: &str, what: &str, failures: u8, error: &WireError) {
+pub(super) fn complain(name: &str, what: &str, failures: u8, error: &WireError) {
     if failures == 1 && !error.is_overload() {
         warn!(name, error = error as &dyn std::error::Error, "cannot write the {what}, trying again");
     }
-}
-
-/// The last word about a pod: at once, and only if it still is this one.
-fn deletion(pod: &PodView) -> Vec<u8> {
-    json!({
-        "apiVersion": "v1", "kind": "DeleteOptions",
-        "gracePeriodSeconds": 0,
-        "preconditions": { "uid": *pod.uid },
-    })
-    .to_string()
-    .into_bytes()
 }

@@ -38,10 +38,10 @@ const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 impl Order {
     /// What a hollow machine is told that it is.
     fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
-        let revision::Machine { capacity, reserved, provisioning, .. } = &self.machine;
         let invalid =
             |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
-        let provisioning = provisioning.clone().unwrap_or_default();
+        let (capacity, allocatable) = self.machine.amounts().map_err(invalid)?;
+        let provisioning = self.machine.provisioning.clone().unwrap_or_default();
         let (runtime, version) = provisioning
             .container_runtime
             .as_ref()
@@ -49,8 +49,8 @@ impl Order {
         Ok(machine_dir::Machine {
             node: self.id.node.to_string(),
             uid: self.id.uid.to_string(),
-            capacity: capacity.clone(),
-            allocatable: quantity::allocatable(capacity, reserved).map_err(invalid)?,
+            capacity,
+            allocatable,
             container_runtime: format!("{runtime}://{version}"),
             kubelet_version: provisioning
                 .kubelet

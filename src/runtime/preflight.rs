@@ -132,6 +132,8 @@ pub const HOLLOW: &[Right] = &[
     ("patch", "", "nodes/status", ""),
     ("patch", "", "pods/status", ""),
     ("delete", "", "pods", ""),
+    ("create", "", "events", ""),
+    ("patch", "", "events", ""),
     ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
     ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
     ("update", "coordination.k8s.io", "leases", "kube-node-lease"),

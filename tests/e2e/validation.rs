@@ -128,6 +128,19 @@ fn class_cases() -> Vec<Case> {
             json!({"hosts": "Big.0"}),
             "hollow.hosts is the name of a group of hosts",
         ),
+        (
+            "a start time without a unit",
+            "/spec/hollow",
+            json!({"containers": {"startTime": "5"}}),
+            "startTime",
+        ),
+        ("no events", "/spec/hollow", json!({"containers": {"events": "None", "readyTime": "2s"}}), ""),
+        (
+            "unknown events",
+            "/spec/hollow",
+            json!({"containers": {"events": "Some"}}),
+            "Unsupported value: \"Some\"",
+        ),
         ("used cpu", "/spec/hollow", json!({"containers": {"cpu": "10m"}}), not_served),
         ("an unknown field", "/spec/capcity", json!({}), "unknown field \"spec.capcity\""),
     ]

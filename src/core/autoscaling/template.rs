@@ -14,14 +14,10 @@ use crate::{
     api::{NodeTemplate, Resources},
     core::{
         birth::{self, Origin},
-        quantity,
         revision::Machine,
         template::Desired,
     },
 };
-
-/// Pods that a kubelet takes unless it is told otherwise.
-const MAX_PODS: &str = "110";
 
 /// What Nodes of a group are made from.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +42,8 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
             "NodeClass {class} has no capacity, so what a node of {set} would have is not known: write it"
         )));
     }
-    let mut allocatable = quantity::allocatable(&machine.capacity, &machine.reserved)
-        .map_err(|error| Refusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
-    let mut capacity = machine.capacity.clone();
-    if counts_pods_itself(machine) {
-        for amounts in [&mut capacity, &mut allocatable] {
-            amounts.entry("pods".to_owned()).or_insert_with(|| Quantity(MAX_PODS.to_owned()));
-        }
-    }
+    let (capacity, allocatable) =
+        machine.amounts().map_err(|error| Refusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
     let name = format!("{set}-template");
     let origin = Origin {
         name: &name,
@@ -101,15 +91,6 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
             ..NodeStatus::default()
         }),
     })
-}
-
-/// Whether the kubelet adds a number of pods where the class says none: ours shows what the class says, and nothing else.
-fn counts_pods_itself(machine: &Machine) -> bool {
-    match machine.node_controller.as_str() {
-        "hollow" => false,
-        "kubemark" => machine.kubemark.as_ref().is_some_and(|kubemark| kubemark.image.is_some()),
-        _ => true,
-    }
 }
 
 fn encoded(amounts: Resources) -> BTreeMap<String, PbQuantity> {

@@ -338,14 +338,18 @@ fn a_template_is_a_node_that_takes_pods() {
 
 #[test]
 fn pods_are_counted_as_the_kubelet_counts_them() {
-    let pods =
-        |value| template_of(&class(value), None).unwrap().status.unwrap().allocatable.contains_key("pods");
-    assert!(!pods(json!({"nodeController": "hollow", "capacity": {"cpu": "4"}})), "a hollow Node has none");
-    assert!(!pods(json!({"nodeController": "kubemark", "capacity": {"cpu": "4"}})), "ours has none");
-    let upstream =
-        json!({"nodeController": "kubemark", "capacity": {"cpu": "4"}, "kubemark": {"image": "k:1"}});
-    assert!(pods(upstream));
-    assert!(pods(json!({"nodeController": "example.com/metal", "capacity": {"cpu": "4"}})));
+    let pods = |value| {
+        let status = template_of(&class(value), None).unwrap().status.unwrap();
+        status.allocatable["pods"].string.clone().unwrap()
+    };
+    for controller in ["hollow", "kubemark", "example.com/metal"] {
+        assert_eq!(
+            pods(json!({"nodeController": controller, "capacity": {"cpu": "4"}})),
+            "110",
+            "{controller}"
+        );
+        assert_eq!(pods(json!({"nodeController": controller, "capacity": {"cpu": "4", "pods": "9"}})), "9");
+    }
     let nothing = template_of(&class(json!({"nodeController": "example.com/metal"})), None).unwrap_err();
     assert_eq!(nothing.code(), Code::Unimplemented);
 }

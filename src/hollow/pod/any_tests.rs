@@ -1,0 +1,125 @@
+//! What holds of every life, whatever its pod is told and whatever befalls it.
+
+use std::{collections::BTreeMap, iter};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What may happen to a pod besides its own doing.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    Deleted { grace: i64 },
+    Marked,
+    Preempted,
+    Nothing,
+}
+
+fn blows() -> impl Strategy<Value = Vec<(i64, Blow)>> {
+    let blow = prop_oneof![
+        (0_i64..30).prop_map(|grace| Blow::Deleted { grace }),
+        Just(Blow::Marked),
+        Just(Blow::Preempted),
+        Just(Blow::Nothing),
+    ];
+    prop::collection::vec((0_i64..90, blow), 0..4)
+}
+
+fn told_anything() -> impl Strategy<Value = Vec<(String, String)>> {
+    let what = prop::sample::select(vec!["run-time", "start-time", "ready-time", "stop-time"]);
+    let time = (0_u32..25).prop_map(|seconds| format!("{seconds}s"));
+    let timed = (what, time).prop_map(|(what, time)| (what.to_owned(), time));
+    let other = prop::sample::select(vec![
+        ("exit-code", "0"),
+        ("exit-code", "1"),
+        ("exit-reason", "OOMKilled"),
+        ("image-error", "no"),
+        ("start-error", "no"),
+        ("ready-time", "never"),
+        ("run-time", "wrong"),
+    ]);
+    let any =
+        prop_oneof![4 => timed, 1 => other.prop_map(|(what, value)| (what.to_owned(), value.to_owned()))];
+    let of = prop::sample::select(vec!["", ".a", ".b", ".x", ".s"]);
+    prop::collection::vec((any, of).prop_map(|((what, value), of)| (format!("{what}{of}"), value)), 0..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever is written is taken as written: at the same moment nothing is left to say, and nothing changes before the
+    /// announced moment. Phases and what a pod has become go one way, restarts are never taken back, and a pod that is
+    /// deleted ends within its grace.
+    #[test]
+    fn every_life_is_sound(
+        policy in prop::sample::select(vec![RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never]),
+        told in told_anything(),
+        has_inits in any::<bool>(),
+        startup in prop::option::of(0_u32..9),
+        deadline in prop::option::of(1_u64..100),
+        blows in blows(),
+    ) {
+        let told: BTreeMap<String, String> = told.into_iter().collect();
+        let told: Vec<(&str, &str)> = told.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut spec = spec(policy, &told);
+        spec.active_deadline = deadline.map(Duration::from_secs);
+        spec.containers[0].startup = startup.map(probe);
+        if has_inits {
+            spec.init_containers = [container("x"), Container { startup: startup.map(probe), ..sidecar("s") }].into();
+        }
+        let mut pod = pod(spec);
+        let (mut preempted, mut announced) = (None, Some(at(0)));
+        let rank = |phase: &str| match phase { "Pending" => 0, "Running" => 1, _ => 2 };
+        for second in iter::successors(Some(0), |second| Some(second + 1)).take(200) {
+            for (_, blow) in blows.iter().filter(|(when, _)| *when == second) {
+                match *blow {
+                    Blow::Deleted { grace } if pod.deleted_at.is_none_or(|before| at(second + grace) < before) => {
+                        pod = deleted(pod, second, grace);
+                    }
+                    Blow::Marked if !pod.is_finished() => {
+                        for condition in pod.status.conditions.iter_mut().filter(|c| &*c.r#type == "Ready") {
+                            condition.status = "False".into();
+                        }
+                    }
+                    Blow::Preempted if pod.status.start_time.is_some() => preempted = preempted.or(Some(second)),
+                    _ => {}
+                }
+                announced = Some(at(second));
+            }
+            let step = look_at(&pod, preempted, second);
+            if announced != Some(at(second)) {
+                prop_assert!(step.status.is_none() && !step.delete, "unannounced at {second}: {:?}", step.status);
+            }
+            prop_assert!(step.again.is_none_or(|again| again > at(second)));
+            announced = step.again;
+            if let Some(status) = step.status {
+                let before = std::mem::replace(&mut pod.status, status);
+                let status = &pod.status;
+                prop_assert!(rank(&before.phase) <= rank(&status.phase), "{} {}", before.phase, status.phase);
+                prop_assert!(!before.has("Initialized") || status.has("Initialized"), "initialized once and for all");
+                prop_assert!(status.start_time.is_some() && (before.start_time.is_none() || before.start_time == status.start_time));
+                prop_assert!(before.pod_ip.is_none() || before.pod_ip == status.pod_ip);
+                for (old, new) in before.containers.iter().zip(&status.containers) {
+                    prop_assert!(old.restarts <= new.restarts && new.restarts <= old.restarts + 1);
+                    prop_assert!(!new.ready || new.started);
+                }
+                let is_ready = status.has("Ready");
+                prop_assert_eq!(is_ready, status.containers.iter().all(|container| container.ready) && !pod.is_finished()
+                    && status.init_containers.get(1).is_none_or(|sidecar| sidecar.ready));
+                for condition in &status.conditions {
+                    let old = before.condition(&condition.r#type);
+                    let moved = old.is_none_or(|old| old.status != condition.status);
+                    prop_assert_eq!(moved, old.and_then(|old| old.since) != condition.since || condition.since == Some(at(second)) && moved);
+                }
+                let settled = look_at(&pod, preempted, second);
+                prop_assert!(settled.status.is_none(), "{:?}\n{:?}", settled.status, pod.status);
+            }
+            if step.delete {
+                prop_assert!(pod.is_finished() && pod.deleted_at.is_some());
+                return Ok(());
+            }
+            prop_assert!(pod.deleted_at.is_none_or(|end| at(second) < end), "it is past its grace");
+        }
+        prop_assert!(preempted.is_none() && deadline.is_none() || pod.is_finished());
+    }
+}

@@ -1,0 +1,97 @@
+//! Pods that are deleted, refused, active for too long, or make room.
+
+use super::*;
+
+#[test]
+fn a_pod_that_is_active_for_too_long_fails() {
+    let limited = PodSpecView {
+        active_deadline: Some(Duration::from_secs(8)),
+        ..spec(RestartPolicy::Always, &[("stop-time", "3s")])
+    };
+    let running = until(pod(limited), 7);
+    assert_eq!(look(&running, 7).again, Some(at(8)));
+    assert_eq!(look(&running, 8).again, Some(at(11)), "its containers have time to stop");
+    let step = look(&running, 11);
+    assert_eq!(step.why.as_ref().map(|why| why.said().0.to_owned()).as_deref(), Some("DeadlineExceeded"));
+    let status = step.status.unwrap();
+    assert_eq!((&*status.phase, step.delete), ("Failed", false));
+}
+
+#[test]
+fn a_deleted_pod_ends_before_it_goes() {
+    let running = |told: &[(&str, &str)]| after(pod(spec(RestartPolicy::Always, told)), 0);
+    let step = look(&deleted(running(&[]), 10, 30), 10);
+    assert!(step.delete);
+    assert_eq!(&*step.status.unwrap().phase, "Succeeded");
+
+    let leaving = deleted(running(&[("stop-time", "8s")]), 10, 30);
+    assert_eq!(look(&leaving, 12), Step { again: Some(at(18)), stopping: true, ..Step::default() });
+    assert!(look(&leaving, 18).delete);
+
+    // A shorter grace kills.
+    let hurried = look(&deleted(running(&[("stop-time", "8s")]), 10, 5), 15);
+    let status = hurried.status.unwrap();
+    assert_eq!((&*status.phase, does(&status.containers[0]).0.as_str()), ("Failed", "Error 137"));
+}
+
+#[test]
+fn a_hook_takes_its_time_and_a_sidecar_stops_last() {
+    let mut slow = spec(RestartPolicy::Always, &[("stop-time.s", "4s")]);
+    slow.containers[0].pre_stop = Duration::from_secs(5);
+    slow.init_containers = [sidecar("s")].into();
+    let leaving = deleted(after(pod(slow), 0), 10, 30);
+    assert_eq!(look(&leaving, 10).again, Some(at(19)));
+    let status = look(&leaving, 19).status.unwrap();
+    let finished = |container: &ContainerView| match &container.state {
+        ContainerState::Ended(end) => end.finished,
+        _ => None,
+    };
+    let all = status.containers.iter().chain(&status.init_containers).map(finished);
+    assert_eq!(all.collect::<Vec<_>>(), [Some(at(15)), Some(at(10)), Some(at(19))]);
+}
+
+#[test]
+fn a_deleted_pod_that_never_ran_goes_at_once() {
+    let step = look(&deleted(pod(spec(RestartPolicy::Always, &[])), 0, 30), 0);
+    assert!(step.delete);
+    let status = step.status.unwrap();
+    assert_eq!(
+        (&*status.phase, does(&status.containers[0]).0.as_str()),
+        ("Failed", "ContainerStatusUnknown 137")
+    );
+    let mut with_init = spec(RestartPolicy::Always, &[]);
+    with_init.init_containers = [container("x"), container("y")].into();
+    let status = look(&deleted(pod(with_init), 0, 30), 0).status.unwrap();
+    let words: Vec<String> = status.init_containers.iter().map(|container| does(container).0).collect();
+    assert_eq!(words, ["ContainerStatusUnknown 137", reasons::INITIALIZING]);
+    assert_eq!(does(&status.containers[0]).0, reasons::INITIALIZING, "it cannot have run");
+}
+
+#[test]
+fn a_pod_that_backs_off_ends_as_it_ended_last() {
+    let waiting = until(pod(spec(RestartPolicy::Always, &[("run-time.a", "1s"), ("exit-code.a", "4")])), 3);
+    let status = look(&deleted(waiting, 4, 30), 4).status.unwrap();
+    assert_eq!((does(&status.containers[0]).0.as_str(), &status.containers[0].last), ("Error 4", &None));
+}
+
+#[test]
+fn a_pod_makes_room() {
+    let running = after(pod(spec(RestartPolicy::Always, &[("stop-time", "2s")])), 0);
+    assert_eq!(look_at(&running, Some(5), 5).again, Some(at(7)));
+    let step = look_at(&running, Some(5), 7);
+    assert_eq!((step.why, step.delete), (Some(Why::Preempted), false));
+    let status = step.status.unwrap();
+    let target = status.condition("DisruptionTarget").unwrap();
+    assert_eq!(
+        (&*status.phase, &*target.status, &*target.reason),
+        ("Failed", "True", "TerminationByKubelet")
+    );
+}
+
+#[test]
+fn a_rejected_pod_says_why_and_nothing_else() {
+    let step = rejected(&pod(spec(RestartPolicy::Always, &[])), "OutOfcpu".into(), "too much".into(), at(3));
+    let status = step.status.unwrap();
+    assert_eq!((&*status.phase, status.start_time), ("Failed", Some(at(3))));
+    assert!(status.conditions.is_empty() && status.containers.is_empty() && status.pod_ip.is_none());
+}

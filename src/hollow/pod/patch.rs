@@ -1,0 +1,285 @@
+//! The status of a pod as the patch that a kubelet sends.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Why, conditions, has_begun, reasons,
+    script::{Role, Script},
+};
+use crate::{
+    api::{ContainerDefaults, GoDuration},
+    cache::{BACK_OFF, Container, ContainerState, ContainerView, Ended, PodStatus, PodView},
+};
+
+/// The strategic merge patch that makes `pod` show `status`.
+#[must_use]
+pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
+    // The order is sent too: without it the API server appends new conditions to those of others.
+    let order: Vec<Value> =
+        status.conditions.iter().map(|condition| json!({ "type": *condition.r#type })).collect();
+    let ours = status.conditions.iter().filter(|condition| conditions::is_ours(condition)).map(|condition| {
+        json!({
+            "type": *condition.r#type,
+            "status": *condition.status,
+            "reason": Some(&*condition.reason).filter(|reason| !reason.is_empty()),
+            "message": conditions::message(pod, status, condition),
+            "observedGeneration": condition.observed_generation,
+            "lastProbeTime": null,
+            "lastTransitionTime": condition.since,
+        })
+    });
+    let gone = pod.status.conditions.iter().filter(|shown| status.condition(&shown.r#type).is_none());
+    let gone = gone.map(|shown| json!({ "$patch": "delete", "type": *shown.r#type }));
+    let mut patch = json!({
+        "phase": *status.phase,
+        "observedGeneration": status.observed_generation,
+        "startTime": status.start_time,
+        "$setElementOrder/conditions": order,
+        "conditions": ours.chain(gone).collect::<Vec<_>>(),
+    });
+    for (one, all, ip) in [("hostIP", "hostIPs", &status.host_ip), ("podIP", "podIPs", &status.pod_ip)] {
+        if let Some(ip) = ip {
+            patch[one] = json!(ip);
+            patch[all] = json!([{ "ip": ip }]);
+        }
+    }
+    for (name, specs, views) in [
+        ("containerStatuses", &pod.spec.containers, &status.containers),
+        ("initContainerStatuses", &pod.spec.init_containers, &status.init_containers),
+    ] {
+        if !views.is_empty() {
+            patch[name] = views.iter().map(|view| container(pod, specs, view)).collect();
+        }
+    }
+    if let Some(why) = why {
+        let (reason, message) = why.said();
+        patch["reason"] = json!(reason);
+        patch["message"] = json!(message);
+    }
+    // With another UID the API server refuses.
+    json!({ "metadata": { "uid": *pod.uid }, "status": patch }).to_string().into_bytes()
+}
+
+fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value {
+    let ContainerView { name, ready, started, restarts, state, last } = view;
+    let Some(spec) = specs.iter().find(|spec| spec.name == *name) else { return Value::Null };
+    let image = &*spec.image;
+    // Of the run that it speaks of: while it waits to start again, the one that ended.
+    let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
+    let waits = matches!(state, ContainerState::Waiting { .. });
+    let own = has_begun(view).then(|| id(*restarts));
+    let last_run = if waits { *restarts } else { restarts - 1 };
+    let mut shown = json!({
+        "name": **name,
+        "image": image,
+        "imageID": if own.is_some() { image_id(image) } else { String::new() },
+        "ready": ready,
+        "started": started,
+        "restartCount": restarts,
+        "state": match state {
+            ContainerState::Waiting { .. } => json!({ "waiting": waiting(pod, spec, view) }),
+            ContainerState::Running { since } => json!({ "running": { "startedAt": since } }),
+            ContainerState::Ended(end) => json!({ "terminated": terminated(pod, spec, end, own.as_deref()) }),
+        },
+        "lastState": match last {
+            Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run))) }),
+            None => json!({}),
+        },
+    });
+    if let Some(id) = own {
+        shown["containerID"] = json!(id);
+        let amounts = |amounts: &[(Box<str>, Box<str>)]| -> Map<String, Value> {
+            amounts.iter().map(|(name, amount)| (name.to_string(), json!(amount))).collect()
+        };
+        let (requests, limits) = (amounts(&spec.resources.requests), amounts(&spec.resources.limits));
+        let mut resources = json!({});
+        if !requests.is_empty() {
+            shown["allocatedResources"] = json!(requests);
+            resources["requests"] = json!(requests);
+        }
+        if !limits.is_empty() {
+            resources["limits"] = json!(limits);
+        }
+        shown["resources"] = resources;
+    }
+    shown
+}
+
+/// Why a container waits.
+fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
+    let ContainerState::Waiting { reason, back_off } = &view.state else { return Value::Null };
+    let message = match &**reason {
+        reasons::CRASH_LOOP => {
+            let time = GoDuration(back_off.unwrap_or_default());
+            format!("{BACK_OFF}{time} restarting failed container={} pod={}", view.name, full_name(pod))
+        }
+        reasons::PULL_FAILED => pull_error(pod, spec),
+        reasons::PULL_BACK_OFF => {
+            format!(
+                "Back-off pulling image {:?}: {}: {}",
+                spec.image,
+                reasons::PULL_FAILED,
+                pull_error(pod, spec)
+            )
+        }
+        _ => return json!({ "reason": **reason }),
+    };
+    json!({ "reason": **reason, "message": message })
+}
+
+fn terminated(pod: &PodView, spec: &Container, end: &Ended, id: Option<&str>) -> Value {
+    let Ended { exit_code, reason, started, finished } = end;
+    let mut shown = json!({
+        "exitCode": exit_code, "reason": **reason, "startedAt": started, "finishedAt": finished, "containerID": id,
+    });
+    match &**reason {
+        reasons::UNKNOWN => {
+            shown["message"] = json!("The container could not be located when the pod was terminated");
+        }
+        reasons::START_ERROR => shown["message"] = json!(told(pod, spec).start_error),
+        _ => {}
+    }
+    shown
+}
+
+/// What is told of a container in words; nothing that a class could say.
+fn told<'a>(pod: &'a PodView, spec: &Container) -> Script<'a> {
+    let is_regular = pod.spec.containers.iter().any(|container| container.name == spec.name);
+    let role = if is_regular { Role::Regular } else { Role::of_init(spec) };
+    Script::of(&pod.spec, spec, role, &ContainerDefaults::default())
+}
+
+fn pull_error(pod: &PodView, spec: &Container) -> String {
+    let error = told(pod, spec).image_error.unwrap_or_default();
+    format!("failed to pull and unpack image {:?}: {error}", spec.image)
+}
+
+/// A pod as kubelets name it in messages.
+pub fn full_name(pod: &PodView) -> String {
+    format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
+}
+
+/// The image by a digest, made up from its name.
+fn image_id(image: &str) -> String {
+    if image.contains('@') {
+        return image.to_owned();
+    }
+    let repository = match image.rsplit_once(':') {
+        // A colon before a slash is that of a port.
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => image,
+    };
+    format!("{repository}@sha256:{}", digest(image))
+}
+
+/// 64 hexadecimal digits that follow from `text`.
+pub fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use super::*;
+    use crate::cache::{PodCondition, PodSpecView};
+
+    fn patched(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Value {
+        serde_json::from_slice::<Value>(&patch(pod, status, why)).unwrap()["status"].clone()
+    }
+
+    fn condition(name: &str) -> PodCondition {
+        PodCondition {
+            r#type: name.into(),
+            status: "True".into(),
+            reason: "".into(),
+            observed_generation: None,
+            since: None,
+        }
+    }
+
+    #[test]
+    fn an_image_keeps_its_repository() {
+        for (image, repository) in [
+            ("nginx", "nginx"),
+            ("nginx:1.29", "nginx"),
+            ("registry:5000/nginx", "registry:5000/nginx"),
+            ("registry:5000/nginx:1", "registry:5000/nginx"),
+        ] {
+            let id = image_id(image);
+            let (shown, hex) = id.split_once("@sha256:").unwrap();
+            assert_eq!((shown, hex.len()), (repository, 64), "{image}");
+        }
+        assert_eq!(image_id("a@sha256:0"), "a@sha256:0");
+    }
+
+    #[test]
+    fn the_order_names_the_conditions_of_others_and_the_patch_does_not() {
+        let status =
+            PodStatus { conditions: [condition("gate"), condition("Ready")].into(), ..PodStatus::default() };
+        let patch = patched(&PodView::default(), &status, None);
+        assert_eq!(patch["$setElementOrder/conditions"][0]["type"], "gate");
+        assert_eq!(patch["conditions"][0]["type"], "Ready");
+        assert_eq!(patch["conditions"][0]["reason"], Value::Null);
+    }
+
+    #[test]
+    fn a_pod_that_was_rejected_loses_what_a_kubelet_says() {
+        let shown = PodStatus {
+            conditions: [condition("gate"), condition("PodScheduled")].into(),
+            ..PodStatus::default()
+        };
+        let pod = PodView { status: shown, ..PodView::default() };
+        let status = PodStatus {
+            phase: "Failed".into(),
+            conditions: [condition("gate")].into(),
+            ..pod.status.clone()
+        };
+        let why = Why::Rejected { reason: "OutOfcpu".to_owned(), message: "too much".to_owned() };
+        let patch = patched(&pod, &status, Some(&why));
+        assert_eq!(patch["conditions"], json!([{ "$patch": "delete", "type": "PodScheduled" }]));
+        assert_eq!(
+            (&patch["reason"], &patch["message"]),
+            (&json!("OutOfcpu"), &json!("Pod was rejected: too much"))
+        );
+        assert_eq!(patch.get("podIP"), None);
+    }
+
+    #[test]
+    fn a_back_off_is_told_in_words_that_are_read_again() {
+        let spec = PodSpecView {
+            containers: [Container { name: "a".into(), image: "i".into(), ..Container::default() }].into(),
+            ..PodSpecView::default()
+        };
+        let pod = PodView {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+            spec: Arc::new(spec),
+            ..PodView::default()
+        };
+        let view = ContainerView {
+            name: "a".into(),
+            ready: false,
+            started: false,
+            restarts: 4,
+            state: ContainerState::Waiting {
+                reason: reasons::CRASH_LOOP.into(),
+                back_off: Some(Duration::from_secs(80)),
+            },
+            last: Some(Box::default()),
+        };
+        let status = PodStatus { containers: [view].into(), ..PodStatus::default() };
+        let shown = &patched(&pod, &status, None)["containerStatuses"][0];
+        let message = "back-off 1m20s restarting failed container=a pod=p_n(u)";
+        assert_eq!(shown["state"]["waiting"], json!({ "reason": "CrashLoopBackOff", "message": message }));
+        assert_eq!(shown["containerID"], shown["lastState"]["terminated"]["containerID"]);
+    }
+}

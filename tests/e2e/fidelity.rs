@@ -1,0 +1,193 @@
+//! What hollow nodes do that only a cluster shows: kubelets' refusals, back-offs, and what people are told of them.
+
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{ContainerState, ContainerStatus, Event, Pod},
+};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PropagationPolicy},
+};
+use serde_json::{Value, json};
+
+use crate::bed::{LONG, Own, class_spec, create, delete, eventually, name, phase};
+
+/// What the status of a pod says of its first container.
+fn container(pod: &Pod) -> Option<ContainerStatus> {
+    pod.status.as_ref()?.container_statuses.as_ref()?.first().cloned()
+}
+
+fn waits_for(state: Option<&ContainerState>) -> Option<&str> {
+    state?.waiting.as_ref()?.reason.as_deref()
+}
+
+/// A node of its own, and its name.
+async fn node_of(test: &str) -> (Own, String) {
+    let own = Own::new(test, 1, class_spec()).await;
+    let node = name(&own.settled(1).await[0]);
+    (own, node)
+}
+
+async fn until(own: &Own, pod: &str, what: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
+    eventually(&format!("{pod} {what}"), LONG, async || own.pods.get(pod).await.ok().filter(&holds)).await
+}
+
+async fn event(own: &Own, pod: &str, reason: &str) -> Event {
+    let of_it = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
+    let events: Api<Event> = Api::default_namespaced(own.client.clone());
+    eventually(&format!("{reason} of {pod}"), LONG, async || events.list(&of_it).await.unwrap().items.pop())
+        .await
+}
+
+#[tokio::test]
+async fn what_crashes_again_and_again_backs_off_and_people_are_told() {
+    let (own, node) = node_of("true-crash").await;
+    let told = json!({"hollow.kube-node.io/run-time": "1s", "hollow.kube-node.io/exit-reason": "OOMKilled"});
+    own.pod_on(&node, "true-crash", told, json!({"restartPolicy": "Always"})).await;
+    // The second wait: it is as long as the first, doubled, and 20 s do not pass by unseen.
+    let pod = until(&own, "true-crash", "waits for the second time", |pod| {
+        container(pod).is_some_and(|main| {
+            main.restart_count == 2 && waits_for(main.state.as_ref()) == Some("CrashLoopBackOff")
+        })
+    })
+    .await;
+    let main = container(&pod).unwrap();
+    let waiting = main.state.unwrap().waiting.unwrap().message.unwrap();
+    assert!(
+        waiting.starts_with("back-off 20s restarting failed container=main pod=true-crash_default("),
+        "{waiting}"
+    );
+    let last = main.last_state.unwrap().terminated.unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (137, Some("OOMKilled")));
+    assert_eq!((phase(&pod), main.ready), ("Running", false));
+    let said = event(&own, "true-crash", "BackOff").await;
+    assert_eq!(said.source.unwrap().host.as_deref(), Some(node.as_str()));
+    assert_eq!(said.involved_object.field_path.as_deref(), Some("spec.containers{main}"));
+    // Each start is the same event once more.
+    let events: Api<Event> = Api::default_namespaced(own.client.clone());
+    let starts = ListParams::default().fields("involvedObject.name=true-crash,reason=Started");
+    eventually("three starts are counted", LONG, async || {
+        let all = events.list(&starts).await.unwrap().items;
+        (all.len() == 1 && all[0].count == Some(3)).then_some(())
+    })
+    .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_fit_is_refused_as_by_a_kubelet() {
+    let (own, node) = node_of("true-admit").await;
+    let requests = |amounts: Value| json!({"containers": [{"name": "main", "image": "i", "resources": {"requests": amounts}}]});
+    // Pods that are bound by hand: a scheduler would not have chosen this node.
+    for (pod, spec, reason, message) in [
+        (
+            "true-admit-cpu",
+            requests(json!({"cpu": "5"})),
+            "OutOfcpu",
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 5000, used: 0, capacity: 3900",
+        ),
+        (
+            "true-admit-memory",
+            requests(json!({"memory": "64Gi"})),
+            "OutOfmemory",
+            "Pod was rejected: Node didn't have enough resource: memory, requested: 68719476736, used: 0, capacity: 16642998272",
+        ),
+        (
+            "true-admit-label",
+            json!({"nodeSelector": {"no-such": "label"}}),
+            "NodeAffinity",
+            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        ),
+    ] {
+        own.pod_on(&node, pod, json!({}), spec).await;
+        let refused = until(&own, pod, "is refused", |pod| phase(pod) == "Failed").await;
+        let status = refused.status.unwrap();
+        assert_eq!((status.reason.as_deref(), status.message.as_deref()), (Some(reason), Some(message)));
+        assert!(status.container_statuses.is_none() && status.conditions.unwrap_or_default().is_empty());
+        assert_eq!(status.qos_class.is_some(), status.start_time.is_some());
+        event(&own, pod, reason).await;
+    }
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_critical_pod_takes_the_place_of_another() {
+    let (own, node) = node_of("true-preempt").await;
+    let of_cpu = |cpu: &str| json!([{"name": "main", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
+    own.pod_on(&node, "true-usual", json!({}), json!({"containers": of_cpu("3")})).await;
+    until(&own, "true-usual", "runs", |pod| phase(pod) == "Running").await;
+    let critical = json!({"containers": of_cpu("2"), "priorityClassName": "system-node-critical"});
+    own.pod_on(&node, "true-critical", json!({}), critical).await;
+    let gone = until(&own, "true-usual", "makes room", |pod| phase(pod) == "Failed").await.status.unwrap();
+    assert_eq!(gone.reason.as_deref(), Some("Preempting"));
+    let target = gone.conditions.unwrap().into_iter().find(|condition| condition.type_ == "DisruptionTarget");
+    assert_eq!(target.unwrap().reason.as_deref(), Some("TerminationByKubelet"));
+    until(&own, "true-critical", "runs", |pod| phase(pod) == "Running").await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn an_image_that_is_missing_is_waited_for() {
+    let (own, node) = node_of("true-image").await;
+    let told = json!({"hollow.kube-node.io/image-error": "not found"});
+    own.pod_on(&node, "true-image", told, json!({})).await;
+    let stuck = until(&own, "true-image", "backs off", |pod| {
+        container(pod).is_some_and(|main| waits_for(main.state.as_ref()) == Some("ImagePullBackOff"))
+    })
+    .await;
+    assert_eq!(phase(&stuck), "Pending");
+    // As if somebody had pushed the image.
+    let pushed = json!({"metadata": {"annotations": {"hollow.kube-node.io/image-error": null}}});
+    own.pods.patch("true-image", &PatchParams::default(), &Patch::Merge(pushed)).await.unwrap();
+    until(&own, "true-image", "runs", |pod| phase(pod) == "Running").await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_job_with_a_sidecar_completes_and_one_with_a_deadline_does_not() {
+    let (own, node) = node_of("true-jobs").await;
+    let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
+    let job = |name: &str, annotations: Value, more: Value| {
+        let mut spec = json!({"nodeName": node, "restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
+            "initContainers": [{"name": "first", "image": "i"}, {"name": "beside", "image": "i", "restartPolicy": "Always"}],
+            "containers": [{"name": "main", "image": "i"}]});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        let template = json!({"metadata": {"annotations": annotations}, "spec": spec});
+        json!({"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}})
+    };
+    let told = json!({"hollow.kube-node.io/run-time.first": "2s"});
+    create(&jobs, job("true-sidecar", told, json!({}))).await.unwrap();
+    let forever = json!({"hollow.kube-node.io/run-time": "1h", "hollow.kube-node.io/run-time.fist": "2s"});
+    create(&jobs, job("true-deadline", forever, json!({"activeDeadlineSeconds": 3}))).await.unwrap();
+    eventually("the job completes", LONG, async || {
+        (jobs.get("true-sidecar").await.unwrap().status?.succeeded == Some(1)).then_some(())
+    })
+    .await;
+    let of = |job: &str| ListParams::default().labels(&format!("job-name={job}"));
+    let done = own.pods.list(&of("true-sidecar")).await.unwrap().items.remove(0).status.unwrap();
+    let ends: Vec<_> =
+        done.init_container_statuses.unwrap().into_iter().filter_map(|init| init.state?.terminated).collect();
+    assert!(ends.len() == 2 && ends.iter().all(|end| end.exit_code == 0), "{ends:?}");
+    let ran = |end: &k8s_openapi::api::core::v1::ContainerStateTerminated| {
+        end.finished_at.as_ref().unwrap().0.duration_since(end.started_at.as_ref().unwrap().0)
+    };
+    assert_eq!(ran(&ends[0]), jiff::SignedDuration::from_secs(2));
+    assert!(
+        ends[1].started_at.as_ref().unwrap().0 >= ends[0].finished_at.as_ref().unwrap().0,
+        "one after another"
+    );
+    eventually("the other one is given up", LONG, async || {
+        (jobs.get("true-deadline").await.unwrap().status?.failed == Some(1)).then_some(())
+    })
+    .await;
+    let late = own.pods.list(&of("true-deadline")).await.unwrap().items.remove(0);
+    assert_eq!(late.status.as_ref().unwrap().reason.as_deref(), Some("DeadlineExceeded"));
+    let mistake = event(&own, &late.metadata.name.unwrap(), "InvalidAnnotation").await.message.unwrap();
+    assert!(mistake.contains("run-time.fist") && mistake.contains("no container \"fist\""), "{mistake}");
+    for name in ["true-sidecar", "true-deadline"] {
+        delete(&jobs, name, PropagationPolicy::Background).await;
+    }
+    own.clean_up().await;
+}
