@@ -17,7 +17,6 @@ use crate::{
 /// The strategic merge patch that makes `pod` show `status`.
 #[must_use]
 pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
-    // The order is sent too: without it the API server appends new conditions to those of others.
     let order: Vec<Value> =
         status.conditions.iter().map(|condition| json!({ "type": *condition.r#type })).collect();
     let ours = status.conditions.iter().filter(|condition| conditions::is_ours(condition)).map(|condition| {
@@ -37,9 +36,15 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
         "phase": *status.phase,
         "observedGeneration": status.observed_generation,
         "startTime": status.start_time,
-        "$setElementOrder/conditions": order,
-        "conditions": ours.chain(gone).collect::<Vec<_>>(),
     });
+    let changed: Vec<Value> = ours.chain(gone).collect();
+    if !changed.is_empty() {
+        patch["conditions"] = json!(changed);
+    }
+    // The order is sent too: without it the API server appends new conditions to those of others. It fails at an empty one.
+    if !order.is_empty() {
+        patch["$setElementOrder/conditions"] = json!(order);
+    }
     for (one, all, ip) in [("hostIP", "hostIPs", &status.host_ip), ("podIP", "podIPs", &status.pod_ip)] {
         if let Some(ip) = ip {
             patch[one] = json!(ip);
@@ -66,16 +71,16 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
 fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value {
     let ContainerView { name, ready, started, restarts, state, last } = view;
     let Some(spec) = specs.iter().find(|spec| spec.name == *name) else { return Value::Null };
-    let image = &*spec.image;
     // Of the run that it speaks of: while it waits to start again, the one that ended.
     let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
     let waits = matches!(state, ContainerState::Waiting { .. });
     let own = has_begun(view).then(|| id(*restarts));
+    let image = if own.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
     let last_run = if waits { *restarts } else { restarts - 1 };
     let mut shown = json!({
         "name": **name,
         "image": image,
-        "imageID": if own.is_some() { image_id(image) } else { String::new() },
+        "imageID": if own.is_some() { image_id(&image) } else { String::new() },
         "ready": ready,
         "started": started,
         "restartCount": restarts,
@@ -162,17 +167,26 @@ pub fn full_name(pod: &PodView) -> String {
     format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
 }
 
-/// The image by a digest, made up from its name.
-fn image_id(image: &str) -> String {
-    if image.contains('@') {
-        return image.to_owned();
-    }
-    let repository = match image.rsplit_once(':') {
-        // A colon before a slash is that of a port.
-        Some((repository, tag)) if !tag.contains('/') => repository,
-        _ => image,
+/// An image as container runtimes name it: with its registry, and a tag or digest.
+fn whole_name(image: &str) -> String {
+    let (first, is_path) = image.split_once('/').map_or((image, false), |(first, _)| (first, true));
+    let has_registry = is_path && (first.contains(['.', ':']) || first == "localhost");
+    let registry = match (has_registry, is_path) {
+        (true, _) => "",
+        (false, true) => "docker.io/",
+        (false, false) => "docker.io/library/",
     };
-    format!("{repository}@sha256:{}", digest(image))
+    // A colon before a slash is that of a port.
+    let has_tag = image.contains('@') || image.rsplit('/').next().is_some_and(|name| name.contains(':'));
+    format!("{registry}{image}{}", if has_tag { "" } else { ":latest" })
+}
+
+/// An image, by its whole name, by a digest that is made up from that.
+fn image_id(image: &str) -> String {
+    match (image.contains('@'), image.rsplit_once(':')) {
+        (false, Some((repository, _))) => format!("{repository}@sha256:{}", digest(image)),
+        _ => image.to_owned(),
+    }
 }
 
 /// 64 hexadecimal digits that follow from `text`.
@@ -206,18 +220,21 @@ mod tests {
     }
 
     #[test]
-    fn an_image_keeps_its_repository() {
-        for (image, repository) in [
-            ("nginx", "nginx"),
-            ("nginx:1.29", "nginx"),
-            ("registry:5000/nginx", "registry:5000/nginx"),
-            ("registry:5000/nginx:1", "registry:5000/nginx"),
+    fn an_image_is_named_as_a_runtime_does() {
+        for (image, whole) in [
+            ("nginx", "docker.io/library/nginx:latest"),
+            ("nginx:1.29", "docker.io/library/nginx:1.29"),
+            ("team/nginx:1", "docker.io/team/nginx:1"),
+            ("registry:5000/nginx", "registry:5000/nginx:latest"),
+            ("localhost/nginx", "localhost/nginx:latest"),
+            ("example.com/a/b:1", "example.com/a/b:1"),
         ] {
-            let id = image_id(image);
-            let (shown, hex) = id.split_once("@sha256:").unwrap();
-            assert_eq!((shown, hex.len()), (repository, 64), "{image}");
+            assert_eq!(whole_name(image), whole);
+            let id = image_id(whole);
+            let (repository, hex) = id.split_once("@sha256:").unwrap();
+            assert!(whole.starts_with(&format!("{repository}:")) && hex.len() == 64, "{id}");
         }
-        assert_eq!(image_id("a@sha256:0"), "a@sha256:0");
+        assert_eq!(image_id(&whole_name("example.com/a@sha256:0")), "example.com/a@sha256:0");
     }
 
     #[test]
@@ -228,6 +245,12 @@ mod tests {
         assert_eq!(patch["$setElementOrder/conditions"][0]["type"], "gate");
         assert_eq!(patch["conditions"][0]["type"], "Ready");
         assert_eq!(patch["conditions"][0]["reason"], Value::Null);
+    }
+
+    #[test]
+    fn no_conditions_are_not_named() {
+        let patch = patched(&PodView::default(), &PodStatus::default(), None);
+        assert!(patch.get("conditions").is_none() && patch.get("$setElementOrder/conditions").is_none());
     }
 
     #[test]
