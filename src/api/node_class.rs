@@ -293,6 +293,10 @@ pub struct ContainerDefaults {
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<GoDuration>,
+    /// Its exit code; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 255))]
+    pub exit_code: Option<i32>,
     /// How long it takes to pull the image of a container and to make it, for example 5s; at once when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<GoDuration>,
@@ -305,10 +309,6 @@ pub struct ContainerDefaults {
     /// Which events the kubelet tells of its pods; All when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<PodEvents>,
-    /// Its exit code; 0 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 255))]
-    pub exit_code: Option<i32>,
     /// CPU that a container reports to use, for example 10m; none when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
