@@ -319,7 +319,7 @@ pub struct ContainerDefaults {
     pub memory: Option<String>,
 }
 
-/// Which events a hollow kubelet tells of its pods.
+/// Which events a hollow kubelet tells of its pods; All when absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodEvents {
     /// Those of a kubelet, as far as its rate allows.

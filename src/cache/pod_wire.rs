@@ -17,7 +17,7 @@ use super::{
 /// The specs that pods of this process have.
 static SPECS: LazyLock<Pool<PodSpecView>> = LazyLock::new(Pool::default);
 /// How long a pod may take to stop that says nothing else, in seconds.
-const GRACE_SECONDS: u32 = 30;
+const GRACE_SECONDS: i64 = 30;
 
 /// The spec as the watch delivers it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -31,8 +31,8 @@ pub(super) struct WireSpec {
     restart_policy: RestartPolicy,
     host_network: bool,
     readiness_gates: Vec<Gate>,
-    active_deadline_seconds: Option<u32>,
-    termination_grace_period_seconds: Option<u32>,
+    active_deadline_seconds: Option<i64>,
+    termination_grace_period_seconds: Option<i64>,
     os: Option<Os>,
     overhead: BTreeMap<String, Quantity>,
     resources: WireResources,
@@ -80,7 +80,7 @@ struct Hook {
 
 #[derive(Clone, Debug, Deserialize)]
 struct Sleep {
-    seconds: u32,
+    seconds: i64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -136,8 +136,8 @@ impl WireSpec {
             restart_policy: self.restart_policy,
             host_network: self.host_network,
             readiness_gates: self.readiness_gates.into_iter().map(|gate| gate.condition_type).collect(),
-            active_deadline: self.active_deadline_seconds.map(|seconds| Duration::from_secs(seconds.into())),
-            grace: Duration::from_secs(self.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS).into()),
+            active_deadline: self.active_deadline_seconds.map(seconds),
+            grace: seconds(self.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)),
             os: self.os.map(|os| os.name),
             node_selector: self.node_selector.into_iter().collect(),
             tolerations: self.tolerations,
@@ -176,6 +176,12 @@ impl WireSpec {
     }
 }
 
+/// A number of seconds as anybody may have written it: one that is out of bounds must not stop the watch.
+fn seconds(seconds: i64) -> Duration {
+    let bounded = seconds.clamp(0, u32::MAX.into());
+    Duration::from_secs(bounded.unsigned_abs())
+}
+
 impl From<WireContainer> for Container {
     fn from(container: WireContainer) -> Self {
         let WireContainer {
@@ -201,7 +207,7 @@ impl From<WireContainer> for Container {
             },
             startup: startup_probe,
             readiness: readiness_probe,
-            pre_stop: sleep.map(|sleep| Duration::from_secs(sleep.seconds.into())).unwrap_or_default(),
+            pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
         }
     }
 }
@@ -278,5 +284,7 @@ mod tests {
             (secs(3), secs(8), secs(7))
         );
         assert_eq!((spec.grace, spec.active_deadline), (secs(5), Some(secs(9))));
+        let bounded = |seconds: i64| self::spec(json!({ "terminationGracePeriodSeconds": seconds })).grace;
+        assert_eq!((bounded(-1), bounded(i64::MAX)), (secs(0), secs(u32::MAX.into())));
     }
 }

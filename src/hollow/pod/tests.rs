@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::{conditions::CONDITIONS, events::Note, *};
-use crate::api::names;
-use crate::cache::{Container, Ended, PodCondition, PodSpecView, Probe, Qos, RestartPolicy};
+use crate::{
+    api::names,
+    cache::{Container, Ended, PodCondition, PodSpecView, Probe, Qos, RestartPolicy},
+};
 
 #[path = "any_tests.rs"]
 mod any;
