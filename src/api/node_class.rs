@@ -306,7 +306,7 @@ pub struct ContainerDefaults {
     /// How long a container takes to stop when it is told to, for example 5s; no time when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_time: Option<GoDuration>,
-    /// Which events the kubelet tells of its pods; All when absent.
+    /// Which events the kubelet tells of its pods; `All` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<PodEvents>,
     /// CPU that a container reports to use, for example 10m; none when absent.
@@ -319,7 +319,7 @@ pub struct ContainerDefaults {
     pub memory: Option<String>,
 }
 
-/// Which events a hollow kubelet tells of its pods; All when absent.
+/// Which events a hollow kubelet tells of its pods; `All` when absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodEvents {
     /// Those of a kubelet, as far as its rate allows.
