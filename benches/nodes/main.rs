@@ -22,6 +22,9 @@ use serde::Serialize;
 
 use crate::shared::{Counter, KUBE_NODE, Plane, Process};
 
+/// What is written for a node.
+const WRITTEN: [&str; 2] = ["nodes", "leases"];
+
 /// Arguments after `cargo bench --`.
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -127,10 +130,10 @@ async fn measure(
     let plane = if system == System::Ours {
         Plane::start(Path::new(KUBE_NODE), &[])?
     } else {
-        Plane::without_operator()?
+        Plane::without_operator(&[])?
     };
     let counter = Counter::start(&plane).await?;
-    let writes_before = plane.writes().await?;
+    let writes_before = plane.writes_of(&WRITTEN).await?;
     let process = match system {
         System::Bare | System::KwokAfter => None,
         System::Kwok => {
@@ -158,7 +161,7 @@ async fn measure(
     let (done, reached) = tokio::join!(work, counter.reach(nodes, limit));
     // Ends KWOK when its nodes have been counted.
     drop(done?);
-    let writes = plane.writes().await? - writes_before;
+    let writes = plane.writes_of(&WRITTEN).await? - writes_before;
     let idle = match process {
         Some(process) if arguments.idle > 0 => {
             Some(idle(&plane, &counter, &process, Duration::from_secs(arguments.idle)).await?)

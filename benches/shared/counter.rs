@@ -66,6 +66,12 @@ impl Counter {
         Reached { seconds: begin.elapsed().as_secs_f64(), ready }
     }
 
+    /// Names of those that are Ready.
+    pub fn names(&self) -> Vec<Arc<str>> {
+        let inner = self.tally.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.open.iter().map(Arc::clone).collect()
+    }
+
     /// How often a node that was Ready was it no more.
     pub fn lost(&self) -> usize {
         self.tally.inner.lock().unwrap_or_else(PoisonError::into_inner).lost

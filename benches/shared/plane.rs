@@ -30,10 +30,13 @@ impl Plane {
     }
 
     /// Starts one for others, who pay for nothing of ours.
-    pub fn without_operator() -> anyhow::Result<Self> {
-        let plane = Self::up(Path::new(KUBE_NODE), &["--without-operator"])?;
-        let kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies";
-        plane.run("kubectl", &["--", "delete", kinds, "--all"])?;
+    pub fn without_operator(more: &[&str]) -> anyhow::Result<Self> {
+        let plane = Self::up(Path::new(KUBE_NODE), &[&["--without-operator"], more].concat())?;
+        plane.kubectl(&[
+            "delete",
+            "validatingadmissionpolicybindings,validatingadmissionpolicies",
+            "--all",
+        ])?;
         Ok(plane)
     }
 
@@ -46,6 +49,11 @@ impl Plane {
         let parent = std::process::id().to_string();
         plane.run("up", &[&["--detach", "--with-parent", &parent], arguments].concat())?;
         Ok(plane)
+    }
+
+    /// Runs kubectl as the admin.
+    pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        self.run("kubectl", &[&["--"], arguments].concat())
     }
 
     fn run(&self, command: &str, arguments: &[&str]) -> anyhow::Result<()> {
@@ -83,15 +91,13 @@ impl Plane {
         Ok(Client::try_from(config)?)
     }
 
-    /// Writes to nodes and leases that the API server has served, to anybody.
-    pub async fn writes(&self) -> anyhow::Result<f64> {
+    /// Writes to objects of these kinds that the API server has served, to anybody.
+    pub async fn writes_of(&self, resources: &[&str]) -> anyhow::Result<f64> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.client().await?.request_text(request).await?;
         let counted = |line: &&str| {
             line.starts_with("apiserver_request_total{")
-                && ["resource=\"nodes\"", "resource=\"leases\""]
-                    .iter()
-                    .any(|resource| line.contains(resource))
+                && resources.iter().any(|resource| line.contains(&format!("resource=\"{resource}\"")))
                 && ["POST", "PUT", "PATCH"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
                 && line.contains("code=\"20")
         };

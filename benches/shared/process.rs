@@ -3,6 +3,10 @@
 use std::fs;
 
 use anyhow::Context;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 /// Ticks of the clock in /proc/PID/stat; 100 on every Linux that Kubernetes runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -11,6 +15,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Process {
     pid: u32,
     child: Option<std::process::Child>,
+}
+
+/// A process that does nothing until this value goes.
+pub struct Halted {
+    pid: Pid,
 }
 
 /// What a process holds in memory, in MiB.
@@ -45,6 +54,18 @@ impl Process {
         Self { pid: child.id(), child: Some(child) }
     }
 
+    /// The same one, which does not end with this value.
+    pub fn same(&self) -> Self {
+        Self::of(self.pid)
+    }
+
+    /// Halts it until the value that is returned goes.
+    pub fn halt(&self) -> anyhow::Result<Halted> {
+        let pid = Pid::from_raw(i32::try_from(self.pid)?);
+        kill(pid, Signal::SIGSTOP).context("the process has ended")?;
+        Ok(Halted { pid })
+    }
+
     /// User and system time so far.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).context("the process has ended")?;
@@ -73,6 +94,12 @@ fn mib(text: &str, name: &str) -> anyhow::Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
     let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib / 1_024.0)
+}
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        let _ = kill(self.pid, Signal::SIGCONT);
+    }
 }
 
 impl Drop for Process {

@@ -1,0 +1,81 @@
+//! Counts pods that are Running and Ready, by a watch.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use kube::{Api, runtime::watcher};
+use kube_node::cache::{self, Cache, Observer, PodView, WirePod};
+use tokio::{sync::watch, time::timeout};
+
+use crate::shared::Plane;
+
+/// Follows all pods of a plane.
+pub struct Running {
+    cache: Arc<Cache<PodView>>,
+    seen: watch::Receiver<usize>,
+    running: watch::Receiver<usize>,
+}
+
+struct Tally {
+    seen: watch::Sender<usize>,
+    count: AtomicUsize,
+    running: watch::Sender<usize>,
+}
+
+impl Running {
+    pub async fn start(plane: &Plane) -> anyhow::Result<Self> {
+        let (seen_sender, seen) = watch::channel(0);
+        let (sender, running) = watch::channel(0);
+        let cache: Arc<Cache<PodView>> = Arc::default();
+        cache.observe(Arc::new(Tally { seen: seen_sender, count: AtomicUsize::new(0), running: sender }));
+        let pods: Api<WirePod> = Api::all(plane.client().await?);
+        tokio::spawn(cache::run(pods, watcher::Config::default(), Arc::clone(&cache)));
+        while !cache.in_sync() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(Self { cache, seen, running })
+    }
+
+    /// Waits until so many are there.
+    pub async fn seen(&self, count: usize, limit: Duration) {
+        let _ = timeout(limit, self.seen.clone().wait_for(|seen| *seen >= count)).await;
+    }
+
+    /// Waits until so many are Running and Ready; how many are.
+    pub async fn reach(&self, count: usize, limit: Duration) -> usize {
+        let _ = timeout(limit, self.running.clone().wait_for(|running| *running >= count)).await;
+        *self.running.borrow()
+    }
+
+    /// All of them.
+    pub fn pods(&self) -> Vec<Arc<PodView>> {
+        self.cache.all()
+    }
+}
+
+fn runs(pod: &PodView) -> bool {
+    &*pod.status.phase == "Running"
+        && pod.status.condition("Ready").is_some_and(|condition| &*condition.status == "True")
+}
+
+impl Observer<PodView> for Tally {
+    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+        if old.is_none() {
+            self.seen.send_modify(|seen| *seen += 1);
+        }
+        let (before, after) = (old.is_some_and(|pod| runs(pod)), new.is_some_and(|pod| runs(pod)));
+        if before != after {
+            let count = if after {
+                self.count.fetch_add(1, Ordering::Relaxed) + 1
+            } else {
+                self.count.fetch_sub(1, Ordering::Relaxed) - 1
+            };
+            self.running.send_replace(count);
+        }
+    }
+}
