@@ -20,7 +20,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-use crate::shared::{Counter, KUBE_NODE, Plane, Process};
+use crate::shared::{COMPONENTS, Costs, Counter, KUBE_NODE, Plane, Process};
 
 /// What is written for a node.
 const WRITTEN: [&str; 2] = ["nodes", "leases"];
@@ -77,6 +77,10 @@ struct Measured {
     missing: usize,
     /// Writes that the API server served to anybody, per node.
     writes_per_node: f64,
+    /// Mean time of such a write in the API server, in milliseconds.
+    latency: f64,
+    /// CPU time per node until all were Ready, in milliseconds: the control plane's processes and who made them Ready.
+    cpu_per_node: [f64; 5],
     /// Seconds and how many were Ready then.
     curve: Vec<(f64, usize)>,
     idle: Option<Idle>,
@@ -108,8 +112,8 @@ fn main() -> anyhow::Result<()> {
             for &system in &arguments.systems {
                 let measured = runtime.block_on(measure(&arguments, system, nodes, round, kwok.as_ref()))?;
                 eprintln!(
-                    "round {round}: {system:?} {nodes} nodes in {:.1} s, {:.1} writes a node, idle {:?}",
-                    measured.seconds, measured.writes_per_node, measured.idle
+                    "round {round}: {system:?} {nodes} nodes in {:.1} s, {:.1} writes a node, CPU {:.1?} ms a node, idle {:?}",
+                    measured.seconds, measured.writes_per_node, measured.cpu_per_node, measured.idle
                 );
                 all.push(measured);
                 report::write(&all, &arguments.plots)?;
@@ -133,7 +137,6 @@ async fn measure(
         Plane::without_operator(&[])?
     };
     let counter = Counter::start(&plane).await?;
-    let writes_before = plane.writes_of(&WRITTEN).await?;
     let process = match system {
         System::Bare | System::KwokAfter => None,
         System::Kwok => {
@@ -144,6 +147,7 @@ async fn measure(
         }
         System::Ours => Some(Process::of(plane.pid("operator")?)),
     };
+    let costs = Costs::begin(&plane, process.as_ref(), &WRITTEN).await?;
     counter.begin();
     let work = async {
         match system {
@@ -159,9 +163,11 @@ async fn measure(
     };
     let limit = Duration::from_secs(arguments.limit);
     let (done, reached) = tokio::join!(work, counter.reach(nodes, limit));
-    // Ends KWOK when its nodes have been counted.
-    drop(done?);
-    let writes = plane.writes_of(&WRITTEN).await? - writes_before;
+    let mut spent = costs.end().await?;
+    if let Some(process) = done? {
+        // It began with nothing.
+        spent.cpu[COMPONENTS.len()] = process.cpu_seconds()?;
+    }
     let idle = match process {
         Some(process) if arguments.idle > 0 => {
             Some(idle(&plane, &counter, &process, Duration::from_secs(arguments.idle)).await?)
@@ -175,7 +181,9 @@ async fn measure(
         round,
         seconds: reached.seconds,
         missing: nodes.saturating_sub(reached.ready),
-        writes_per_node: writes / nodes as f64,
+        writes_per_node: spent.writes / nodes as f64,
+        latency: spent.latency,
+        cpu_per_node: spent.cpu.map(|seconds| seconds * 1_000.0 / nodes as f64),
         curve,
         idle,
     })

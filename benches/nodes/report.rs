@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
-use crate::{Measured, System, shared::spread};
+use crate::{
+    Measured, System,
+    shared::{COMPONENTS, spread},
+};
 
 /// Width and height of a plot, and the room for its axes, in pixels.
 const PLOT: (f64, f64, f64) = (720.0, 360.0, 48.0);
@@ -30,23 +33,40 @@ pub fn table(all: &[Measured]) -> String {
         groups.entry((measured.nodes, measured.system)).or_default().push(measured);
     }
     let mut text = String::from(
-        "| nodes | system | seconds to Ready | never came | writes a node | idle CPU, cores | kube-apiserver idle, cores | RSS, MiB | oldest Lease, s | turned not Ready |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| nodes | system | seconds to Ready | never came | writes a node | ms a write | CPU, ms a node: kube-apiserver | etcd | controller-manager | scheduler | itself |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
+    for ((nodes, system), of) in &groups {
+        let figure =
+            |value: &dyn Fn(&Measured) -> f64| spread(&of.iter().map(|m| value(m)).collect::<Vec<_>>());
+        let _ = write!(
+            text,
+            "| {nodes} | {system:?} | {} | {} | {} | {} |",
+            figure(&|measured| measured.seconds),
+            of.iter().map(|measured| measured.missing).max().unwrap_or(0),
+            figure(&|measured| measured.writes_per_node),
+            figure(&|measured| measured.latency),
+        );
+        for process in 0..COMPONENTS.len() + 1 {
+            let _ = write!(text, " {} |", figure(&|measured| measured.cpu_per_node[process]));
+        }
+        text.push('\n');
+    }
+    text += "\nIdle:\n\n| nodes | system | CPU, cores | kube-apiserver, cores | RSS, MiB | oldest Lease, s | turned not Ready |\n| --- | --- | --- | --- | --- | --- | --- |\n";
     for ((nodes, system), of) in groups {
-        let idle = |value: fn(&crate::Idle) -> f64| {
-            spread(&of.iter().filter_map(|m| m.idle.as_ref().map(value)).collect::<Vec<_>>())
-        };
+        let idle: Vec<&crate::Idle> = of.iter().filter_map(|measured| measured.idle.as_ref()).collect();
+        if idle.is_empty() {
+            continue;
+        }
+        let figure =
+            |value: fn(&crate::Idle) -> f64| spread(&idle.iter().map(|idle| value(idle)).collect::<Vec<_>>());
         let _ = writeln!(
             text,
-            "| {nodes} | {system:?} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            spread(&of.iter().map(|m| m.seconds).collect::<Vec<_>>()),
-            of.iter().map(|m| m.missing).max().unwrap_or(0),
-            spread(&of.iter().map(|m| m.writes_per_node).collect::<Vec<_>>()),
-            idle(|idle| idle.cores),
-            idle(|idle| idle.apiserver_cores),
-            idle(|idle| idle.rss_mib),
-            idle(|idle| idle.oldest_lease),
-            idle(|idle| idle.turned_not_ready as f64),
+            "| {nodes} | {system:?} | {} | {} | {} | {} | {} |",
+            figure(|idle| idle.cores),
+            figure(|idle| idle.apiserver_cores),
+            figure(|idle| idle.rss_mib),
+            figure(|idle| idle.oldest_lease),
+            figure(|idle| idle.turned_not_ready as f64),
         );
     }
     text

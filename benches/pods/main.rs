@@ -27,7 +27,7 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 
-use crate::shared::{Counter, KUBE_NODE, Plane, Process, spread};
+use crate::shared::{COMPONENTS, Costs, Counter, KUBE_NODE, Plane, Process, Spent, spread};
 
 /// Who is halted renews no Lease, and the bare client has none to renew: their nodes stay Ready all the same.
 const PATIENT: [&str; 2] = ["--component-arg", "kube-controller-manager=--node-monitor-grace-period=20m"];
@@ -76,10 +76,8 @@ enum System {
 struct Measured {
     seconds: f64,
     missing: usize,
-    /// Writes of pods and their statuses since all were created, per pod.
-    writes: f64,
-    /// CPU time per pod, in milliseconds: kube-apiserver, etcd, and who runs the pods.
-    cpu: [f64; 3],
+    /// What they cost since all were created; with `--meanwhile` since before.
+    spent: Spent,
     /// Resident memory of who runs the pods, in MiB.
     rss: f64,
 }
@@ -136,74 +134,52 @@ async fn measure(
     tokio::time::sleep(Duration::from_secs(5)).await;
 
     let running = running::Running::start(&plane).await?;
-    let begin = Instant::now();
-    if arguments.meanwhile && system != System::Bare {
-        work::create(&plane, &names, arguments.pods).await?;
-    } else {
-        let halted = process.as_ref().map(Process::halt).transpose()?;
+    let halted = process.as_ref().filter(|_| !arguments.meanwhile).map(Process::halt).transpose()?;
+    if !arguments.meanwhile {
         work::create(&plane, &names, arguments.pods).await?;
         running.seen(arguments.pods, Duration::from_mins(2)).await;
-        drop(halted);
     }
-    let costs = Costs::begin(&plane, process.as_ref())?;
-    let writes_before = plane.writes_of(&["pods"]).await?;
-    let begin = if arguments.meanwhile { begin } else { Instant::now() };
+    let costs = Costs::begin(&plane, process.as_ref(), &["pods"]).await?;
+    let begin = Instant::now();
+    drop(halted);
+    if arguments.meanwhile {
+        work::create(&plane, &names, arguments.pods).await?;
+    }
     if system == System::Bare {
+        running.seen(arguments.pods, Duration::from_mins(2)).await;
         work::run_all(&plane, &running.pods()).await?;
     }
     let reached = running.reach(arguments.pods, Duration::from_secs(arguments.limit)).await;
     let seconds = begin.elapsed().as_secs_f64();
-    let pods = arguments.pods as f64;
     Ok(Measured {
         seconds,
         missing: arguments.pods.saturating_sub(reached),
-        writes: (plane.writes_of(&["pods"]).await? - writes_before) / pods,
-        cpu: costs.end()?.map(|seconds| seconds * 1_000.0 / pods),
+        spent: costs.end().await?,
         rss: process.map(|process| process.memory()).transpose()?.map_or(0.0, |memory| memory.resident),
     })
 }
 
-/// CPU time of those who take part.
-struct Costs {
-    processes: Vec<Process>,
-    before: Vec<f64>,
-}
-
-impl Costs {
-    fn begin(plane: &Plane, process: Option<&Process>) -> anyhow::Result<Self> {
-        let mut processes = vec![Process::of(plane.pid("kube-apiserver")?), Process::of(plane.pid("etcd")?)];
-        processes.extend(process.map(Process::same));
-        let before = processes.iter().map(Process::cpu_seconds).collect::<anyhow::Result<_>>()?;
-        Ok(Self { processes, before })
-    }
-
-    fn end(&self) -> anyhow::Result<[f64; 3]> {
-        let mut spent = [0.0; 3];
-        for ((spent, process), before) in spent.iter_mut().zip(&self.processes).zip(&self.before) {
-            *spent = process.cpu_seconds()? - before;
-        }
-        Ok(spent)
-    }
-}
-
 /// A table in Markdown: medians, with the least and the greatest.
 fn table(arguments: &Arguments, all: &BTreeMap<System, Vec<Measured>>) -> String {
+    let pods = arguments.pods as f64;
     let mut text = format!(
-        "{} pods on {} nodes\n\n| system | seconds to Running | never came | writes a pod | kube-apiserver, ms a pod | etcd, ms a pod | itself, ms a pod | RSS, MiB |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
-        arguments.pods, arguments.nodes
+        "{pods} pods on {} nodes\n\n| system | seconds to Running | never came | writes a pod | ms a write | CPU, ms a pod: kube-apiserver | etcd | controller-manager | scheduler | itself | RSS, MiB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        arguments.nodes
     );
     for (system, of) in all {
-        let of = |value: fn(&Measured) -> f64| spread(&of.iter().map(value).collect::<Vec<_>>());
-        text += &format!(
-            "| {system:?} | {} | {} | {} | {} | {} | {} | {} |\n",
-            of(|measured| measured.seconds),
-            of(|measured| measured.missing as f64),
-            of(|measured| measured.writes),
-            of(|measured| measured.cpu[0]),
-            of(|measured| measured.cpu[1]),
-            of(|measured| measured.cpu[2]),
-            of(|measured| measured.rss),
+        let figure =
+            |value: &dyn Fn(&Measured) -> f64| spread(&of.iter().map(|m| value(m)).collect::<Vec<_>>());
+        let mut cells = vec![
+            figure(&|measured| measured.seconds),
+            figure(&|measured| measured.missing as f64),
+            figure(&|measured| measured.spent.writes / pods),
+            figure(&|measured| measured.spent.latency),
+        ];
+        cells.extend(
+            (0..=COMPONENTS.len()).map(|at| figure(&|measured| measured.spent.cpu[at] * 1_000.0 / pods)),
         );
+        cells.push(figure(&|measured| measured.rss));
+        text += &format!("| {system:?} | {} |\n", cells.join(" | "));
     }
     text
 }

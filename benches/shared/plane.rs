@@ -91,19 +91,6 @@ impl Plane {
         Ok(Client::try_from(config)?)
     }
 
-    /// Writes to objects of these kinds that the API server has served, to anybody.
-    pub async fn writes_of(&self, resources: &[&str]) -> anyhow::Result<f64> {
-        let request = http::Request::get("/metrics").body(Vec::new())?;
-        let text = self.client().await?.request_text(request).await?;
-        let counted = |line: &&str| {
-            line.starts_with("apiserver_request_total{")
-                && resources.iter().any(|resource| line.contains(&format!("resource=\"{resource}\"")))
-                && ["POST", "PUT", "PATCH"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
-                && line.contains("code=\"20")
-        };
-        Ok(text.lines().filter(counted).filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
-    }
-
     /// Age of the Lease that was renewed the longest ago, in seconds.
     pub async fn oldest_lease(&self) -> anyhow::Result<f64> {
         let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-node-lease");
