@@ -46,7 +46,7 @@ pub fn table(all: &[Measured]) -> String {
             figure(&|measured| measured.writes_per_node),
             figure(&|measured| measured.latency),
         );
-        for process in 0..COMPONENTS.len() + 1 {
+        for process in 0..=COMPONENTS.len() {
             let _ = write!(text, " {} |", figure(&|measured| measured.cpu_per_node[process]));
         }
         text.push('\n');

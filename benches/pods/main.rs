@@ -20,6 +20,7 @@ mod work;
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     path::Path,
     time::{Duration, Instant},
 };
@@ -167,8 +168,7 @@ fn table(arguments: &Arguments, all: &BTreeMap<System, Vec<Measured>>) -> String
         arguments.nodes
     );
     for (system, of) in all {
-        let figure =
-            |value: &dyn Fn(&Measured) -> f64| spread(&of.iter().map(|m| value(m)).collect::<Vec<_>>());
+        let figure = |value: &dyn Fn(&Measured) -> f64| spread(&of.iter().map(value).collect::<Vec<_>>());
         let mut cells = vec![
             figure(&|measured| measured.seconds),
             figure(&|measured| measured.missing as f64),
@@ -179,7 +179,7 @@ fn table(arguments: &Arguments, all: &BTreeMap<System, Vec<Measured>>) -> String
             (0..=COMPONENTS.len()).map(|at| figure(&|measured| measured.spent.cpu[at] * 1_000.0 / pods)),
         );
         cells.push(figure(&|measured| measured.rss));
-        text += &format!("| {system:?} | {} |\n", cells.join(" | "));
+        let _ = writeln!(text, "| {system:?} | {} |", cells.join(" | "));
     }
     text
 }

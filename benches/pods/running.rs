@@ -18,7 +18,7 @@ use crate::shared::Plane;
 pub struct Running {
     cache: Arc<Cache<PodView>>,
     seen: watch::Receiver<usize>,
-    running: watch::Receiver<usize>,
+    ready: watch::Receiver<usize>,
 }
 
 struct Tally {
@@ -30,7 +30,7 @@ struct Tally {
 impl Running {
     pub async fn start(plane: &Plane) -> anyhow::Result<Self> {
         let (seen_sender, seen) = watch::channel(0);
-        let (sender, running) = watch::channel(0);
+        let (sender, ready) = watch::channel(0);
         let cache: Arc<Cache<PodView>> = Arc::default();
         cache.observe(Arc::new(Tally { seen: seen_sender, count: AtomicUsize::new(0), running: sender }));
         let pods: Api<WirePod> = Api::all(plane.client().await?);
@@ -38,7 +38,7 @@ impl Running {
         while !cache.in_sync() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok(Self { cache, seen, running })
+        Ok(Self { cache, seen, ready })
     }
 
     /// Waits until so many are there.
@@ -48,8 +48,8 @@ impl Running {
 
     /// Waits until so many are Running and Ready; how many are.
     pub async fn reach(&self, count: usize, limit: Duration) -> usize {
-        let _ = timeout(limit, self.running.clone().wait_for(|running| *running >= count)).await;
-        *self.running.borrow()
+        let _ = timeout(limit, self.ready.clone().wait_for(|ready| *ready >= count)).await;
+        *self.ready.borrow()
     }
 
     /// All of them.

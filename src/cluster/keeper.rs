@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use super::{procs::ProcessId, state::StateError};
+use crate::runtime::memory;
 
 /// Pause before the first restart; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -162,6 +163,8 @@ impl Kept {
         let log = open_log(&self.plan.log).map_err(failed)?;
         let child = Command::new(&self.plan.program)
             .args(&self.plan.args)
+            // For programs of ours; others do not listen to it.
+            .env(memory::VARIABLE, memory::VALUE)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)

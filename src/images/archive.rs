@@ -15,6 +15,7 @@ use super::{
     Image, ImageError, NON_ROOT,
     layer::{Layer, folder, header},
 };
+use crate::runtime::memory;
 
 /// Every image is of the same moment, else no two builds would be the same.
 const CREATED: &str = "1970-01-01T00:00:00Z";
@@ -79,7 +80,7 @@ fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Resu
             "User": format!("{NON_ROOT}:{NON_ROOT}"),
             "Entrypoint": image.entrypoint(),
             // `exec kube-node` finds the program at the root.
-            "Env": ["PATH=/:/bin"],
+            "Env": ["PATH=/:/bin", format!("{}={}", memory::VARIABLE, memory::VALUE)],
             "WorkingDir": "/tmp",
             "Labels": {
                 "org.opencontainers.image.title": image.stem(),

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod connection;
 pub mod files;
 pub mod leader;
+pub mod memory;
 pub mod metrics;
 pub mod pause;
 pub mod preflight;

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::json;
 
 use crate::{
@@ -27,6 +30,21 @@ pub async fn addresses_are_unique(own: &Own) {
     let pods: BTreeSet<String> =
         pods.items.into_iter().map(|pod| pod.status.unwrap().pod_ip.unwrap()).collect();
     assert_eq!(pods.len(), NODES);
+}
+
+/// What pods do is told by the host that carries their Node, and what comes again is counted up.
+pub async fn events_are_told(own: &Own) {
+    let node = name(&own.my_nodes().await[0]);
+    let run_time = json!({ "hollow.kube-node.io/run-time": "1s" });
+    own.pod_on(&node, "starts-again", run_time, json!({ "restartPolicy": "Always" })).await;
+    let events: Api<Event> = Api::default_namespaced(own.client.clone());
+    let starts = ListParams::default().fields("involvedObject.name=starts-again,reason=Started");
+    eventually("its second start is counted", LONG, async || {
+        let told = events.list(&starts).await.unwrap().items.pop()?;
+        (told.count >= Some(2)).then_some(())
+    })
+    .await;
+    own.pods.delete("starts-again", &DeleteParams::default()).await.unwrap();
 }
 
 /// A host that comes takes its share from all others.

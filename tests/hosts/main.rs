@@ -38,6 +38,7 @@ async fn hosts_carry_machines_in_the_operators_place() {
     group.shares_are_by_the_hash(&own).await;
     group.exports_what_the_page_says();
     changes::addresses_are_unique(&own).await;
+    changes::events_are_told(&own).await;
     losses::killed(&own, &mut group).await;
     losses::frozen(&own, &mut group).await;
     losses::stopped(&own, &mut group).await;
