@@ -30,6 +30,8 @@ const DOUBT: Duration = Duration::from_secs(2);
 const ROOM_POLL: Duration = Duration::from_secs(1);
 /// Reason of the event about an annotation that cannot be read.
 const INVALID: &str = "InvalidAnnotation";
+/// Reason of the event about a pod that gets no address.
+const NO_SANDBOX: &str = "FailedCreatePodSandBox";
 
 /// A pod that is bound to a machine.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub struct Pod {
     /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
     dismissed: bool,
     standing: Standing,
+    /// Whether it was said that no address is free for it.
+    without_ip: bool,
 }
 
 /// Whether a pod may run on its machine.
@@ -65,6 +69,7 @@ impl Pod {
             writes: Writes::default(),
             dismissed: false,
             standing: Standing::New,
+            without_ip: false,
         }
     }
 
@@ -78,9 +83,7 @@ impl Pod {
 impl State {
     /// A pod came or changed.
     pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
-        if !view.spec.host_network
-            && let Some(ip) = address(view.status.pod_ip.as_deref())
-        {
+        if let Some(ip) = held(view) {
             self.addresses.claim(ip);
         }
         if self.machine_of(&view.node).is_none() {
@@ -96,14 +99,22 @@ impl State {
         }
         let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod::new(view));
         pod.view = Arc::clone(view);
+        if let Some(ip) = pod.ip.take_if(|_| view.is_finished()) {
+            self.addresses.release(ip);
+        }
         self.schedule.ask(Lane::Pod, &view.uid, now.at);
+    }
+
+    /// A pod has come to its end, and shows its address still: as of a sandbox that is gone, others may have it.
+    pub fn ended_pod(&mut self, before: &PodView) {
+        if let Some(ip) = held(before) {
+            self.addresses.release(ip);
+        }
     }
 
     /// A pod is gone.
     pub fn lost_pod(&mut self, view: &PodView) {
-        if !view.spec.host_network
-            && let Some(ip) = address(view.status.pod_ip.as_deref())
-        {
+        if let Some(ip) = held(view) {
             self.addresses.release(ip);
         }
         self.forget_pod(&view.uid);
@@ -152,7 +163,10 @@ impl State {
             Admission::Later => return None,
             Admission::Refused { reason, message } => pod::rejected(&view, reason, message, now.wall),
             Admission::Granted => {
-                let ip = self.ip_of(uid, &view, host_ip, cidr)?;
+                let Some(ip) = self.ip_of(uid, &view, host_ip, cidr) else {
+                    self.waits_for_ip(uid, &view, cidr, now);
+                    return None;
+                };
                 let preempted = match self.pods.get(uid)?.standing {
                     Standing::MakesRoom(since) => Some(since),
                     _ => None,
@@ -183,7 +197,22 @@ impl State {
         Some(write.into_iter().chain(delete).collect())
     }
 
-    /// The address that a pod has or gets; None while it is not known which are free.
+    /// A pod without an address is looked at again, and people are told once, as a kubelet does of its network plugin.
+    fn waits_for_ip(&mut self, uid: &Arc<str>, view: &Arc<PodView>, cidr: Option<Block>, now: Clock) {
+        if !self.pod_cache.in_sync() {
+            return;
+        }
+        let told = self.pods.get_mut(uid).is_none_or(|pod| std::mem::replace(&mut pod.without_ip, true));
+        if let Some(block) = cidr.filter(|_| !told) {
+            let message =
+                format!("Failed to create pod sandbox: no IP addresses available in range set: {block}");
+            let note = events::of_pod(true, NO_SANDBOX, &message);
+            self.tell_people(view, vec![note], PodEvents::Warnings, now);
+        }
+        self.schedule.ask(Lane::Pod, uid, now.at + ROOM_POLL);
+    }
+
+    /// The address that a pod has or gets; None while it is not known which are free, and when none is.
     fn ip_of(
         &mut self,
         uid: &Arc<str>,
@@ -299,6 +328,11 @@ enum Admission {
         /// In more of them.
         message: String,
     },
+}
+
+/// The address of a pod, while that is nobody else's.
+fn held(pod: &PodView) -> Option<Ipv4Addr> {
+    address(pod.status.pod_ip.as_deref()).filter(|_| !pod.spec.host_network && !pod.is_finished())
 }
 
 /// The last word about a pod: at once, and only if it still is this one.

@@ -293,3 +293,50 @@ fn people_are_told_of_a_pod_and_of_what_its_annotations_get_wrong() {
     world.run(5);
     assert_eq!(world.times("POST events").len(), 4, "InvalidAnnotation, Pulled, Created, Started");
 }
+
+#[test]
+fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
+    let small = NodeView { pod_cidr: Some("10.128.3.0/29".to_owned()), ..node("a", 1) };
+    let pods: Vec<PodView> = (0..6).map(|number| pod(&format!("p{number}"), "a")).collect();
+    let mut world = World::new(vec![small], pods.clone());
+    world.create("a", None);
+    world.run(5);
+    let ips: HashSet<String> =
+        world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned()).collect();
+    let all = (2..=6).map(|last| format!("10.128.3.{last}")).collect();
+    assert_eq!((world.statuses.len(), ips), (5, all));
+    // Three events of each that runs, and one of the one that does not, however often it is looked at.
+    assert_eq!(world.times("POST events").len(), 16);
+    let waits = pods.iter().find(|pod| !world.statuses.contains_key(&*pod.name)).unwrap().name.clone();
+    let ends = pods.into_iter().find(|pod| pod.name != waits).unwrap();
+    let ip = world.statuses[&*ends.name]["podIP"].as_str().unwrap().to_owned();
+    let shown = |phase: &str, version: &str| {
+        let status =
+            PodStatus { phase: phase.into(), pod_ip: Some(ip.as_str().into()), ..PodStatus::default() };
+        Arc::new(PodView { status, resource_version: version.to_owned(), ..ends.clone() })
+    };
+    let runs = shown("Running", "1000");
+    world.state.saw_pod(&runs, world.clock(5));
+    world.state.ended_pod(&runs);
+    world.state.saw_pod(&shown("Succeeded", "1001"), world.clock(5));
+    world.run(8);
+    assert_eq!(world.statuses[&*waits]["podIP"], *ip);
+    // The one that ended is deleted at last; the address is another one's by now.
+    world.state.lost_pod(&shown("Succeeded", "1001"));
+    assert_eq!(world.state.addresses.for_pod(super::super::addresses::Block::of_cidr("10.128.3.0/29")), None);
+}
+
+#[test]
+fn a_block_of_24_bits_has_room_for_all_pods_of_a_node_and_two_processes_share_none() {
+    let process = |name: &str, cidr: &str| {
+        let node = NodeView { pod_cidr: Some(cidr.to_owned()), ..node(name, 1) };
+        let mut world =
+            World::new(vec![node], (0..110).map(|number| pod(&format!("{name}{number}"), name)).collect());
+        world.create(name, None);
+        world.run(2);
+        let ips = world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned());
+        ips.collect::<HashSet<String>>()
+    };
+    let (one, other) = (process("a", "10.128.3.0/24"), process("b", "10.128.4.0/24"));
+    assert_eq!((one.len(), other.len(), one.union(&other).count()), (110, 110, 220));
+}
