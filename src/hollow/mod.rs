@@ -221,9 +221,7 @@ impl Observer<PodView> for Shared {
         self.change(|state, now| {
             match (old, new) {
                 (Some(old), Some(new)) if old.uid == new.uid => {
-                    if new.is_finished() {
-                        state.ended_pod(old);
-                    }
+                    state.changed_pod(old, new);
                 }
                 (Some(old), _) => state.lost_pod(old),
                 (None, _) => {}

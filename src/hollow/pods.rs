@@ -16,11 +16,13 @@ use super::{
     request::{Request, backoff},
     schedule::Lane,
     state::{Clock, State, Writes, address},
+    status::to_seconds,
     work::complain,
 };
 use crate::{
     api::PodEvents,
     cache::PodView,
+    core::boot,
     wire::{Body, WireError},
 };
 
@@ -105,9 +107,12 @@ impl State {
         self.schedule.ask(Lane::Pod, &view.uid, now.at);
     }
 
-    /// A pod has come to its end, and shows its address still: as of a sandbox that is gone, others may have it.
-    pub fn ended_pod(&mut self, before: &PodView) {
-        if let Some(ip) = held(before) {
+    /// A pod has changed. Of a sandbox that is gone, be it that the pod has ended and shows its address still, or that it has
+    /// another one, others may have the address.
+    pub fn changed_pod(&mut self, before: &PodView, now: &PodView) {
+        if let Some(ip) = held(before)
+            && (now.is_finished() || held(now).is_some_and(|other| other != ip))
+        {
             self.addresses.release(ip);
         }
     }
@@ -124,7 +129,7 @@ impl State {
     pub(super) fn forget_pod(&mut self, uid: &Arc<str>) {
         self.schedule.cancel(Lane::Pod, uid);
         let Some(pod) = self.pods.remove(uid) else { return };
-        if let Some(ip) = pod.ip.filter(|_| pod.view.status.pod_ip.is_none()) {
+        if let Some(ip) = pod.ip.filter(|ip| held(&pod.view) != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
@@ -152,6 +157,8 @@ impl State {
         if machine.is_silent(machine.phase(now)) {
             return None;
         }
+        let booted =
+            machine.boot_at(&owner, now).and_then(|boot| boot::rebooted(&owner, boot)).map(to_seconds);
         let settings = Arc::clone(&machine.settings);
         let pod = self.pods.get(uid)?;
         if pod.dismissed || pod.writes.outrun(&view.resource_version) {
@@ -163,7 +170,7 @@ impl State {
             Admission::Later => return None,
             Admission::Refused { reason, message } => pod::rejected(&view, reason, message, now.wall),
             Admission::Granted => {
-                let Some(ip) = self.ip_of(uid, &view, host_ip, cidr) else {
+                let Some(ip) = self.ip_of(uid, &view, host_ip, (cidr, booted)) else {
                     self.waits_for_ip(uid, &view, cidr, now);
                     return None;
                 };
@@ -171,14 +178,18 @@ impl State {
                     Standing::MakesRoom(since) => Some(since),
                     _ => None,
                 };
-                pod::step(&view, Place { host_ip, ip, defaults: &settings.containers, preempted }, now.wall)
+                pod::step(
+                    &view,
+                    Place { host_ip, ip, defaults: &settings.containers, booted, preempted },
+                    now.wall,
+                )
             }
         };
         let wanted = settings.containers.events.unwrap_or_default();
         if wanted != PodEvents::None {
             self.tell_people(&view, events::of(&view, &step, &settings.containers), wanted, now);
         }
-        let Step { status, why, delete, again, stopping: _ } = step;
+        let Step { status, why, delete, again, stopping: _, sandbox_changed: _ } = step;
         self.pods.get_mut(uid)?.dismissed = delete;
         if let Some(again) = again {
             self.schedule.ask(Lane::Pod, uid, now.until(again));
@@ -218,14 +229,21 @@ impl State {
         uid: &Arc<str>,
         view: &PodView,
         host_ip: Ipv4Addr,
-        cidr: Option<Block>,
+        (cidr, booted): (Option<Block>, Option<Timestamp>),
     ) -> Option<Ipv4Addr> {
         if view.spec.host_network {
             return Some(host_ip);
         }
         let pod = self.pods.get_mut(uid)?;
-        if let Some(ip) = address(view.status.pod_ip.as_deref()).or(pod.ip) {
-            return Some(ip);
+        let shown = address(view.status.pod_ip.as_deref());
+        // With its sandbox a pod loses its address; what it was given here since then, no status shows yet.
+        let known = if pod::needs_another_sandbox(view, booted) {
+            pod.ip.filter(|ip| shown != Some(*ip))
+        } else {
+            shown.or(pod.ip)
+        };
+        if known.is_some() {
+            return known;
         }
         if view.deleted_at.is_some() || view.is_finished() {
             // It never ran, and shall not: it needs none.
