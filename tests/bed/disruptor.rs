@@ -174,10 +174,13 @@ pub async fn a_reboot_takes_its_pods_along<S: Subject>(called: &str, mode: &str)
     ready(&once, 0).await;
     let first = boot_id().await;
 
-    // Once, at a moment that may be past by now on a slow machine.
+    // Once, at a moment to come: what has started by now is older.
+    let (booted, _) = first.get_timestamp().unwrap().to_unix();
+    let age = jiff::Timestamp::now().as_second() - i64::try_from(booted).unwrap();
+    let unhealthy = format!("{}s", age + 15);
     subject
         .set_failures(
-            json!({"unhealthyDuration": "30s", "healthyDuration": "24h", "mode": mode, "reboot": true,
+            json!({"unhealthyDuration": unhealthy, "healthyDuration": "24h", "mode": mode, "reboot": true,
             "turnUnhealthyAfter": null, "turnUnhealthyPeriodically": true}),
         )
         .await;
