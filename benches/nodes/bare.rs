@@ -76,6 +76,7 @@ fn with_taints(name: &str, cluster_size: usize) -> Body {
         machine_type: Some("hollow.medium"),
         hosts: None,
         owner: birth::Owner { api_version: "kube-node.io/v1alpha1", uid: "0" },
+        pod_cidr: None,
         cluster_size,
     };
     let mut node = birth::node(origin, &Desired::default(), Timestamp::now());

@@ -67,6 +67,8 @@ use super::{
         .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"),
     validation = Rule::new("!has(self.price) || self.price.matches('^[0-9]+([.][0-9]+)?$')")
         .message("price is a decimal number, as a text, without a currency: write for example \"0.25\""),
+    validation = Rule::new("!has(self.kubemark) || !has(self.kubemark.image) || !has(self.failures) || !has(self.failures.reboot) || !self.failures.reboot")
+        .message("failures.reboot is not for machines of another image (kubemark.image), whose kubelet does not reboot: leave one of them out"),
     validation = Rule::new("!has(self.allowedOverrides)").message("allowedOverrides is not served by this version: remove it")
 )]
 pub struct NodeClassSpec {
@@ -209,7 +211,9 @@ pub struct ContainerRuntime {
     validation = Rule::new("(has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically) != (has(self.turnUnhealthyAfter) && self.turnUnhealthyAfter)")
         .message("set exactly one of turnUnhealthyPeriodically and turnUnhealthyAfter to true"),
     validation = Rule::new("!(has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically) || has(self.healthyDuration)")
-        .message("turnUnhealthyPeriodically needs healthyDuration: write for example healthyDuration: 40s")
+        .message("turnUnhealthyPeriodically needs healthyDuration: write for example healthyDuration: 40s"),
+    validation = Rule::new("!(has(self.reboot) && self.reboot) || (has(self.turnUnhealthyPeriodically) && self.turnUnhealthyPeriodically)")
+        .message("reboot is for nodes that come back: set turnUnhealthyPeriodically to true, or leave reboot out")
 )]
 pub struct Failures {
     /// Periodic: how long a node is unhealthy each time. After: how long after its boot it turns unhealthy.
@@ -226,6 +230,10 @@ pub struct Failures {
     /// How an unhealthy node behaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FailureMode>,
+    /// A node that was unhealthy comes back as one that has rebooted: with another boot ID, and its pods' containers ended with
+    /// the machine. False when absent. Periodic alone; not for machines of an image of their own (`kubemark.image`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<bool>,
 }
 
 /// How an unhealthy node behaves: it reports Ready=False while its Lease goes on (`Reported`, when absent), or falls

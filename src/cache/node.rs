@@ -36,7 +36,7 @@ pub struct NodeView {
     pub owners: Vec<OwnerReference>,
     /// `spec.providerID`.
     pub provider_id: Option<String>,
-    /// `spec.podCIDR`.
+    /// The block of `spec.podCIDRs` that is IPv4; else `spec.podCIDR`.
     pub pod_cidr: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
@@ -218,6 +218,8 @@ struct Spec {
     provider_id: Option<String>,
     #[serde(rename = "podCIDR")]
     pod_cidr: Option<String>,
+    #[serde(rename = "podCIDRs")]
+    pod_cidrs: Vec<String>,
     unschedulable: bool,
     taints: Vec<Taint>,
 }
@@ -272,7 +274,7 @@ impl From<WireNode> for NodeView {
             finalizers: metadata.finalizers.unwrap_or_default(),
             owners: metadata.owner_references.unwrap_or_default(),
             provider_id: spec.provider_id,
-            pod_cidr: spec.pod_cidr,
+            pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(spec.pod_cidr),
             unschedulable: spec.unschedulable,
             taints: spec.taints,
             conditions: status
@@ -335,7 +337,7 @@ mod tests {
         let node: WireNode = serde_json::from_value(json!({
             "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "labels": {"kube-node.io/nodeset": "s"},
                          "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "m"}]},
-            "spec": {"providerID": "hollow://a", "podCIDR": "10.0.0.0/24", "unschedulable": true,
+            "spec": {"providerID": "hollow://a", "podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64", "10.0.0.0/24"], "unschedulable": true,
                      "taints": [{"key": "k", "effect": "NoSchedule"}]},
             "status": {"images": [{"names": ["x"]}],
                        "addresses": [{"type": "Hostname", "address": "a"}, {"type": "InternalIP", "address": "100.64.0.1"}],
@@ -350,6 +352,7 @@ mod tests {
         assert_eq!(view.set(), Some("s"));
         assert_eq!(view.internal_ip.as_deref(), Some("100.64.0.1"));
         assert_eq!(view.kubelet_version.as_deref(), Some("v1.36.3"));
+        assert_eq!(view.pod_cidr.as_deref(), Some("10.0.0.0/24"));
         assert_eq!(view.taints.len(), 1);
         assert_eq!(view.created.map(Timestamp::as_second), Some(1_767_225_600));
     }

@@ -2,13 +2,15 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
+use ipnet::IpNet;
 
 use crate::{
     api::{GoDuration, names},
     autoscaler::{self, Address, Files},
     controllers::ProviderIdPrefix,
+    core::pod_cidrs::Range,
     images,
     operator::{self, Access, Options},
     runtime::{
@@ -46,12 +48,34 @@ pub struct Operator {
     #[arg(long, value_name = "URL")]
     machine_api_server: Option<String>,
     #[command(flatten)]
+    pod_cidrs: PodCidrArgs,
+    #[command(flatten)]
     autoscaler: AutoscalerArgs,
     #[command(flatten)]
     election: ElectionArgs,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
+}
+
+/// Arguments for pod CIDRs, named as kube-controller-manager's.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pod CIDRs of new Nodes")]
+struct PodCidrArgs {
+    /// IPv4 range of all pods, such as 10.128.0.0/9: each Node that a `NodeSet` makes is born with a block of it as spec.podCIDR.
+    /// Only where nobody else gives any, neither kube-controller-manager nor the IPAM of a network plugin
+    #[arg(long, value_name = "CIDR")]
+    cluster_cidr: Option<IpNet>,
+    /// Length of the prefix of each Node's block
+    #[arg(long, value_name = "BITS", default_value_t = 24, requires = "cluster_cidr")]
+    node_cidr_mask_size: u8,
+}
+
+impl PodCidrArgs {
+    fn range(self) -> anyhow::Result<Option<Range>> {
+        let range = self.cluster_cidr.map(|range| Range::new(range, self.node_cidr_mask_size));
+        range.transpose().context("--cluster-cidr and --node-cidr-mask-size do not fit")
+    }
 }
 
 /// Arguments of the server for cluster-autoscaler.
@@ -149,6 +173,7 @@ pub(super) fn identity(name: &str) -> String {
 impl Operator {
     /// Works until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        let pod_cidrs = self.pod_cidrs.range()?;
         let autoscaler = self.autoscaler.options()?;
         let election = self.election.options(&self.namespace)?;
         super::block_on(async {
@@ -172,6 +197,7 @@ impl Operator {
                 hollow,
                 namespace: self.namespace,
                 admin_address: self.admin_address,
+                pod_cidrs,
                 provider_id_prefix: match self.provider_id_prefix {
                     None => ProviderIdPrefix::Provider,
                     Some(prefix) if prefix.is_empty() => ProviderIdPrefix::None,
@@ -189,5 +215,41 @@ impl Operator {
             ended?;
             Ok(ExitCode::SUCCESS)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        pod_cidrs: PodCidrArgs,
+    }
+
+    /// What range these flags mean, or what is said against them.
+    fn range(flags: &[&str]) -> Result<Option<String>, String> {
+        let only = Only::try_parse_from(["operator"].iter().chain(flags)).map_err(|why| why.to_string())?;
+        let range = only.pod_cidrs.range().map_err(|why| format!("{why:#}"))?;
+        Ok(range.map(|range| range.to_string()))
+    }
+
+    #[test]
+    fn pod_cidrs_are_none_unless_a_range_is_named_that_can_be_cut() {
+        assert_eq!(range(&[]), Ok(None));
+        let usual = Some("10.128.0.0/9 (/24 a Node)".to_owned());
+        assert_eq!(range(&["--cluster-cidr=10.128.0.0/9"]), Ok(usual));
+        for (flags, said) in [
+            (&["--cluster-cidr=10.128.0.0"][..], "invalid value '10.128.0.0' for '--cluster-cidr <CIDR>'"),
+            (&["--cluster-cidr=fd00::/48"], "is no range of IPv4 addresses"),
+            (&["--cluster-cidr=10.128.0.0/9", "--node-cidr-mask-size=8"], "choose a length from 9 to 25"),
+            (&["--node-cidr-mask-size=25"], "--cluster-cidr"),
+        ] {
+            let refused = range(flags).unwrap_err();
+            assert!(refused.contains(said), "{flags:?}: {refused}");
+        }
     }
 }

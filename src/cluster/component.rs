@@ -7,12 +7,15 @@ use std::{
     str::FromStr,
 };
 
+use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::{layout::Layout, ports::Ports, real_node::Network};
 
 /// The service range; kube-apiserver's own Service is its first address.
 const SERVICE_RANGE: &str = "10.96.0.0/16";
+/// What the operator cuts Nodes' podCIDRs from: 32,768 of /24. No real node has a part of it.
+pub(super) const NODE_CIDRS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 128, 0, 0), 9);
 /// Client limits of kube-controller-manager and kube-scheduler. Their defaults, 20 and 50 requests a second, would
 /// be all that one sees of a cluster with thousands of pods.
 const CLIENT_QPS: [&str; 2] = ["--kube-api-qps=2000", "--kube-api-burst=4000"];
@@ -294,6 +297,8 @@ fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         super::NAMESPACE.into(),
         "--admin-address".into(),
         format!("127.0.0.1:{}", addresses.ports.operator),
+        // Nobody else gives any: kube-controller-manager runs without --allocate-node-cidrs.
+        format!("--cluster-cidr={NODE_CIDRS}"),
         // There is one: it is started again at once when it dies, and must not wait for the end of its own Lease.
         "--leader-elect=false".into(),
     ];
@@ -321,9 +326,9 @@ mod tests {
         let ports = Ports { apiserver: 6443, ..Ports::default() };
         let mut addresses = Addresses { ports, ..Addresses::default() };
         assert_eq!(addresses.for_machines(), None);
-        let (host, node) = (Ipv4Addr::new(10, 245, 0, 1), Ipv4Addr::new(10, 245, 0, 2));
-        addresses.network = Some(Network { host, node, pods: "10.244.0.0/24".parse().unwrap() });
-        assert_eq!(addresses.for_machines().as_deref(), Some("https://10.245.0.1:6443"));
+        let (host, node) = (Ipv4Addr::new(10, 127, 0, 1), Ipv4Addr::new(10, 127, 0, 2));
+        addresses.network = Some(Network { host, node, pods: "10.126.0.0/24".parse().unwrap() });
+        assert_eq!(addresses.for_machines().as_deref(), Some("https://10.127.0.1:6443"));
         addresses.further = vec!["2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap()];
         assert_eq!(addresses.for_machines().as_deref(), Some("https://[2001:db8::1]:6443"));
         assert_eq!(addresses.further_urls()[1], "https://192.0.2.1:6443");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
-use super::ApiError;
+use super::{ApiError, pod_cidrs};
 use crate::{
     core::{causes::Cause, wait::Wait},
     runtime::{
@@ -70,7 +70,7 @@ impl Metrics {
                 registry,
                 ("kube_node_node_creations_total", "Node creations, by result"),
                 ["result"],
-                results(),
+                results().chain([[pod_cidrs::NOT_AVAILABLE]]),
             )?,
             nodes_deleted: counters(
                 registry,
@@ -114,6 +114,11 @@ impl Metrics {
     /// A Node's creation was asked for, with this result.
     pub fn node_created(&self, result: Result<(), &ApiError>) {
         self.nodes_created.with_label_values(&[word(result)]).inc();
+    }
+
+    /// A Node's creation was not asked for, since it would lack something.
+    pub fn node_not_created(&self, reason: &str) {
+        self.nodes_created.with_label_values(&[reason]).inc();
     }
 
     /// A Node was deleted to be replaced.

@@ -10,6 +10,7 @@ pub mod nodeclass;
 pub mod nodeset;
 pub mod orders;
 mod outstanding;
+mod pod_cidrs;
 mod revisions;
 mod secrets;
 mod turns;
@@ -25,6 +26,7 @@ pub use census::Census;
 pub use events::Events;
 pub use metrics::Metrics;
 pub use outstanding::Outstanding;
+pub use pod_cidrs::PodCidrs;
 pub use revisions::{Revisions, RevisionsError};
 pub use secrets::Secrets;
 pub use turns::Turns;
@@ -60,6 +62,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Providers by the name that a class calls them.
     pub providers: BTreeMap<&'static str, Arc<dyn Provider>>,
+    /// Who gives new Nodes their `spec.podCIDR`; None where others do.
+    pub pod_cidrs: Option<Arc<PodCidrs>>,
     /// How `spec.providerID` of a new Node begins.
     pub provider_id_prefix: ProviderIdPrefix,
 }

@@ -2,7 +2,7 @@
 //! does whoever tells others how large a set is.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -22,6 +22,11 @@ impl Outstanding {
     #[must_use]
     pub fn now(&self, set: &str) -> Expectations {
         self.all().get(set).cloned().unwrap_or_default()
+    }
+
+    /// Names of all Nodes that were asked for and are not shown.
+    pub(super) fn creations(&self) -> HashSet<String> {
+        self.all().values().flat_map(Expectations::creations).map(str::to_owned).collect()
     }
 
     /// The set is gone.

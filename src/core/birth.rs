@@ -45,6 +45,8 @@ pub struct Origin<'a> {
     pub hosts: Option<&'a str>,
     /// The NodeSet as owner.
     pub owner: Owner<'a>,
+    /// `spec.podCIDR`, where it is given at birth.
+    pub pod_cidr: Option<String>,
     /// How many Nodes the cluster has.
     pub cluster_size: usize,
 }
@@ -95,6 +97,8 @@ pub fn node(origin: Origin<'_>, desired: &Desired, now: Timestamp) -> Node {
         }),
         spec: Some(NodeSpec {
             provider_id: origin.provider_id,
+            pod_cid_rs: origin.pod_cidr.clone().into_iter().collect(),
+            pod_cidr: origin.pod_cidr,
             taints: unique(taints).into_iter().map(encoded).collect(),
             ..NodeSpec::default()
         }),
@@ -199,6 +203,7 @@ mod tests {
             machine_type: Some("m.medium"),
             hosts: Some("big"),
             owner: Owner { api_version: "kube-node.io/v1alpha1", uid: "u" },
+            pod_cidr: Some("10.128.7.0/24".to_owned()),
             cluster_size: 1_500,
         }
     }
@@ -222,13 +227,13 @@ mod tests {
         let annotations = metadata.annotations;
         assert_eq!(annotations[ANNOTATION_TTL], "60");
         assert!(annotations[names::ANNOTATION_APPLIED].contains("zone"));
-        let taints: Vec<_> = node
-            .spec
-            .unwrap()
-            .taints
-            .into_iter()
-            .map(|taint| (taint.key.unwrap(), taint.effect.unwrap()))
-            .collect();
+        let spec = node.spec.unwrap();
+        assert_eq!(
+            (spec.pod_cidr(), &*spec.pod_cid_rs),
+            ("10.128.7.0/24", &["10.128.7.0/24".to_owned()][..])
+        );
+        let taints: Vec<_> =
+            spec.taints.into_iter().map(|taint| (taint.key.unwrap(), taint.effect.unwrap())).collect();
         let pair = |key: &str, effect: &str| (key.to_owned(), effect.to_owned());
         assert_eq!(
             taints,

@@ -1,16 +1,52 @@
-//! The recorded boot of a machine: `nodeInfo.bootID` of its Node is a UUID of version 7, whose time is that of the boot.
-//! So the disruptor goes on counting after a restart of whatever carries the machine, without a write of its own.
+//! The recorded boot of a machine: `nodeInfo.bootID` of its Node is a UUID of version 7, whose time is that of its first
+//! boot; behind it is how much later it booted last. So the disruptor goes on counting after a restart of whatever carries the
+//! machine, and after a reboot of that, without a write of its own.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
 
-/// A boot at `now`, to the millisecond. `random` tells boots of one moment apart.
+/// The bytes of a UUID that say how many milliseconds after the first boot the last one was.
+const AFTER: std::ops::Range<usize> = 10..16;
+
+/// The first boot of a machine, to the millisecond.
 #[must_use]
-pub fn id(now: Timestamp, random: [u8; 10]) -> Uuid {
-    Builder::from_unix_timestamp_millis(u64::try_from(now.as_millisecond()).unwrap_or_default(), &random)
-        .into_uuid()
+pub fn first(machine: &str, now: Timestamp) -> Uuid {
+    made(machine, u64::try_from(now.as_millisecond()).unwrap_or_default(), 0)
+}
+
+/// The boot of the same machine so long after its first one, to the millisecond.
+#[must_use]
+pub fn again(machine: &str, boot: Uuid, after: Duration) -> Uuid {
+    let first = boot.as_bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | u64::from(*byte));
+    made(machine, first, u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How long after its first boot a machine booted last; None where that was its first one.
+#[must_use]
+pub fn after(machine: &str, boot: Uuid) -> Option<Duration> {
+    let after = boot.as_bytes()[AFTER].iter().fold(0, |millis, byte| millis << 8 | u64::from(*byte));
+    let after = Duration::from_millis(after);
+    // What something else made up has no meaning there.
+    (!after.is_zero() && again(machine, boot, after) == boot).then_some(after)
+}
+
+/// When a machine booted last, where that was not its first time.
+#[must_use]
+pub fn rebooted(machine: &str, boot: Uuid) -> Option<Timestamp> {
+    Some(time(boot)? + after(machine, boot)?)
+}
+
+/// What is neither time nor version follows from the machine, so that all who carry it make the same.
+fn made(machine: &str, first: u64, after: u64) -> Uuid {
+    let hash = Sha256::digest(format!("{machine}/{first}/{after}"));
+    let mut rest = [0; 10];
+    let (own, late) = rest.split_at_mut(4);
+    own.copy_from_slice(&hash[..4]);
+    late.copy_from_slice(&after.to_be_bytes()[2..]);
+    Builder::from_unix_timestamp_millis(first, &rest).into_uuid()
 }
 
 /// The boot that a Node shows, where it is one of ours.
@@ -19,14 +55,14 @@ pub fn recorded(boot_id: Option<&str>) -> Option<Uuid> {
     boot_id?.parse().ok().filter(|boot| time(*boot).is_some())
 }
 
-/// When a machine booted.
+/// When a machine booted first.
 #[must_use]
 pub fn time(boot: Uuid) -> Option<Timestamp> {
     let (seconds, nanos) = boot.get_timestamp()?.to_unix();
     Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?).ok()
 }
 
-/// How long ago a machine booted; zero where it has not, or where the clock is behind.
+/// How long ago a machine booted first; zero where it has not, or where the clock is behind.
 #[must_use]
 pub fn age(boot: Option<Uuid>, now: Timestamp) -> Duration {
     let age = boot.and_then(time).map(|booted| now.duration_since(booted));
@@ -40,13 +76,28 @@ mod tests {
     #[test]
     fn a_boot_carries_its_time() {
         let now: Timestamp = "2026-01-01T00:00:00.123Z".parse().unwrap();
-        let boot = id(now, [7; 10]);
+        let boot = first("a", now);
         assert_eq!(time(boot), Some(now));
         assert_eq!(recorded(Some(&boot.to_string())), Some(boot));
-        assert_ne!(boot, id(now, [8; 10]));
+        assert_ne!(boot, first("b", now));
+        assert_eq!((after("a", boot), rebooted("a", boot)), (None, None));
         let later = now + Duration::from_secs(5);
         assert_eq!(age(Some(boot), later), Duration::from_secs(5));
         assert_eq!((age(Some(boot), Timestamp::UNIX_EPOCH), age(None, later)), Default::default());
+    }
+
+    #[test]
+    fn a_reboot_is_another_boot_of_the_same_machine() {
+        let now: Timestamp = "2026-01-01T00:00:00.123Z".parse().unwrap();
+        let boot = first("a", now);
+        let once = again("a", boot, Duration::from_millis(5_007));
+        let twice = again("a", once, Duration::from_hours(24 * 365));
+        assert!(boot != once && once != twice);
+        assert_eq!((time(once), time(twice)), (Some(now), Some(now)));
+        assert_eq!(rebooted("a", once), Some(now + Duration::from_millis(5_007)));
+        assert_eq!(after("a", twice), Some(Duration::from_hours(24 * 365)));
+        assert_eq!(after("b", twice), None, "it is another machine's");
+        assert_eq!(recorded(Some(&twice.to_string())), Some(twice));
     }
 
     #[test]

@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::boot;
 use crate::api::{FailureMode, Failures};
 
 /// How a machine is to behave now.
@@ -74,6 +78,34 @@ pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     }
 }
 
+/// How long after its boot a machine that booted `since_boot` ago came back last, by a reboot; None where it never did.
+#[must_use]
+pub fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Duration> {
+    let failures = failures.filter(|failures| failures.reboot == Some(true))?;
+    let (unhealthy, healthy) =
+        (failures.unhealthy_duration.0, failures.healthy_duration.unwrap_or_default().0);
+    // Who turns unhealthy once, or stays so, does not come back.
+    let is_periodic =
+        failures.turn_unhealthy_after != Some(true) && failures.turn_unhealthy_periodically == Some(true);
+    if !is_periodic || unhealthy.is_zero() || healthy.is_zero() {
+        return None;
+    }
+    let since_first = since_boot.checked_sub(unhealthy)?;
+    since_boot.checked_sub(nanos_modulo(since_first, unhealthy.saturating_add(healthy)))
+}
+
+/// The boot that a machine shows at `now` whose Node has `boot` on record: another one where it came back since by a reboot.
+#[must_use]
+pub fn boot(failures: Option<&Failures>, machine: &str, boot: Uuid, now: Timestamp) -> Uuid {
+    let to_millis =
+        |span: Duration| Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    let known = boot::after(machine, boot).unwrap_or_default();
+    match came_back(failures, boot::age(Some(boot), now)).map(to_millis) {
+        Some(after) if after > known => boot::again(machine, boot, after),
+        _ => boot,
+    }
+}
+
 /// `span` modulo `period`, exact to the nanosecond.
 fn nanos_modulo(span: Duration, period: Duration) -> Duration {
     let rest = span.as_nanos() % period.as_nanos();
@@ -134,7 +166,63 @@ mod tests {
         assert_eq!(phase(Some(&periodic(0, 40)), secs(1)), for_ever(true));
     }
 
+    #[test]
+    fn who_reboots_comes_back_with_another_boot_each_time() {
+        let failures = Failures { reboot: Some(true), ..periodic(5, 40) };
+        let rows = [
+            (0, None),
+            (4, None),
+            (5, Some(5)),
+            (44, Some(5)),
+            (45, Some(5)),
+            (50, Some(50)),
+            (99, Some(95)),
+        ];
+        for (at, back) in rows {
+            assert_eq!(came_back(Some(&failures), secs(at)), back.map(secs), "after {at} s");
+        }
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let of = |known: Uuid, at: u64| boot(Some(&failures), "a", known, start + secs(at));
+        let first = boot::first("a", start);
+        assert_eq!(of(first, 4), first);
+        let second = of(first, 6);
+        assert_ne!(second, first);
+        assert_eq!((of(second, 49), of(first, 49)), (second, second), "whoever looks sees the same");
+        assert_ne!(of(second, 50), second);
+        let after = Failures {
+            turn_unhealthy_after: Some(true),
+            turn_unhealthy_periodically: None,
+            ..failures.clone()
+        };
+        for never in [None, Some(&periodic(5, 40)), Some(&after)] {
+            assert_eq!(
+                (came_back(never, secs(500)), boot(never, "a", second, start + secs(500))),
+                (None, second)
+            );
+        }
+    }
+
     proptest! {
+        /// Whoever looks when sees the boot of the last return, however often it was looked before, and that is in a healthy phase.
+        #[test]
+        fn boots_do_not_depend_on_who_looked_when(unhealthy in 1_u64..60, healthy in 1_u64..60, mut looks in prop::collection::vec(0_u64..1_000_000, 1..20)) {
+            let failures = Failures { reboot: Some(true), ..periodic(unhealthy, healthy) };
+            let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+            let first = boot::first("a", start);
+            looks.sort_unstable();
+            let mut shown = first;
+            for at in looks.into_iter().map(Duration::from_millis) {
+                shown = boot(Some(&failures), "a", shown, start + at);
+                prop_assert_eq!(shown, boot(Some(&failures), "a", first, start + at));
+                let back = came_back(Some(&failures), at);
+                prop_assert_eq!(boot::after("a", shown), back);
+                if let Some(back) = back {
+                    prop_assert!(back <= at && phase(Some(&failures), back).healthy);
+                    prop_assert!(!phase(Some(&failures), back.saturating_sub(Duration::from_nanos(1))).healthy);
+                }
+            }
+        }
+
         /// Nothing changes before the announced moment, and at that moment it does.
         #[test]
         fn the_announced_change_is_the_next_one(unhealthy in 1_u64..600, healthy in 1_u64..600, at_ms in 0_u64..10_000_000) {

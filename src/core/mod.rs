@@ -14,6 +14,7 @@ pub mod expectations;
 pub mod health;
 pub mod history;
 pub mod node;
+pub mod pod_cidrs;
 pub mod quantity;
 pub mod revision;
 pub mod rollout;

@@ -127,7 +127,7 @@ impl State {
         let mut wear = None;
         if let Some(status) = body.get("status") {
             // The first status is the boot, unless the Node has one on record.
-            let boot = *self.boot.get_or_insert_with(|| boot::id(now, rand::random()));
+            let boot = *self.boot.get_or_insert_with(|| boot::first(&self.machine.uid, now));
             self.claims.learn(status, wear.insert(worn(&self.machine, boot)));
         }
         let behaviour = self.look(now).behaviour;

@@ -1,19 +1,25 @@
 //! Which IPv4 addresses are taken: those of machines and those of pods, none twice.
 
-use std::{collections::HashSet, net::Ipv4Addr};
+use std::{collections::HashSet, fmt, net::Ipv4Addr};
 
 use sha2::{Digest, Sha256};
 
 /// Addresses of machines: the shared address space of RFC 6598, which no cluster network should use.
 pub const MACHINES: Block = Block { first: 0x6440_0001, last: 0x647f_fffe };
-/// Addresses of pods on Nodes without a podCIDR: 10.128.0.0/9.
-pub const PODS: Block = Block { first: 0x0a80_0001, last: 0x0aff_fffe };
+/// Addresses of pods on Nodes without a podCIDR: 10.64.0.0/11, which is neither what `up` cuts podCIDRs from nor its Services'.
+pub const PODS: Block = Block { first: 0x0a40_0001, last: 0x0a5f_fffe };
 
 /// A block of addresses, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     first: u32,
     last: u32,
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", Ipv4Addr::from_bits(self.first), Ipv4Addr::from_bits(self.last))
+    }
 }
 
 impl Block {
@@ -65,10 +71,11 @@ impl Addresses {
         Some(address)
     }
 
-    /// An address for a pod: from its Node's podCIDR while that has one left. None when all are used.
+    /// An address for a pod: from its Node's podCIDR, where it has one. None when all are used: any other address could be
+    /// of somebody else's Node.
     pub fn for_pod(&mut self, cidr: Option<Block>) -> Option<Ipv4Addr> {
-        if let Some(address) = cidr.and_then(|block| self.free(block, 0)) {
-            return Some(address);
+        if let Some(block) = cidr {
+            return self.free(block, 0);
         }
         let address = self.free(PODS, self.pods)?;
         self.pods = address.to_bits() - PODS.first;
@@ -107,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cidr_falls_back_and_a_released_address_comes_again() {
+    fn a_full_cidr_has_none_until_one_is_released() {
         let mut addresses = Addresses::default();
         let cidr = Block::of_cidr("10.244.1.0/29");
-        let taken: Vec<_> = (0..6).filter_map(|_| addresses.for_pod(cidr)).map(|a| a.to_string()).collect();
-        assert_eq!(taken[..2], ["10.244.1.2", "10.244.1.3"]);
-        assert_eq!(taken[5], "10.128.0.1");
+        let taken: Vec<_> = (0..9).filter_map(|_| addresses.for_pod(cidr)).map(|a| a.to_string()).collect();
+        assert_eq!(taken, ["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5", "10.244.1.6"]);
+        assert_eq!(addresses.for_pod(None).map(|a| a.to_string()).as_deref(), Some("10.64.0.1"));
         addresses.release(Ipv4Addr::new(10, 244, 1, 3));
         assert_eq!(addresses.for_pod(cidr), Some(Ipv4Addr::new(10, 244, 1, 3)));
     }

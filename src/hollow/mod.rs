@@ -219,8 +219,12 @@ impl Observer<NodeView> for Shared {
 impl Observer<PodView> for Shared {
     fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         self.change(|state, now| {
-            if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
-                state.lost_pod(old);
+            match (old, new) {
+                (Some(old), Some(new)) if old.uid == new.uid => {
+                    state.changed_pod(old, new);
+                }
+                (Some(old), _) => state.lost_pod(old),
+                (None, _) => {}
             }
             if let Some(new) = new {
                 state.saw_pod(new, now);

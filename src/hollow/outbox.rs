@@ -14,9 +14,13 @@ use k8s_pb::{
 };
 use serde_json::json;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{
-    pod::{events::Note, patch::digest},
+    pod::{
+        events::{Note, of_pod},
+        patch::digest,
+    },
     request::Request,
     schedule::Lane,
     state::{Clock, State},
@@ -36,7 +40,9 @@ const REST: Duration = Duration::from_secs(5);
 const MOST: usize = 500;
 /// Who tells.
 const COMPONENT: &str = "kubelet";
-/// Longest part of a pod's name in that of an event, in bytes: with what follows it fits into a name.
+/// Reason of the event of a machine that has booted anew.
+const REBOOTED: &str = "Rebooted";
+/// Longest part of a name in that of an event, in bytes: with what follows it fits into a name.
 const NAME_BYTES: usize = 230;
 
 /// The events that wait.
@@ -51,10 +57,18 @@ pub struct Outbox {
     dropped: u64,
 }
 
+/// What an event is about.
+#[derive(Debug)]
+enum About {
+    Pod(Arc<PodView>),
+    /// By its name.
+    Node(Arc<str>),
+}
+
 /// An event with what it is about.
 #[derive(Debug)]
 struct Letter {
-    pod: Arc<PodView>,
+    about: About,
     note: Note,
     at: Timestamp,
     /// Whether it is known not to be there.
@@ -62,14 +76,14 @@ struct Letter {
 }
 
 impl Outbox {
-    fn put(&mut self, pod: &Arc<PodView>, note: Note, at: Timestamp) {
+    fn put(&mut self, about: About, note: Note, at: Timestamp) {
         let queue = if note.warns { &mut self.warnings } else { &mut self.usual };
         if queue.len() == MOST {
             self.dropped += 1;
             return;
         }
         let is_new = note.count <= 1;
-        queue.push_back(Letter { pod: Arc::clone(pod), note, at: to_seconds(at), is_new });
+        queue.push_back(Letter { about, note, at: to_seconds(at), is_new });
     }
 
     /// How many events found no room, since this was asked last.
@@ -93,9 +107,16 @@ impl State {
     ) {
         for note in notes {
             if wanted == PodEvents::All || (wanted == PodEvents::Warnings && note.warns) {
-                self.outbox.put(pod, note, now.wall);
+                self.outbox.put(About::Pod(Arc::clone(pod)), note, now.wall);
             }
         }
+        self.ask_outbox(now);
+    }
+
+    /// Has it told that a machine has booted anew.
+    pub(super) fn tell_of_reboot(&mut self, node: &Arc<str>, boot: Uuid, now: Clock) {
+        let message = format!("Node {node} has been rebooted, boot id: {boot}");
+        self.outbox.put(About::Node(Arc::clone(node)), of_pod(true, REBOOTED, &message), now.wall);
         self.ask_outbox(now);
     }
 
@@ -128,7 +149,7 @@ impl State {
 
 impl Letter {
     fn request(&self) -> Request {
-        let all = format!("/api/v1/namespaces/{}/events", self.pod.namespace);
+        let all = format!("/api/v1/namespaces/{}/events", self.namespace());
         if self.is_new {
             let event = envelope("v1", "Event", &self.event());
             return Request { method: Method::POST, path: all, body: Body::Object(event) };
@@ -141,50 +162,80 @@ impl Letter {
         }
     }
 
+    fn namespace(&self) -> &str {
+        match &self.about {
+            About::Pod(pod) => &pod.namespace,
+            // Of what is in no namespace.
+            About::Node(_) => "default",
+        }
+    }
+
     fn name(&self) -> String {
         let Note { reason, message, container, .. } = &self.note;
         let container = container.as_ref().map_or("", |(name, _)| name);
-        let hash = digest(&format!("{}/{container}/{reason}/{message}", self.pod.uid));
-        let end = self.pod.name.len().min(NAME_BYTES);
+        let (name, uid): (&str, &str) = match &self.about {
+            About::Pod(pod) => (&pod.name, &pod.uid),
+            About::Node(node) => (node, node),
+        };
+        let hash = digest(&format!("{uid}/{container}/{reason}/{message}"));
+        let end = name.len().min(NAME_BYTES);
         // A name has no part that ends in a dash.
-        let pod = self.pod.name[..end].trim_end_matches(['-', '.']);
-        format!("{pod}.{}", &hash[..16])
+        format!("{}.{}", name[..end].trim_end_matches(['-', '.']), &hash[..16])
+    }
+
+    /// What it is about, and the Node that tells.
+    fn reference(&self, field_path: Option<String>) -> (ObjectReference, &str) {
+        let reference =
+            ObjectReference { api_version: Some("v1".to_owned()), field_path, ..ObjectReference::default() };
+        match &self.about {
+            About::Pod(pod) => {
+                let reference = ObjectReference {
+                    kind: Some("Pod".to_owned()),
+                    namespace: Some(pod.namespace.to_string()),
+                    name: Some(pod.name.to_string()),
+                    uid: Some(pod.uid.to_string()),
+                    resource_version: Some(pod.resource_version.clone()),
+                    ..reference
+                };
+                (reference, &pod.node)
+            }
+            About::Node(node) => {
+                let reference = ObjectReference {
+                    kind: Some("Node".to_owned()),
+                    name: Some(node.to_string()),
+                    // As kubelets write it, and `kubectl describe node` looks for it.
+                    uid: Some(node.to_string()),
+                    ..reference
+                };
+                (reference, node)
+            }
+        }
     }
 
     fn event(&self) -> Event {
-        let Self { pod, note, at, .. } = self;
+        let Self { note, at, .. } = self;
         let time = Some(Time { seconds: Some(at.as_second()), nanos: Some(0) });
         let field = note.container.as_ref().map(|(name, is_init)| {
             let list = if *is_init { "initContainers" } else { "containers" };
             format!("spec.{list}{{{name}}}")
         });
+        let (involved_object, node) = self.reference(field);
         Event {
             metadata: Some(ObjectMeta {
                 name: Some(self.name()),
-                namespace: Some(pod.namespace.to_string()),
+                namespace: Some(self.namespace().to_owned()),
                 ..ObjectMeta::default()
             }),
-            involved_object: Some(ObjectReference {
-                kind: Some("Pod".to_owned()),
-                namespace: Some(pod.namespace.to_string()),
-                name: Some(pod.name.to_string()),
-                uid: Some(pod.uid.to_string()),
-                api_version: Some("v1".to_owned()),
-                resource_version: Some(pod.resource_version.clone()),
-                field_path: field,
-            }),
+            involved_object: Some(involved_object),
             reason: Some(note.reason.clone()),
             message: Some(note.message.clone()),
-            source: Some(EventSource {
-                component: Some(COMPONENT.to_owned()),
-                host: Some(pod.node.to_string()),
-            }),
+            source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: Some(node.to_owned()) }),
             first_timestamp: time,
             last_timestamp: time,
             count: Some(note.count),
             r#type: Some(if note.warns { "Warning" } else { "Normal" }.to_owned()),
             reporting_component: Some(COMPONENT.to_owned()),
-            reporting_instance: Some(pod.node.to_string()),
+            reporting_instance: Some(node.to_owned()),
             ..Event::default()
         }
     }
@@ -193,7 +244,7 @@ impl Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::Cache, hollow::pod::events::of_pod};
+    use crate::cache::Cache;
 
     fn pod() -> Arc<PodView> {
         Arc::new(PodView { namespace: "n".into(), name: "p".into(), uid: "u".into(), ..PodView::default() })
@@ -273,7 +324,13 @@ mod tests {
     fn the_same_has_the_same_name_and_a_valid_one() {
         let letter = |name: &str, message: &str| {
             let pod = Arc::new(PodView { name: name.into(), uid: "u".into(), ..PodView::default() });
-            Letter { pod, note: note(true, message), at: Timestamp::UNIX_EPOCH, is_new: true }.name()
+            Letter {
+                about: About::Pod(pod),
+                note: note(true, message),
+                at: Timestamp::UNIX_EPOCH,
+                is_new: true,
+            }
+            .name()
         };
         assert_eq!(letter("p", "a"), letter("p", "a"));
         assert_ne!(letter("p", "a"), letter("p", "b"));

@@ -16,11 +16,13 @@ use super::{
     request::{Request, backoff},
     schedule::Lane,
     state::{Clock, State, Writes, address},
+    status::to_seconds,
     work::complain,
 };
 use crate::{
     api::PodEvents,
     cache::PodView,
+    core::boot,
     wire::{Body, WireError},
 };
 
@@ -30,6 +32,8 @@ const DOUBT: Duration = Duration::from_secs(2);
 const ROOM_POLL: Duration = Duration::from_secs(1);
 /// Reason of the event about an annotation that cannot be read.
 const INVALID: &str = "InvalidAnnotation";
+/// Reason of the event about a pod that gets no address.
+const NO_SANDBOX: &str = "FailedCreatePodSandBox";
 
 /// A pod that is bound to a machine.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub struct Pod {
     /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
     dismissed: bool,
     standing: Standing,
+    /// Whether it was said that no address is free for it.
+    without_ip: bool,
 }
 
 /// Whether a pod may run on its machine.
@@ -65,6 +71,7 @@ impl Pod {
             writes: Writes::default(),
             dismissed: false,
             standing: Standing::New,
+            without_ip: false,
         }
     }
 
@@ -78,9 +85,7 @@ impl Pod {
 impl State {
     /// A pod came or changed.
     pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
-        if !view.spec.host_network
-            && let Some(ip) = address(view.status.pod_ip.as_deref())
-        {
+        if let Some(ip) = held(view) {
             self.addresses.claim(ip);
         }
         if self.machine_of(&view.node).is_none() {
@@ -96,14 +101,25 @@ impl State {
         }
         let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod::new(view));
         pod.view = Arc::clone(view);
+        if let Some(ip) = pod.ip.take_if(|_| view.is_finished()) {
+            self.addresses.release(ip);
+        }
         self.schedule.ask(Lane::Pod, &view.uid, now.at);
+    }
+
+    /// A pod has changed. Of a sandbox that is gone, be it that the pod has ended and shows its address still, or that it has
+    /// another one, others may have the address.
+    pub fn changed_pod(&mut self, before: &PodView, now: &PodView) {
+        if let Some(ip) = held(before)
+            && (now.is_finished() || held(now).is_some_and(|other| other != ip))
+        {
+            self.addresses.release(ip);
+        }
     }
 
     /// A pod is gone.
     pub fn lost_pod(&mut self, view: &PodView) {
-        if !view.spec.host_network
-            && let Some(ip) = address(view.status.pod_ip.as_deref())
-        {
+        if let Some(ip) = held(view) {
             self.addresses.release(ip);
         }
         self.forget_pod(&view.uid);
@@ -113,7 +129,7 @@ impl State {
     pub(super) fn forget_pod(&mut self, uid: &Arc<str>) {
         self.schedule.cancel(Lane::Pod, uid);
         let Some(pod) = self.pods.remove(uid) else { return };
-        if let Some(ip) = pod.ip.filter(|_| pod.view.status.pod_ip.is_none()) {
+        if let Some(ip) = pod.ip.filter(|ip| held(&pod.view) != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
@@ -141,6 +157,8 @@ impl State {
         if machine.is_silent(machine.phase(now)) {
             return None;
         }
+        let booted =
+            machine.boot_at(&owner, now).and_then(|boot| boot::rebooted(&owner, boot)).map(to_seconds);
         let settings = Arc::clone(&machine.settings);
         let pod = self.pods.get(uid)?;
         if pod.dismissed || pod.writes.outrun(&view.resource_version) {
@@ -152,19 +170,26 @@ impl State {
             Admission::Later => return None,
             Admission::Refused { reason, message } => pod::rejected(&view, reason, message, now.wall),
             Admission::Granted => {
-                let ip = self.ip_of(uid, &view, host_ip, cidr)?;
+                let Some(ip) = self.ip_of(uid, &view, host_ip, (cidr, booted)) else {
+                    self.waits_for_ip(uid, &view, cidr, now);
+                    return None;
+                };
                 let preempted = match self.pods.get(uid)?.standing {
                     Standing::MakesRoom(since) => Some(since),
                     _ => None,
                 };
-                pod::step(&view, Place { host_ip, ip, defaults: &settings.containers, preempted }, now.wall)
+                pod::step(
+                    &view,
+                    Place { host_ip, ip, defaults: &settings.containers, booted, preempted },
+                    now.wall,
+                )
             }
         };
         let wanted = settings.containers.events.unwrap_or_default();
         if wanted != PodEvents::None {
             self.tell_people(&view, events::of(&view, &step, &settings.containers), wanted, now);
         }
-        let Step { status, why, delete, again, stopping: _ } = step;
+        let Step { status, why, delete, again, stopping: _, sandbox_changed: _ } = step;
         self.pods.get_mut(uid)?.dismissed = delete;
         if let Some(again) = again {
             self.schedule.ask(Lane::Pod, uid, now.until(again));
@@ -183,20 +208,42 @@ impl State {
         Some(write.into_iter().chain(delete).collect())
     }
 
-    /// The address that a pod has or gets; None while it is not known which are free.
+    /// A pod without an address is looked at again, and people are told once, as a kubelet does of its network plugin.
+    fn waits_for_ip(&mut self, uid: &Arc<str>, view: &Arc<PodView>, cidr: Option<Block>, now: Clock) {
+        if !self.pod_cache.in_sync() {
+            return;
+        }
+        let told = self.pods.get_mut(uid).is_none_or(|pod| std::mem::replace(&mut pod.without_ip, true));
+        if let Some(block) = cidr.filter(|_| !told) {
+            let message =
+                format!("Failed to create pod sandbox: no IP addresses available in range set: {block}");
+            let note = events::of_pod(true, NO_SANDBOX, &message);
+            self.tell_people(view, vec![note], PodEvents::Warnings, now);
+        }
+        self.schedule.ask(Lane::Pod, uid, now.at + ROOM_POLL);
+    }
+
+    /// The address that a pod has or gets; None while it is not known which are free, and when none is.
     fn ip_of(
         &mut self,
         uid: &Arc<str>,
         view: &PodView,
         host_ip: Ipv4Addr,
-        cidr: Option<Block>,
+        (cidr, booted): (Option<Block>, Option<Timestamp>),
     ) -> Option<Ipv4Addr> {
         if view.spec.host_network {
             return Some(host_ip);
         }
         let pod = self.pods.get_mut(uid)?;
-        if let Some(ip) = address(view.status.pod_ip.as_deref()).or(pod.ip) {
-            return Some(ip);
+        let shown = address(view.status.pod_ip.as_deref());
+        // With its sandbox a pod loses its address; what it was given here since then, no status shows yet.
+        let known = if pod::needs_another_sandbox(view, booted) {
+            pod.ip.filter(|ip| shown != Some(*ip))
+        } else {
+            shown.or(pod.ip)
+        };
+        if known.is_some() {
+            return known;
         }
         if view.deleted_at.is_some() || view.is_finished() {
             // It never ran, and shall not: it needs none.
@@ -299,6 +346,11 @@ enum Admission {
         /// In more of them.
         message: String,
     },
+}
+
+/// The address of a pod, while that is nobody else's.
+fn held(pod: &PodView) -> Option<Ipv4Addr> {
+    address(pod.status.pod_ip.as_deref()).filter(|_| !pod.spec.host_network && !pod.is_finished())
 }
 
 /// The last word about a pod: at once, and only if it still is this one.

@@ -313,6 +313,12 @@ impl Machine {
         disruptor::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
     }
 
+    /// Its boot now, where it has booted: not the recorded one if it came back since by a reboot.
+    #[must_use]
+    pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
+        Some(disruptor::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
+    }
+
     /// Whether a machine in `phase` writes nothing.
     #[must_use]
     pub fn is_silent(&self, phase: Phase) -> bool {

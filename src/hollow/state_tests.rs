@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::*;
 use crate::{
     api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
-    cache::{Container, PodSpecView, PodStatus, PodView},
+    cache::{Container, ContainerState, ContainerView, PodSpecView, PodStatus, PodView},
     wire::Body,
 };
 
@@ -292,4 +292,113 @@ fn people_are_told_of_a_pod_and_of_what_its_annotations_get_wrong() {
     world.create("a", None);
     world.run(5);
     assert_eq!(world.times("POST events").len(), 4, "InvalidAnnotation, Pulled, Created, Started");
+}
+
+#[test]
+fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
+    let small = NodeView { pod_cidr: Some("10.128.3.0/29".to_owned()), ..node("a", 1) };
+    let pods: Vec<PodView> = (0..6).map(|number| pod(&format!("p{number}"), "a")).collect();
+    let mut world = World::new(vec![small], pods.clone());
+    world.create("a", None);
+    world.run(5);
+    let ips: HashSet<String> =
+        world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned()).collect();
+    let all = (2..=6).map(|last| format!("10.128.3.{last}")).collect();
+    assert_eq!((world.statuses.len(), ips), (5, all));
+    // Three events of each that runs, and one of the one that does not, however often it is looked at.
+    assert_eq!(world.times("POST events").len(), 16);
+    let waits = pods.iter().find(|pod| !world.statuses.contains_key(&*pod.name)).unwrap().name.clone();
+    let ends = pods.into_iter().find(|pod| pod.name != waits).unwrap();
+    let ip = world.statuses[&*ends.name]["podIP"].as_str().unwrap().to_owned();
+    let shown = |phase: &str, version: &str| {
+        let status =
+            PodStatus { phase: phase.into(), pod_ip: Some(ip.as_str().into()), ..PodStatus::default() };
+        Arc::new(PodView { status, resource_version: version.to_owned(), ..ends.clone() })
+    };
+    let (runs, over) = (shown("Running", "1000"), shown("Succeeded", "1001"));
+    world.state.saw_pod(&runs, world.clock(5));
+    world.state.changed_pod(&runs, &over);
+    world.state.saw_pod(&over, world.clock(5));
+    world.run(8);
+    assert_eq!(world.statuses[&*waits]["podIP"], *ip);
+    // The one that ended is deleted at last; the address is another one's by now.
+    world.state.lost_pod(&over);
+    assert_eq!(world.state.addresses.for_pod(super::super::addresses::Block::of_cidr("10.128.3.0/29")), None);
+}
+
+#[test]
+fn a_block_of_24_bits_has_room_for_all_pods_of_a_node_and_two_processes_share_none() {
+    let process = |name: &str, cidr: &str| {
+        let node = NodeView { pod_cidr: Some(cidr.to_owned()), ..node(name, 1) };
+        let mut world =
+            World::new(vec![node], (0..110).map(|number| pod(&format!("{name}{number}"), name)).collect());
+        world.create(name, None);
+        world.run(2);
+        let ips = world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned());
+        ips.collect::<HashSet<String>>()
+    };
+    let (one, other) = (process("a", "10.128.3.0/24"), process("b", "10.128.4.0/24"));
+    assert_eq!((one.len(), other.len(), one.union(&other).count()), (110, 110, 220));
+}
+
+#[test]
+fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
+    for mode in [FailureMode::Silent, FailureMode::Reported] {
+        let shown =
+            NodeView { boot_id: Some(boot::first("uid-a", Timestamp::now()).to_string()), ..node("a", 1) };
+        let mut world = World::new(vec![shown], vec![pod("p", "a")]);
+        let failures = Failures {
+            unhealthy_duration: GoDuration(secs(20)),
+            healthy_duration: Some(GoDuration(secs(3_600))),
+            turn_unhealthy_periodically: Some(true),
+            mode: Some(mode),
+            reboot: Some(true),
+            ..Failures::default()
+        };
+        world.create("a", None);
+        world.run(5);
+        let first = world.statuses["p"].clone();
+        // As the API server would show it.
+        let running = |status: &Value| {
+            let since = status["containerStatuses"][0]["state"]["running"]["startedAt"].as_str().unwrap();
+            let view = ContainerView {
+                name: "a".into(),
+                ready: true,
+                started: true,
+                restarts: 0,
+                state: ContainerState::Running { since: Some(since.parse().unwrap()) },
+                last: None,
+            };
+            let status = PodStatus {
+                phase: "Running".into(),
+                start_time: Some(since.parse().unwrap()),
+                pod_ip: Some(status["podIP"].as_str().unwrap().into()),
+                containers: [view].into(),
+                ..PodStatus::default()
+            };
+            Arc::new(PodView { status, resource_version: "1000".to_owned(), ..pod("p", "a") })
+        };
+        world.state.saw_pod(&running(&first), world.clock(5));
+        world.state.update(
+            "uid-a",
+            Settings { failures: Some(failures), ..Settings::default() },
+            world.clock(5),
+        );
+        world.run(30);
+        let ended = &world.statuses["p"]["containerStatuses"][0]["state"]["terminated"];
+        assert_eq!(
+            (&ended["exitCode"], &ended["reason"]),
+            (&Value::from(255), &Value::from("Unknown")),
+            "{mode:?}"
+        );
+        // Three of the pod's start, and the one of the reboot.
+        assert_eq!(world.times("POST events").len(), 4, "{mode:?}");
+        let machine = &world.state.machines["uid-a"];
+        let booted = boot::rebooted("uid-a", machine.boot.unwrap()).unwrap();
+        assert_eq!(booted, boot::time(machine.boot.unwrap()).unwrap() + secs(20));
+        assert_eq!(machine.boot_at("uid-a", world.clock(1_000)), machine.boot, "once for each outage");
+        // It asked for another address: the one that it shows is not its own any more.
+        let shown = running(&first).status.pod_ip.clone().unwrap().parse().unwrap();
+        assert_ne!(world.state.pods["uid-p"].ip, Some(shown), "{mode:?}");
+    }
 }

@@ -102,7 +102,7 @@ impl State {
             return None;
         };
         let machine = self.machines.get_mut(uid)?;
-        let boot = *machine.boot.get_or_insert_with(|| boot::id(now.wall, rand::random()));
+        let before = *machine.boot.get_or_insert_with(|| boot::first(uid, now.wall));
         let phase = machine.phase(now);
         let silent = machine.is_silent(phase);
         let was_silent = std::mem::replace(&mut machine.silent, silent);
@@ -112,6 +112,8 @@ impl State {
         if silent {
             return None;
         }
+        let boot = machine.boot_at(uid, now).unwrap_or(before);
+        machine.boot = Some(boot);
         let node = Arc::clone(&machine.node);
         let report = Report {
             node: Arc::clone(&node),
@@ -130,7 +132,13 @@ impl State {
         }
         if was_silent {
             self.schedule.ask(Lane::Lease, uid, now.at);
+        }
+        if was_silent || boot != before {
             self.ask_pods(&node, now);
+        }
+        // Of a machine that had never been heard of nobody knows another boot.
+        if boot != before && view.boot_id.is_some() {
+            self.tell_of_reboot(&node, boot, now);
         }
         (is_due || !says_nothing_new).then(|| Request {
             method: Method::PATCH,

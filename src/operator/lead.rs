@@ -12,7 +12,7 @@ use super::{Caches, OperatorError, Options, Parts};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
-        Context, Events, Metrics, Outstanding, Revisions, Secrets, Turns, csr::Approver,
+        Context, Events, Metrics, Outstanding, PodCidrs, Revisions, Secrets, Turns, csr::Approver,
         node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     error::chain,
@@ -70,6 +70,11 @@ impl Lead {
         let kubemark: Arc<dyn Provider> =
             Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
         let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
+        let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
+        // Before the controllers: a Node is counted here before its creation is over for them.
+        if let Some(pod_cidrs) = &pod_cidrs {
+            caches.nodes.observe(Arc::clone(pod_cidrs) as _);
+        }
         let context = Arc::new(Context {
             nodes: Arc::clone(&caches.nodes),
             pods: Arc::clone(&caches.pods),
@@ -81,6 +86,7 @@ impl Lead {
             events: Events::new(client.clone(), "kube-node"),
             metrics: Metrics::register(&registry, providers.keys().copied())?,
             providers,
+            pod_cidrs,
             provider_id_prefix: options.provider_id_prefix,
             client: client.clone(),
         });

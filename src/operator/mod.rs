@@ -26,6 +26,7 @@ use crate::{
     autoscaler,
     cache::ReflectError,
     controllers::{Census, ProviderIdPrefix},
+    core::pod_cidrs::Range,
     runtime::{
         admin::{Admin, AdminError},
         leader::{self, Election, LostError, Standing},
@@ -44,6 +45,8 @@ pub struct Options {
     pub namespace: String,
     /// Where health and metrics are served.
     pub admin_address: SocketAddr,
+    /// What new Nodes get their `spec.podCIDR` from; None where others give it.
+    pub pod_cidrs: Option<Range>,
     /// How providerIDs begin.
     pub provider_id_prefix: ProviderIdPrefix,
     /// Our own image, for machines that are pods.

@@ -146,3 +146,69 @@ pub async fn a_silent_node_becomes_unknown<S: Subject>(called: &str) {
     subject.clean_up().await;
     anchor.clean_up().await;
 }
+
+/// The containers of its pods end with a machine that reboots, and start again in other sandboxes where they start again at all.
+pub async fn a_reboot_takes_its_pods_along<S: Subject>(called: &str, mode: &str) {
+    let subject = S::start(called, &json!({"unhealthyDuration": "24h", "turnUnhealthyAfter": true})).await;
+    let node = eventually("the node is Ready", LONG, async || subject.node().await.filter(is_ready)).await;
+    let node = name(&node);
+    let boot_id = async || {
+        let status = subject.nodes().get(&node).await.unwrap().status.unwrap();
+        status.node_info.unwrap().boot_id.parse::<uuid::Uuid>().unwrap()
+    };
+    let own = Own::nothing(called).await;
+    let inits = json!([{"name": "first", "image": "i"}]);
+    let (runs, once) = (format!("{called}-runs"), format!("{called}-once"));
+    own.pod_on(&node, &runs, json!({}), json!({"initContainers": inits})).await;
+    let for_ever = json!({"hollow.kube-node.io/run-time": "24h"});
+    own.pod_on(&node, &once, for_ever, json!({"restartPolicy": "Never"})).await;
+    let ready = async |pod: &str, restarts: i32| {
+        eventually(&format!("{pod} is ready with {restarts} restarts"), LONG, async || {
+            let status = own.pods.get(pod).await.unwrap().status?;
+            let main = status.container_statuses.as_ref()?.first()?;
+            (main.ready && main.restart_count == restarts).then_some(status)
+        })
+        .await
+    };
+    let before = ready(&runs, 0).await;
+    ready(&once, 0).await;
+    let first = boot_id().await;
+
+    // Once, at a moment to come: what has started by now is older.
+    let (booted, _) = first.get_timestamp().unwrap().to_unix();
+    let age = jiff::Timestamp::now().as_second() - i64::try_from(booted).unwrap();
+    let unhealthy = format!("{}s", age + 15);
+    subject
+        .set_failures(
+            json!({"unhealthyDuration": unhealthy, "healthyDuration": "24h", "mode": mode, "reboot": true,
+            "turnUnhealthyAfter": null, "turnUnhealthyPeriodically": true}),
+        )
+        .await;
+    let after = ready(&runs, 1).await;
+    let second = boot_id().await;
+    assert!(second != first && second.get_timestamp() == first.get_timestamp(), "{first} {second}");
+    let said = eventually("people are told", LONG, async || own.event_of(&node, "Rebooted").await).await;
+    assert_eq!(said, format!("Node {node} has been rebooted, boot id: {second}"));
+    let lost = |status: &k8s_openapi::api::core::v1::ContainerStatus, last: bool| {
+        let state = if last { &status.last_state } else { &status.state };
+        let end = state.as_ref().and_then(|state| state.terminated.clone()).unwrap();
+        (end.exit_code, end.reason.unwrap_or_default())
+    };
+    assert_eq!(lost(&after.container_statuses.as_ref().unwrap()[0], true), (255, "Unknown".to_owned()));
+    assert_ne!(after.pod_ip, before.pod_ip);
+    let init = &after.init_container_statuses.unwrap()[0];
+    assert_eq!(
+        (init.restart_count, lost(init, true).0, lost(init, false).0),
+        (1, 0, 0),
+        "it runs again, too"
+    );
+    eventually("its new sandbox is told", LONG, async || own.event_of(&runs, "SandboxChanged").await).await;
+    let failed = eventually("what never starts again has failed", LONG, async || {
+        own.pods.get(&once).await.unwrap().status.filter(|status| status.phase.as_deref() == Some("Failed"))
+    })
+    .await;
+    assert_eq!(lost(&failed.container_statuses.unwrap()[0], false), (255, "Unknown".to_owned()));
+    eventually("the node is Ready again", LONG, async || subject.node().await.filter(is_ready)).await;
+    assert_eq!(boot_id().await, second, "it rebooted once");
+    subject.clean_up().await;
+}

@@ -6,8 +6,8 @@ use crate::{
     bed::{
         Own,
         disruptor::{
-            Subject, a_silent_node_becomes_unknown, readiness, unhealthy_and_healthy_by_turns,
-            unhealthy_for_ever_after_a_while,
+            Subject, a_reboot_takes_its_pods_along, a_silent_node_becomes_unknown, readiness,
+            unhealthy_and_healthy_by_turns, unhealthy_for_ever_after_a_while,
         },
         name,
     },
@@ -27,6 +27,16 @@ async fn our_machine_after_a_while() {
 #[tokio::test]
 async fn our_machine_in_silence() {
     a_silent_node_becomes_unknown::<Own>("disrupt-silent").await;
+}
+
+#[tokio::test]
+async fn our_machine_crashes_and_reboots() {
+    a_reboot_takes_its_pods_along::<Own>("disrupt-crash", "Reported").await;
+}
+
+#[tokio::test]
+async fn our_machine_loses_its_power() {
+    a_reboot_takes_its_pods_along::<Own>("disrupt-power", "Silent").await;
 }
 
 #[tokio::test]

@@ -151,6 +151,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         events: Events::new(client.clone(), name),
         metrics: Metrics::register(&registry, []).unwrap(),
         providers: BTreeMap::from([(name, provider)]),
+        pod_cidrs: None,
         provider_id_prefix: ProviderIdPrefix::default(),
         client: client.clone(),
     });

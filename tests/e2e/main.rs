@@ -23,6 +23,7 @@ mod kubemark;
 mod listen;
 mod machine_pods;
 mod machines;
+mod pod_cidrs;
 mod pods;
 mod policies;
 mod roles;

@@ -49,6 +49,18 @@ fn class_cases() -> Vec<Case> {
             "turnUnhealthyPeriodically needs healthyDuration",
         ),
         (
+            "reboots",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s", "healthyDuration": "5s", "turnUnhealthyPeriodically": true, "reboot": true}),
+            "",
+        ),
+        (
+            "a reboot of what does not come back",
+            "/spec/failures",
+            json!({"unhealthyDuration": "5s", "turnUnhealthyAfter": true, "reboot": true}),
+            "reboot is for nodes that come back",
+        ),
+        (
             "an unknown mode",
             "/spec/failures",
             json!({"unhealthyDuration": "5s", "turnUnhealthyAfter": true, "mode": "Loud"}),

@@ -20,6 +20,8 @@ fn values_that_do_not_fit() {
         (&["operator.adminPort=80"], "at '/operator/adminPort': minimum"),
         (&["operator.logFormat=xml"], "at '/operator/logFormat'"),
         (&["operator.extraArgs={-x}"], "at '/operator/extraArgs/0'"),
+        (&["podCidrs.clusterCidr=fd00::/48"], "at '/podCidrs/clusterCidr'"),
+        (&["podCidrs.nodeMaskSize=31"], "at '/podCidrs/nodeMaskSize': maximum"),
         (&["machines.apiServer=http://192.0.2.1"], "at '/machines/apiServer'"),
         (&["autoscaler.certificates.source=None"], "at '/autoscaler/certificates/source'"),
         (&["leaderElection.leaseDuration=15"], "at '/leaderElection/leaseDuration'"),
@@ -47,6 +49,7 @@ fn values_that_do_not_fit() {
             &["operator.extraArgs={--admin-address=:1}"],
             "operator.extraArgs has --admin-address, which the chart sets",
         ),
+        (&["operator.extraArgs={--cluster-cidr=10.0.0.0/8}"], "operator.extraArgs has --cluster-cidr"),
         (&["operator.extraArgs={--autoscaler-plaintext}"], "operator.extraArgs has --autoscaler-plaintext"),
         (&["autoscaler.options=true"], "autoscaler has settings and autoscaler.enabled is false"),
         (

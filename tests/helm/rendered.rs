@@ -81,6 +81,10 @@ fn flags_follow_values_and_the_program_knows_them() {
         (&["operator.providerIdPrefix="], &["--provider-id-prefix="]),
         (&["operator.providerIdPrefix=own"], &["--provider-id-prefix=own"]),
         (
+            &["podCidrs.clusterCidr=10.128.0.0/9"],
+            &["--cluster-cidr=10.128.0.0/9", "--node-cidr-mask-size=24"],
+        ),
+        (
             &["autoscaler.enabled=true", "autoscaler.options=true"],
             &[
                 "--autoscaler-address=0.0.0.0:8086",

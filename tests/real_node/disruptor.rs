@@ -8,8 +8,8 @@ use crate::{
     bed::{
         Own,
         disruptor::{
-            Subject, a_silent_node_becomes_unknown, unhealthy_and_healthy_by_turns,
-            unhealthy_for_ever_after_a_while,
+            Subject, a_reboot_takes_its_pods_along, a_silent_node_becomes_unknown,
+            unhealthy_and_healthy_by_turns, unhealthy_for_ever_after_a_while,
         },
     },
     kinds::Kind,
@@ -57,6 +57,12 @@ async fn our_pod_after_a_while() {
 async fn our_pod_in_silence() {
     let _node = crate::NODE.read().await;
     a_silent_node_becomes_unknown::<Pod<false>>("own-silent").await;
+}
+
+#[tokio::test]
+async fn our_pod_reboots() {
+    let _node = crate::NODE.read().await;
+    a_reboot_takes_its_pods_along::<Pod<false>>("own-reboot", "Silent").await;
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ one value may be is in values.schema.json. */}}
 {{- end -}}
 {{- range .Values.operator.extraArgs -}}
 {{- $flag := . | splitList "=" | first -}}
-{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account") -}}
+{{- if has $flag (list "--namespace" "--admin-address" "--log-format" "--machine-image" "--machine-api-server" "--provider-id-prefix" "--hollow-service-account" "--cluster-cidr" "--node-cidr-mask-size") -}}
 {{- fail (printf "operator.extraArgs has %s, which the chart sets: use the value for it" $flag) -}}
 {{- end -}}
 {{- if or (hasPrefix "--autoscaler-" $flag) (hasPrefix "--leader-elect" $flag) -}}

@@ -57,6 +57,10 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (&["InvalidMachine"], "Correct the class, or spec.classOverrides."),
     (&["RevisionNotFound"], "Choose one that is there: `kube-node rollout history NODESET`."),
+    (
+        &["CIDRNotAvailable"],
+        "Restart the operator with a larger --cluster-cidr (chart: podCidrs.clusterCidr), or delete nodes.",
+    ),
     (&["RevisionNotStored", "CreateFailed"], "Look at the operator's logs, rights and quotas."),
     (
         &["OutOfResources"],

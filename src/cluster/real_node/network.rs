@@ -16,10 +16,12 @@ use std::{
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::component::NODE_CIDRS;
+
 /// Pools of networks, one for pods and one for links each; from every pair one pair of subnets of the same number is
-/// taken. The first is what Kubernetes networks have used since ever.
+/// taken. None has a part of what hollow nodes' podCIDRs are cut from.
 const POOLS: [([u8; 2], [u8; 2]); 3] =
-    [([10, 244], [10, 245]), ([172, 28], [172, 29]), ([100, 80], [100, 81])];
+    [([10, 126], [10, 127]), ([172, 28], [172, 29]), ([100, 80], [100, 81])];
 /// How long another `up` may hold the right to choose.
 const TURN: Duration = Duration::from_secs(10);
 /// The name inside.
@@ -30,7 +32,7 @@ const INSIDE: &str = "eth0";
 pub enum NetworkError {
     /// All candidates are in use.
     #[error(
-        "no free network for the real node: 10.244.0.0/15, 172.28.0.0/15 and 100.80.0.0/15 are all routed already; take one of these routes away"
+        "no free network for the real node: 10.126.0.0/15, 172.28.0.0/15 and 100.80.0.0/15 are all routed already; take one of these routes away"
     )]
     NoneFree,
     /// `ip` says no.
@@ -103,7 +105,7 @@ impl Network {
     fn is_free(&self, taken: &[Ipv4Net]) -> bool {
         let overlap = |one: &Ipv4Net, other: &Ipv4Net| one.contains(other) || other.contains(one);
         let (link, pods) = (self.link().trunc(), self.pods);
-        !taken.iter().any(|taken| overlap(taken, &link) || overlap(taken, &pods))
+        !taken.iter().chain([&NODE_CIDRS]).any(|taken| overlap(taken, &link) || overlap(taken, &pods))
     }
 
     /// That of the last start where it is free, else the first free one from `first` on.
@@ -264,12 +266,12 @@ mod tests {
     #[test]
     fn what_is_routed_is_not_chosen() {
         let free = Network::choose(&[], None, 7).unwrap();
-        assert_eq!(free.pods, "10.244.7.0/24".parse().unwrap());
-        assert_eq!((free.host, free.node), (Ipv4Addr::new(10, 245, 7, 1), Ipv4Addr::new(10, 245, 7, 2)));
-        let next = Network::choose(&nets(&["10.244.7.128/25"]), None, 7).unwrap();
-        assert_eq!(next.pods, "10.244.8.0/24".parse().unwrap());
-        let next = Network::choose(&nets(&["10.245.7.3/32"]), None, 7).unwrap();
-        assert_eq!(next.pods, "10.244.8.0/24".parse().unwrap(), "the link counts, too");
+        assert_eq!(free.pods, "10.126.7.0/24".parse().unwrap());
+        assert_eq!((free.host, free.node), (Ipv4Addr::new(10, 127, 7, 1), Ipv4Addr::new(10, 127, 7, 2)));
+        let next = Network::choose(&nets(&["10.126.7.128/25"]), None, 7).unwrap();
+        assert_eq!(next.pods, "10.126.8.0/24".parse().unwrap());
+        let next = Network::choose(&nets(&["10.127.7.3/32"]), None, 7).unwrap();
+        assert_eq!(next.pods, "10.126.8.0/24".parse().unwrap(), "the link counts, too");
         let wide = Network::choose(&nets(&["10.0.0.0/8"]), None, 255).unwrap();
         assert_eq!(wide.pods, "172.28.255.0/24".parse().unwrap());
         assert!(Network::choose(&nets(&["10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10"]), None, 0).is_none());
@@ -279,7 +281,16 @@ mod tests {
     fn the_last_network_is_kept_while_it_is_free() {
         let last = Network::choose(&[], None, 9);
         assert_eq!(Network::choose(&[], last, 1), last);
-        assert_ne!(Network::choose(&nets(&["10.244.9.0/24"]), last, 1), last);
+        assert_ne!(Network::choose(&nets(&["10.126.9.0/24"]), last, 1), last);
+    }
+
+    #[test]
+    fn no_network_is_what_hollow_nodes_are_given() {
+        let among = Network { pods: "10.244.9.0/24".parse().unwrap(), ..Network::of(POOLS[0], 9) };
+        assert_ne!(Network::choose(&[], Some(among), 9), Some(among));
+        assert!(
+            POOLS.into_iter().all(|pool| (0..=u8::MAX).all(|number| Network::of(pool, number).is_free(&[])))
+        );
     }
 
     #[test]

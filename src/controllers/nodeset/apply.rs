@@ -235,11 +235,12 @@ impl NodeSetController {
                 expectations.creating(name);
             }
         });
+        let names = self.with_pod_cidrs(observed, names, applied);
         // Each counts those before it: the watch shows them later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
         let results: Vec<(String, Result<(), ApiError>)> = stream::iter((size + 1..).zip(names))
-            .map(|(size, name)| async move {
-                let result = self.create_one(set, blueprint, &name, size).await;
+            .map(|(size, (name, pod_cidr))| async move {
+                let result = self.create_one(set, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
             .buffer_unordered(WRITES_AT_ONCE)
@@ -261,11 +262,35 @@ impl NodeSetController {
         }
     }
 
+    /// Each with the block that its Node is to be born with, where it gets one here. Those for which there is none do not come.
+    fn with_pod_cidrs(
+        &self,
+        observed: &Observed,
+        names: Vec<String>,
+        applied: &mut Applied,
+    ) -> Vec<(String, Option<String>)> {
+        let Some(cidrs) = &self.context.pod_cidrs else {
+            return names.into_iter().map(|name| (name, None)).collect();
+        };
+        let mut born = Vec::with_capacity(names.len());
+        for name in names {
+            match cidrs.promise(&name) {
+                Ok(cidr) => born.push((name, Some(cidr))),
+                Err(problem) => {
+                    self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                    self.context.metrics.node_not_created(problem.reason);
+                    applied.problem = Some(problem);
+                }
+            }
+        }
+        born
+    }
+
     async fn create_one(
         &self,
         set: &NodeSet,
         blueprint: &Blueprint,
-        name: &str,
+        (name, pod_cidr): (&str, Option<String>),
         cluster_size: usize,
     ) -> Result<(), ApiError> {
         let provider = blueprint.machine.node_controller.as_str();
@@ -283,6 +308,7 @@ impl NodeSetController {
                 api_version: &NodeSet::api_version(&()),
                 uid: set.metadata.uid.as_deref().unwrap_or_default(),
             },
+            pod_cidr,
             cluster_size,
         };
         let node = birth::node(origin, &blueprint.template, Timestamp::now());

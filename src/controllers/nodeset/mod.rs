@@ -74,7 +74,9 @@ impl NodeSetController {
             let controller = Arc::clone(&self);
             async move {
                 let look = Box::pin(async {
-                    match controller.look(&name).await {
+                    let outcome = controller.look(&name).await;
+                    controller.settle_pod_cidrs();
+                    match outcome {
                         Ok(outcome) => outcome,
                         // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
                         Err(Error::Api(error)) if error.is_conflict() => Outcome::After(LEAST_DISTANCE),
@@ -119,6 +121,21 @@ impl NodeSetController {
         .await
     }
 
+    /// Takes back the blocks of Nodes that will not come, and looks at all sets again where that or a Node that went lets one
+    /// come that found no block.
+    fn settle_pod_cidrs(&self) {
+        let on_their_way = || self.context.outstanding.creations();
+        if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.keep(on_their_way)) {
+            self.ask_all();
+        }
+    }
+
+    fn ask_all(&self) {
+        for set in self.context.sets.all() {
+            self.requests.add(set.key());
+        }
+    }
+
     /// Reads or changes what was asked for and not shown yet.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
         self.context.outstanding.of(set, with)
@@ -132,6 +149,9 @@ impl Observer<NodeView> for NodeSetController {
             self.context.outstanding.shown(set, &view.name, new.map(|new| &**new));
             self.requests.add(set.to_owned());
         }
+        if new.is_none() && self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {
+            self.ask_all();
+        }
     }
 
     fn relisting(&self) {
@@ -140,9 +160,7 @@ impl Observer<NodeView> for NodeSetController {
 
     fn relisted(&self) {
         self.context.outstanding.relisted(|name| self.context.nodes.get(name).is_some());
-        for set in self.context.sets.all() {
-            self.requests.add(set.key());
-        }
+        self.ask_all();
     }
 }
 

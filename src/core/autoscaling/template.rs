@@ -55,6 +55,7 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
         hosts: machine.hosts(),
         provider_id: None,
         owner: birth::Owner { api_version: "", uid: "" },
+        pod_cidr: None,
         cluster_size: 0,
     };
     let version = machine.provisioning.as_ref().and_then(|provisioning| provisioning.kubelet.as_ref());

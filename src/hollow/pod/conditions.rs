@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{Why, has_begun, life::needs_sandbox};
-use crate::cache::{PodCondition, PodStatus, PodView, word};
+use super::{Why, has_begun, life::needs_sandbox, reboot::Anew};
+use crate::cache::{ContainerView, PodCondition, PodStatus, PodView, word};
 
 /// Conditions that a kubelet sets, in its order.
 pub const CONDITIONS: [&str; 5] =
@@ -32,7 +32,7 @@ pub fn of_others(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
 pub fn with_conditions(
     pod: &PodView,
     mut status: PodStatus,
-    why: Option<&Why>,
+    (why, anew): (Option<&Why>, Option<Anew>),
     second: Timestamp,
 ) -> PodStatus {
     let over = match &*status.phase {
@@ -43,14 +43,21 @@ pub fn with_conditions(
     let (succeeded, failed) = (over.filter(|_| &*status.phase == "Succeeded"), over.is_some());
     let all = || status.init_containers.iter().chain(&status.containers);
     let is_ready = !failed && unready(pod, &status).is_empty();
-    let was_initialized = status.has("Initialized") || status.containers.iter().any(has_begun);
+    // A sandbox that is gone takes with it what was done in it.
+    let is_stale = |view: &ContainerView| anew.is_some_and(|anew| anew.is_stale(view));
+    let was_initialized = match anew {
+        Some(anew) => anew.has_begun(status.containers.iter()),
+        None => status.has("Initialized") || status.containers.iter().any(has_begun),
+    };
     let is_initialized = succeeded.is_some() || was_initialized || incomplete(pod, &status).is_empty();
     let mut gates = pod.spec.readiness_gates.iter();
     let unready = over.unwrap_or(NOT_READY);
     let ours = CONDITIONS.map(|r#type| {
         // Whether it is True, and the reason that it has then or else.
         let (holds, reason) = match r#type {
-            "PodReadyToStartContainers" => (!failed && all().any(needs_sandbox), ""),
+            "PodReadyToStartContainers" => {
+                (!failed && all().any(|view| needs_sandbox(view) && !is_stale(view)), "")
+            }
             "Initialized" if is_initialized => (true, succeeded.unwrap_or("")),
             "Initialized" => (false, NOT_INITIALIZED),
             "ContainersReady" if is_ready => (true, ""),

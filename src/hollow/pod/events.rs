@@ -12,6 +12,9 @@ use crate::{
     cache::{Container, ContainerState, ContainerView, PodView, Word},
 };
 
+/// Reason of the event of a pod whose sandbox was lost.
+const SANDBOX_CHANGED: &str = "SandboxChanged";
+
 /// An event to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -36,6 +39,16 @@ pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<Note>
         Some(why @ Why::Preempted) => notes.push(of_pod(true, why.said().0, &why.said().1)),
         Some(Why::Rejected { reason, message }) => notes.push(of_pod(true, reason, message)),
         None => {}
+    }
+    if step.sandbox_changed {
+        // Once for each boot, and for each of these its containers start again.
+        let status = step.status.as_ref().unwrap_or(&pod.status);
+        let all = status.init_containers.iter().chain(&status.containers);
+        let count = all.map(|view| view.restarts).max().unwrap_or_default().max(1);
+        notes.push(Note {
+            count,
+            ..of_pod(false, SANDBOX_CHANGED, "Pod sandbox changed, it will be killed and re-created.")
+        });
     }
     let (before, now) = (&pod.status, step.status.as_ref().unwrap_or(&pod.status));
     let all = [

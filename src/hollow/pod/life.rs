@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::{
     Place, has_begun, reasons,
+    reboot::Anew,
     script::{Role, Script},
 };
 use crate::{
@@ -26,14 +27,35 @@ const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
 const START_ERROR_CODE: i32 = 128;
 
 /// What has become of the containers of a pod, and when that changes.
-pub fn lived(pod: &PodView, place: Place<'_>, now: Timestamp) -> (PodStatus, Option<Timestamp>) {
+///
+/// `anew`: what is to begin anew, where the machine booted meanwhile.
+pub fn lived(
+    pod: &PodView,
+    place: Place<'_>,
+    anew: Option<Anew>,
+    now: Timestamp,
+) -> (PodStatus, Option<Timestamp>) {
+    if let Some(sandbox_at) = anew.and_then(|anew| anew.sandbox_at).filter(|at| now < *at) {
+        return (pod.status.clone(), Some(sandbox_at));
+    }
     let spec = &*pod.spec;
     let start_time = pod.status.start_time.unwrap_or_else(|| to_seconds(now));
     let waits_as =
         word(if spec.init_containers.is_empty() { reasons::CREATING } else { reasons::INITIALIZING });
     let mut inits = views(&spec.init_containers, &pod.status.init_containers, &waits_as);
     let mut regulars = views(&spec.containers, &pod.status.containers, &waits_as);
-    let was_initialized = regulars.iter().any(has_begun);
+    if let Some(anew) = anew {
+        let init = |container: &Container| Role::of_init(container);
+        let specs = spec.init_containers.iter().map(|container| (container, init(container)));
+        let specs = specs.chain(spec.containers.iter().map(|container| (container, Role::Regular)));
+        for ((container, role), view) in specs.zip(inits.iter_mut().chain(&mut *regulars)) {
+            anew.revive(view, &Script::of(spec, container, role, place.defaults), &waits_as);
+        }
+    }
+    let was_initialized = match anew {
+        Some(anew) => anew.has_begun(regulars.iter()),
+        None => regulars.iter().any(has_begun),
+    };
     let mut again = None;
     // Whether the next one may start, and since when.
     let (mut is_open, mut due) = (true, start_time);
@@ -87,7 +109,9 @@ pub fn lived(pod: &PodView, place: Place<'_>, now: Timestamp) -> (PodStatus, Opt
         init_containers: inits,
         ..pod.status.clone()
     };
-    (status, again)
+    let is_remade = anew.is_some_and(|anew| anew.is_remade(&status));
+    let pod_ip = if is_remade { Some(place.ip.to_string().into()) } else { status.pod_ip };
+    (PodStatus { pod_ip, ..status }, again)
 }
 
 /// Whether a container is as far as to need the pod's sandbox, which has its address.
@@ -246,7 +270,8 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
     }
 }
 
-fn starts_again(policy: RestartPolicy, exit_code: i32) -> bool {
+/// Whether a container that ended so starts again.
+pub fn starts_again(policy: RestartPolicy, exit_code: i32) -> bool {
     match policy {
         RestartPolicy::Always => true,
         RestartPolicy::OnFailure => exit_code != 0,

@@ -10,11 +10,13 @@ pub mod events;
 mod life;
 pub mod patch;
 mod preemption;
+mod reboot;
 pub mod script;
 
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
+use reboot::Anew;
 
 use super::status::to_seconds;
 use crate::{
@@ -40,6 +42,8 @@ pub mod reasons {
     pub const ERROR: &str = "Error";
     /// It could not be started.
     pub const START_ERROR: &str = "StartError";
+    /// It ended with its machine.
+    pub const LOST: &str = "Unknown";
     /// Nobody knows.
     pub const UNKNOWN: &str = "ContainerStatusUnknown";
 }
@@ -51,6 +55,8 @@ pub struct Step {
     pub status: Option<PodStatus>,
     /// Why it fails, where its containers do not say so.
     pub why: Option<Why>,
+    /// Whether it has a sandbox in the place of one that is gone.
+    pub sandbox_changed: bool,
     /// Whether its containers are being stopped.
     pub stopping: bool,
     /// Whether to delete the pod then: all its containers have ended.
@@ -99,6 +105,8 @@ pub struct Place<'a> {
     pub ip: Ipv4Addr,
     /// What containers do unless their pod says otherwise.
     pub defaults: &'a ContainerDefaults,
+    /// When the machine booted last, in whole seconds, where that was not its first time.
+    pub booted: Option<Timestamp>,
     /// Since when it is to make room.
     pub preempted: Option<Timestamp>,
 }
@@ -110,27 +118,37 @@ pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
         return Step { delete: pod.deleted_at.is_some(), ..Step::default() };
     }
     let second = to_seconds(now);
-    let ending = ending::of(pod, place.preempted, now);
+    let found = reboot::found(pod, place.booted, now);
+    let seen = found.as_ref().unwrap_or(pod);
+    let anew = Anew::of(seen, place.booted);
+    let ending = ending::of(seen, place.preempted, now);
     let stopping = ending.is_some();
     let (status, again, why) = if let Some(ending) = ending {
-        match ending::stop(pod, &ending, place.defaults, now) {
+        match ending::stop(seen, &ending, place.defaults, now) {
             Ok(status) => (status, None, ending.why),
-            Err(stopped_at) => (pod.status.clone(), Some(stopped_at), None),
+            Err(stopped_at) => (seen.status.clone(), Some(stopped_at), None),
         }
     } else {
-        let (status, again) = life::lived(pod, place, now);
-        let deadline = ending::deadline(pod, status.start_time).filter(|_| !is_over(&status));
+        let (status, again) = life::lived(seen, place, anew, now);
+        let deadline = ending::deadline(seen, status.start_time).filter(|_| !is_over(&status));
         (status, again.into_iter().chain(deadline).min(), None)
     };
-    let status = conditions::with_conditions(pod, status, why.as_ref(), second);
+    let status = conditions::with_conditions(seen, status, (why.as_ref(), anew), second);
     let ended = is_over(&status);
     Step {
         delete: ended && pod.deleted_at.is_some(),
         again,
         why,
+        sandbox_changed: anew.is_some_and(|anew| anew.is_remade(&status)),
         stopping,
         status: Some(status).filter(|status| !is_shown(status, &pod.status)),
     }
+}
+
+/// Whether a pod needs a sandbox in the place of one that its machine's boot took, and so another address.
+#[must_use]
+pub fn needs_another_sandbox(pod: &PodView, booted: Option<Timestamp>) -> bool {
+    Anew::of(pod, booted).is_some_and(|anew| anew.is_fresh)
 }
 
 /// The step of a pod that may not run here.

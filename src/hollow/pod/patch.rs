@@ -45,10 +45,17 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     if !order.is_empty() {
         patch["$setElementOrder/conditions"] = json!(order);
     }
-    for (one, all, ip) in [("hostIP", "hostIPs", &status.host_ip), ("podIP", "podIPs", &status.pod_ip)] {
+    let before = &pod.status;
+    for (one, all, ip, before) in [
+        ("hostIP", "hostIPs", &status.host_ip, &before.host_ip),
+        ("podIP", "podIPs", &status.pod_ip, &before.pod_ip),
+    ] {
         if let Some(ip) = ip {
             patch[one] = json!(ip);
-            patch[all] = json!([{ "ip": ip }]);
+            // The list is merged by address: another one has to be taken out.
+            let gone = before.iter().filter(|before| *before != ip);
+            let gone = gone.map(|before| json!({ "$patch": "delete", "ip": before }));
+            patch[all] = std::iter::once(json!({ "ip": ip })).chain(gone).collect();
         }
     }
     for (name, specs, views) in [
@@ -245,6 +252,18 @@ mod tests {
         assert_eq!(patch["$setElementOrder/conditions"][0]["type"], "gate");
         assert_eq!(patch["conditions"][0]["type"], "Ready");
         assert_eq!(patch["conditions"][0]["reason"], Value::Null);
+    }
+
+    #[test]
+    fn another_address_takes_the_place_of_the_one_before() {
+        let with = |ip: &str| PodStatus { pod_ip: Some(ip.into()), ..PodStatus::default() };
+        let pod = PodView { status: with("10.0.0.1"), ..PodView::default() };
+        let patch = |status| patched(&pod, &status, None)["podIPs"].clone();
+        assert_eq!(patch(with("10.0.0.1")), json!([{ "ip": "10.0.0.1" }]));
+        assert_eq!(
+            patch(with("10.0.0.2")),
+            json!([{ "ip": "10.0.0.2" }, { "$patch": "delete", "ip": "10.0.0.1" }])
+        );
     }
 
     #[test]

@@ -74,7 +74,8 @@ fn pod(spec: PodSpecView) -> PodView {
 
 fn look_at(pod: &PodView, preempted: Option<i64>, second: i64) -> Step {
     let defaults = ContainerDefaults::default();
-    let place = Place { host_ip: HOST, ip: IP, defaults: &defaults, preempted: preempted.map(at) };
+    let place =
+        Place { host_ip: HOST, ip: IP, defaults: &defaults, booted: None, preempted: preempted.map(at) };
     step(pod, place, at(second))
 }
 

@@ -126,6 +126,7 @@ impl Stage {
             events: Events::new(client.clone(), self.provider.name),
             metrics: Metrics::register(&prometheus::Registry::new(), []).unwrap(),
             providers: BTreeMap::from([(self.provider.name, provider)]),
+            pod_cidrs: None,
             provider_id_prefix: ProviderIdPrefix::default(),
             client,
         });

@@ -1,0 +1,366 @@
+//! Which Node is born with which block of pod addresses (`spec.podCIDR`), where nobody else gives any.
+//!
+//! A block is taken while a Node shows it, or a part of it, whoever gave it; and while it is promised to a Node whose creation
+//! is under way. What came free last is given last: somebody may still think that its old Node has it.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt,
+    net::Ipv4Addr,
+};
+
+use ipnet::{IpNet, Ipv4Net};
+
+/// Most bits by which a block is smaller than the range: 65,536 Nodes.
+const BITS_MAX: u8 = 16;
+/// Longest prefix of a block: a network, its gateway, a broadcast address, and one that a pod can have.
+const PREFIX_MAX: u8 = 30;
+
+/// Why there is no such range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// It is IPv6.
+    #[error("{0} is no range of IPv4 addresses: write one such as 10.128.0.0/9")]
+    NotIpv4(IpNet),
+    /// It has bits behind its prefix.
+    #[error("{given} is an address in a range: write {}", given.trunc())]
+    HostBits {
+        /// What was given.
+        given: Ipv4Net,
+    },
+    /// A block would be larger than the range, have no address for a pod, or be one of too many.
+    #[error("{range} cannot be cut into blocks of /{block}: choose a length from {} to {}", range.prefix_len(), longest(*range))]
+    Block {
+        /// The range.
+        range: Ipv4Net,
+        /// Length of a block's prefix.
+        block: u8,
+    },
+}
+
+/// The addresses of all pods, and the size of each Node's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    range: Ipv4Net,
+    block: u8,
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (/{} a Node)", self.range, self.block)
+    }
+}
+
+impl Range {
+    /// `block`: length of the prefix of a block.
+    pub fn new(range: IpNet, block: u8) -> Result<Self, RangeError> {
+        let IpNet::V4(range) = range else { return Err(RangeError::NotIpv4(range)) };
+        if range != range.trunc() {
+            return Err(RangeError::HostBits { given: range });
+        }
+        if !(range.prefix_len()..=longest(range)).contains(&block) {
+            return Err(RangeError::Block { range, block });
+        }
+        Ok(Self { range, block })
+    }
+
+    /// How many blocks it has.
+    #[must_use]
+    pub fn blocks(self) -> usize {
+        1 << (self.block - self.range.prefix_len())
+    }
+
+    /// A block by its number.
+    fn block(self, number: usize) -> Option<Ipv4Net> {
+        let number = u32::try_from(number).ok()?;
+        let network = self.range.network().to_bits() + (number << (32 - self.block));
+        Ipv4Net::new(Ipv4Addr::from_bits(network), self.block).ok()
+    }
+
+    /// The numbers of all blocks that `cidr` has addresses of.
+    fn touched(self, cidr: Option<&str>) -> std::ops::Range<usize> {
+        let cidr: Option<Ipv4Net> = cidr.and_then(|cidr| cidr.parse().ok());
+        let Some(cidr) = cidr.filter(|cidr| self.range.contains(cidr) || cidr.contains(&self.range)) else {
+            return 0..0;
+        };
+        let number = |address: Ipv4Addr| {
+            let within = address.clamp(self.range.network(), self.range.broadcast());
+            let offset = within.to_bits() - self.range.network().to_bits();
+            usize::try_from(offset >> (32 - self.block)).unwrap_or_default()
+        };
+        number(cidr.network())..number(cidr.broadcast()) + 1
+    }
+}
+
+/// The longest prefix of a block.
+fn longest(range: Ipv4Net) -> u8 {
+    PREFIX_MAX.min(range.prefix_len() + BITS_MAX)
+}
+
+/// The blocks of a range, and who has them.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    range: Range,
+    /// How many Nodes have a part of each block, promises included.
+    holders: Vec<u32>,
+    /// Blocks to be given, in this order; those that were taken meanwhile are passed over. None is in it twice.
+    free: VecDeque<usize>,
+    /// Whether a block is in `free`.
+    waits: Vec<bool>,
+    /// How many blocks somebody has.
+    taken: usize,
+    /// By name of a Node whose creation is under way.
+    promised: HashMap<String, usize>,
+    /// Whether somebody found none.
+    turned_away: bool,
+}
+
+impl Blocks {
+    /// All of them free. `begin`: the first one to be given. Chosen by chance it keeps a process from giving at once what one
+    /// before it gave last, to Nodes that may still be on their way.
+    #[must_use]
+    pub fn new(range: Range, begin: usize) -> Self {
+        let count = range.blocks();
+        let begin = begin % count;
+        Self {
+            range,
+            holders: vec![0; count],
+            free: (begin..count).chain(0..begin).collect(),
+            waits: vec![true; count],
+            taken: 0,
+            promised: HashMap::new(),
+            turned_away: false,
+        }
+    }
+
+    /// A block for a Node that is about to be created: the same each time, until the Node is shown or the promise withdrawn.
+    /// None where all are taken.
+    pub fn promise(&mut self, node: &str) -> Option<Ipv4Net> {
+        if let Some(number) = self.promised.get(node) {
+            return self.range.block(*number);
+        }
+        let number = self.next();
+        self.turned_away |= number.is_none();
+        let number = number?;
+        self.take(number);
+        self.promised.insert(node.to_owned(), number);
+        self.range.block(number)
+    }
+
+    /// A Node is shown with a block where it showed another one, or none, before; or it is gone. Either way it has what it
+    /// shows, and no promise.
+    pub fn shown(&mut self, node: &str, before: Option<&str>, now: Option<&str>) {
+        self.range.touched(now).for_each(|number| self.take(number));
+        self.range.touched(before).for_each(|number| self.give_back(number));
+        if let Some(number) = self.promised.remove(node) {
+            self.give_back(number);
+        }
+    }
+
+    /// Keeps the promises to these Nodes alone: no other one is on its way.
+    pub fn keep(&mut self, on_their_way: &HashSet<String>) {
+        let over: Vec<String> =
+            self.promised.keys().filter(|node| !on_their_way.contains(*node)).cloned().collect();
+        for node in over {
+            self.shown(&node, None, None);
+        }
+    }
+
+    /// Whether there are promises.
+    #[must_use]
+    pub fn has_promises(&self) -> bool {
+        !self.promised.is_empty()
+    }
+
+    /// Whether somebody who found no block would find one now; said once.
+    pub fn relieved(&mut self) -> bool {
+        self.taken < self.holders.len() && std::mem::take(&mut self.turned_away)
+    }
+
+    /// How many are taken, and how many are free.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.taken, self.holders.len() - self.taken)
+    }
+
+    fn next(&mut self) -> Option<usize> {
+        while let Some(number) = self.free.pop_front() {
+            self.waits[number] = false;
+            if self.holders[number] == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, number: usize) {
+        let holders = &mut self.holders[number];
+        self.taken += usize::from(*holders == 0);
+        *holders = holders.saturating_add(1);
+    }
+
+    fn give_back(&mut self, number: usize) {
+        let holders = &mut self.holders[number];
+        *holders = holders.saturating_sub(1);
+        if *holders > 0 {
+            return;
+        }
+        self.taken -= 1;
+        if !std::mem::replace(&mut self.waits[number], true) {
+            self.free.push_back(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    fn range(range: &str, block: u8) -> Result<Range, RangeError> {
+        Range::new(range.parse().unwrap(), block)
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_cut_is_refused_with_what_to_write() {
+        let said = |text: &str, block| range(text, block).unwrap_err().to_string();
+        assert_eq!(
+            said("fd00::/48", 24),
+            "fd00::/48 is no range of IPv4 addresses: write one such as 10.128.0.0/9"
+        );
+        assert_eq!(said("10.128.0.1/9", 24), "10.128.0.1/9 is an address in a range: write 10.128.0.0/9");
+        assert_eq!(
+            said("10.128.0.0/9", 26),
+            "10.128.0.0/9 cannot be cut into blocks of /26: choose a length from 9 to 25"
+        );
+        assert_eq!(
+            said("10.0.0.0/28", 31),
+            "10.0.0.0/28 cannot be cut into blocks of /31: choose a length from 28 to 30"
+        );
+        assert_eq!(range("10.128.0.0/9", 24).unwrap().blocks(), 32_768);
+        assert_eq!(range("10.0.0.0/24", 24).unwrap().blocks(), 1);
+        assert_eq!(range("0.0.0.0/0", 16).unwrap().blocks(), 65_536);
+    }
+
+    #[test]
+    fn a_promise_is_kept_and_what_others_have_is_not_given() {
+        let mut blocks = Blocks::new(range("10.0.0.0/22", 24).unwrap(), 5);
+        assert_eq!(blocks.promise("a").unwrap().to_string(), "10.0.1.0/24");
+        assert_eq!(blocks.promise("a").unwrap().to_string(), "10.0.1.0/24");
+        blocks.shown("other", None, Some("10.0.2.128/25"));
+        blocks.shown("elsewhere", None, Some("192.168.0.0/24"));
+        blocks.shown("strange", None, Some("fd00::/64"));
+        assert_eq!(blocks.promise("b").unwrap().to_string(), "10.0.3.0/24");
+        blocks.shown("a", None, Some("10.0.1.0/24"));
+        blocks.shown("a", Some("10.0.1.0/24"), Some("10.0.1.0/24"));
+        assert_eq!(blocks.promise("c").unwrap().to_string(), "10.0.0.0/24");
+        assert_eq!((blocks.promise("d"), blocks.counts()), (None, (4, 0)));
+        assert!(!blocks.relieved());
+        blocks.shown("a", Some("10.0.1.0/24"), None);
+        assert!(blocks.relieved() && !blocks.relieved());
+        assert_eq!(blocks.promise("d").unwrap().to_string(), "10.0.1.0/24");
+        blocks.keep(&HashSet::from(["b".to_owned(), "d".to_owned()]));
+        assert_eq!(blocks.counts(), (3, 1), "nobody creates c any more");
+        blocks.shown("wide", None, Some("10.0.0.0/8"));
+        assert_eq!(blocks.counts(), (4, 0));
+    }
+
+    #[test]
+    fn thirty_thousand_nodes_have_blocks_of_their_own() {
+        let mut blocks = Blocks::new(range("10.128.0.0/9", 24).unwrap(), 12_345);
+        let mut seen = HashSet::new();
+        for node in 0..30_000 {
+            let block = blocks.promise(&format!("n{node}")).unwrap();
+            assert!(seen.insert(block));
+            blocks.shown(&format!("n{node}"), None, Some(&block.to_string()));
+        }
+        assert_eq!(blocks.counts(), (30_000, 2_768));
+    }
+
+    /// What may happen to one of some Nodes.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Promise(u8),
+        /// With what it was promised, else without a block.
+        Shows(u8),
+        /// With a block that somebody else gave.
+        ShowsOther(u8, u8, u8),
+        Goes(u8),
+        /// Of these creations alone is anything known.
+        Keep(Vec<u8>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let node = || 0_u8..12;
+        prop_oneof![
+            4 => node().prop_map(Step::Promise),
+            3 => node().prop_map(Step::Shows),
+            1 => (node(), any::<u8>(), 19_u8..=27).prop_map(|(node, at, length)| Step::ShowsOther(node, at, length)),
+            3 => node().prop_map(Step::Goes),
+            1 => vec(node(), 0..12).prop_map(Step::Keep),
+        ]
+    }
+
+    proptest! {
+        /// Against a list of who has what, looked through each time.
+        #[test]
+        fn as_a_simple_model(begin in any::<usize>(), steps in vec(step(), 0..200)) {
+            let mut blocks = Blocks::new(range("10.0.0.0/21", 24).unwrap(), begin);
+            let all: Vec<Ipv4Net> =
+                (0..8).map(|third| Ipv4Net::new_assert(Ipv4Addr::new(10, 0, third, 0), 24)).collect();
+            let (mut promises, mut nodes) =
+                (BTreeMap::<u8, Ipv4Net>::new(), BTreeMap::<u8, Option<Ipv4Net>>::new());
+            for step in steps {
+                let free: Vec<Ipv4Net> = all
+                    .iter()
+                    .filter(|block| {
+                        let overlap = |other: &Ipv4Net| other.contains(*block) || block.contains(other);
+                        !promises.values().chain(nodes.values().flatten()).any(overlap)
+                    })
+                    .copied()
+                    .collect();
+                prop_assert_eq!(blocks.counts(), (8 - free.len(), free.len()));
+                let text = |block: Option<Ipv4Net>| block.map(|block| block.to_string());
+                match step {
+                    Step::Promise(node) if !nodes.contains_key(&node) => {
+                        let given = blocks.promise(&node.to_string());
+                        if let Some(known) = promises.get(&node) {
+                            prop_assert_eq!(given, Some(*known));
+                        } else {
+                            prop_assert_eq!(given.is_some(), !free.is_empty());
+                            prop_assert!(given.is_none_or(|block| free.contains(&block)));
+                        }
+                        promises.extend(given.map(|given| (node, given)));
+                    }
+                    Step::Promise(_) => {}
+                    Step::Shows(node) => {
+                        let promised = promises.remove(&node);
+                        let before = nodes.get(&node).copied();
+                        let now = before.flatten().or(promised);
+                        blocks.shown(&node.to_string(), text(before.flatten()).as_deref(), text(now).as_deref());
+                        nodes.insert(node, now);
+                    }
+                    Step::ShowsOther(node, at, length) => {
+                        let other = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, at % 16, at), length).trunc();
+                        let before = nodes.get(&node).copied().flatten();
+                        blocks.shown(&node.to_string(), text(before).as_deref(), Some(&other.to_string()));
+                        promises.remove(&node);
+                        nodes.insert(node, Some(other));
+                    }
+                    Step::Goes(node) => {
+                        let before = nodes.remove(&node).flatten();
+                        blocks.shown(&node.to_string(), text(before).as_deref(), None);
+                        promises.remove(&node);
+                    }
+                    Step::Keep(known) => {
+                        blocks.keep(&known.iter().map(u8::to_string).collect());
+                        promises.retain(|node, _| known.contains(node));
+                    }
+                }
+            }
+        }
+    }
+}
