@@ -71,6 +71,9 @@ impl Shared {
 
     /// Sends the requests of a job and concludes it; tells whether the server is overloaded.
     async fn send(&self, own: Option<Client>, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
+        if let Some(own) = &own {
+            request::read_before(own, &requests).await;
+        }
         let answer = request::send(own.as_ref().unwrap_or(&self.client), requests).await;
         let answer = answer.as_deref();
         self.metrics.written(job.lane, answer.err().map(WireError::label));

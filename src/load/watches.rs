@@ -1,5 +1,5 @@
 //! Which watches a kubelet 1.36 holds (`pkg/kubelet` of Kubernetes, its features as they are by default): its Node, its pods,
-//! Services, `RuntimeClasses`, `CSIDrivers`, and each Secret and `ConfigMap` that its pods mount.
+//! Services that have an address, `RuntimeClasses`, `CSIDrivers`, and each Secret and `ConfigMap` that its pods mount.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Watch {
         let all = |path: &str| Self { path: path.to_owned(), selector: None, least_life: LEAST_LIFE };
         [
             Self { selector: Some(format!("metadata.name%3D{node}")), ..all("/api/v1/nodes") },
-            all("/api/v1/services"),
+            Self { selector: Some("spec.clusterIP%21%3DNone".to_owned()), ..all("/api/v1/services") },
             all("/apis/node.k8s.io/v1/runtimeclasses"),
             all("/apis/storage.k8s.io/v1/csidrivers"),
         ]
@@ -105,6 +105,9 @@ mod tests {
              resourceVersion=7&timeoutSeconds=301&watch=true"
         );
         let [_, services, ..] = Watch::of_kubelet("a");
-        assert_eq!(services.list(), "/api/v1/services?resourceVersion=0");
+        assert_eq!(
+            services.list(),
+            "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&resourceVersion=0"
+        );
     }
 }

@@ -96,6 +96,11 @@ async fn machines_that_are_kubelets_to_the_api_server() {
     .await;
     let events = audit::calls_of(&bed().dir, &format!("system:node:{node}"));
     assert!(events.iter().any(|(_, uri)| uri.starts_with("/api/v1/namespaces/default/events")), "{events:?}");
+    let pod = "/api/v1/namespaces/default/pods/load-pod";
+    assert!(
+        events.iter().any(|(verb, uri)| verb == "get" && uri == pod),
+        "read before it is written: {events:?}"
+    );
     own.pods.delete("load-pod", &kube::api::DeleteParams::default()).await.unwrap();
     holds(NODES * WATCHES).await;
 
