@@ -112,18 +112,19 @@ impl<P: Place> Identity<P> {
 
     /// Renews the certificate in time, for as long as that goes; comes back with the error that ends it.
     pub async fn keep(mut self) -> IdentityError {
-        self.renewals().await
-    }
-
-    /// The same, of an identity that is used on after it is not kept any more.
-    pub async fn renewals(&mut self) -> IdentityError {
         loop {
-            let renewal = self.certificate.renewal(&self.options.renew_at);
-            sleep(from_now(renewal)).await;
-            if let Err(error) = self.renew().await {
+            if let Err(error) = self.renewed().await {
                 return error;
             }
         }
+    }
+
+    /// Waits until the certificate is to be renewed, and does that. From then on there is another connection; what runs on the
+    /// one before is to be dropped.
+    pub async fn renewed(&mut self) -> Result<(), IdentityError> {
+        let renewal = self.certificate.renewal(&self.options.renew_at);
+        sleep(from_now(renewal)).await;
+        self.renew().await
     }
 
     /// Ends all connections, once what runs on them is dropped. The next request makes another one.

@@ -189,6 +189,7 @@ impl Alone {
             Ok(identity) => identity,
             Err(error) => return error,
         };
+        let client = identity.client();
         let (silent, mut is_silent) = watch::channel(false);
         {
             // Whoever takes it away takes it from here first.
@@ -197,13 +198,16 @@ impl Alone {
                 return IdentityError::NodeGone { node: id.node.to_string() };
             };
             machine.trouble = None;
-            self.hollow.create_alone(machine.spec.clone(), Own { client: identity.client(), silent });
+            self.hollow.create_alone(machine.spec.clone(), Own { client: client.clone(), silent });
         }
         let _counted = Counted::new(&self.meter);
         loop {
-            let client = identity.client();
             tokio::select! {
-                error = identity.renewals() => return error,
+                // As a kubelet, it begins anew by the new connection.
+                renewed = identity.renewed() => match renewed {
+                    Ok(()) => continue,
+                    Err(error) => return error,
+                },
                 never = load::kubelet(&client, &id.node, &self.meter) => match never {},
                 // A machine that is silent is dead: it has neither watches nor a connection.
                 _ = is_silent.wait_for(|silent| *silent) => {}
