@@ -17,6 +17,7 @@ pub mod hollow_node;
 pub mod hosts;
 pub mod identity;
 pub mod images;
+pub mod load;
 pub mod machine_dir;
 pub mod operator;
 pub mod providers;

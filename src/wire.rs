@@ -23,7 +23,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Media type of Kubernetes' protobuf envelope.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Who writes: the API server makes the name before the slash the field manager of a write.
-const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
+pub(crate) const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
 /// First bytes of the envelope (apimachinery, runtime/serializer/protobuf).
 const MAGIC: [u8; 4] = *b"k8s\0";
 /// Longest part of an answer in no known form that is worth repeating, in bytes.
@@ -179,8 +179,13 @@ pub async fn send<T: Message + Default>(
 
 /// The message in an envelope.
 fn open<T: Message + Default>(bytes: &[u8]) -> Result<T, WireError> {
+    Ok(T::decode(unwrap(bytes)?.as_slice())?)
+}
+
+/// What is in an envelope.
+pub(crate) fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
     let unknown = Unknown::decode(bytes.strip_prefix(&MAGIC).ok_or(WireError::NoEnvelope)?)?;
-    Ok(T::decode(unknown.raw.unwrap_or_default().as_slice())?)
+    Ok(unknown.raw.unwrap_or_default())
 }
 
 /// What a refusal says: as protobuf, as JSON (from proxies), or in plain words (from the server's filters).

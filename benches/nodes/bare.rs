@@ -75,6 +75,7 @@ fn with_taints(name: &str, cluster_size: usize) -> Body {
         provider_id: Some(format!("hollow://{name}")),
         machine_type: Some("hollow.medium"),
         hosts: None,
+        load: None,
         owner: birth::Owner { api_version: "kube-node.io/v1alpha1", uid: "0" },
         pod_cidr: None,
         cluster_size,

@@ -9,8 +9,9 @@ mod shared;
 
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{
-    ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowMachine, KubeletSource,
-    KubemarkMachine, NodeClass, NodeClassSpec, NodeClassStatus, PodEvents, ProvisionedFile, Provisioning,
+    ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowLoad, HollowMachine,
+    KubeletSource, KubemarkMachine, NodeClass, NodeClassSpec, NodeClassStatus, PodEvents, ProvisionedFile,
+    Provisioning,
 };
 pub use node_set::{
     Autoscaling, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation, ReplacementOrder,

@@ -19,6 +19,9 @@ pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
 /// such a host: its group. By the NodeSetController; on a Node written by hand by the NodeController; of a Lease by
 /// its host.
 pub const LABEL_HOLLOW_HOSTS: &str = "kube-node.io/hollow-hosts";
+/// Label of a Node: what its hollow machine is to the API server, as `hollow.load` of its class says; none for `Shared`. By
+/// the NodeSetController; on a Node written by hand by the NodeController.
+pub const LABEL_HOLLOW_LOAD: &str = "kube-node.io/hollow-load";
 /// Label of a machine's pod: UID of the cluster whose Node it is, which is that of its namespace kube-system.
 /// By the provider kubemark.
 pub const LABEL_CLUSTER: &str = "kube-node.io/cluster";
@@ -58,6 +61,8 @@ pub const OPERATOR_LEASE: &str = "kube-node-operator";
 pub const MACHINE_NAMESPACE: &str = "kubemark";
 /// ServiceAccount of machines that are pods: it may ask for certificates, and nothing else.
 pub const MACHINE_SERVICE_ACCOUNT: &str = "kube-node-machine";
+/// ServiceAccount of hollow machines that have an identity each: it may ask for certificates, and nothing else.
+pub const HOLLOW_MACHINE_SERVICE_ACCOUNT: &str = "kube-node-hollow-machine";
 /// Finalizer of a Node: its machine may still exist. By the NodeSetController; on a Node written by hand by
 /// the NodeController, which takes it off.
 pub const FINALIZER_MACHINE: &str = "kube-node.io/machine";

@@ -286,9 +286,34 @@ pub struct HollowMachine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub hosts: Option<String>,
+    /// What the machines are to the API server; `Shared` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<HollowLoad>,
     /// What its containers do unless their pod says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containers: Option<ContainerDefaults>,
+}
+
+/// What a hollow machine is to the API server: one of many that share an identity, a connection and watches (`Shared`, when
+/// absent), or what a kubelet is, with an identity, a connection and watches of its own (`Kubelet`), for testing API servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HollowLoad {
+    /// It shares identity, connections and watches with all machines of its process.
+    #[default]
+    Shared,
+    /// It has a certificate `system:node:<name>`, an HTTP/2 connection and the watches of a kubelet.
+    Kubelet,
+}
+
+impl HollowLoad {
+    /// The value of the label of its Nodes; None for that they have none.
+    #[must_use]
+    pub const fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Shared => None,
+            Self::Kubelet => Some("Kubelet"),
+        }
+    }
 }
 
 /// What a hollow container does by default.

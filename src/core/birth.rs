@@ -43,6 +43,8 @@ pub struct Origin<'a> {
     pub machine_type: Option<&'a str>,
     /// Which hosts carry its hollow machine; None for the operator, and for other machines.
     pub hosts: Option<&'a str>,
+    /// What its hollow machine is to the API server, where it is more than one of many.
+    pub load: Option<&'a str>,
     /// The NodeSet as owner.
     pub owner: Owner<'a>,
     /// `spec.podCIDR`, where it is given at birth.
@@ -117,7 +119,10 @@ pub(super) fn labels(origin: &Origin<'_>, desired: &Desired) -> BTreeMap<String,
         (names::LABEL_PROVIDER, origin.provider),
     ];
     let hosts = origin.hosts.map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));
-    labels.extend(owned.into_iter().chain(hosts).map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let load = origin.load.map(|load| (names::LABEL_HOLLOW_LOAD, load));
+    labels.extend(
+        owned.into_iter().chain(hosts).chain(load).map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
     labels
 }
 
@@ -202,6 +207,7 @@ mod tests {
             provider_id: Some("hollow://workers-abc234".to_owned()),
             machine_type: Some("m.medium"),
             hosts: Some("big"),
+            load: Some("Kubelet"),
             owner: Owner { api_version: "kube-node.io/v1alpha1", uid: "u" },
             pod_cidr: Some("10.128.7.0/24".to_owned()),
             cluster_size: 1_500,
@@ -224,6 +230,7 @@ mod tests {
         assert_eq!(labels["kubernetes.io/hostname"], "workers-abc234", "a template does not rename the host");
         assert_eq!(labels[names::LABEL_REVISION], "v1-0");
         assert_eq!(labels[names::LABEL_HOLLOW_HOSTS], "big");
+        assert_eq!(labels[names::LABEL_HOLLOW_LOAD], "Kubelet");
         let annotations = metadata.annotations;
         assert_eq!(annotations[ANNOTATION_TTL], "60");
         assert!(annotations[names::ANNOTATION_APPLIED].contains("zone"));

@@ -120,6 +120,12 @@ impl Machine {
         self.hollow.as_ref()?.hosts.as_deref()
     }
 
+    /// What of a hollow machine's load its Node is to show; None where it is one of many.
+    #[must_use]
+    pub fn load(&self) -> Option<&'static str> {
+        self.hollow.as_ref()?.load?.label()
+    }
+
     /// Whether such a machine can be: a set may override amounts that fit its class's alone.
     pub fn check(&self) -> Result<(), MachineError> {
         for (resource, reserved) in &self.reserved {

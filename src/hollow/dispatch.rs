@@ -4,6 +4,7 @@ use std::{future::pending, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
+use kube::Client;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
@@ -33,11 +34,11 @@ impl Kubelets {
         loop {
             while window.has_room(running.len()) {
                 let now = Clock::now();
-                let Some((job, requests)) = shared.state().next(now) else { break };
+                let Some((job, requests, own)) = shared.next(now) else { break };
                 if job.lane == Lane::Lease {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
-                running.push(shared.send(job, requests, now.wall));
+                running.push(shared.send(own, job, requests, now.wall));
             }
             let next_due = shared.state().schedule.next_due();
             let timer = async {
@@ -60,9 +61,20 @@ impl Kubelets {
 }
 
 impl Shared {
+    /// The next job, and the client of the machine that sends it, where it has one of its own.
+    fn next(&self, now: Clock) -> Option<(Job, Vec<Request>, Option<Client>)> {
+        let mut state = self.state();
+        let (job, requests) = state.next(now)?;
+        let own = state.own_client(&job);
+        Some((job, requests, own))
+    }
+
     /// Sends the requests of a job and concludes it; tells whether the server is overloaded.
-    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
-        let answer = request::send(&self.client, requests).await;
+    async fn send(&self, own: Option<Client>, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
+        if let Some(own) = &own {
+            request::read_before(own, &requests).await;
+        }
+        let answer = request::send(own.as_ref().unwrap_or(&self.client), requests).await;
         let answer = answer.as_deref();
         self.metrics.written(job.lane, answer.err().map(WireError::label));
         self.state().finish(&job, answer, sent, Clock::now());

@@ -20,6 +20,7 @@ mod status;
 mod work;
 
 use std::{
+    fmt,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -31,6 +32,7 @@ use prometheus::Registry;
 use tokio::sync::{
     Notify,
     mpsc::{UnboundedReceiver, unbounded_channel},
+    watch,
 };
 
 pub use dispatch::Kubelets;
@@ -73,6 +75,21 @@ pub struct Settings {
     pub failures: Option<Failures>,
     /// What its containers do unless their pod says otherwise.
     pub containers: ContainerDefaults,
+}
+
+/// What a machine shares with no other one, where it is to be to the API server what a kubelet is.
+#[derive(Clone)]
+pub struct Own {
+    /// Of its identity: it sends what the machine writes.
+    pub client: Client,
+    /// Told when the machine falls silent, and when it speaks again.
+    pub silent: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own").field("silent", &*self.silent.borrow()).finish_non_exhaustive()
+    }
 }
 
 /// A hollow machine as it is.
@@ -139,6 +156,15 @@ impl Hollow {
     /// Makes a machine, at once; without effect when one of this UID exists.
     pub fn create(&self, spec: MachineSpec) {
         self.shared.change(|state, now| state.create(spec, now));
+    }
+
+    /// Makes a machine that writes by an identity of its own; without effect when one of this UID exists.
+    pub fn create_alone(&self, spec: MachineSpec, own: Own) {
+        self.shared.change(|state, now| {
+            let uid = Arc::clone(&spec.uid);
+            state.create(spec, now);
+            state.stand_alone(&uid, own);
+        });
     }
 
     /// Gives a machine other settings; without effect when it does not exist.

@@ -86,6 +86,11 @@ impl Outbox {
         queue.push_back(Letter { about, note, at: to_seconds(at), is_new });
     }
 
+    /// The pod that the event under way is about.
+    pub fn told_of(&self) -> Option<&PodView> {
+        self.under_way.as_ref().map(|letter| &*letter.pod)
+    }
+
     /// How many events found no room, since this was asked last.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)

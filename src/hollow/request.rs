@@ -33,6 +33,14 @@ pub async fn send(client: &Client, requests: Vec<Request>) -> Result<String, Wir
     Ok(version.unwrap_or_default())
 }
 
+/// Reads what a kubelet reads before it writes: a pod, whose status it is about to patch. What comes is dropped.
+pub async fn read_before(client: &Client, requests: &[Request]) {
+    let Some(Request { method: Method::PATCH, path, .. }) = requests.first() else { return };
+    if let Some(pod) = path.strip_suffix("/status").filter(|path| path.contains("/pods/")) {
+        let _dropped = wire::send::<AnyObject>(client, Method::GET, pod, Body::Object(Vec::new())).await;
+    }
+}
+
 /// The wait after the `failures`th failure in a row, between half and the whole of its turn.
 #[must_use]
 pub fn backoff(failures: u8) -> Duration {

@@ -3,11 +3,12 @@
 use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use kube::Client;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 use uuid::Uuid;
 
 use super::{
-    MachineSpec, Settings,
+    MachineSpec, Own, Settings,
     addresses::{Addresses, MACHINES},
     lease::Lease,
     outbox::Outbox,
@@ -74,6 +75,8 @@ pub struct Machine {
     pub report_at: Option<Instant>,
     /// Whether it was silent at the last look.
     pub silent: bool,
+    /// What it shares with no other machine, where there is such.
+    pub own: Option<Own>,
 }
 
 /// What is remembered of the writes of one object.
@@ -172,6 +175,7 @@ impl State {
             status: Writes::default(),
             report_at: None,
             silent: false,
+            own: None,
             node: Arc::clone(&node),
         };
         self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
@@ -219,6 +223,25 @@ impl State {
     /// Tells those who watch that a machine is not as it was.
     pub fn tell(&mut self, uid: &Arc<str>, machine: &Machine) {
         self.watchers.retain(|watcher| watcher.send(super::shown((uid, machine))).is_ok());
+    }
+
+    /// Has a machine be to the API server what a kubelet is.
+    pub fn stand_alone(&mut self, uid: &str, own: Own) {
+        if let Some(machine) = self.machines.get_mut(uid) {
+            machine.own = Some(own);
+        }
+    }
+
+    /// The client that sends a job's requests, where that is not everybody's.
+    #[must_use]
+    pub fn own_client(&self, job: &Job) -> Option<Client> {
+        let of_pod = |view: &PodView| self.machine_of(&view.node);
+        let uid = match job.lane {
+            Lane::Lease | Lane::Status => Some(&job.uid),
+            Lane::Pod => self.pods.get(&job.uid).and_then(|pod| of_pod(&pod.view)),
+            Lane::Event => self.outbox.told_of().and_then(of_pod),
+        };
+        Some(self.machines.get(uid?)?.own.as_ref()?.client.clone())
     }
 
     /// The machine of a Node.

@@ -106,6 +106,9 @@ impl State {
         let phase = machine.phase(now);
         let silent = machine.is_silent(phase);
         let was_silent = std::mem::replace(&mut machine.silent, silent);
+        if let Some(own) = machine.own.as_ref().filter(|_| silent != was_silent) {
+            own.silent.send_replace(silent);
+        }
         if let Some(left) = phase.changes_in {
             self.schedule.ask(Lane::Status, uid, now.at + left);
         }

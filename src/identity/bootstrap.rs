@@ -45,21 +45,18 @@ impl Bootstrap {
     }
 
     /// A client that shows the token.
-    pub(super) fn client(&self) -> Result<Client, IdentityError> {
-        if self.config.auth_info.token.is_none() {
-            return Err(IdentityError::NoToken { path: self.path.clone() });
-        }
-        self.client_with(self.config.auth_info.clone())
+    pub(super) fn begin(self) -> Result<Beginning, IdentityError> {
+        let Some(token) = &self.config.auth_info.token else {
+            return Err(IdentityError::NoToken { path: self.path });
+        };
+        let expires = expiry(token.expose_secret());
+        let client = self.client_with(self.config.auth_info.clone())?;
+        Ok(Beginning { client, kept: expires.map(|expires| (self.path, expires)) })
     }
 
     /// A client that shows the certificate.
     pub(super) fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
-        let encoded = |pem: &str| STANDARD.encode(pem);
-        let mut shown = self.config.auth_info.clone();
-        shown.token = None;
-        shown.client_certificate_data = Some(encoded(&certificate.pem));
-        shown.client_key_data = Some(encoded(&certificate.key).into());
-        self.client_with(shown)
+        self.client_with(showing(certificate))
     }
 
     fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
@@ -68,20 +65,34 @@ impl Bootstrap {
         let url = config.cluster_url.to_string();
         Client::try_from(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
     }
+}
 
+/// What shows a certificate, and nothing else.
+pub(super) fn showing(certificate: &Certificate) -> AuthInfo {
+    let encoded = |pem: &str| STANDARD.encode(pem);
+    AuthInfo {
+        client_certificate_data: Some(encoded(&certificate.pem)),
+        client_key_data: Some(encoded(&certificate.key).into()),
+        ..AuthInfo::default()
+    }
+}
+
+/// What a machine begins with.
+pub struct Beginning {
+    /// Shows the token.
+    pub(super) client: Client,
+    /// The file that holds the token, and until when that is good, by its own words; None where it was just requested.
+    pub(super) kept: Option<(PathBuf, Timestamp)>,
+}
+
+impl Beginning {
     /// Why the API server does not take the token of `node`.
-    pub(super) fn refused(&self, node: &str, now: Timestamp) -> IdentityError {
-        match self.expires().filter(|expires| *expires <= now) {
-            Some(since) => IdentityError::TokenExpired { path: self.path.clone(), since },
+    pub(super) fn refused(self, node: &str, now: Timestamp) -> IdentityError {
+        match self.kept.filter(|(_, expires)| *expires <= now) {
+            Some((path, since)) => IdentityError::TokenExpired { path, since },
             // The kubelet brings a new token to the folder up to a minute later.
             None => IdentityError::NodeGone { node: node.to_owned() },
         }
-    }
-
-    /// Until when the token is good, by its own words.
-    fn expires(&self) -> Option<Timestamp> {
-        let token = self.config.auth_info.token.as_ref()?;
-        expiry(token.expose_secret())
     }
 }
 

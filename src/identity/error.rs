@@ -30,6 +30,9 @@ pub enum IdentityError {
         /// Why.
         source: Box<kube::Error>,
     },
+    /// There is no token to ask with.
+    #[error(transparent)]
+    Token(#[from] super::token::TokenError),
     /// Its token is too old.
     #[error(
         "the token in {} expired at {since}: the operator replaces it while it runs; see its logs, or delete the pod",
@@ -123,6 +126,7 @@ impl IdentityError {
             // The kubelet may be about to write the file, or to replace it.
             Self::Bootstrap { .. }
             | Self::NoToken { .. }
+            | Self::Token(_)
             | Self::TokenExpired { .. }
             | Self::Unanswered { .. }
             | Self::Unreachable { .. } => true,

@@ -1,13 +1,16 @@
-//! The identity of a machine that is a pod of its own: a client certificate `system:node:<name>`, so that Node authorization
-//! and `NodeRestriction` hold it to its own Node, Lease and pods.
+//! The identity of a machine: a client certificate `system:node:<name>`, so that Node authorization and `NodeRestriction` hold
+//! it to its own Node, Lease and pods. Machines that are pods have one, and hollow machines whose class wants so.
 //!
 //! [`token`] is the provider's side: a short-lived token of a ServiceAccount that may do nothing but ask for certificates,
 //! bound to the Node by name and UID, in a bootstrap kubeconfig. [`Identity`] is the machine's: with that token it asks for a
 //! certificate (`certificates.k8s.io`), which the operator's approver compares with the Node; from then on it renews the
-//! certificate with the certificate itself. The key is made here and never leaves the state folder.
+//! certificate with the certificate itself. Where it begins, and what keeps its key, is its [`Place`]: a pod has [`Folders`], a
+//! machine in a process with others has [`Memory`]. The key is made here and never leaves that place.
 
 mod bootstrap;
 mod error;
+mod memory;
+mod place;
 mod request;
 mod rotating;
 mod store;
@@ -21,12 +24,11 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 pub use error::IdentityError;
+pub use memory::{Memory, Road};
+pub use place::{Folders, Place};
 
-use self::{
-    bootstrap::Bootstrap,
-    rotating::Rotating,
-    store::{Certificate, Store},
-};
+use self::rotating::Rotating;
+pub use self::store::Certificate;
 use crate::core::approval::LIFETIME_MAX;
 
 /// What a certificate is asked to live: all that is granted.
@@ -43,13 +45,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// What a machine needs to come by its identity.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct Options<P = Folders> {
     /// Name of its Node.
     pub node: String,
-    /// The bootstrap kubeconfig. Read anew for each try: the provider may replace it while the machine waits.
-    pub bootstrap: PathBuf,
-    /// Folder for the certificate and its key, of this machine alone.
-    pub state_dir: PathBuf,
+    /// Where it begins, and what keeps the certificate and its key.
+    pub place: P,
     /// What a certificate is asked to live; the API takes 10 minutes at least.
     pub lifetime: Duration,
     /// When a certificate is renewed, as parts of its life.
@@ -59,34 +59,33 @@ pub struct Options {
 }
 
 impl Options {
-    /// With the usual times.
+    /// In the folders of a pod, with the usual times.
     #[must_use]
     pub fn new(node: impl Into<String>, bootstrap: PathBuf, state_dir: PathBuf) -> Self {
-        Self {
-            node: node.into(),
-            bootstrap,
-            state_dir,
-            lifetime: LIFETIME,
-            renew_at: RENEW_AT,
-            patience: PATIENCE,
-        }
+        Self::at(node, Folders { bootstrap, state_dir })
+    }
+}
+
+impl<P> Options<P> {
+    /// At a place, with the usual times.
+    #[must_use]
+    pub fn at(node: impl Into<String>, place: P) -> Self {
+        Self { node: node.into(), place, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
     }
 }
 
 /// A machine's identity.
-pub struct Identity {
-    options: Options,
-    store: Store,
+pub struct Identity<P = Folders> {
+    options: Options<P>,
     rotating: Arc<Rotating>,
     certificate: Certificate,
 }
 
-impl Identity {
-    /// The identity that the state folder keeps, else a new one. Waits for what may come right by itself, as long as
+impl<P: Place> Identity<P> {
+    /// The identity that its place keeps, else a new one. Waits for what may come right by itself, as long as
     /// `patience` says; what never will is an error at once.
-    pub async fn obtain(options: Options) -> Result<Self, IdentityError> {
-        let store = Store::open(&options.state_dir)?;
-        let certificate = if let Some(kept) = store.load(&options.node, Timestamp::now())? {
+    pub async fn obtain(options: Options<P>) -> Result<Self, IdentityError> {
+        let certificate = if let Some(kept) = options.place.load(&options.node, Timestamp::now())? {
             info!(until = %kept.not_after, "going on with the certificate that is kept");
             kept
         } else {
@@ -97,12 +96,12 @@ impl Identity {
                     Err(error) => patience.after(error).await?,
                 }
             };
-            store.save(&made)?;
+            options.place.save(&made)?;
             info!(until = %made.not_after, "the certificate is issued");
             made
         };
-        let client = Bootstrap::read(&options.bootstrap).await?.client_of(&certificate)?;
-        Ok(Self { rotating: Rotating::new(client), options, store, certificate })
+        let client = options.place.client_of(&certificate).await?;
+        Ok(Self { rotating: Rotating::new(client), options, certificate })
     }
 
     /// A client whose connections use the newest certificate. Clones and their connections are shared.
@@ -114,12 +113,24 @@ impl Identity {
     /// Renews the certificate in time, for as long as that goes; comes back with the error that ends it.
     pub async fn keep(mut self) -> IdentityError {
         loop {
-            let renewal = self.certificate.renewal(&self.options.renew_at);
-            sleep(from_now(renewal)).await;
-            if let Err(error) = self.renew().await {
+            if let Err(error) = self.renewed().await {
                 return error;
             }
         }
+    }
+
+    /// Waits until the certificate is to be renewed, and does that. From then on there is another connection; what runs on the
+    /// one before is to be dropped.
+    pub async fn renewed(&mut self) -> Result<(), IdentityError> {
+        let renewal = self.certificate.renewal(&self.options.renew_at);
+        sleep(from_now(renewal)).await;
+        self.renew().await
+    }
+
+    /// Ends all connections, once what runs on them is dropped. The next request makes another one.
+    pub async fn hang_up(&self) -> Result<(), IdentityError> {
+        self.rotating.replace(self.options.place.client_of(&self.certificate).await?);
+        Ok(())
     }
 
     /// Asks with the certificate itself while that is good, with the token of the bootstrap kubeconfig after that.
@@ -138,8 +149,8 @@ impl Identity {
                 Err(error) => patience.after(error).await?,
             }
         };
-        self.store.save(&made)?;
-        self.rotating.replace(Bootstrap::read(&self.options.bootstrap).await?.client_of(&made)?);
+        self.options.place.save(&made)?;
+        self.rotating.replace(self.options.place.client_of(&made).await?);
         info!(until = %made.not_after, "the certificate is renewed");
         self.certificate = made;
         Ok(())

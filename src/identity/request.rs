@@ -15,7 +15,7 @@ use kube::{
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{IdentityError, Options, bootstrap::Bootstrap, store::Certificate};
+use super::{IdentityError, Options, Place, store::Certificate};
 use crate::core::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 
 /// How long a request waits for its certificate before another one is made.
@@ -28,16 +28,19 @@ const ANY_VERSION: &str = "0";
 const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
 /// A certificate for a new key, asked for with the token.
-pub(super) async fn with_token(options: &Options) -> Result<Certificate, IdentityError> {
-    let bootstrap = Bootstrap::read(&options.bootstrap).await?;
-    match with_client(&bootstrap.client()?, options).await {
-        Err(IdentityError::Unauthenticated { .. }) => Err(bootstrap.refused(&options.node, Timestamp::now())),
+pub(super) async fn with_token<P: Place>(options: &Options<P>) -> Result<Certificate, IdentityError> {
+    let beginning = options.place.begin(&options.node).await?;
+    match with_client(&beginning.client, options).await {
+        Err(IdentityError::Unauthenticated { .. }) => Err(beginning.refused(&options.node, Timestamp::now())),
         other => other,
     }
 }
 
 /// A certificate for a new key, asked for by `client`.
-pub(super) async fn with_client(client: &Client, options: &Options) -> Result<Certificate, IdentityError> {
+pub(super) async fn with_client<P>(
+    client: &Client,
+    options: &Options<P>,
+) -> Result<Certificate, IdentityError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Key)?;
     let api: Api<CertificateSigningRequest> = Api::all(client.clone());
     let wanted = request(options, &key)?;
@@ -46,7 +49,7 @@ pub(super) async fn with_client(client: &Client, options: &Options) -> Result<Ce
     Certificate::new(pem, &key, &options.node)
 }
 
-fn request(options: &Options, key: &KeyPair) -> Result<CertificateSigningRequest, IdentityError> {
+fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningRequest, IdentityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, GROUP);

@@ -19,7 +19,8 @@ const FILE: &str = "client.pem";
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// A certificate that fits its key and its machine.
-pub(super) struct Certificate {
+#[derive(Clone)]
+pub struct Certificate {
     /// The certificate, PEM.
     pub(super) pem: String,
     /// The private key, PKCS #8 as PEM.

@@ -20,7 +20,7 @@ use kube::{
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use crate::api::names;
+use crate::{api::names, core::approval::Account};
 
 /// The shortest life of a token that the API server grants.
 pub const LIFETIME_MIN: Duration = Duration::from_mins(10);
@@ -40,8 +40,10 @@ pub struct Token {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The API server refuses, or cannot be reached.
-    #[error("cannot request a token of {} for Node {node}", names::MACHINE_SERVICE_ACCOUNT)]
+    #[error("cannot request a token of {account} for Node {node}")]
     Refused {
+        /// Name of the ServiceAccount.
+        account: &'static str,
         /// Name of the Node.
         node: String,
         /// What came back.
@@ -61,14 +63,16 @@ pub enum TokenError {
     },
 }
 
-/// Asks for a token for the machine of a Node. It lives at least [`LIFETIME_MIN`].
+/// Asks for a token of `account` for the machine of a Node. It lives at least [`LIFETIME_MIN`].
 pub async fn request(
     client: &Client,
+    account: Account,
     node: &str,
     uid: &str,
     lifetime: Duration,
 ) -> Result<Token, TokenError> {
-    let refused = |source| TokenError::Refused { node: node.to_owned(), source: Box::new(source) };
+    let account = account.name();
+    let refused = |source| TokenError::Refused { account, node: node.to_owned(), source: Box::new(source) };
     let seconds = i64::try_from(lifetime.max(LIFETIME_MIN).as_secs()).unwrap_or(i64::MAX);
     let wanted = TokenRequest {
         metadata: ObjectMeta::default(),
@@ -87,7 +91,7 @@ pub async fn request(
     };
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
     let params = PostParams::default();
-    let asked = api.create_subresource("token", names::MACHINE_SERVICE_ACCOUNT, &params, &wanted);
+    let asked = api.create_subresource("token", account, &params, &wanted);
     let answer: TokenRequest = tokio::time::timeout(TIME_LIMIT, asked)
         .await
         .map_err(|_| TokenError::TimedOut { node: node.to_owned() })?

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 
 use super::OperatorError;
@@ -46,6 +46,13 @@ impl Access {
         self.identity = format!("{} as {user}", self.identity);
         self.config.auth_info.impersonate = Some(user);
         self
+    }
+
+    /// Where the API server is, and what it is known by, without an identity.
+    pub(super) fn anonymous(&self) -> Config {
+        let mut config = self.config.clone();
+        config.auth_info = AuthInfo::default();
+        config
     }
 
     /// A client that does what it is asked to.

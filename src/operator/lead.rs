@@ -18,7 +18,8 @@ use crate::{
     error::chain,
     hollow::Hollow,
     hosts::Members,
-    providers::{HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
+    load::Meter,
+    providers::{Ground, HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
     runtime::{admin::Readiness, leader::Standing},
 };
 
@@ -48,12 +49,22 @@ impl Lead {
             Some(access) => access.fenced(standing.fence())?,
             None => client.clone(),
         };
-        let (hollow, kubelets) =
-            Hollow::new(hollow_client, Arc::clone(&caches.nodes), Arc::clone(&caches.pods), &registry)?;
+        let (hollow, kubelets) = Hollow::new(
+            hollow_client.clone(),
+            Arc::clone(&caches.nodes),
+            Arc::clone(&caches.pods),
+            &registry,
+        )?;
         let machines = hollow.clone();
         let members = Members::new();
         caches.hosts.observe(Arc::clone(&members) as _);
-        let here = InProcess::new(hollow);
+        let ground = Ground {
+            requester: hollow_client,
+            server: options.client.anonymous(),
+            fence: standing.fence().clone(),
+            meter: Meter::new(&registry)?,
+        };
+        let here = InProcess::new(hollow, ground);
         let hollow = HollowProvider::new(here, client.clone(), Arc::clone(&caches.nodes), members);
         let hollow: Arc<dyn Provider> = Arc::new(hollow);
         let kubemark = kubemark::Options {

@@ -10,11 +10,12 @@ use jiff::Timestamp;
 
 use crate::{
     api::{ContainerDefaults, Failures},
-    core::{quantity, revision},
+    cache::NodeView,
+    core::{approval::Account, quantity, revision},
     machine_dir,
 };
 
-pub use hollow::{HollowProvider, InProcess};
+pub use hollow::{Ground, HollowProvider, InProcess};
 pub use kubemark::KubemarkProvider;
 
 /// A machine to be made.
@@ -190,9 +191,10 @@ pub trait Provider: Send + Sync {
         false
     }
 
-    /// Whether each of its machines asks for a certificate `system:node:<name>`, which the operator approves.
-    fn has_identities(&self) -> bool {
-        false
+    /// The `ServiceAccount` by whose token the machine of a Node asks for its certificate `system:node:<name>`, which the
+    /// operator approves; None where the machine has no identity of its own.
+    fn account(&self, _: &NodeView) -> Option<Account> {
+        None
     }
 
     /// Makes a machine; one that exists already is left as it is.

@@ -1,24 +1,34 @@
 //! How every client of ours connects: with limits, and without what kube does by itself.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use http::Request;
+use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioTimer},
 };
 use kube::{
     Client, Config,
-    client::{ClientBuilder, ConfigExt},
+    client::{Body, ClientBuilder, ConfigExt},
 };
-use tower::{BoxError, ServiceBuilder};
+use rustls::{client::Resumption, pki_types::ServerName};
+use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer};
 
-use super::leader::{Fence, Passing};
+use super::{
+    leader::{Fence, Passing},
+    rate::Rate,
+};
 
 /// A list that takes longer than this is given up; a watch that says nothing for longer is made anew.
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// An HTTP/2 connection on which nothing comes for so long is tried, as client-go does it.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// One that does not answer for so long is given up.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The configuration with our limits.
 #[must_use]
@@ -54,6 +64,52 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .layer(fence)
+        .service(connections);
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// A client that connects as a kubelet does, with nobody else: once, by HTTP/2, with its own identity, as fast as `rate` lets it.
+/// It writes only while `fence` is open.
+pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
+    let config = limited(config);
+    if let Some(url) = config.proxy_url {
+        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
+    }
+    let mut tls = config.rustls_client_config()?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    // A kubelet resumes none either, and the room for them is more than all the rest of a connection.
+    tls.resumption = Resumption::disabled();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(config.connect_timeout);
+    let name = config.tls_server_name.clone().and_then(|name| ServerName::try_from(name).ok());
+    let resolver: Arc<dyn ResolveServerName + Send + Sync> = match name {
+        Some(name) => Arc::new(FixedServerNameResolver::new(name)),
+        None => Arc::new(DefaultServerNameResolver::default()),
+    };
+    let connector = HttpsConnector::new(http, tls, false, resolver);
+    let connections: legacy::Client<_, Passing> = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_only(true)
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .pool_idle_timeout(None)
+        .build(connector);
+    let rate = Arc::clone(rate);
+    let turn = AsyncFilterLayer::new(move |request: Request<Body>| {
+        let rate = Arc::clone(&rate);
+        async move {
+            rate.turn(request.uri().path()).await;
+            Ok::<_, BoxError>(request)
+        }
+    });
+    let service = ServiceBuilder::new()
+        .layer(turn)
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
         .map_err(BoxError::from)
         .layer(fence)
         .service(connections);

@@ -2,8 +2,8 @@
 //! start, at zero. A counter that comes into the world with 1 has no increase that an alert could see.
 
 use prometheus::{
-    Error, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    core::Collector,
+    Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, core::Collector,
 };
 
 /// Which build this is.
@@ -16,6 +16,11 @@ pub fn build(registry: &Registry) -> Result<(), Error> {
     )?;
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     Ok(())
+}
+
+/// A counter.
+pub fn counter(registry: &Registry, (name, help): (&str, &str)) -> Result<IntCounter, Error> {
+    registered(registry, IntCounter::new(name, help)?)
 }
 
 /// Counters with labels, those of `known` at zero.

@@ -9,5 +9,6 @@ pub mod metrics;
 pub mod pause;
 pub mod preflight;
 pub mod queue;
+pub mod rate;
 pub mod telemetry;
 pub mod traces;

@@ -6,11 +6,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde_json::Value;
+
 /// Where the record of a cluster with its data in `dir` is.
 pub fn log(dir: &Path) -> PathBuf {
     let cluster = dir.file_name().expect("a cluster has a folder").to_string_lossy();
     let name = format!("{}-{cluster}.log", env!("CARGO_CRATE_NAME"));
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("audit").join(name)
+}
+
+/// What the user of this name asked for, as far as the record of a cluster with its data in `dir` goes: verb and URI.
+pub fn calls_of(dir: &Path, user: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(log(dir)).expect("a record");
+    let calls = text.lines().filter(|line| line.contains(user)).filter_map(|line| {
+        let event: Value = serde_json::from_str(line).ok()?;
+        let is_its = event["user"]["username"] == user;
+        let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        is_its.then(|| (text("verb"), text("requestURI")))
+    });
+    calls.collect()
 }
 
 /// What `up` is given for a cluster with its data in `dir`, so that its record is in a file of its own.

@@ -21,6 +21,7 @@ mod import;
 mod kubectl;
 mod kubemark;
 mod listen;
+mod load;
 mod machine_pods;
 mod machines;
 mod pod_cidrs;

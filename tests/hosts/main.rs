@@ -4,6 +4,7 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod alone;
 #[path = "../bed/mod.rs"]
 mod bed;
 mod changes;
@@ -52,6 +53,7 @@ async fn hosts_carry_machines_in_the_operators_place() {
     changes::back_into_the_operator(&own, &group).await;
     own.clean_up().await;
     group.carries(0).await;
+    alone::machines_with_identities(&mut group).await;
 }
 
 /// Machines that the operator carries itself.

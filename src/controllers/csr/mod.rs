@@ -125,14 +125,16 @@ impl Approver {
         let provider = view.label(names::LABEL_PROVIDER).and_then(|name| self.context.providers.get(name));
         let (server, has_machine) = match provider {
             None => (Server::Elsewhere, false),
-            Some(provider) if !provider.has_identities() => (Server::Shared, false),
-            Some(provider) => {
-                let machine = provider.exists(&view.machine_id()).await?;
-                (
-                    Server::Own,
-                    machine.is_some_and(|machine| matches!(machine.stage, Stage::Starting | Stage::Up)),
-                )
-            }
+            Some(provider) => match provider.account(&view) {
+                None => (Server::Shared, false),
+                Some(account) => {
+                    let machine = provider.exists(&view.machine_id()).await?;
+                    (
+                        Server::Own(account),
+                        machine.is_some_and(|machine| matches!(machine.stage, Stage::Starting | Stage::Up)),
+                    )
+                }
+            },
         };
         let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };
         Ok(Some((view, facts)))

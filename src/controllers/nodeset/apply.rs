@@ -304,6 +304,7 @@ impl NodeSetController {
             provider_id: self.context.provider_id(provider, name),
             machine_type: blueprint.machine.machine_type.as_deref(),
             hosts: blueprint.machine.hosts(),
+            load: blueprint.machine.load(),
             owner: birth::Owner {
                 api_version: &NodeSet::api_version(&()),
                 uid: set.metadata.uid.as_deref().unwrap_or_default(),

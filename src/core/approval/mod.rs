@@ -60,12 +60,42 @@ pub struct Node {
     pub has_machine: bool,
 }
 
+/// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. Who may request tokens of one of them may be none of
+/// the machines of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Of machines that are pods: the operator requests its tokens.
+    Pods,
+    /// Of hollow machines: whoever carries them requests its tokens.
+    Hollow,
+}
+
+impl Account {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Pods, Self::Hollow];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pods => names::MACHINE_SERVICE_ACCOUNT,
+            Self::Hollow => names::HOLLOW_MACHINE_SERVICE_ACCOUNT,
+        }
+    }
+
+    /// Its user name.
+    #[must_use]
+    pub fn user(self) -> String {
+        format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, self.name())
+    }
+}
+
 /// Who serves a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// A provider of this process whose machines have an identity each.
-    Own,
-    /// A provider of this process whose machines share one.
+    /// A provider of this process, for a machine with an identity that begins with a token of this `ServiceAccount`.
+    Own(Account),
+    /// A provider of this process, for a machine that shares the identity of others.
     Shared,
     /// Nobody in this process.
     Elsewhere,
@@ -93,8 +123,8 @@ pub struct Refusal {
 
 /// Who asks.
 enum Asker<'a> {
-    /// A machine that begins, by what its token is bound to.
-    Token(Result<Binding<'a>, Refusal>),
+    /// A machine that begins, by whose token it is and what that is bound to.
+    Token(Account, Result<Binding<'a>, Refusal>),
     /// A node with its own certificate.
     Node(&'a str),
     Somebody,
@@ -111,9 +141,9 @@ struct Binding<'a> {
 #[must_use]
 pub fn node_of(request: &Request) -> Option<&str> {
     match asker(request) {
-        Asker::Token(Ok(binding)) => Some(binding.node),
+        Asker::Token(_, Ok(binding)) => Some(binding.node),
         Asker::Node(node) => Some(node),
-        Asker::Token(Err(_)) | Asker::Somebody => None,
+        Asker::Token(_, Err(_)) | Asker::Somebody => None,
     }
 }
 
@@ -122,8 +152,8 @@ pub fn node_of(request: &Request) -> Option<&str> {
 pub fn decide(request: &Request, node: Option<&Node>) -> Verdict {
     let checked = match asker(request) {
         Asker::Somebody => return Verdict::Ignore,
-        Asker::Token(binding) => binding.and_then(|binding| begins(request, binding, node)),
-        Asker::Node(name) => match node.filter(|node| node.server == Server::Own) {
+        Asker::Token(account, binding) => binding.and_then(|binding| begins(request, account, binding, node)),
+        Asker::Node(name) => match node.filter(|node| matches!(node.server, Server::Own(_))) {
             Some(node) => asks_for(request, name).and_then(|()| has_machine(name, node)),
             None => return Verdict::Ignore,
         },
@@ -140,8 +170,8 @@ fn asker(request: &Request) -> Asker<'_> {
     if request.signer != SIGNER {
         return Asker::Somebody;
     }
-    if request.username == machine_user() {
-        return Asker::Token(binding(request));
+    if let Some(account) = Account::ALL.into_iter().find(|account| request.username == account.user()) {
+        return Asker::Token(account, binding(request));
     }
     match request.username.strip_prefix(USER_PREFIX) {
         Some(node) if !node.is_empty() && request.groups.iter().any(|group| group == GROUP) => {
@@ -149,12 +179,6 @@ fn asker(request: &Request) -> Asker<'_> {
         }
         _ => Asker::Somebody,
     }
-}
-
-/// User name of the machines' ServiceAccount.
-#[must_use]
-pub fn machine_user() -> String {
-    format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, names::MACHINE_SERVICE_ACCOUNT)
 }
 
 fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
@@ -175,7 +199,12 @@ fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
     }
 }
 
-fn begins(request: &Request, binding: Binding<'_>, node: Option<&Node>) -> Result<(), Refusal> {
+fn begins(
+    request: &Request,
+    account: Account,
+    binding: Binding<'_>,
+    node: Option<&Node>,
+) -> Result<(), Refusal> {
     let Binding { node: name, uid } = binding;
     asks_for(request, name)?;
     let node = node.ok_or_else(|| refusal("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
@@ -184,10 +213,15 @@ fn begins(request: &Request, binding: Binding<'_>, node: Option<&Node>) -> Resul
         return Err(refusal("NodeReplaced", text));
     }
     match node.server {
-        Server::Own => has_machine(name, node),
+        Server::Own(own) if own == account => has_machine(name, node),
+        Server::Own(own) => {
+            let text =
+                format!("the machine of Node {name} asks by a token of {}, and of no other", own.name());
+            Err(refusal("OtherAccount", text))
+        }
         Server::Elsewhere => Ok(()),
         Server::Shared => {
-            let text = format!("machines of the provider of Node {name} have no identity of their own");
+            let text = format!("the machine of Node {name} has no identity of its own");
             Err(refusal("NotAMachine", text))
         }
     }

@@ -30,7 +30,7 @@ fn first() -> Request {
     let extra = [(EXTRA_NODE_NAME, NODE), (EXTRA_NODE_UID, UID)];
     Request {
         signer: SIGNER.to_owned(),
-        username: machine_user(),
+        username: Account::Pods.user(),
         groups: vec!["system:serviceaccounts".to_owned(), "system:authenticated".to_owned()],
         extra: extra.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).into(),
         usages: USAGES.map(str::to_owned).into(),
@@ -50,7 +50,7 @@ fn renewal() -> Request {
 }
 
 fn node() -> Node {
-    Node { uid: UID.to_owned(), server: Server::Own, has_machine: true }
+    Node { uid: UID.to_owned(), server: Server::Own(Account::Pods), has_machine: true }
 }
 
 fn reason(request: &Request, node: Option<&Node>) -> &'static str {
@@ -66,6 +66,17 @@ fn honest_requests_are_approved() {
     for request in [first(), renewal()] {
         assert_eq!(node_of(&request), Some(NODE));
         assert_eq!(decide(&request, Some(&node())), Verdict::Approve);
+    }
+}
+
+#[test]
+fn a_machine_begins_with_a_token_of_its_own_kind_alone() {
+    for (account, other) in [(Account::Pods, Account::Hollow), (Account::Hollow, Account::Pods)] {
+        let request = Request { username: account.user(), ..first() };
+        let of = |account| Node { server: Server::Own(account), ..node() };
+        assert_eq!(decide(&request, Some(&of(account))), Verdict::Approve);
+        assert_eq!(reason(&request, Some(&of(other))), "OtherAccount");
+        assert_eq!(decide(&renewal(), Some(&of(account))), Verdict::Approve, "later it asks by itself");
     }
 }
 

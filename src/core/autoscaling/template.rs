@@ -53,6 +53,7 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
         provider: &machine.node_controller,
         machine_type: machine.machine_type.as_deref(),
         hosts: machine.hosts(),
+        load: machine.load(),
         provider_id: None,
         owner: birth::Owner { api_version: "", uid: "" },
         pod_cidr: None,

@@ -17,7 +17,6 @@ use crate::{
     cache::{NodeView, Observer, Own},
     controllers::{Revisions, RevisionsError, orders},
     error::chain,
-    hollow::Hollow,
     hosts::{Members, Present, share},
     providers::{InProcess, Order, Provider, ProviderError},
     runtime::{
@@ -57,7 +56,6 @@ pub(super) struct Carrier {
     members: Arc<Members>,
     /// Who was present when shares were looked at last.
     present: Mutex<Present>,
-    hollow: Hollow,
     machines: InProcess,
     requests: Requests<Arc<str>>,
 }
@@ -69,7 +67,7 @@ impl Carrier {
         caches: Caches,
         revisions: Revisions,
         members: Arc<Members>,
-        hollow: Hollow,
+        machines: InProcess,
     ) -> (Arc<Self>, Queue<Arc<str>>) {
         let (requests, queue) = queue();
         let carrier = Arc::new(Self {
@@ -79,8 +77,7 @@ impl Carrier {
             revisions,
             members,
             present: Mutex::default(),
-            machines: InProcess::new(hollow.clone()),
-            hollow,
+            machines,
             requests,
         });
         carrier.caches.nodes.observe(Arc::clone(&carrier) as Arc<dyn Observer<NodeView>>);
@@ -152,11 +149,11 @@ impl Carrier {
 
     async fn look(&self, name: &Arc<str>) -> Outcome {
         let node = self.caches.nodes.get(name).filter(|node| self.is_ours(node));
-        if let Some(uid) = self.hollow.machine_of(name)
+        if let Some(uid) = self.machines.machine_of(name)
             && node.as_ref().is_none_or(|node| node.uid != uid)
         {
             debug!(node = &**name, "drops its machine");
-            self.hollow.delete(&uid);
+            self.machines.remove(&uid);
         }
         let Some(node) = node else { return Outcome::Done };
         match self.carry(&node).await {
@@ -182,7 +179,7 @@ impl Carrier {
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok()).map(|class| &class.spec);
         let settings = orders::settings(node, &machine, class, &self.caches.sets);
         let id = node.machine_id();
-        if self.hollow.get(&id.uid).is_some() {
+        if self.machines.get(&id.uid).is_some() {
             return Ok(self.machines.update(&id, &settings).await?);
         }
         let order = Order { id, machine: (*machine).clone(), settings, credentials: None };

@@ -22,6 +22,8 @@ use crate::{
     controllers::Revisions,
     hollow::Hollow,
     hosts::Members,
+    load::Meter,
+    providers::{Ground, InProcess},
     runtime::{
         admin::Admin,
         leader::{self, Election, Standing},
@@ -98,9 +100,16 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         hollow.choose_addresses_by(&name);
         let stop = parts.shutdown().clone();
         parts.spawn_until_done(kubelets.run(stop.clone()));
+        let ground = Ground {
+            requester: fenced.clone(),
+            server: access.anonymous(),
+            fence: standing.fence().clone(),
+            meter: Meter::new(&registry)?,
+        };
+        let machines = InProcess::new(hollow.clone(), ground);
         let revisions = Revisions::new(fenced, &namespace);
         let ready = caches.readiness();
-        let (carrier, queue) = Carrier::new((&group, &name), caches, revisions, members, hollow.clone());
+        let (carrier, queue) = Carrier::new((&group, &name), caches, revisions, members, machines);
         parts.spawn_until_done(async move {
             let begun = async {
                 in_sync(&hollow, &ready).await;

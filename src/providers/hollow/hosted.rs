@@ -12,21 +12,16 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use http::Method;
-use kube::Client;
-use serde_json::json;
 
 use crate::{
     api::names,
     cache::{Cache, NodeView, Observer},
     hosts::{Members, Present},
-    providers::{Existing, MachineId, Order, ProviderError, Stage, Trouble},
-    wire::{self, AnyObject, Body},
+    providers::{Existing, MachineId, Order, Stage, Trouble},
 };
 
 /// Machines on hosts.
 pub(super) struct Hosted {
-    client: Client,
     nodes: Arc<Cache<NodeView>>,
     members: Arc<Members>,
     /// UIDs of Nodes that are there still, whose machine was deleted.
@@ -34,24 +29,15 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    pub(super) fn new(client: Client, nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Arc<Self> {
-        let hosted = Arc::new(Self { client, nodes, members, deleted: Mutex::default() });
+    pub(super) fn new(nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Arc<Self> {
+        let hosted = Arc::new(Self { nodes, members, deleted: Mutex::default() });
         hosted.nodes.observe(Arc::clone(&hosted) as Arc<dyn Observer<NodeView>>);
         hosted
     }
 
-    /// Has the hosts of the group see the Node. One of a NodeSet was born so.
-    pub(super) async fn create(&self, order: &Order, group: &str) -> Result<(), ProviderError> {
-        let MachineId { node, uid } = &order.id;
-        self.deleted().remove(uid);
-        if self.group_of(&order.id).as_deref() == Some(group) {
-            return Ok(());
-        }
-        let change = json!({ "metadata": { "uid": &**uid, "labels": { names::LABEL_HOLLOW_HOSTS: group } } });
-        let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
-        let body = Body::MergePatch(change.to_string().into_bytes());
-        let answer = wire::send::<AnyObject>(&self.client, Method::PATCH, &path, body).await;
-        answer.map(drop).map_err(|error| ProviderError::Retryable(Box::new(error)))
+    /// The hosts of the group that the Node names see it by themselves.
+    pub(super) fn create(&self, order: &Order) {
+        self.deleted().remove(&order.id.uid);
     }
 
     /// None where it is not on a host, or was deleted.

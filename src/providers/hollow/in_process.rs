@@ -1,14 +1,18 @@
-//! Machines in this process, each an entry of its hollow kubelet.
+//! Machines in this process, each an entry of its hollow kubelet. Some stand [`alone`](super::alone) besides.
 //!
 //! They live as long as the process. The next one makes them again from the same Nodes; what must survive (the boot,
 //! addresses) is written on the Node.
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{
     FutureExt, StreamExt,
     future::{BoxFuture, ready},
     stream::{self, BoxStream},
 };
+use tokio::sync::mpsc::unbounded_channel;
 
+use super::alone::{Alone, Ground};
 use crate::{
     hollow::{self, Hollow, MachineSpec},
     machine_dir::Machine,
@@ -19,13 +23,50 @@ use crate::{
 #[derive(Clone)]
 pub struct InProcess {
     hollow: Hollow,
+    alone: Arc<Alone>,
 }
 
 impl InProcess {
-    /// Those that `hollow` carries.
+    /// Those that `hollow` carries; on `ground` some stand alone.
     #[must_use]
-    pub fn new(hollow: Hollow) -> Self {
-        Self { hollow }
+    pub fn new(hollow: Hollow, ground: Ground) -> Self {
+        Self { alone: Alone::new(hollow.clone(), ground), hollow }
+    }
+
+    /// UID of the machine of a Node, by the Node's name.
+    #[must_use]
+    pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
+        self.hollow.machine_of(node).or_else(|| self.alone.machine_of(node))
+    }
+
+    /// A machine.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<Existing> {
+        let alone = self.alone.exists(uid);
+        let carried = self.hollow.get(uid).map(|machine| Existing {
+            stage: Stage::Up,
+            lease_renewed: machine.lease_renewed,
+            trouble: None,
+            last_end: None,
+        });
+        carried.or(alone)
+    }
+
+    /// Takes a machine away, at once.
+    pub fn remove(&self, uid: &str) {
+        // First what would bring it back.
+        self.alone.delete(uid);
+        self.hollow.delete(uid);
+    }
+
+    fn make(&self, order: &Order) -> Result<(), ProviderError> {
+        let spec = spec(order)?;
+        if order.machine.load().is_some() {
+            self.alone.create(spec);
+        } else {
+            self.hollow.create(spec);
+        }
+        Ok(())
     }
 }
 
@@ -58,7 +99,7 @@ impl Provider for InProcess {
     }
 
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
-        ready(spec(order).map(|spec| self.hollow.create(spec))).boxed()
+        ready(self.make(order)).boxed()
     }
 
     fn update<'a>(
@@ -66,40 +107,37 @@ impl Provider for InProcess {
         id: &'a MachineId,
         new: &'a Settings,
     ) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.hollow.update(&id.uid, settings(new));
+        let new = settings(new);
+        self.alone.update(&id.uid, &new);
+        self.hollow.update(&id.uid, new);
         ready(Ok(())).boxed()
     }
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        let machine = self.hollow.get(&id.uid);
-        ready(Ok(machine.map(|machine| Existing {
-            stage: Stage::Up,
-            lease_renewed: machine.lease_renewed,
-            trouble: None,
-            last_end: None,
-        })))
-        .boxed()
+        ready(Ok(self.get(&id.uid))).boxed()
     }
 
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.hollow.delete(&id.uid);
+        self.remove(&id.uid);
         ready(Ok(())).boxed()
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        let machines = self.hollow.list();
-        ready(Ok(machines
-            .into_iter()
-            .map(|machine| MachineId { uid: machine.uid, node: machine.node })
-            .collect()))
-        .boxed()
+        let carried = self.hollow.list().into_iter();
+        let carried = carried.map(|machine| MachineId { uid: machine.uid, node: machine.node });
+        let mut machines: BTreeSet<MachineId> = carried.collect();
+        machines.extend(self.alone.list());
+        ready(Ok(machines.into_iter().collect())).boxed()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {
-        stream::unfold(self.hollow.watch(), async |mut changes| {
+        let carried = stream::unfold(self.hollow.watch(), async |mut changes| {
             let machine = changes.recv().await?;
             Some((MachineId { uid: machine.uid, node: machine.node }, changes))
-        })
-        .boxed()
+        });
+        let (sender, changes) = unbounded_channel();
+        self.alone.watch(sender);
+        let alone = stream::unfold(changes, async |mut changes| changes.recv().await.map(|id| (id, changes)));
+        stream::select(carried, alone).boxed()
     }
 }

@@ -1,23 +1,29 @@
 //! Provider `hollow`: a machine is an entry of a hollow kubelet, in the operator's process or in that of a host.
 
+mod alone;
 mod hosted;
 mod in_process;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{
     FutureExt, StreamExt,
     future::{BoxFuture, ready},
     stream::{self, BoxStream},
 };
+use http::Method;
 use kube::Client;
+use serde_json::json;
 
 use self::hosted::Hosted;
-pub use self::in_process::InProcess;
+pub use self::{alone::Ground, in_process::InProcess};
 use super::{Existing, MachineId, Order, Provider, ProviderError, Settings};
 use crate::{
+    api::names,
     cache::{Cache, NodeView},
+    core::approval::Account,
     hosts::Members,
+    wire::{self, AnyObject, Body},
 };
 
 /// What classes call it.
@@ -25,6 +31,8 @@ const NAME: &str = "hollow";
 
 /// Machines here and on hosts.
 pub struct HollowProvider {
+    client: Client,
+    nodes: Arc<Cache<NodeView>>,
     here: InProcess,
     hosted: Arc<Hosted>,
 }
@@ -33,7 +41,28 @@ impl HollowProvider {
     /// Machines of `here`, and of hosts, of which `members` knows who is present. `nodes` must be filled by a watch.
     #[must_use]
     pub fn new(here: InProcess, client: Client, nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Self {
-        Self { here, hosted: Hosted::new(client, nodes, members) }
+        Self { here, hosted: Hosted::new(Arc::clone(&nodes), members), client, nodes }
+    }
+
+    /// Has the Node say who carries its machine, and what that is to the API server. One of a NodeSet was born so.
+    async fn mark(&self, order: &Order) -> Result<(), ProviderError> {
+        let MachineId { node, uid } = &order.id;
+        let marks = [
+            (names::LABEL_HOLLOW_HOSTS, order.machine.hosts()),
+            (names::LABEL_HOLLOW_LOAD, order.machine.load()),
+        ];
+        let shown = self.nodes.get(node).filter(|shown| shown.uid == *uid);
+        let is_shown = |label, value| shown.as_ref().and_then(|shown| shown.label(label)) == Some(value);
+        let marks = marks.into_iter().filter_map(|(label, value)| Some((label, value?)));
+        let missing: BTreeMap<_, _> = marks.filter(|(label, value)| !is_shown(label, value)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let change = json!({ "metadata": { "uid": &**uid, "labels": missing } });
+        let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
+        let body = Body::MergePatch(change.to_string().into_bytes());
+        let answer = wire::send::<AnyObject>(&self.client, Method::PATCH, &path, body).await;
+        answer.map(drop).map_err(|error| ProviderError::Retryable(Box::new(error)))
     }
 }
 
@@ -46,11 +75,20 @@ impl Provider for HollowProvider {
         true
     }
 
+    fn account(&self, node: &NodeView) -> Option<Account> {
+        node.label(names::LABEL_HOLLOW_LOAD).map(|_| Account::Hollow)
+    }
+
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
-        match order.machine.hosts() {
-            Some(group) => self.hosted.create(order, group).boxed(),
-            None => self.here.create(order),
+        async {
+            self.mark(order).await?;
+            match order.machine.hosts() {
+                Some(_) => self.hosted.create(order),
+                None => self.here.create(order).await?,
+            }
+            Ok(())
         }
+        .boxed()
     }
 
     /// A host sees by itself what changes.

@@ -48,6 +48,7 @@ use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage
 use crate::{
     api::{NodeClass, names},
     cache::{Cache, NodeView, Own},
+    core::approval::Account,
     error::chain,
     identity::token::{self, Token},
     machine_dir,
@@ -148,8 +149,8 @@ impl Provider for KubemarkProvider {
         NAME
     }
 
-    fn has_identities(&self) -> bool {
-        true
+    fn account(&self, _: &NodeView) -> Option<Account> {
+        Some(Account::Pods)
     }
 
     fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
@@ -267,7 +268,7 @@ impl Shared {
     }
 
     async fn token(&self, id: &MachineId) -> Result<Token, ProviderError> {
-        let token = token::request(&self.client, &id.node, &id.uid, TOKEN_LIFE).await;
+        let token = token::request(&self.client, Account::Pods, &id.node, &id.uid, TOKEN_LIFE).await;
         token.map_err(|error| ProviderError::Retryable(Box::new(error)))
     }
 

@@ -14,7 +14,10 @@ use kube::{
     api::{DeleteParams, ObjectMeta, PostParams},
     config::Kubeconfig,
 };
-use kube_node::identity::token::{self, Token};
+use kube_node::{
+    core::approval::Account,
+    identity::token::{self, Token},
+};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
@@ -123,7 +126,8 @@ async fn no_forged_request_is_approved() {
     stage.approve();
     let uid = stage.node("forged-1").await;
     stage.node("forged-2").await;
-    let token = token::request(&stage.operator, "forged-1", &uid, token::LIFETIME_MIN).await.unwrap();
+    let token =
+        token::request(&stage.operator, Account::Pods, "forged-1", &uid, token::LIFETIME_MIN).await.unwrap();
     let client = client_with(secrecy::ExposeSecret::expose_secret(&token.secret)).await;
     let dns = || SanType::DnsName("kubernetes.default".try_into().unwrap());
     let own = || Forgery::of("forged-1");

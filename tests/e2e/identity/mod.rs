@@ -25,7 +25,9 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use kube_node::{
+    cache::NodeView,
     controllers::{Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, csr::Approver},
+    core::approval::Account,
     identity::{Identity, Options, token},
     machine_dir,
     providers::{self, Existing, MachineId, Order, Provider, ProviderError, Settings},
@@ -46,8 +48,8 @@ impl Provider for Somewhere {
         self.name
     }
 
-    fn has_identities(&self) -> bool {
-        true
+    fn account(&self, _: &NodeView) -> Option<Account> {
+        Some(Account::Pods)
     }
 
     fn create<'a>(&'a self, _: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
@@ -171,7 +173,8 @@ impl Stage {
 
     /// The kubeconfig that the machine of a Node begins with.
     async fn bootstrap(&self, node: &str, uid: &str) -> String {
-        let token = token::request(&self.operator, node, uid, token::LIFETIME_MIN).await.unwrap();
+        let token =
+            token::request(&self.operator, Account::Pods, node, uid, token::LIFETIME_MIN).await.unwrap();
         let (server, ca) = server_and_ca();
         token::bootstrap_kubeconfig(&server, &ca, &token)
     }

@@ -1,0 +1,56 @@
+//! What is counted of watches; docs/metrics.md says what each means.
+
+use prometheus::{Error, IntCounter, IntGauge, Registry};
+
+use crate::runtime::metrics::{counter, gauge};
+
+/// The metrics of all machines of a process that have a load of their own.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    /// Machines with an identity and a connection of their own.
+    pub machines: IntGauge,
+    open: IntGauge,
+    /// What watches brought, bookmarks included.
+    pub events: IntCounter,
+    /// How much that was, in bytes.
+    pub bytes: IntCounter,
+}
+
+/// A watch that is open.
+pub(super) struct Open(IntGauge);
+
+impl Meter {
+    /// Registers them; fails where their names are taken.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
+        Ok(Self {
+            machines: gauge(
+                registry,
+                (
+                    "kube_node_hollow_kubelets",
+                    "Hollow machines with an identity, a connection and watches of their own",
+                ),
+            )?,
+            open: gauge(registry, ("kube_node_hollow_watches", "Watches that these machines hold open"))?,
+            events: counter(
+                registry,
+                ("kube_node_hollow_watch_events_total", "What these watches brought, bookmarks included"),
+            )?,
+            bytes: counter(
+                registry,
+                ("kube_node_hollow_watch_bytes_total", "Bytes that these watches brought"),
+            )?,
+        })
+    }
+
+    /// A watch is open, until what this gives is dropped.
+    pub(super) fn open(&self) -> Open {
+        self.open.inc();
+        Open(self.open.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
