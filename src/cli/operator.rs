@@ -5,15 +5,17 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCo
 use anyhow::bail;
 use clap::{ArgAction, Args};
 
+use super::endpoint_args::EndpointArgs;
 use crate::{
     api::{GoDuration, names},
-    autoscaler::{self, Address, Files},
+    autoscaler::{self, Address},
     controllers::ProviderIdPrefix,
     images,
     operator::{self, Access, Options},
     runtime::{
         leader::{self, Timing},
         telemetry::{self, LogFormat},
+        tls::Files,
         traces::Traces,
     },
 };
@@ -45,6 +47,8 @@ pub struct Operator {
     /// URL of the API server as machines that are pods reach it; as the operator reaches it when absent
     #[arg(long, value_name = "URL")]
     machine_api_server: Option<String>,
+    #[command(flatten)]
+    endpoints: EndpointArgs,
     #[command(flatten)]
     autoscaler: AutoscalerArgs,
     #[command(flatten)]
@@ -170,6 +174,7 @@ impl Operator {
             let options = Options {
                 client,
                 hollow,
+                endpoints: self.endpoints.options(),
                 namespace: self.namespace,
                 admin_address: self.admin_address,
                 provider_id_prefix: match self.provider_id_prefix {

@@ -50,6 +50,7 @@ impl Lead {
         };
         let (hollow, kubelets) =
             Hollow::new(hollow_client, Arc::clone(&caches.nodes), Arc::clone(&caches.pods), &registry)?;
+        parts.serve_kubelets(&hollow, options.endpoints, &registry)?;
         let machines = hollow.clone();
         let members = Members::new();
         caches.hosts.observe(Arc::clone(&members) as _);

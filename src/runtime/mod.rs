@@ -9,4 +9,5 @@ pub mod pause;
 pub mod preflight;
 pub mod queue;
 pub mod telemetry;
+pub mod tls;
 pub mod traces;
