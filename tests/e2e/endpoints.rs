@@ -176,7 +176,9 @@ async fn commands_run_with_their_streams_and_exit_codes() {
 async fn ports_lead_to_a_page_that_names_the_pod() {
     let (own, node) = pod_on_a_node("end-ports", json!({}), json!({})).await;
     let mut forward = Kubectl::start(&["port-forward", "end-ports", ":8080", "--address=127.0.0.1"]);
-    let line = forward.lines().next().unwrap();
+    // It says each connection, and would end if nobody read that.
+    let mut lines = forward.lines();
+    let line = lines.next().unwrap();
     let port: u16 =
         line.strip_prefix("Forwarding from 127.0.0.1:").unwrap().split(' ').next().unwrap().parse().unwrap();
     for _ in 0..3 {
@@ -242,7 +244,7 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     let user = "system:serviceaccount:default:end-usage";
     assert_eq!(
         why,
-        format!("Forbidden (user={user}, verb=get, resource=nodes, subresource(s)=[pods proxy])")
+        format!("Forbidden (user={user}, verb=get, resource=nodes, subresource(s)=[pods proxy])\n")
     );
 
     // Certificates: one of the cluster's authority, and one of nobody's.
@@ -273,6 +275,6 @@ async fn a_kubelet_answers_for_its_own_pods() {
     let path = "/containerLogs/default/end-own/main";
     let [here, there] = [0, 1].map(|node: usize| ask(&nodes[node], path, &cluster));
     assert_eq!(here.0, "200", "{}", here.1);
-    assert_eq!(there, ("404".to_owned(), "pod \"end-own\" does not exist in \"default\"".to_owned()));
+    assert_eq!(there, ("404".to_owned(), "pod \"end-own\" does not exist in \"default\"\n".to_owned()));
     own.clean_up().await;
 }

@@ -32,7 +32,7 @@ impl Metrics {
                     "Requests to hollow kubelets, by endpoint and code",
                 ),
                 ["endpoint", "code"],
-                [],
+                [["healthz", "200"]],
             )?,
             failures: counters(
                 registry,

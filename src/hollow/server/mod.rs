@@ -12,7 +12,7 @@ mod doors;
 mod exec;
 mod following;
 mod logs;
-mod metrics;
+pub(super) mod metrics;
 mod port_forward;
 mod route;
 mod shell;

@@ -92,8 +92,8 @@ impl<'a> Route<'a> {
             Self::Run(_) => "run",
             Self::PortForward(_) => "portForward",
             Self::Metrics => "metrics",
-            Self::ResourceMetrics => "metrics/resource",
-            Self::Summary => "stats/summary",
+            Self::ResourceMetrics => "metrics-resource",
+            Self::Summary => "stats-summary",
             Self::Unserved | Self::Unknown => "other",
         }
     }
