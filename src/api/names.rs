@@ -112,3 +112,14 @@ pub const ANNOTATION_EXIT_CODE: &str = "hollow.kube-node.io/exit-code";
 pub const ANNOTATION_EXIT_REASON: &str = "hollow.kube-node.io/exit-reason";
 /// Annotation of a pod on a hollow Node: how long a container takes to stop, for example 5s. By you.
 pub const ANNOTATION_STOP_TIME: &str = "hollow.kube-node.io/stop-time";
+/// Annotation of a pod on a hollow Node: a line of a container's log. By you.
+pub const ANNOTATION_LOG_LINE: &str = "hollow.kube-node.io/log-line";
+/// Annotation of a pod on a hollow Node: time between two lines of a container's log, for example 5s. By you.
+pub const ANNOTATION_LOG_INTERVAL: &str = "hollow.kube-node.io/log-interval";
+/// Annotation of a pod on a hollow Node: CPU that a container uses, for example 10m. By you.
+pub const ANNOTATION_CPU: &str = "hollow.kube-node.io/cpu";
+/// Annotation of a pod on a hollow Node: memory that a container uses, for example 50Mi. By you.
+pub const ANNOTATION_MEMORY: &str = "hollow.kube-node.io/memory";
+/// Annotation of a pod on a hollow Node: the code with which commands end that are run in a container and that a hollow
+/// kubelet does not know, 0 to 255. By you.
+pub const ANNOTATION_EXEC_EXIT_CODE: &str = "hollow.kube-node.io/exec-exit-code";

@@ -319,8 +319,12 @@ impl HollowLoad {
 /// What a hollow container does by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.cpu) && !has(self.memory)")
-    .message("hollow.containers.cpu and memory are not served by this version: remove them"))]
+#[x_kube(
+    validation = Rule::new("!has(self.cpu) || (isQuantity(self.cpu) && quantity(self.cpu).isGreaterThan(quantity('0')))")
+        .message("hollow.containers.cpu is what a container uses: write for example 10m"),
+    validation = Rule::new("!has(self.memory) || (isQuantity(self.memory) && quantity(self.memory).isGreaterThan(quantity('0')))")
+        .message("hollow.containers.memory is what a container uses: write for example 50Mi")
+)]
 pub struct ContainerDefaults {
     /// How long a container of a pod that ends (`restartPolicy` Never or `OnFailure`) runs, for example 5s; 1s when
     /// absent.
@@ -342,11 +346,11 @@ pub struct ContainerDefaults {
     /// Which events the kubelet tells of its pods; `All` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<PodEvents>,
-    /// CPU that a container reports to use, for example 10m; none when absent.
+    /// CPU that a container uses, for example 10m; half of what it requests when absent, or 1m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub cpu: Option<String>,
-    /// Memory that a container reports to use, for example 50Mi; none when absent.
+    /// Memory that a container uses, for example 50Mi; half of what it requests when absent, or 10Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub memory: Option<String>,

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 use tracing::debug;
 
-use super::tls::Certificates;
+use crate::runtime::tls::Certificates;
 
 /// How long a client may take to show its certificate.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);

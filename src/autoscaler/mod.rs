@@ -10,7 +10,6 @@ mod listen;
 mod metrics;
 pub mod proto;
 mod service;
-mod tls;
 mod writer;
 
 use std::{io, sync::Arc, time::Duration};
@@ -25,7 +24,6 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tracing::{info, warn};
 
 pub use listen::Address;
-pub use tls::{Files, TlsError};
 
 use self::{
     groups::Groups,
@@ -33,9 +31,12 @@ use self::{
     metrics::Metrics,
     proto::cloud_provider_server::{CloudProviderServer, SERVICE_NAME},
     service::Service,
-    tls::Certificates,
 };
-use crate::{controllers::Context, error::chain};
+use crate::{
+    controllers::Context,
+    error::chain,
+    runtime::tls::{Certificates, Files, TlsError},
+};
 
 /// How long until a server that could not start is tried again, and how often its certificates are looked at.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -153,7 +154,7 @@ impl Autoscaler {
             return Err(ServeError::Open { address: address.clone() });
         }
         let certificates = match tls {
-            Some(files) => Some(Arc::new(Certificates::load(files, Timestamp::now())?)),
+            Some(files) => Some(Arc::new(Certificates::load(&files.read()?, Timestamp::now())?)),
             None => None,
         };
         let bound = Listener::bind(address).await;
@@ -223,11 +224,13 @@ impl Autoscaler {
                 sleep(SYNC_POLL).await;
             }
             healthy(ServingStatus::Serving).await;
-            let Some(certificates) = certificates else { return std::future::pending().await };
+            let (Some(certificates), Some(files)) = (certificates, &self.options.tls) else {
+                return std::future::pending().await;
+            };
             let mut said = String::new();
             loop {
                 sleep(PATIENCE).await;
-                match certificates.reload(Timestamp::now()) {
+                match files.read().and_then(|material| certificates.reload(&material, Timestamp::now())) {
                     Ok(false) => said.clear(),
                     Ok(true) => {
                         said.clear();

@@ -50,6 +50,8 @@ pub struct NodeView {
     pub boot_id: Option<String>,
     /// `status.addresses` of type `InternalIP`.
     pub internal_ip: Option<String>,
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 0 where there is none.
+    pub kubelet_port: u16,
 }
 
 /// Where a Node is in its life.
@@ -230,6 +232,20 @@ struct Status {
     conditions: Vec<WireCondition>,
     node_info: Option<Info>,
     addresses: Vec<Address>,
+    daemon_endpoints: DaemonEndpoints,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DaemonEndpoints {
+    kubelet_endpoint: KubeletEndpoint,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct KubeletEndpoint {
+    #[serde(rename = "Port")]
+    port: i32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -295,6 +311,8 @@ impl From<WireNode> for NodeView {
                 .into_iter()
                 .find(|address| address.r#type == "InternalIP")
                 .map(|address| address.address),
+            // What is no port is none: it must not stop the watch.
+            kubelet_port: u16::try_from(status.daemon_endpoints.kubelet_endpoint.port).unwrap_or_default(),
         }
     }
 }
@@ -341,6 +359,7 @@ mod tests {
                      "taints": [{"key": "k", "effect": "NoSchedule"}]},
             "status": {"images": [{"names": ["x"]}],
                        "addresses": [{"type": "Hostname", "address": "a"}, {"type": "InternalIP", "address": "100.64.0.1"}],
+                       "daemonEndpoints": {"kubeletEndpoint": {"Port": 11000}},
                        "nodeInfo": {"kubeletVersion": "v1.36.3", "bootID": "b", "osImage": "x"},
                        "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "m",
                                        "lastHeartbeatTime": "2026-01-01T00:00:00Z",
@@ -350,7 +369,7 @@ mod tests {
         let view = NodeView::from(node);
         assert!(view.is_ready() && view.unschedulable);
         assert_eq!(view.set(), Some("s"));
-        assert_eq!(view.internal_ip.as_deref(), Some("100.64.0.1"));
+        assert_eq!((view.internal_ip.as_deref(), view.kubelet_port), (Some("100.64.0.1"), 11_000));
         assert_eq!(view.kubelet_version.as_deref(), Some("v1.36.3"));
         assert_eq!(view.pod_cidr.as_deref(), Some("10.0.0.0/24"));
         assert_eq!(view.taints.len(), 1);

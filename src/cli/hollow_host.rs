@@ -5,7 +5,10 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 use anyhow::bail;
 use clap::Args;
 
-use super::operator::{identity, place};
+use super::{
+    endpoint_args::EndpointArgs,
+    operator::{identity, place},
+};
 use crate::{
     api::names,
     hosts::lease_name,
@@ -34,6 +37,8 @@ pub struct HollowHost {
     /// Address of /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     admin_address: SocketAddr,
+    #[command(flatten)]
+    endpoints: EndpointArgs,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
@@ -56,6 +61,7 @@ impl HollowHost {
             };
             let options = host::Options {
                 client: Access::new(self.kubeconfig.as_deref()).await?,
+                endpoints: self.endpoints.options(),
                 namespace: self.namespace,
                 group: self.hosts,
                 name,

@@ -10,6 +10,7 @@ mod convert;
 mod crds;
 mod doctor;
 mod down;
+mod endpoint_args;
 mod explain;
 mod fleet;
 mod guard;

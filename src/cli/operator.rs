@@ -6,9 +6,10 @@ use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
 
+use super::endpoint_args::EndpointArgs;
 use crate::{
     api::{GoDuration, names},
-    autoscaler::{self, Address, Files},
+    autoscaler::{self, Address},
     controllers::ProviderIdPrefix,
     core::pod_cidrs::Range,
     images,
@@ -16,6 +17,7 @@ use crate::{
     runtime::{
         leader::{self, Timing},
         telemetry::{self, LogFormat},
+        tls::Files,
         traces::Traces,
     },
 };
@@ -49,6 +51,8 @@ pub struct Operator {
     machine_api_server: Option<String>,
     #[command(flatten)]
     pod_cidrs: PodCidrArgs,
+    #[command(flatten)]
+    endpoints: EndpointArgs,
     #[command(flatten)]
     autoscaler: AutoscalerArgs,
     #[command(flatten)]
@@ -195,6 +199,7 @@ impl Operator {
             let options = Options {
                 client,
                 hollow,
+                endpoints: self.endpoints.options(),
                 namespace: self.namespace,
                 admin_address: self.admin_address,
                 pod_cidrs,

@@ -66,6 +66,9 @@ pub struct Up {
     /// Serve cluster-autoscaler: the operator listens, with certificates made for it, and a cloud-config is written
     #[arg(long, conflicts_with = "without_operator")]
     autoscaler_server: bool,
+    /// Do not serve the kubelets of hollow nodes: without them there are no logs, exec, port-forward and top
+    #[arg(long, conflicts_with = "without_operator")]
+    without_kubelet_endpoints: bool,
     #[command(flatten)]
     real_node: RealNode,
     /// One more argument for a component, such as kube-apiserver=--v=4; may be repeated
@@ -142,6 +145,7 @@ impl Up {
                 (false, Some(nodes)) => Nodes::Exactly(nodes),
             },
             autoscaler: self.autoscaler_server,
+            kubelets: !self.without_kubelet_endpoints,
             real_node: self.real_node.options(),
         };
         let Some(created) = stop.run_until_cancelled(Cluster::create(options, &progress)).await else {

@@ -56,6 +56,8 @@ pub struct Addresses {
     pub further: Vec<IpAddr>,
     /// Whether cluster-autoscaler is served.
     pub autoscaler: bool,
+    /// Where the kubelets of hollow machines are served.
+    pub kubelets: Option<IpAddr>,
 }
 
 impl Addresses {
@@ -303,6 +305,7 @@ fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         "--leader-elect=false".into(),
     ];
     args.extend(addresses.for_machines().map(|url| format!("--machine-api-server={url}")));
+    args.extend(addresses.kubelets.map(|address| format!("--kubelet-address={address}")));
     if addresses.autoscaler {
         let pki = layout.autoscaler_pki();
         args.push(format!("--autoscaler-address=127.0.0.1:{}", addresses.ports.autoscaler));

@@ -130,6 +130,7 @@ impl State {
             network: self.network,
             further: self.listen_addresses.clone(),
             autoscaler: false,
+            kubelets: None,
         })
     }
 

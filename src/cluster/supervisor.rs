@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeSet, VecDeque},
     fs::File,
     io::{BufRead, BufReader, Seek, SeekFrom},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -36,6 +36,7 @@ use super::{
     real_node::{self, Ingredients},
     state::StateFile,
 };
+use crate::hollow::server::own_address;
 
 /// How long a component may take to become ready; far more than it needs, for machines that are busy.
 pub(super) const READY_LIMIT: Duration = Duration::from_mins(2);
@@ -89,6 +90,8 @@ pub struct Options {
     pub nodes: Nodes,
     /// Whether the operator serves cluster-autoscaler.
     pub autoscaler: bool,
+    /// Whether the kubelets of hollow machines are served, to whoever may ask.
+    pub kubelets: bool,
     /// A real node besides, with containers.
     pub real_node: Option<real_node::Options>,
 }
@@ -164,7 +167,19 @@ impl Cluster {
             Some(_) => Some(real_node::claim(layout.dir(), state.network)?),
             None => None,
         };
-        let addresses = Addresses { ports, network, further, autoscaler: options.autoscaler };
+        let kubelets = options.kubelets.then(|| {
+            own_address().map_or_else(
+                || {
+                    progress.line(
+                        "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
+                    );
+                    Ipv4Addr::LOCALHOST.into()
+                },
+                IpAddr::V4,
+            )
+        });
+        let autoscaler = options.autoscaler;
+        let addresses = Addresses { ports, network, further, autoscaler, kubelets };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
         state.ports = Some(ports);
         state.network = network;

@@ -15,6 +15,7 @@ mod pod;
 mod pods;
 mod request;
 mod schedule;
+pub mod server;
 mod state;
 mod status;
 mod work;
@@ -37,6 +38,7 @@ use tokio::sync::{
 
 pub use dispatch::Kubelets;
 use metrics::Metrics;
+use server::{ServeError, Server};
 use state::{Clock, State};
 
 use crate::{
@@ -153,6 +155,13 @@ impl Hollow {
         self.shared.state().addresses.begin_at(name);
     }
 
+    /// Serves the kubelets' endpoints, by what is returned once that runs. To be called before machines are made.
+    pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
+        let server = Server::new(&self.shared, options, registry)?;
+        self.shared.state().doors = Some(server.doors());
+        Ok(server)
+    }
+
     /// Makes a machine, at once; without effect when one of this UID exists.
     pub fn create(&self, spec: MachineSpec) {
         self.shared.change(|state, now| state.create(spec, now));
@@ -230,6 +239,9 @@ impl Observer<NodeView> for Shared {
             // A name that came back under another UID is another Node.
             if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
                 state.lost_node(old);
+            }
+            if let Some(old) = old.filter(|old| new.is_some_and(|new| new.kubelet_port != old.kubelet_port)) {
+                state.left_port(old);
             }
             if let Some(new) = new {
                 state.saw_node(new, now);

@@ -86,9 +86,12 @@ impl Outbox {
         queue.push_back(Letter { about, note, at: to_seconds(at), is_new });
     }
 
-    /// The pod that the event under way is about.
-    pub fn told_of(&self) -> Option<&PodView> {
-        self.under_way.as_ref().map(|letter| &*letter.pod)
+    /// The Node whose kubelet tells the event that is under way.
+    pub fn teller(&self) -> Option<&str> {
+        self.under_way.as_ref().map(|letter| match &letter.about {
+            About::Pod(pod) => &*pod.node,
+            About::Node(node) => &**node,
+        })
     }
 
     /// How many events found no room, since this was asked last.

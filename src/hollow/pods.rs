@@ -150,7 +150,7 @@ impl State {
     fn pod_requests(&mut self, uid: &Arc<str>, now: Clock) -> Option<Vec<Request>> {
         let view = Arc::clone(&self.pods.get(uid)?.view);
         let owner = Arc::clone(self.machine_of(&view.node)?);
-        let host_ip = self.address_of(&owner)?;
+        let (host_ip, _) = self.address_of(&owner)?;
         let machine = self.machines.get(&owner)?;
         // Nothing runs on a machine without a Node; a silent one says nothing, and asks for its pods when it wakes.
         let cidr = machine.view.as_ref()?.pod_cidr.as_deref().and_then(Block::of_cidr);

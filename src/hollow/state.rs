@@ -16,6 +16,7 @@ use super::{
     pods::Pod,
     request::{Request, spread},
     schedule::{Job, Lane, Schedule},
+    server::Doors,
     status::Shape,
     work::RENEW,
 };
@@ -67,6 +68,8 @@ pub struct Machine {
     /// Its Node, while the cache shows it.
     pub view: Option<Arc<NodeView>>,
     pub ip: Option<Ipv4Addr>,
+    /// Port of its kubelet, whose door is open here; 0 for none.
+    pub port: u16,
     pub boot: Option<Uuid>,
     pub lease: Lease,
     pub lease_failures: u8,
@@ -107,6 +110,8 @@ pub struct State {
     pub machines: HashMap<Arc<str>, Machine>,
     pub pods: HashMap<Arc<str>, Pod>,
     pub addresses: Addresses,
+    /// Where the kubelets are reached, where their endpoints are served.
+    pub doors: Option<Arc<Doors>>,
     pub outbox: Outbox,
     by_node: HashMap<Arc<str>, Arc<str>>,
     shapes: Vec<Arc<Shape>>,
@@ -127,6 +132,7 @@ impl State {
             machines: HashMap::new(),
             pods: HashMap::new(),
             addresses: Addresses::default(),
+            doors: None,
             outbox: Outbox::default(),
             by_node: HashMap::new(),
             shapes: Vec::new(),
@@ -169,6 +175,7 @@ impl State {
             settings: shared(&mut self.settings, settings),
             view: None,
             ip,
+            port: 0,
             boot: None,
             lease: Lease::default(),
             lease_failures: 0,
@@ -213,9 +220,10 @@ impl State {
         for pod in self.pod_cache.group(&machine.node) {
             self.forget_pod(&pod.uid);
         }
+        self.close_door(machine.port);
         // While a Node shows an address, that stays claimed.
         let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
-        if let Some(ip) = machine.ip.filter(|ip| shown != Some(*ip)) {
+        if let Some(ip) = machine.ip.filter(|ip| machine.port == 0 && shown != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
@@ -235,11 +243,10 @@ impl State {
     /// The client that sends a job's requests, where that is not everybody's.
     #[must_use]
     pub fn own_client(&self, job: &Job) -> Option<Client> {
-        let of_pod = |view: &PodView| self.machine_of(&view.node);
         let uid = match job.lane {
             Lane::Lease | Lane::Status => Some(&job.uid),
-            Lane::Pod => self.pods.get(&job.uid).and_then(|pod| of_pod(&pod.view)),
-            Lane::Event => self.outbox.told_of().and_then(of_pod),
+            Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
+            Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
         };
         Some(self.machines.get(uid?)?.own.as_ref()?.client.clone())
     }
@@ -256,12 +263,24 @@ impl State {
         if let Some(ip) = ip {
             self.addresses.claim(ip);
         }
+        let port = self.port_of(view);
+        if let (Some(doors), Some(port)) = (&self.doors, port) {
+            doors.claim(port);
+        }
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         let Some(machine) = self.machines.get_mut(&uid) else { return };
         if machine.view.is_none() {
             let renewed = self.renewed_before.remove(&*view.name);
             let mut due = now.at;
-            machine.ip = machine.ip.or(ip);
+            match &self.doors {
+                None => machine.ip = machine.ip.or(ip),
+                // At its port nothing has to be written; where that is taken meanwhile, it gets another one.
+                Some(doors) => {
+                    if let Some(port) = port.and_then(|port| doors.open(&uid, Some(port))) {
+                        (machine.ip, machine.port) = (Some(doors.address()), port);
+                    }
+                }
+            }
             machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
             if view.kubelet_version.is_some() {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
@@ -284,14 +303,37 @@ impl State {
         if let Some(ip) = address(view.internal_ip.as_deref()) {
             self.addresses.release(ip);
         }
+        self.left_port(view);
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         self.rest(&uid);
         if let Some(machine) = self.machines.get_mut(&uid) {
             machine.view = None;
             machine.lease = Lease::default();
-            if let Some(ip) = machine.ip.take() {
+            let (ip, port) = (machine.ip.take(), std::mem::take(&mut machine.port));
+            self.close_door(port);
+            if let Some(ip) = ip.filter(|_| port == 0) {
                 self.addresses.release(ip);
             }
+        }
+    }
+
+    /// The port that a Node showed is no longer its.
+    pub fn left_port(&self, view: &NodeView) {
+        if let (Some(doors), Some(port)) = (&self.doors, self.port_of(view)) {
+            doors.release(port);
+        }
+    }
+
+    /// The port at which a Node shows its kubelet, where that is one of the doors of this process, or would be.
+    fn port_of(&self, view: &NodeView) -> Option<u16> {
+        let here = self.doors.as_ref()?.address();
+        let shown = address(view.internal_ip.as_deref())?;
+        Some(view.kubelet_port).filter(|port| *port != 0 && shown == here)
+    }
+
+    fn close_door(&self, port: u16) {
+        if let Some(doors) = self.doors.as_ref().filter(|_| port != 0) {
+            doors.close(port);
         }
     }
 

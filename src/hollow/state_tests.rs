@@ -143,6 +143,53 @@ fn a_machine_of_a_process_before_is_taken_up_without_a_write_of_status() {
     assert!(world.state.next(world.start).is_some_and(|(job, _)| job.lane == Lane::Lease));
 }
 
+/// A world in which kubelets are served, at 127.0.0.1.
+fn served(nodes: Vec<NodeView>, ports: &str) -> World {
+    let mut world = World::new(nodes, vec![]);
+    let metrics = crate::hollow::server::metrics::Metrics::new(&prometheus::Registry::new()).unwrap();
+    let doors = Doors::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
+    world.state.doors = Some(Arc::new(doors));
+    world
+}
+
+#[test]
+fn a_machine_has_the_address_of_the_process_and_a_port_that_it_keeps() {
+    let mut world = served(vec![node("a", 1)], "10300-10399");
+    world.create("a", None);
+    world.run(5);
+    let machine = &world.state.machines["uid-a"];
+    let (ip, port) = (machine.ip, machine.port);
+    assert_eq!(ip, Some(Ipv4Addr::LOCALHOST));
+    assert!((10_300..=10_399).contains(&port));
+    drop(world);
+
+    let known = NodeView {
+        kubelet_version: Some("v1.36.3".to_owned()),
+        boot_id: Some(Uuid::now_v7().to_string()),
+        internal_ip: Some("127.0.0.1".to_owned()),
+        kubelet_port: port,
+        ..node("a", 1)
+    };
+    let mut world = served(vec![known], "10300-10399");
+    world.create("a", None);
+    let machine = &world.state.machines["uid-a"];
+    assert_eq!((machine.ip, machine.port), (ip, port));
+    assert!(world.state.next(world.start).is_some_and(|(job, _)| job.lane == Lane::Lease), "no status");
+    world.state.delete("uid-a");
+    let doors = world.state.doors.clone().unwrap();
+    assert_eq!(doors.open(&"uid-b".into(), Some(port)), Some(port), "it was closed");
+}
+
+#[test]
+fn a_machine_for_which_no_port_is_left_has_an_address_of_its_own() {
+    let mut world = served(vec![node("a", 1), node("b", 1)], "10400-10400");
+    world.create("a", None);
+    world.create("b", None);
+    world.run(5);
+    let ips = ["uid-a", "uid-b"].map(|uid| world.state.machines[uid].ip.unwrap());
+    assert!(ips.contains(&Ipv4Addr::LOCALHOST) && ips.iter().any(|ip| MACHINES.contains(*ip)), "{ips:?}");
+}
+
 #[test]
 fn machines_of_a_process_before_come_in_the_order_in_which_their_leases_end() {
     let known = |name| NodeView { kubelet_version: Some("v1.36.3".to_owned()), ..node(name, 1) };

@@ -46,6 +46,8 @@ pub struct Report {
     pub shape: Arc<Shape>,
     /// Its address.
     pub ip: Ipv4Addr,
+    /// Port of its kubelet at that address; 0 where it has none.
+    pub port: u16,
     /// Its boot: a UUID of version 7, which carries the time.
     pub boot: Uuid,
     /// Whether it is to look healthy.
@@ -68,6 +70,7 @@ impl Report {
         node.kubelet_version.as_deref() == Some(&*self.shape.kubelet_version)
             && node.boot_id.as_deref() == Some(&*self.boot.to_string())
             && node.internal_ip.as_deref() == Some(&*self.ip.to_string())
+            && node.kubelet_port == self.port
     }
 
     /// The strategic merge patch of `node`'s status that shows all of it.
@@ -94,6 +97,7 @@ impl Report {
                 { "type": "InternalIP", "address": self.ip },
                 { "type": "Hostname", "address": *self.node },
             ]);
+            status["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": self.port } });
             status["nodeInfo"] = json!({
                 "machineID": self.uid.replace('-', ""),
                 "systemUUID": *self.uid,
@@ -143,6 +147,7 @@ mod tests {
                 container_runtime: "containerd://2.1.0".to_owned(),
             }),
             ip: Ipv4Addr::new(100, 64, 0, 1),
+            port: 11_000,
             boot: Uuid::nil(),
             healthy,
         }
@@ -154,6 +159,7 @@ mod tests {
             kubelet_version: Some(report.shape.kubelet_version.clone()),
             boot_id: Some(report.boot.to_string()),
             internal_ip: Some(report.ip.to_string()),
+            kubelet_port: report.port,
             conditions: conditions(report.healthy)
                 .iter()
                 .map(|wanted| ConditionView {
@@ -177,6 +183,7 @@ mod tests {
         assert!(!healthy.is_shown_by(&NodeView::default()));
         let moved = Report { ip: Ipv4Addr::new(100, 64, 0, 2), ..healthy.clone() };
         assert!(!moved.is_shown_by(&node));
+        assert!(!Report { port: 11_001, ..healthy.clone() }.is_shown_by(&node));
     }
 
     #[test]
@@ -200,6 +207,7 @@ mod tests {
         let status = &patch["status"];
         assert_eq!(status["addresses"][0]["address"], "100.64.0.1");
         assert_eq!(status["nodeInfo"]["machineID"], "u1");
+        assert_eq!(status["daemonEndpoints"]["kubeletEndpoint"]["Port"], 11_000);
         assert_eq!(status["nodeInfo"]["operatingSystem"], "linux");
         assert!(status.get("capacity").is_some() && status.get("allocatable").is_some());
     }

@@ -97,7 +97,7 @@ impl State {
 
     fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
         let view = Arc::clone(self.machines.get(uid)?.view.as_ref()?);
-        let Some(ip) = self.address_of(uid) else {
+        let Some((ip, port)) = self.address_of(uid) else {
             self.schedule.ask(Lane::Status, uid, now.at + NO_ADDRESS);
             return None;
         };
@@ -123,6 +123,7 @@ impl State {
             uid: Arc::clone(uid),
             shape: Arc::clone(&machine.shape),
             ip,
+            port,
             boot,
             healthy: phase.healthy,
         };
@@ -171,13 +172,18 @@ impl State {
         self.schedule.ask(Lane::Status, uid, at);
     }
 
-    /// The address of a machine; a new one only when all that are in use are known.
-    pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<Ipv4Addr> {
+    /// Address and port of a machine; new ones only when all that are in use are known. Where the kubelets' endpoints are
+    /// served, that is the address of the process, with a port of the machine's own; else an address of its own, without.
+    pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<(Ipv4Addr, u16)> {
         let machine = self.machines.get_mut(uid)?;
         if machine.ip.is_none() && self.node_cache.in_sync() {
-            machine.ip = self.addresses.for_machine();
+            let door = self.doors.as_ref().and_then(|doors| Some((doors.address(), doors.open(uid, None)?)));
+            match door {
+                Some((address, port)) => (machine.ip, machine.port) = (Some(address), port),
+                None => machine.ip = self.addresses.for_machine(),
+            }
         }
-        machine.ip
+        Some((machine.ip?, machine.port))
     }
 }
 

@@ -55,6 +55,7 @@ impl Lead {
             Arc::clone(&caches.pods),
             &registry,
         )?;
+        parts.serve_kubelets(&hollow, options.endpoints, &registry)?;
         let machines = hollow.clone();
         let members = Members::new();
         caches.hosts.observe(Arc::clone(&members) as _);

@@ -27,6 +27,7 @@ use crate::{
     cache::ReflectError,
     controllers::{Census, ProviderIdPrefix},
     core::pod_cidrs::Range,
+    hollow::server,
     runtime::{
         admin::{Admin, AdminError},
         leader::{self, Election, LostError, Standing},
@@ -41,6 +42,8 @@ pub struct Options {
     pub client: Access,
     /// The hollow kubelets'; the operator's when None.
     pub hollow: Option<Access>,
+    /// Where the hollow kubelets are reached; None: nowhere.
+    pub endpoints: Option<server::Options>,
     /// Namespace of revisions.
     pub namespace: String,
     /// Where health and metrics are served.
@@ -179,11 +182,16 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
 
 /// Whether the work can begin. The UID of the cluster.
 async fn check(options: &Options, client: &Client) -> Result<String, OperatorError> {
-    let Options { client: Access { url, identity, .. }, hollow, namespace, election, .. } = options;
+    let Options { client: Access { url, identity, .. }, hollow, endpoints, namespace, election, .. } =
+        options;
     preflight::reach(client, url).await?;
     preflight::rights(client, identity, namespace, url, preflight::OPERATOR).await?;
     let hollow = hollow.as_ref().unwrap_or(&options.client);
-    preflight::rights(&hollow.client()?, &hollow.identity, namespace, &hollow.url, preflight::HOLLOW).await?;
+    let mut rights = vec![preflight::HOLLOW];
+    rights.extend(endpoints.as_ref().map(|_| preflight::ENDPOINTS));
+    for rights in rights {
+        preflight::rights(&hollow.client()?, &hollow.identity, namespace, &hollow.url, rights).await?;
+    }
     if let Some(leader::Options { namespace, name, .. }) = election {
         preflight::election(client, identity, url, namespace, name).await?;
     }

@@ -9,9 +9,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::OperatorError;
-use crate::runtime::{
-    admin::{Admin, Readiness},
-    leader::Election,
+use crate::{
+    error::chain,
+    hollow::{
+        Hollow,
+        server::{self, ServeError},
+    },
+    runtime::{
+        admin::{Admin, Readiness},
+        leader::Election,
+    },
 };
 
 /// How long the work that is under way may take to end.
@@ -47,6 +54,29 @@ impl Parts {
     /// Starts a part that ends by itself at shutdown, once what it has under way is done.
     pub(super) fn spawn_until_done(&mut self, part: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(part.map(Ok));
+    }
+
+    /// Has the kubelets of machines served, where that is wished; to be called before machines are made.
+    pub(super) fn serve_kubelets(
+        &mut self,
+        hollow: &Hollow,
+        options: Option<server::Options>,
+        registry: &Registry,
+    ) -> Result<(), OperatorError> {
+        let Some(options) = options else { return Ok(()) };
+        match hollow.serve(options, registry) {
+            Ok(server) => {
+                let stop = self.shutdown.clone();
+                self.spawn_until_done(server.run(stop));
+                Ok(())
+            }
+            Err(ServeError::Metrics(error)) => Err(error.into()),
+            // Machines live without.
+            Err(error) => {
+                warn!(error = chain(&error), "kubelets are not served");
+                Ok(())
+            }
+        }
     }
 
     /// Starts the admin port.

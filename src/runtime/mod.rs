@@ -11,4 +11,5 @@ pub mod preflight;
 pub mod queue;
 pub mod rate;
 pub mod telemetry;
+pub mod tls;
 pub mod traces;

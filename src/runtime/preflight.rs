@@ -139,6 +139,12 @@ pub const HOLLOW: &[Right] = &[
     ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
+/// What it does besides where the kubelets' endpoints are served.
+pub const ENDPOINTS: &[Right] = &[
+    ("create", "authentication.k8s.io", "tokenreviews", ""),
+    ("create", "authorization.k8s.io", "subjectaccessreviews", ""),
+];
+
 /// How long the server may take to publish the schema of a definition that was just installed.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is asked meanwhile.

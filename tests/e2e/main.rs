@@ -11,6 +11,7 @@ mod credentials;
 mod deletion;
 mod disruptor;
 mod drain;
+mod endpoints;
 mod fidelity;
 mod fleet;
 mod foreign;

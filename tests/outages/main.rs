@@ -8,9 +8,14 @@
 mod bed;
 mod rollout;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
@@ -90,7 +95,23 @@ async fn killed_at_random_moments() {
     }
     own.patch_set(json!({"spec": {"replicas": 40}})).await;
     nothing_lost_or_doubled(&own, 40).await;
+    let before = ports(&own).await;
+    assert!(before.iter().all(|(_, port)| *port != 0) && before.len() == 40, "{before:?}");
+    assert!(bed().kill("operator"), "the operator runs");
+    operator_is_back().await;
+    nothing_lost_or_doubled(&own, 40).await;
+    assert_eq!(ports(&own).await, before, "each kubelet has the port that it had");
     own.clean_up().await;
+}
+
+/// UIDs of Nodes, with the ports of their kubelets.
+async fn ports(own: &Own) -> BTreeSet<(Option<String>, i32)> {
+    let port = |node: &Node| node.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref();
+    let nodes = own.my_nodes().await;
+    nodes
+        .iter()
+        .map(|node| (node.metadata.uid.clone(), port(node).map_or(0, |endpoint| endpoint.port)))
+        .collect()
 }
 
 async fn api_server_away() {

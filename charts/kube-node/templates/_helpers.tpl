@@ -116,3 +116,29 @@ kube-node-autoscaler-server
 - {{ $short }}.svc
 - {{ $short }}.svc.cluster.local
 {{- end }}
+
+{{/* Flags of the endpoints of hollow kubelets. */}}
+{{- define "kube-node.endpoints.args" -}}
+{{- with .Values.hollow.endpoints }}
+{{- if .enabled -}}
+- --kubelet-address=$(POD_IP)
+- --kubelet-ports={{ .ports }}
+{{- if .tlsSecretName }}
+- --kubelet-tls-dir=/kubelets
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The address that these flags name. */}}
+{{- define "kube-node.endpoints.env" -}}
+{{- if .Values.hollow.endpoints.enabled -}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end }}
+{{- end }}
+
+{{/* Secret with their certificate; nothing where there is none. */}}
+{{- define "kube-node.endpoints.secret" -}}
+{{- if .Values.hollow.endpoints.enabled }}{{ .Values.hollow.endpoints.tlsSecretName }}{{ end -}}
+{{- end }}

@@ -8,6 +8,7 @@ mod conditions;
 mod ending;
 pub mod events;
 mod life;
+pub mod output;
 pub mod patch;
 mod preemption;
 mod reboot;

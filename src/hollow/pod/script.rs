@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
 use crate::{
     api::{ContainerDefaults, GoDuration, names},
     cache::{Container, PodSpecView, Probe, RestartPolicy},
+    core::quantity,
 };
 
 /// How long a container runs that ends and for which nobody says more.
@@ -17,7 +20,7 @@ const OOM_KILLED: &str = "OOMKilled";
 pub const KILLED: i32 = 137;
 
 /// All that can be told, with what to write.
-const TELLS: [(&str, &str); 8] = [
+const TELLS: [(&str, &str); 13] = [
     (names::ANNOTATION_START_TIME, "a duration, for example 5s"),
     (names::ANNOTATION_IMAGE_ERROR, "why the image cannot be pulled, for example not found"),
     (names::ANNOTATION_START_ERROR, "why the container cannot be started, for example exec: no such file"),
@@ -26,6 +29,11 @@ const TELLS: [(&str, &str); 8] = [
     (names::ANNOTATION_EXIT_CODE, "0 to 255"),
     (names::ANNOTATION_EXIT_REASON, "one word in CamelCase, for example OOMKilled"),
     (names::ANNOTATION_STOP_TIME, "a duration, for example 5s"),
+    (names::ANNOTATION_LOG_LINE, "a line, for example ready to serve"),
+    (names::ANNOTATION_LOG_INTERVAL, "a duration, for example 5s"),
+    (names::ANNOTATION_CPU, "an amount, for example 10m"),
+    (names::ANNOTATION_MEMORY, "an amount, for example 50Mi"),
+    (names::ANNOTATION_EXEC_EXIT_CODE, "0 to 255"),
 ];
 
 /// What place a container has in its pod.
@@ -80,7 +88,7 @@ impl<'a> Script<'a> {
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         // What is said of all containers, and the class's defaults, mean those that the pod is for.
         let is_regular = role == Role::Regular;
-        let told = Told { pod, container: &container.name, of_all: is_regular };
+        let told = Told::of(pod, &container.name, role);
         let default = |time: Option<GoDuration>| time.filter(|_| is_regular).map(|time| time.0);
         let restart = match (role, container.restart_policy.unwrap_or(pod.restart_policy)) {
             (Role::Sidecar, _) => RestartPolicy::Always,
@@ -140,16 +148,21 @@ enum ReadyTime {
 }
 
 /// What is said of one container.
-struct Told<'a, 'b> {
+pub(super) struct Told<'a, 'b> {
     pod: &'a PodSpecView,
     container: &'b str,
     /// Whether what is said of all means it.
     of_all: bool,
 }
 
-impl<'a> Told<'a, '_> {
+impl<'a, 'b> Told<'a, 'b> {
+    /// Of a container of `pod` in this role: what is said of all means those that the pod is for.
+    pub(super) fn of(pod: &'a PodSpecView, container: &'b str, role: Role) -> Self {
+        Self { pod, container, of_all: role == Role::Regular }
+    }
+
     /// What `what` says: of this container, else of all.
-    fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
+    pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
         let said = |wanted: Option<&str>| {
             let mut all = self.pod.told.iter();
             let (_, value) = all.find(|(key, _)| parts(key) == (what, wanted))?;
@@ -180,17 +193,20 @@ pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
             ));
         }
         let is_read = match what {
-            names::ANNOTATION_EXIT_CODE => code(value).is_some(),
+            names::ANNOTATION_EXIT_CODE | names::ANNOTATION_EXEC_EXIT_CODE => code(value).is_some(),
             names::ANNOTATION_EXIT_REASON => reason(value).is_some(),
             names::ANNOTATION_READY_TIME => ready_time(value).is_some(),
-            names::ANNOTATION_IMAGE_ERROR | names::ANNOTATION_START_ERROR => text(value).is_some(),
+            names::ANNOTATION_IMAGE_ERROR | names::ANNOTATION_START_ERROR | names::ANNOTATION_LOG_LINE => {
+                text(value).is_some()
+            }
+            names::ANNOTATION_CPU | names::ANNOTATION_MEMORY => amount(value).is_some(),
             _ => duration(value).is_some(),
         };
         (!is_read).then(|| format!("annotation {key}: {value:?} cannot be read: write {write}"))
     })
 }
 
-fn duration(text: &str) -> Option<Duration> {
+pub(super) fn duration(text: &str) -> Option<Duration> {
     text.parse::<GoDuration>().ok().map(|duration| duration.0)
 }
 
@@ -198,7 +214,7 @@ fn ready_time(text: &str) -> Option<ReadyTime> {
     if text == NEVER { Some(ReadyTime::Never) } else { duration(text).map(ReadyTime::After) }
 }
 
-fn code(text: &str) -> Option<i32> {
+pub(super) fn code(text: &str) -> Option<i32> {
     text.parse::<u8>().ok().map(i32::from)
 }
 
@@ -209,8 +225,15 @@ fn reason(text: &str) -> Option<&str> {
     is_word.then_some(text)
 }
 
-fn text(text: &str) -> Option<&str> {
+pub(super) fn text(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.trim().is_empty())
+}
+
+/// Billionths of one.
+pub(super) fn amount(text: &str) -> Option<i128> {
+    let nanos = quantity::nanos(&Quantity(text.to_owned())).ok()?;
+    // Nobody uses more than an exabyte.
+    Some(nanos).filter(|nanos| (1..1_000_000_000 << 60).contains(nanos))
 }
 
 #[cfg(test)]

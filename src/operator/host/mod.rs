@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     controllers::Revisions,
-    hollow::Hollow,
+    hollow::{Hollow, server},
     hosts::Members,
     load::Meter,
     providers::{Ground, InProcess},
@@ -36,6 +36,8 @@ use crate::{
 pub struct Options {
     /// Its identity.
     pub client: Access,
+    /// Where its kubelets are reached; None: nowhere.
+    pub endpoints: Option<server::Options>,
     /// Namespace of the operator: of revisions, and of the Leases of hosts.
     pub namespace: String,
     /// The group that it belongs to.
@@ -50,7 +52,7 @@ pub struct Options {
 
 /// Carries machines until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
-    let Options { client: access, namespace, group, name, admin_address, presence } = options;
+    let Options { client: access, endpoints, namespace, group, name, admin_address, presence } = options;
     let registry = Registry::new();
     let standing = Standing::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
     metrics::build(&registry)?;
@@ -78,7 +80,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let checked = async {
         let leader::Options { name, .. } = &presence;
         preflight::reach(&client, &access.url).await?;
-        for rights in [preflight::HOST, preflight::HOLLOW] {
+        let mut all = vec![preflight::HOST, preflight::HOLLOW];
+        all.extend(endpoints.as_ref().map(|_| preflight::ENDPOINTS));
+        for rights in all {
             preflight::rights(&client, &access.identity, &namespace, &access.url, rights).await?;
         }
         preflight::election(&client, &access.identity, &access.url, &namespace, name).await
@@ -98,6 +102,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         let (nodes, pods) = (Arc::clone(&caches.nodes), Arc::clone(&caches.pods));
         let (hollow, kubelets) = Hollow::new(fenced.clone(), nodes, pods, &registry)?;
         hollow.choose_addresses_by(&name);
+        parts.serve_kubelets(&hollow, endpoints, &registry)?;
         let stop = parts.shutdown().clone();
         parts.spawn_until_done(kubelets.run(stop.clone()));
         let ground = Ground {

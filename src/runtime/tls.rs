@@ -1,5 +1,5 @@
-//! Who may call: TLS 1.3 alone, and every client has a certificate of the given authority. The files are read again when
-//! they change; what does not serve leaves what serves in place.
+//! What our servers show and whom they let in: TLS 1.3 alone, with clients of a given authority. What a server is made of is
+//! taken again when it changes; what does not serve leaves what serves in place.
 
 use std::{
     fs,
@@ -93,7 +93,8 @@ pub enum TlsError {
 
 impl TlsError {
     /// For metrics.
-    pub(super) const fn reason(&self) -> &'static str {
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
         match self {
             Self::Read { .. } => "CertificatesUnreadable",
             Self::Pem { .. } | Self::Certificate { .. } | Self::Authority { .. } | Self::Setup(_) => {
@@ -105,6 +106,57 @@ impl TlsError {
     }
 }
 
+/// A file in PEM, or what stands for one.
+#[derive(Clone, Debug)]
+pub struct Pem {
+    /// What it is called in messages.
+    pub path: PathBuf,
+    /// What it holds.
+    pub text: Vec<u8>,
+}
+
+impl Pem {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, TlsError> {
+        let text = fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), text })
+    }
+}
+
+/// Which clients may connect.
+#[derive(Clone, Debug)]
+pub enum Clients {
+    /// Those with a certificate of this authority.
+    Known(Pem),
+    /// Anybody; a certificate that is shown has to be of this authority. None: nobody is asked for one.
+    Any(Option<Pem>),
+}
+
+/// What a server shows, and whom it lets in.
+#[derive(Clone, Debug)]
+pub struct Material {
+    /// The server's certificate, with those between it and its authority.
+    pub cert: Pem,
+    /// Its key.
+    pub key: Pem,
+    /// Its clients.
+    pub clients: Clients,
+    /// The protocol that it speaks, as ALPN names it.
+    pub protocol: &'static [u8],
+}
+
+impl Files {
+    /// What is in them.
+    pub fn read(&self) -> Result<Material, TlsError> {
+        Ok(Material {
+            cert: Pem::read(&self.cert)?,
+            key: Pem::read(&self.key)?,
+            clients: Clients::Known(Pem::read(&self.client_ca)?),
+            protocol: b"h2",
+        })
+    }
+}
+
 /// What was read.
 struct Loaded {
     config: Arc<ServerConfig>,
@@ -112,85 +164,95 @@ struct Loaded {
 }
 
 /// The certificates as they are now.
-pub(super) struct Certificates {
-    files: Files,
+pub struct Certificates {
     now: RwLock<Loaded>,
 }
 
 impl Certificates {
-    /// Reads them for the first time.
-    pub(super) fn load(files: &Files, now: Timestamp) -> Result<Self, TlsError> {
-        let loaded = load(files, None, now)?;
+    /// Takes them for the first time.
+    pub fn load(material: &Material, now: Timestamp) -> Result<Self, TlsError> {
+        let loaded = load(material, None, now)?;
         // Without anything before it, there always is something.
         let Some(loaded) = loaded else { return Err(TlsError::Setup(rustls::Error::HandshakeNotComplete)) };
-        Ok(Self { files: files.clone(), now: RwLock::new(loaded) })
+        Ok(Self { now: RwLock::new(loaded) })
     }
 
     /// What the next connection is met with.
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
+    pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).config)
     }
 
-    /// Reads them again; whether they have changed.
-    pub(super) fn reload(&self, now: Timestamp) -> Result<bool, TlsError> {
+    /// Takes them again; whether they have changed.
+    pub fn reload(&self, material: &Material, now: Timestamp) -> Result<bool, TlsError> {
         let content = self.now.read().unwrap_or_else(PoisonError::into_inner).content;
-        let Some(loaded) = load(&self.files, Some(content), now)? else { return Ok(false) };
+        let Some(loaded) = load(material, Some(content), now)? else { return Ok(false) };
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(true)
     }
 }
 
-/// None where the files are as they were, and the certificate is valid still.
-fn load(files: &Files, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
-    let read =
-        |path: &Path| fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source });
-    let (cert, key, ca) = (read(&files.cert)?, read(&files.key)?, read(&files.client_ca)?);
+/// None where all is as it was, and the certificate is valid still.
+fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
+    let Material { cert, key, clients, protocol } = material;
+    let authority = match clients {
+        Clients::Known(authority) => Some(authority),
+        Clients::Any(authority) => authority.as_ref(),
+    };
     let mut hash = Sha256::new();
-    for part in [&cert, &key, &ca] {
-        hash.update(part.len().to_be_bytes());
-        hash.update(part);
+    for part in [Some(cert), Some(key), authority].into_iter().flatten() {
+        hash.update(part.text.len().to_be_bytes());
+        hash.update(&part.text);
     }
     let content: [u8; 32] = hash.finalize().into();
-    let chain = certificates(&files.cert, &cert)?;
+    let chain = certificates(&cert.path, &cert.text)?;
     if let Some(own) = chain.first() {
-        check_validity(&files.cert, own, now)?;
+        check_validity(&cert.path, own, now)?;
     }
     if known == Some(content) {
         return Ok(None);
     }
     let no_key =
-        |source| TlsError::Pem { path: files.key.clone(), wanted: "private key", source: Some(source) };
-    let key = PrivateKeyDer::from_pem_slice(&key).map_err(no_key)?;
+        |source| TlsError::Pem { path: key.path.clone(), wanted: "private key", source: Some(source) };
+    let private = PrivateKeyDer::from_pem_slice(&key.text).map_err(no_key)?;
     let provider = Arc::new(ring::default_provider());
-    let mismatch = |source| TlsError::Mismatch { key: files.key.clone(), cert: files.cert.clone(), source };
-    CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(mismatch)?;
-    let mut roots = RootCertStore::empty();
-    // While one is replaced by the next, both are there, and the old one may be over.
-    let mut over = None;
-    for authority in certificates(&files.client_ca, &ca)? {
-        match check_validity(&files.client_ca, &authority, now) {
-            Ok(()) => roots.add(authority).map_err(TlsError::Setup)?,
-            Err(error) => over = Some(error),
-        }
-    }
-    if roots.is_empty()
-        && let Some(error) = over
-    {
-        return Err(error);
-    }
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .build()
-        .map_err(|source| TlsError::Authority { path: files.client_ca.clone(), source })?;
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let mismatch = |source| TlsError::Mismatch { key: key.path.clone(), cert: cert.path.clone(), source };
+    CertifiedKey::from_der(chain.clone(), private.clone_key(), &provider).map_err(mismatch)?;
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&TLS13])
-        .map_err(TlsError::Setup)?
-        .with_client_cert_verifier(clients)
-        .with_single_cert(chain, key)
         .map_err(TlsError::Setup)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = match authority {
+        None => config.with_no_client_auth(),
+        Some(authority) => {
+            let roots = Arc::new(roots(authority, now)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            let verifier = match clients {
+                Clients::Known(_) => verifier,
+                Clients::Any(_) => verifier.allow_unauthenticated(),
+            };
+            let unfit = |source| TlsError::Authority { path: authority.path.clone(), source };
+            config.with_client_cert_verifier(verifier.build().map_err(unfit)?)
+        }
+    };
+    let mut config = config.with_single_cert(chain, private).map_err(TlsError::Setup)?;
+    config.alpn_protocols = vec![protocol.to_vec()];
     // A connection is as good as the certificate it was opened with: none comes back without showing one.
     config.send_tls13_tickets = 0;
     Ok(Some(Loaded { config: Arc::new(config), content }))
+}
+
+/// Those of an authority that are valid. While one is replaced by the next, both are there, and the old one may be over.
+fn roots(authority: &Pem, now: Timestamp) -> Result<RootCertStore, TlsError> {
+    let (mut roots, mut over) = (RootCertStore::empty(), None);
+    for own in certificates(&authority.path, &authority.text)? {
+        match check_validity(&authority.path, &own, now) {
+            Ok(()) => roots.add(own).map_err(TlsError::Setup)?,
+            Err(error) => over = Some(error),
+        }
+    }
+    match over {
+        Some(error) if roots.is_empty() => Err(error),
+        _ => Ok(roots),
+    }
 }
 
 fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -246,7 +308,8 @@ mod tests {
     }
 
     fn reason(files: &Files) -> &'static str {
-        Certificates::load(files, Timestamp::now()).err().map_or("serves", |error| error.reason())
+        let loaded = files.read().and_then(|material| Certificates::load(&material, Timestamp::now()));
+        loaded.err().map_or("serves", |error| error.reason())
     }
 
     #[test]
@@ -276,17 +339,20 @@ mod tests {
         let (dir, files) = folder("changed");
         let (first, second, ca) = (pair(-1, 1), pair(-1, 1), pair(-1, 1).0);
         write(&files, &first, &ca);
-        let certificates = Certificates::load(&files, Timestamp::now()).unwrap();
+        let certificates = Certificates::load(&files.read().unwrap(), Timestamp::now()).unwrap();
         let before = certificates.config();
-        assert!(!certificates.reload(Timestamp::now()).unwrap());
+        assert!(!certificates.reload(&files.read().unwrap(), Timestamp::now()).unwrap());
         fs::write(&files.cert, &second.0).unwrap();
-        assert!(certificates.reload(Timestamp::now()).is_err(), "half of it is there");
+        assert!(
+            certificates.reload(&files.read().unwrap(), Timestamp::now()).is_err(),
+            "half of it is there"
+        );
         assert!(Arc::ptr_eq(&certificates.config(), &before));
         fs::write(&files.key, &second.1).unwrap();
-        assert!(certificates.reload(Timestamp::now()).unwrap());
+        assert!(certificates.reload(&files.read().unwrap(), Timestamp::now()).unwrap());
         assert!(!Arc::ptr_eq(&certificates.config(), &before));
         let later = Timestamp::now() + jiff::SignedDuration::from_hours(48);
-        assert!(certificates.reload(later).is_err(), "it has expired meanwhile");
+        assert!(certificates.reload(&files.read().unwrap(), later).is_err(), "it has expired meanwhile");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,0 +1,179 @@
+//! What a request asks for.
+
+use std::borrow::Cow;
+
+use http::Uri;
+
+/// A container of a pod, as a path names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// `namespace/name` of the pod.
+    pub pod: String,
+    /// UID of the pod, where the path has it.
+    pub uid: Option<&'a str>,
+    /// The container; empty where the path names a pod alone.
+    pub container: &'a str,
+}
+
+/// What a path asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// Whether the kubelet is well.
+    Healthz,
+    /// The pods of the machine.
+    Pods,
+    /// The log of a container.
+    Logs(Target<'a>),
+    /// A command in a container, with streams.
+    Exec(Target<'a>),
+    /// The streams of a container.
+    Attach(Target<'a>),
+    /// A command in a container, without streams.
+    Run(Target<'a>),
+    /// Connections to a pod.
+    PortForward(Target<'a>),
+    /// The metrics of the process.
+    Metrics,
+    /// What machine and pods use, for Prometheus.
+    ResourceMetrics,
+    /// What machine and pods use.
+    Summary,
+    /// Something that kubelets have and hollow ones do not.
+    Unserved,
+    /// Nothing.
+    Unknown,
+}
+
+impl<'a> Route<'a> {
+    /// Of a path. Names of objects need no percent signs: a path with one names nothing.
+    #[must_use]
+    pub fn of(path: &'a str) -> Self {
+        let parts: Vec<&str> = path.trim_start_matches('/').trim_end_matches('/').split('/').collect();
+        let container = |rest: &[&'a str]| match *rest {
+            [namespace, pod, container] => Some(target(namespace, pod, None, container)),
+            [namespace, pod, uid, container] => Some(target(namespace, pod, Some(uid), container)),
+            _ => None,
+        };
+        let pod = |rest: &[&'a str]| match *rest {
+            [namespace, pod] => Some(target(namespace, pod, None, "")),
+            [namespace, pod, uid] => Some(target(namespace, pod, Some(uid), "")),
+            _ => None,
+        };
+        let route = match &*parts {
+            ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => Some(Self::Healthz),
+            ["pods"] => Some(Self::Pods),
+            ["containerLogs", namespace, pod, container] => {
+                Some(Self::Logs(target(namespace, pod, None, container)))
+            }
+            ["exec", rest @ ..] => container(rest).map(Self::Exec),
+            ["attach", rest @ ..] => container(rest).map(Self::Attach),
+            ["run", rest @ ..] => container(rest).map(Self::Run),
+            ["portForward", rest @ ..] => pod(rest).map(Self::PortForward),
+            ["metrics"] => Some(Self::Metrics),
+            ["metrics", "resource"] => Some(Self::ResourceMetrics),
+            ["stats", "summary"] => Some(Self::Summary),
+            ["metrics", "cadvisor" | "probes" | "slis"]
+            | ["configz" | "flagz" | "statusz" | "runningpods" | "spec" | "stats"]
+            | ["checkpoint" | "logs" | "debug", ..] => Some(Self::Unserved),
+            _ => None,
+        };
+        route.unwrap_or(Self::Unknown)
+    }
+
+    /// What metrics call it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Pods => "pods",
+            Self::Logs(_) => "containerLogs",
+            Self::Exec(_) => "exec",
+            Self::Attach(_) => "attach",
+            Self::Run(_) => "run",
+            Self::PortForward(_) => "portForward",
+            Self::Metrics => "metrics",
+            Self::ResourceMetrics => "metrics-resource",
+            Self::Summary => "stats-summary",
+            Self::Unserved | Self::Unknown => "other",
+        }
+    }
+}
+
+fn target<'a>(namespace: &str, pod: &str, uid: Option<&'a str>, container: &'a str) -> Target<'a> {
+    Target { pod: format!("{namespace}/{pod}"), uid, container }
+}
+
+/// The query of a request.
+#[derive(Debug, Default)]
+pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    /// Of a URI.
+    #[must_use]
+    pub fn of(uri: &'a Uri) -> Self {
+        Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).collect())
+    }
+
+    /// All of it.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+
+    /// All values of a key.
+    pub fn all(&self, key: &str) -> Vec<String> {
+        self.pairs().filter(|(own, _)| *own == key).map(|(_, value)| value.to_owned()).collect()
+    }
+
+    /// Whether a key says yes, as the API server writes it.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.pairs().any(|(own, value)| own == key && ["1", "true"].contains(&value))
+    }
+
+    /// The first value of each key.
+    #[must_use]
+    pub fn first(&self, key: &str) -> Option<&str> {
+        self.pairs().find(|(own, _)| *own == key).map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_a_kubelets() {
+        let main = target("default", "web", None, "main");
+        for (path, route) in [
+            ("/healthz", Route::Healthz),
+            ("/pods", Route::Pods),
+            ("/pods/", Route::Pods),
+            ("/containerLogs/default/web/main", Route::Logs(main.clone())),
+            ("/exec/default/web/main", Route::Exec(main.clone())),
+            ("/exec/default/web/u-1/main", Route::Exec(Target { uid: Some("u-1"), ..main.clone() })),
+            ("/attach/default/web/main", Route::Attach(main.clone())),
+            ("/run/default/web/main", Route::Run(main)),
+            ("/portForward/default/web", Route::PortForward(target("default", "web", None, ""))),
+            ("/metrics", Route::Metrics),
+            ("/metrics/resource", Route::ResourceMetrics),
+            ("/stats/summary", Route::Summary),
+            ("/logs/", Route::Unserved),
+            ("/configz", Route::Unserved),
+            ("/metrics/../exec/default/web/main", Route::Unknown),
+            ("/exec/default/web", Route::Unknown),
+            ("/", Route::Unknown),
+            ("", Route::Unknown),
+        ] {
+            assert_eq!(Route::of(path), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_decoded() {
+        let uri: Uri = "/exec/a/b/c?command=sh&command=-c&command=echo+a%26b&input=1&tty=0".parse().unwrap();
+        let query = Query::of(&uri);
+        assert_eq!(query.all("command"), ["sh", "-c", "echo a&b"]);
+        assert!(query.has("input") && !query.has("tty") && !query.has("output"));
+        assert_eq!(query.first("command"), Some("sh"));
+    }
+}

@@ -1,0 +1,437 @@
+//! What a command in a hollow container does. Nothing is run: a few commands behave as they would, and every other one is said
+//! to have worked, with what was asked as its output.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use super::streams::{Sink, Source};
+
+/// Longest line that is read from a client, in bytes.
+const LONGEST_LINE: usize = 64 << 10;
+/// Exit code of a shell that does not understand.
+const MISUSE: i32 = 2;
+/// How deep shells may call each other.
+const DEPTH: u8 = 8;
+
+/// Where a command runs.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Name of the host.
+    pub hostname: String,
+    /// Variables, in their order.
+    pub env: Vec<(String, String)>,
+    /// With what a command ends that nobody knows.
+    pub exit_code: i32,
+}
+
+/// The streams of a command. What is not there was not asked for.
+#[derive(Debug, Default)]
+pub struct Terminal {
+    /// What it reads.
+    pub stdin: Option<Source>,
+    /// Where it writes.
+    pub stdout: Option<Sink>,
+    /// Where it complains.
+    pub stderr: Option<Sink>,
+    /// Whether a person sits there.
+    pub tty: bool,
+    /// What was written where nobody listens: kept for whoever asks afterwards.
+    pub kept: Option<Vec<u8>>,
+}
+
+impl Terminal {
+    async fn say(&mut self, text: &str) {
+        let text = if self.tty { text.replace('\n', "\r\n") } else { text.to_owned() };
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(text.as_bytes());
+        }
+        if let Some(stdout) = &self.stdout {
+            stdout.send(text).await;
+        }
+    }
+
+    async fn complain(&mut self, text: &str) {
+        match &self.stderr {
+            Some(stderr) => {
+                stderr.send(text.to_owned()).await;
+            }
+            None => self.say(text).await,
+        }
+    }
+
+    async fn copy(&mut self) {
+        while let Some(part) = self.read().await {
+            if let Some(stdout) = &self.stdout {
+                stdout.send(part).await;
+            }
+        }
+    }
+
+    /// What comes next; None when all was said.
+    async fn read(&mut self) -> Option<Bytes> {
+        let part = self.stdin.as_mut()?.recv().await?;
+        // A person ends what it says with Ctrl-D.
+        let end = part.iter().position(|byte| self.tty && *byte == 4);
+        match end {
+            Some(0) => {
+                self.stdin = None;
+                None
+            }
+            Some(end) => {
+                self.stdin = None;
+                Some(part.slice(..end))
+            }
+            None => Some(part),
+        }
+    }
+}
+
+/// How a command ended.
+enum Ended {
+    /// With this exit code.
+    With(i32),
+    /// It ends the shell that it is in, too.
+    Shell(i32),
+}
+
+impl Ended {
+    const fn code(&self) -> i32 {
+        match self {
+            Self::With(code) | Self::Shell(code) => *code,
+        }
+    }
+}
+
+/// Runs a command; its exit code.
+pub async fn run(place: &Place, terminal: &mut Terminal, command: &[String]) -> i32 {
+    call(place, terminal, command, DEPTH).await.code()
+}
+
+async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth: u8) -> Ended {
+    let [program, arguments @ ..] = command else { return Ended::With(0) };
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let code = match (name, arguments) {
+        ("true" | ":", _) => 0,
+        ("false", _) => 1,
+        ("exit", _) => {
+            let code = arguments.first().map_or(Some(0), |code| code.parse::<u8>().ok().map(i32::from));
+            return Ended::Shell(code.unwrap_or(MISUSE));
+        }
+        ("echo", [flag, rest @ ..]) if flag == "-n" => {
+            terminal.say(&rest.join(" ")).await;
+            0
+        }
+        ("echo", _) => {
+            terminal.say(&format!("{}\n", arguments.join(" "))).await;
+            0
+        }
+        ("pwd", []) => {
+            terminal.say("/\n").await;
+            0
+        }
+        ("hostname", []) => {
+            terminal.say(&format!("{}\n", place.hostname)).await;
+            0
+        }
+        ("env" | "printenv", []) => {
+            let all: String = place.env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+            terminal.say(&all).await;
+            0
+        }
+        ("printenv", [name]) => match variable(place, name) {
+            "" => 1,
+            value => {
+                let line = format!("{value}\n");
+                terminal.say(&line).await;
+                0
+            }
+        },
+        ("sleep", [time]) => match span(time) {
+            Some(time) => {
+                sleep(time).await;
+                0
+            }
+            None => {
+                terminal.complain(&format!("sleep: invalid time interval '{time}'\n")).await;
+                1
+            }
+        },
+        ("cat", []) => {
+            terminal.copy().await;
+            0
+        }
+        ("cat", files) => {
+            for file in files {
+                terminal.complain(&format!("cat: {file}: No such file or directory\n")).await;
+            }
+            1
+        }
+        ("sh" | "bash" | "ash" | "dash", [flag, script, ..]) if flag == "-c" && depth > 0 => {
+            Box::pin(script_of(place, terminal, script, depth - 1)).await.code()
+        }
+        ("sh" | "bash" | "ash" | "dash", arguments)
+            if depth > 0 && arguments.iter().all(|a| a.starts_with('-')) =>
+        {
+            Box::pin(converse(place, terminal, depth - 1)).await
+        }
+        _ => {
+            terminal.say(&format!("{}\n", command.join(" "))).await;
+            if !terminal.tty {
+                terminal.copy().await;
+            }
+            place.exit_code
+        }
+    };
+    Ended::With(code)
+}
+
+/// A shell that reads its commands.
+async fn converse(place: &Place, terminal: &mut Terminal, depth: u8) -> i32 {
+    let mut code = 0;
+    loop {
+        if terminal.tty {
+            terminal.say("/ # ").await;
+        }
+        let Some(line) = line(terminal).await else { return code };
+        match script_of(place, terminal, &line, depth).await {
+            Ended::With(last) => code = last,
+            Ended::Shell(code) => return code,
+        }
+    }
+}
+
+/// A line from the client, which a person sees as it types. What follows it in the same part stays for the next.
+async fn line(terminal: &mut Terminal) -> Option<String> {
+    let mut line = Vec::new();
+    loop {
+        let Some(part) = terminal.read().await else {
+            return (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned());
+        };
+        let end = part.iter().position(|byte| [b'\n', b'\r'].contains(byte));
+        let own = part.slice(..end.unwrap_or(part.len()));
+        if terminal.tty {
+            terminal.say(&String::from_utf8_lossy(&own)).await;
+        }
+        line.extend_from_slice(&own);
+        if let Some(end) = end {
+            if terminal.tty {
+                terminal.say("\n").await;
+            }
+            terminal.stdin = terminal.stdin.take().map(|rest| before(part.slice(end + 1..), rest));
+            return Some(String::from_utf8_lossy(&line).into_owned());
+        }
+        line.truncate(LONGEST_LINE);
+    }
+}
+
+/// What comes after a part that was read already.
+fn before(part: Bytes, mut rest: Source) -> Source {
+    if part.is_empty() {
+        return rest;
+    }
+    let (to, from) = tokio::sync::mpsc::channel(super::streams::WAITING);
+    tokio::spawn(async move {
+        let mut next = Some(part);
+        while let Some(part) = next {
+            if to.send(part).await.is_err() {
+                return;
+            }
+            next = rest.recv().await;
+        }
+    });
+    from
+}
+
+/// Runs what a shell is told, one command after the other.
+async fn script_of(place: &Place, terminal: &mut Terminal, script: &str, depth: u8) -> Ended {
+    let Some(commands) = parse(script, |name| variable(place, name).to_owned()) else {
+        // More than is understood here: as every other command that nobody knows.
+        terminal.say(&format!("{script}\n")).await;
+        return Ended::With(place.exit_code);
+    };
+    let mut code = 0;
+    for (when, words) in commands {
+        let is_due = match when {
+            When::Always => true,
+            When::Worked => code == 0,
+            When::Failed => code != 0,
+        };
+        if is_due {
+            match call(place, terminal, &words, depth).await {
+                Ended::With(last) => code = last,
+                ended @ Ended::Shell(_) => return ended,
+            }
+        }
+    }
+    Ended::With(code)
+}
+
+fn variable<'a>(place: &'a Place, name: &str) -> &'a str {
+    place.env.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
+}
+
+/// A time as `sleep` takes it; an hour at most.
+fn span(text: &str) -> Option<Duration> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) if text.ends_with('m') => (number, 60.0),
+        Some(number) if text.ends_with('h') => (number, 3_600.0),
+        Some(number) => (number, 1.0),
+        None => (text, 1.0),
+    };
+    let seconds: f64 = number.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0)?;
+    Some(Duration::from_secs_f64((seconds * unit).min(3_600.0)))
+}
+
+/// When a command of a script runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// In any case.
+    Always,
+    /// After one that worked.
+    Worked,
+    /// After one that failed.
+    Failed,
+}
+
+/// The commands of a script: words, quotes, variables, and `;`, `&&`, `||` between them. None for anything else.
+fn parse(script: &str, variable: impl Fn(&str) -> String) -> Option<Vec<(When, Vec<String>)>> {
+    let mut commands = Vec::new();
+    let (mut when, mut words, mut word) = (When::Always, Vec::new(), None::<String>);
+    let mut rest = script.chars().peekable();
+    let mut quote = None;
+    while let Some(c) = rest.next() {
+        match (quote, c) {
+            (Some(mark), c) if c == mark => quote = None,
+            (Some('\''), c) => word.get_or_insert_default().push(c),
+            (_, '\\') => word.get_or_insert_default().push(rest.next()?),
+            (_, '$') => {
+                let braced = rest.next_if_eq(&'{').is_some();
+                let mut name = String::new();
+                while let Some(c) = rest.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
+                    name.push(c);
+                }
+                if name.is_empty() || (braced && rest.next() != Some('}')) {
+                    return None;
+                }
+                word.get_or_insert_default().push_str(&variable(&name));
+            }
+            (_, '`') => return None,
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, ' ' | '\t') => words.extend(word.take()),
+            (None, ';' | '\n' | '&' | '|') => {
+                words.extend(word.take());
+                let next = match c {
+                    '&' if rest.next_if_eq(&'&').is_some() => When::Worked,
+                    '|' if rest.next_if_eq(&'|').is_some() => When::Failed,
+                    '&' | '|' => return None,
+                    _ => When::Always,
+                };
+                if !words.is_empty() {
+                    commands.push((when, std::mem::take(&mut words)));
+                }
+                when = next;
+            }
+            (None, '<' | '>' | '(' | ')' | '{' | '}' | '*' | '#') => return None,
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    if !words.is_empty() {
+        commands.push((when, words));
+    }
+    let is_plain =
+        |word: &str| !["if", "for", "while", "case", "until", "do", "then", "function"].contains(&word);
+    let plain = commands.iter().all(|(_, words)| words.first().is_some_and(|word| is_plain(word)));
+    (quote.is_none() && plain).then_some(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place() -> Place {
+        let env = [("HOSTNAME".to_owned(), "web".to_owned())].into();
+        Place { hostname: "web".to_owned(), env, exit_code: 7 }
+    }
+
+    async fn ran(command: &[&str], stdin: Option<&str>) -> (i32, String) {
+        let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+        let (sender, source) = tokio::sync::mpsc::channel(1);
+        if let Some(text) = stdin {
+            sender.send(Bytes::copy_from_slice(text.as_bytes())).await.unwrap();
+        }
+        drop(sender);
+        let (to, mut from) = tokio::sync::mpsc::channel(64);
+        let mut terminal =
+            Terminal { stdin: stdin.map(|_| source), stdout: Some(Sink::new(1, to)), ..Terminal::default() };
+        let code = run(&place(), &mut terminal, &command).await;
+        drop(terminal);
+        let mut said = Vec::new();
+        while let Some(out) = from.recv().await {
+            if let super::super::streams::Out::Data { data, .. } = out {
+                said.extend_from_slice(&data);
+            }
+        }
+        (code, String::from_utf8(said).unwrap())
+    }
+
+    #[tokio::test]
+    async fn commands_behave_as_they_would() {
+        for (command, stdin, code, said) in [
+            (&["echo", "a", "b"][..], None, 0, "a b\n"),
+            (&["/bin/echo", "-n", "a"], None, 0, "a"),
+            (&["true"], None, 0, ""),
+            (&["false"], None, 1, ""),
+            (&["hostname"], None, 0, "web\n"),
+            (&["env"], None, 0, "HOSTNAME=web\n"),
+            (&["printenv", "NONE"], None, 1, ""),
+            (&["cat"], Some("to and fro"), 0, "to and fro"),
+            (&["cat", "/etc/passwd"], None, 1, "cat: /etc/passwd: No such file or directory\n"),
+            (&["sleep", "0.01"], None, 0, ""),
+            (&["sleep", "long"], None, 1, "sleep: invalid time interval 'long'\n"),
+            (&["sh", "-c", "exit 3"], None, 3, ""),
+            (
+                &["sh", "-c", "echo a; false || echo \"b $HOSTNAME\" && echo 'c $X'"],
+                None,
+                0,
+                "a\nb web\nc $X\n",
+            ),
+            (&["sh", "-c", "false && echo never"], None, 1, ""),
+            (&["sh", "-c", "bash -c 'exit 4'; echo on"], None, 0, "on\n"),
+            (&["sh"], Some("echo a\necho b\nexit 5\necho c\n"), 5, "a\nb\n"),
+            (&["sh", "-c", "ls | wc"], None, 7, "ls | wc\n"),
+            (&["pg_dump", "-x"], None, 7, "pg_dump -x\n"),
+            (&["import"], Some("rows"), 7, "import\nrows"),
+            (&[], None, 0, ""),
+        ] {
+            assert_eq!(ran(command, stdin).await, (code, said.to_owned()), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_left() {
+        let words = |script: &str| parse(script, |_| String::new()).map(|commands| commands.len());
+        assert_eq!((words("a; b"), words(""), words("a &&")), (Some(2), Some(0), Some(1)));
+        for script in
+            ["a | b", "a > b", "$(a)", "`a`", "a &", "'a", "\"a", "for x in y; do z; done", "a\\", "${a"]
+        {
+            assert_eq!(words(script), None, "{script}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_script_is_too_strange(script: String, time: String) {
+            let _ = parse(&script, ToOwned::to_owned);
+            let _ = span(&time);
+        }
+    }
+}

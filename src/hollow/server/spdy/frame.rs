@@ -1,0 +1,207 @@
+//! Frames of SPDY/3.1 (draft-mbelshe-httpbis-spdy-00, 2.6), as far as streams of Kubernetes need them.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// Largest frame that is taken, in bytes.
+const LARGEST: usize = 1 << 20;
+/// The mark of a control frame, with the version.
+const CONTROL: u16 = 0x8003;
+/// The flag of a stream's last frame.
+const FIN: u8 = 1;
+
+const SYN_STREAM: u16 = 1;
+const SYN_REPLY: u16 = 2;
+const RST_STREAM: u16 = 3;
+const PING: u16 = 6;
+const GOAWAY: u16 = 7;
+
+/// Why a stream is refused.
+pub const REFUSED_STREAM: u32 = 3;
+
+/// A frame from a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A stream begins.
+    Open {
+        /// Its number.
+        stream: u32,
+        /// Its headers, compressed.
+        headers: Bytes,
+        /// Whether the client has nothing more to say.
+        last: bool,
+    },
+    /// A part of a stream.
+    Data {
+        /// Which.
+        stream: u32,
+        /// The part.
+        data: Bytes,
+        /// Whether it is the last one.
+        last: bool,
+    },
+    /// A stream is given up.
+    Reset(u32),
+    /// Is anybody there?
+    Ping(u32),
+    /// The client goes.
+    GoAway,
+    /// Nothing that concerns us: windows are not used by clients of Kubernetes, nor are settings.
+    Other,
+}
+
+/// Why there is no frame.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// It is too large.
+    #[error("a frame of {0} bytes")]
+    Large(usize),
+    /// It is none of SPDY/3.
+    #[error("a frame of another protocol")]
+    Version,
+    /// It is shorter than its kind.
+    #[error("a frame that is cut off")]
+    Short,
+}
+
+/// Takes the first frame out of what has come; None where it is not all there.
+pub fn take(from: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    let Some(head) = from.first_chunk::<8>().copied() else { return Ok(None) };
+    let [mark @ .., a, b, c] = head;
+    let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
+    if length > LARGEST {
+        return Err(FrameError::Large(length));
+    }
+    if from.len() < head.len() + length {
+        return Ok(None);
+    }
+    from.advance(head.len());
+    let body = from.split_to(length).freeze();
+    let [first, second, third, fourth, flags] = mark;
+    let last = flags & FIN != 0;
+    if first & 0x80 == 0 {
+        let stream = u32::from_be_bytes([first, second, third, fourth]);
+        return Ok(Some(Frame::Data { stream, data: body, last }));
+    }
+    if u16::from_be_bytes([first, second]) != CONTROL {
+        return Err(FrameError::Version);
+    }
+    control(u16::from_be_bytes([third, fourth]), body, last).map(Some)
+}
+
+fn control(kind: u16, mut body: Bytes, last: bool) -> Result<Frame, FrameError> {
+    let mut number = || body.try_get_u32().map_err(|_| FrameError::Short);
+    Ok(match kind {
+        SYN_STREAM => {
+            let stream = number()? & 0x7fff_ffff;
+            number()?;
+            // Priority and slot.
+            body.try_get_u16().map_err(|_| FrameError::Short)?;
+            Frame::Open { stream, headers: body, last }
+        }
+        RST_STREAM => Frame::Reset(number()? & 0x7fff_ffff),
+        PING => Frame::Ping(number()?),
+        GOAWAY => Frame::GoAway,
+        _ => Frame::Other,
+    })
+}
+
+/// A part of a stream.
+#[must_use]
+pub fn data(stream: u32, data: &[u8], last: bool) -> Bytes {
+    let mut frame = BytesMut::with_capacity(8 + data.len());
+    frame.put_u32(stream & 0x7fff_ffff);
+    put_length(&mut frame, u8::from(last) * FIN, data.len());
+    frame.extend_from_slice(data);
+    frame.freeze()
+}
+
+/// The answer to a stream that begins.
+#[must_use]
+pub fn reply(stream: u32, headers: &[u8]) -> Bytes {
+    let mut body = stream.to_be_bytes().to_vec();
+    body.extend_from_slice(headers);
+    control_of(SYN_REPLY, &body)
+}
+
+/// A stream is refused.
+#[must_use]
+pub fn reset(stream: u32, status: u32) -> Bytes {
+    control_of(RST_STREAM, &[stream.to_be_bytes(), status.to_be_bytes()].concat())
+}
+
+/// Somebody is there.
+#[must_use]
+pub fn pong(id: u32) -> Bytes {
+    control_of(PING, &id.to_be_bytes())
+}
+
+/// Nothing more comes.
+#[must_use]
+pub fn go_away(last_stream: u32) -> Bytes {
+    control_of(GOAWAY, &[last_stream.to_be_bytes(), [0; 4]].concat())
+}
+
+fn control_of(kind: u16, body: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(8 + body.len());
+    frame.put_u16(CONTROL);
+    frame.put_u16(kind);
+    put_length(&mut frame, 0, body.len());
+    frame.extend_from_slice(body);
+    frame.freeze()
+}
+
+/// Frames of ours are far below what three bytes can say.
+fn put_length(frame: &mut BytesMut, flags: u8, length: usize) {
+    let length = u32::try_from(length).unwrap_or(u32::MAX).min(0x00ff_ffff);
+    frame.put_u32(u32::from(flags) << 24 | length);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
+        let mut from = BytesMut::from(bytes);
+        let mut frames = Vec::new();
+        while let Some(frame) = take(&mut from)? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    #[test]
+    fn frames_are_taken_once_they_are_there() {
+        let open = [&[0x80, 3, 0, 1, 1, 0, 0, 12, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0][..], b"hh"].concat();
+        let bytes = [&open[..], &data(5, b"abc", true), &pong(7), &reset(5, 1), &go_away(5)].concat();
+        let frames = all(&bytes).unwrap();
+        assert_eq!(frames[0], Frame::Open { stream: 5, headers: Bytes::from_static(b"hh"), last: true });
+        assert_eq!(frames[1], Frame::Data { stream: 5, data: Bytes::from_static(b"abc"), last: true });
+        assert_eq!(frames[2..], [Frame::Ping(7), Frame::Reset(5), Frame::GoAway]);
+        for cut in 0..bytes.len() {
+            assert!(all(&bytes[..cut]).unwrap().len() < frames.len());
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused() {
+        assert!(matches!(all(&[0, 0, 0, 1, 0, 0xff, 0xff, 0xff]), Err(FrameError::Large(_))));
+        assert!(matches!(all(&[0x80, 2, 0, 1, 0, 0, 0, 0]), Err(FrameError::Version)));
+        assert!(matches!(all(&[0x80, 3, 0, 6, 0, 0, 0, 2, 0, 0]), Err(FrameError::Short)));
+        assert_eq!(all(&[0x80, 3, 0, 4, 0, 0, 0, 0]).unwrap(), [Frame::Other]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = all(&bytes);
+        }
+
+        #[test]
+        fn data_comes_back(stream in 0..0x7fff_ffff_u32, part in prop::collection::vec(any::<u8>(), 0..200), last: bool) {
+            let frames = all(&data(stream, &part, last)).unwrap();
+            prop_assert_eq!(frames, [Frame::Data { stream, data: part.into(), last }]);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Headers of SPDY/3: names and values with their lengths before them, in one zlib stream for each direction that begins with
+//! a dictionary of the protocol (draft-mbelshe-httpbis-spdy-00, 2.6.10).
+
+use std::sync::LazyLock;
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+/// Largest headers of a stream, in bytes.
+const LARGEST: usize = 64 << 10;
+/// Most headers of a stream.
+const MOST: u32 = 256;
+
+/// Names and values with which the dictionary begins, each with its length.
+const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language \
+    accept-ranges age allow authorization cache-control connection content-base content-encoding content-language \
+    content-length content-location content-md5 content-range content-type date etag expect expires from host if-match \
+    if-modified-since if-none-match if-range if-unmodified-since last-modified location max-forwards pragma \
+    proxy-authenticate proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade \
+    user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie \
+    keep-alive origin";
+/// What follows them.
+const REST: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505203 \
+    Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not \
+    Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov \
+    Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,\
+    application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,\
+    sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
+
+/// The dictionary.
+static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut dictionary = Vec::new();
+    for word in WORDS.split(' ') {
+        put(&mut dictionary, word.replace('_', " ").as_bytes());
+    }
+    dictionary.extend_from_slice(REST.as_bytes());
+    dictionary
+});
+
+/// Names in lower case, and values.
+pub type Headers = Vec<(String, String)>;
+
+/// Why headers cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("headers cannot be read: {0}")]
+pub struct HeadersError(&'static str);
+
+/// Reads the headers that a client sends.
+pub struct Reader(Decompress);
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self(Decompress::new(true))
+    }
+}
+
+impl Reader {
+    /// The headers of one frame.
+    pub fn read(&mut self, block: &[u8]) -> Result<Headers, HeadersError> {
+        parse(&self.inflate(block)?)
+    }
+
+    fn inflate(&mut self, block: &[u8]) -> Result<Vec<u8>, HeadersError> {
+        let mut plain = Vec::with_capacity(LARGEST);
+        let begun = self.0.total_in();
+        loop {
+            let used = usize::try_from(self.0.total_in() - begun).unwrap_or(usize::MAX);
+            let rest = block.get(used..).unwrap_or_default();
+            let before = (self.0.total_in(), plain.len());
+            match self.0.decompress_vec(rest, &mut plain, FlushDecompress::Sync) {
+                Ok(Status::StreamEnd) => return Err(HeadersError("their stream has ended")),
+                Ok(_) if plain.len() >= LARGEST => return Err(HeadersError("they are too large")),
+                // What was sent is all there once nothing goes in or comes out any more.
+                Ok(_) if before == (self.0.total_in(), plain.len()) => return Ok(plain),
+                Ok(_) => {}
+                Err(error) if error.needs_dictionary().is_some() => {
+                    let set = self.0.set_dictionary(&DICTIONARY);
+                    set.map_err(|_| HeadersError("another dictionary is asked for"))?;
+                }
+                Err(_) => return Err(HeadersError("they are not compressed")),
+            }
+        }
+    }
+}
+
+fn parse(mut plain: &[u8]) -> Result<Headers, HeadersError> {
+    let short = HeadersError("they are cut off");
+    let Some(count) = number(&mut plain) else { return Err(short) };
+    if count > MOST {
+        return Err(HeadersError("there are too many"));
+    }
+    let mut headers = Vec::new();
+    for _ in 0..count {
+        let (Some(name), Some(value)) = (text(&mut plain), text(&mut plain)) else { return Err(short) };
+        headers.push((name.to_ascii_lowercase(), value));
+    }
+    Ok(headers)
+}
+
+fn number(from: &mut &[u8]) -> Option<u32> {
+    let (number, rest) = from.split_first_chunk::<4>()?;
+    *from = rest;
+    Some(u32::from_be_bytes(*number))
+}
+
+fn text(from: &mut &[u8]) -> Option<String> {
+    let length = usize::try_from(number(from)?).ok()?;
+    let (text, rest) = from.split_at_checked(length)?;
+    *from = rest;
+    String::from_utf8(text.to_vec()).ok()
+}
+
+fn put(to: &mut Vec<u8>, text: &[u8]) {
+    to.extend_from_slice(&u32::try_from(text.len()).unwrap_or_default().to_be_bytes());
+    to.extend_from_slice(text);
+}
+
+/// Writes headers to a client.
+pub struct Writer(Compress);
+
+impl Writer {
+    /// Nothing written yet; None where the library has no dictionaries.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let mut compress = Compress::new(Compression::fast(), true);
+        compress.set_dictionary(&DICTIONARY).ok()?;
+        Some(Self(compress))
+    }
+
+    /// The headers of one frame.
+    pub fn write(&mut self, headers: &[(&str, &str)]) -> Option<Vec<u8>> {
+        let mut plain = u32::try_from(headers.len()).ok()?.to_be_bytes().to_vec();
+        for (name, value) in headers {
+            put(&mut plain, name.as_bytes());
+            put(&mut plain, value.as_bytes());
+        }
+        // Small as they are, they grow by no more than what the compression itself needs.
+        let mut block = Vec::with_capacity(2 * plain.len() + 256);
+        self.0.compress_vec(&plain, &mut block, FlushCompress::Sync).ok()?;
+        Some(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_dictionary_is_the_protocols() {
+        assert_eq!(DICTIONARY.len(), 1_423);
+        // Its Adler-32, by which zlib streams name it.
+        assert_eq!(
+            Compress::new(Compression::fast(), true).set_dictionary(&DICTIONARY).unwrap(),
+            0xe3c6_a7c2
+        );
+    }
+
+    #[test]
+    fn what_was_written_is_read_one_frame_after_the_other() {
+        let (mut writer, mut reader) = (Writer::new().unwrap(), Reader::default());
+        for turn in 0..20 {
+            let turn = turn.to_string();
+            let headers = [("Streamtype", "error"), ("port", "8080"), ("requestid", &turn)];
+            let block = writer.write(&headers).unwrap();
+            let read = reader.read(&block).unwrap();
+            assert_eq!(read[0], ("streamtype".to_owned(), "error".to_owned()));
+            assert_eq!(read[2], ("requestid".to_owned(), turn));
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused() {
+        let large = "x".repeat(LARGEST);
+        let mut writer = Writer::new().unwrap();
+        let block = writer.write(&[("a", &large)]).unwrap();
+        let error = Reader::default().read(&block).unwrap_err().to_string();
+        assert!(error.contains("too large"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_strange(block in prop::collection::vec(any::<u8>(), 0..300), cut in 0_usize..100) {
+            let mut reader = Reader::default();
+            let _ = reader.read(&block);
+            let _ = reader.read(&block);
+            let mut written = Writer::new().unwrap().write(&[("name", "value")]).unwrap();
+            written.truncate(written.len().saturating_sub(cut));
+            let _ = Reader::default().read(&written);
+            let _ = parse(&block);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Kubelets' endpoints of hollow nodes, as kubectl and readers of metrics use them.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+};
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+
+use crate::bed::{LONG, Own, bed, class_spec, eventually, name, phase};
+
+/// A node of its own with a pod `test` that runs, which these annotations are about.
+async fn pod_on_a_node(test: &str, told: Value, more: Value) -> (Own, Node) {
+    let own = Own::new(test, 1, class_spec()).await;
+    let node = own.settled(1).await.remove(0);
+    own.pod_on(&name(&node), test, told, more).await;
+    eventually(&format!("{test} runs"), LONG, async || {
+        (phase(&own.pods.get(test).await.unwrap()) == "Running").then_some(())
+    })
+    .await;
+    (own, node)
+}
+
+/// What kubectl says on its way out, and its exit code.
+fn failed(args: &[&str]) -> (String, Option<i32>) {
+    let output = bed().try_kubectl(args);
+    assert!(!output.status.success(), "kubectl {args:?}");
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+/// kubectl in the background; it ends with the handle.
+struct Kubectl(Child);
+
+impl Kubectl {
+    fn start(args: &[&str]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_kube-node"))
+            .arg("kubectl")
+            .arg("--data-dir")
+            .arg(&bed().dir)
+            .arg("--")
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.expect("kubectl runs"))
+    }
+
+    fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
+        BufReader::new(self.0.stdout.take().unwrap()).lines().map(Result::unwrap)
+    }
+}
+
+impl Drop for Kubectl {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Address and port of a Node's kubelet.
+fn endpoint(node: &Node) -> (String, i32) {
+    let status = node.status.as_ref().unwrap();
+    let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP").unwrap();
+    let endpoint = status.daemon_endpoints.as_ref().unwrap().kubelet_endpoint.as_ref().unwrap();
+    (address.address.clone(), endpoint.port)
+}
+
+/// Asks a kubelet directly: the code, and the answer.
+fn ask(node: &Node, path: &str, args: &[&str]) -> (String, String) {
+    let (address, port) = endpoint(node);
+    let output = Command::new("curl")
+        .args(["-sk", "--max-time", "60", "-w", "\n%{http_code}"])
+        .args(args)
+        .arg(format!("https://{address}:{port}{path}"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (answer, code) = text.rsplit_once('\n').unwrap();
+    (code.to_owned(), answer.to_owned())
+}
+
+#[tokio::test]
+async fn logs_are_those_of_a_kubelet() {
+    let told = json!({"hollow.kube-node.io/log-line": "ready to serve", "hollow.kube-node.io/log-interval": "100ms"});
+    let containers = json!({"containers": [
+        {"name": "main", "image": "example.com/main:1"},
+        {"name": "slow", "image": "example.com/slow:1"},
+    ]});
+    let (own, node) = pod_on_a_node("end-logs", told, containers).await;
+    let logs = |more: &[&str]| bed().kubectl(&[&["logs", "end-logs", "-c", "main"], more].concat());
+    let lines: Vec<String> =
+        Kubectl::start(&["logs", "end-logs", "-c", "main", "-f"]).lines().take(5).collect();
+    assert_eq!(lines, ["ready to serve"; 5]);
+    assert_eq!(logs(&["--tail=2"]), "ready to serve\nready to serve\n");
+    assert_eq!(logs(&["--limit-bytes=5"]), "ready");
+    let timed = logs(&["--tail=1", "--timestamps"]);
+    let (time, line) = timed.split_once(' ').unwrap();
+    assert!(time.ends_with('Z') && line == "ready to serve\n", "{timed}");
+    assert!(logs(&[&format!("--since-time={}", time)]).lines().count() >= 1);
+    assert!(logs(&["--since=1s"]).lines().count() <= 21);
+    let (error, _) = failed(&["logs", "end-logs", "-c", "main", "--previous"]);
+    assert!(
+        error.contains("previous terminated container \"main\" in pod \"end-logs\" not found"),
+        "{error}"
+    );
+
+    let told = json!({"hollow.kube-node.io/start-time": "10m"});
+    own.pod_on(&name(&node), "end-waits", told, json!({})).await;
+    eventually("end-waits waits", LONG, async || {
+        own.pods.get("end-waits").await.unwrap().status?.container_statuses
+    })
+    .await;
+    let (error, _) = failed(&["logs", "end-waits"]);
+    let why = "container \"main\" in pod \"end-waits\" is waiting to start: ContainerCreating";
+    assert!(error.contains(why), "{error}");
+
+    // One that has ended once has a log before the one that it has now.
+    let told = json!({"hollow.kube-node.io/run-time": "1s", "hollow.kube-node.io/log-line": "once"});
+    own.pod_on(&name(&node), "end-again", told, json!({"restartPolicy": "Always"})).await;
+    eventually("end-again has run twice", LONG, async || {
+        let statuses = own.pods.get("end-again").await.unwrap().status?.container_statuses?;
+        (statuses.first()?.restart_count > 0).then_some(())
+    })
+    .await;
+    assert_eq!(bed().kubectl(&["logs", "end-again", "--previous"]), "once\n");
+    // It ends with its container.
+    let all: Vec<String> = Kubectl::start(&["logs", "end-again", "-f"]).lines().collect();
+    assert!(!all.is_empty());
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn commands_run_with_their_streams_and_exit_codes() {
+    let told = json!({
+        "hollow.kube-node.io/exec-exit-code": "7",
+        "hollow.kube-node.io/log-line": "tick", "hollow.kube-node.io/log-interval": "100ms",
+    });
+    let (own, _) = pod_on_a_node("end-exec", told, json!({})).await;
+    let exec = |command: &[&str]| bed().kubectl(&[&["exec", "end-exec", "--"], command].concat());
+    assert_eq!(exec(&["echo", "a", "b"]), "a b\n");
+    assert_eq!(exec(&["sh", "-c", "hostname; sleep 0.1 && echo on"]), "end-exec\non\n");
+    let (error, code) = failed(&["exec", "end-exec", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(code, Some(3), "{error}");
+    let (error, code) = failed(&["exec", "end-exec", "--", "pg_dump"]);
+    assert!(code == Some(7) && error.contains("exit code 7"), "{error}");
+    // As clients before WebSockets do it.
+    let mut old = Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    let old = old
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+        .arg("kubectl")
+        .arg("--data-dir")
+        .arg(&bed().dir);
+    let old = old.args(["--", "exec", "end-exec", "--", "echo", "old"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&old.stdout), "old\n", "{}", String::from_utf8_lossy(&old.stderr));
+
+    let mut cat = Kubectl::start(&["exec", "-i", "end-exec", "--", "cat"]);
+    let mut stdin = cat.0.stdin.take().unwrap();
+    let mut lines = cat.lines();
+    stdin.write_all(b"to and fro\n").unwrap();
+    assert_eq!(lines.next().unwrap(), "to and fro");
+    drop(stdin);
+    assert_eq!(lines.next(), None);
+    assert!(cat.0.wait().unwrap().success());
+
+    let attached: Vec<String> = Kubectl::start(&["attach", "end-exec"]).lines().take(2).collect();
+    assert_eq!(attached, ["tick"; 2]);
+    let (error, _) = failed(&["exec", "end-exec", "-c", "none", "--", "true"]);
+    assert!(error.contains("none"), "{error}");
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn ports_lead_to_a_page_that_names_the_pod() {
+    let (own, node) = pod_on_a_node("end-ports", json!({}), json!({})).await;
+    let mut forward = Kubectl::start(&["port-forward", "end-ports", ":8080", "--address=127.0.0.1"]);
+    // It says each connection, and would end if nobody read that.
+    let mut lines = forward.lines();
+    let line = lines.next().unwrap();
+    let port: u16 =
+        line.strip_prefix("Forwarding from 127.0.0.1:").unwrap().split(' ').next().unwrap().parse().unwrap();
+    for _ in 0..3 {
+        let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        connection.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let page = format!("hollow pod default/end-ports on node {}, port 8080\n", name(&node));
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with(&page), "{answer}");
+    }
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn what_is_used_is_told_to_whoever_may_ask() {
+    let told = json!({"hollow.kube-node.io/cpu": "250m", "hollow.kube-node.io/memory": "64Mi"});
+    let (own, node) = pod_on_a_node("end-usage", told, json!({})).await;
+    let summary = format!("/api/v1/nodes/{}/proxy/stats/summary", name(&node));
+    let summary: Value = serde_json::from_str(&bed().kubectl(&["get", "--raw", &summary])).unwrap();
+    assert_eq!(summary["node"]["nodeName"], name(&node));
+    let pods = summary["pods"].as_array().unwrap();
+    let own_pod = pods.iter().find(|pod| pod["podRef"]["name"] == "end-usage").unwrap();
+    assert_eq!(own_pod["containers"][0]["memory"]["workingSetBytes"], 64 << 20);
+
+    // Two ServiceAccounts, one of which may read metrics.
+    let may = "end-usage";
+    bed().kubectl(&["create", "serviceaccount", may]);
+    bed().kubectl(&["create", "serviceaccount", "end-usage-not"]);
+    bed().kubectl(&["create", "clusterrole", may, "--verb=get", "--resource=nodes/metrics"]);
+    bed().kubectl(&[
+        "create",
+        "clusterrolebinding",
+        may,
+        "--clusterrole=end-usage",
+        "--serviceaccount=default:end-usage",
+    ]);
+    let bearer =
+        |account| format!("Authorization: Bearer {}", bed().kubectl(&["create", "token", account]).trim());
+    let (may, may_not) = (bearer(may), bearer("end-usage-not"));
+    let counter = || {
+        let (code, metrics) = ask(&node, "/metrics/resource", &["-H", &may]);
+        assert_eq!(code, "200", "{metrics}");
+        let of =
+            "container_cpu_usage_seconds_total{container=\"main\",namespace=\"default\",pod=\"end-usage\"} ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(of)).expect(&metrics).to_owned();
+        let (value, millis) = line.split_once(' ').unwrap();
+        (value.parse::<f64>().unwrap(), millis.parse::<f64>().unwrap() / 1_000.0)
+    };
+    let (first, second) = (counter(), eventually("time passes", LONG, async || Some(counter())).await);
+    let (used, time) = (second.0 - first.0, second.1 - first.1);
+    assert!((used - 0.25 * time).abs() < 0.01, "{used} core-seconds in {time} s");
+    for (path, args, code) in [
+        ("/metrics/resource", &["-H", &may_not][..], "403"),
+        ("/metrics/resource", &[], "401"),
+        ("/metrics/resource", &["-H", "Authorization: Bearer wrong"], "401"),
+        ("/pods", &["-H", &may], "403"),
+        ("/containerLogs/default/end-usage/main", &["-H", &may], "403"),
+        ("/healthz", &[], "401"),
+    ] {
+        assert_eq!(ask(&node, path, args).0, code, "{path} {args:?}");
+    }
+    let (_, why) = ask(&node, "/pods", &["-H", &may]);
+    let user = "system:serviceaccount:default:end-usage";
+    assert_eq!(
+        why,
+        format!("Forbidden (user={user}, verb=get, resource=nodes, subresource(s)=[pods proxy])\n")
+    );
+
+    // Certificates: one of the cluster's authority, and one of nobody's.
+    let pki = |file: &str| bed().dir.join("pki").join(file).display().to_string();
+    let cluster = ["--cert", &pki("kubelet-client.crt"), "--key", &pki("kubelet-client.key")];
+    let (code, pods) = ask(&node, "/pods", &cluster);
+    assert_eq!(code, "200");
+    let pods: Value = serde_json::from_str(&pods).unwrap();
+    assert_eq!(pods["items"][0]["metadata"]["name"], "end-usage");
+    let strange = ["--cert", &pki("front-proxy-client.crt"), "--key", &pki("front-proxy-client.key")];
+    assert_eq!(ask(&node, "/pods", &strange).0, "000", "the authority is another one");
+    bed().kubectl(&["delete", "clusterrolebinding,clusterrole", "end-usage"]);
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_answers_for_its_own_pods() {
+    let own = Own::new("end-own", 2, class_spec()).await;
+    let nodes = own.settled(2).await;
+    own.pod_on(&name(&nodes[0]), "end-own", json!({}), json!({})).await;
+    eventually("end-own runs", LONG, async || {
+        (phase(&own.pods.get("end-own").await.unwrap()) == "Running").then_some(())
+    })
+    .await;
+    assert_ne!(endpoint(&nodes[0]).1, endpoint(&nodes[1]).1);
+    let pki = |file: &str| bed().dir.join("pki").join(file).display().to_string();
+    let cluster = ["--cert", &pki("kubelet-client.crt"), "--key", &pki("kubelet-client.key")];
+    let path = "/containerLogs/default/end-own/main";
+    let [here, there] = [0, 1].map(|node: usize| ask(&nodes[node], path, &cluster));
+    assert_eq!(here.0, "200", "{}", here.1);
+    assert_eq!(there, ("404".to_owned(), "pod \"end-own\" does not exist in \"default\"\n".to_owned()));
+    own.clean_up().await;
+}
