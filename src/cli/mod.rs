@@ -107,7 +107,7 @@ enum Command {
     /// Write the pages of man
     Man(man::Man),
     /// Run the controllers, the providers and the hollow kubelets
-    Operator(operator::Operator),
+    Operator(Box<operator::Operator>),
     /// Carry hollow machines in the operator's place, as one of a group of hosts
     HollowHost(hollow_host::HollowHost),
     /// Stand between an upstream kubemark and the API server, in the pod of its machine
