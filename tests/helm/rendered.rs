@@ -264,6 +264,35 @@ fn hollow_kubelets_have_an_identity_of_their_own() {
 }
 
 #[test]
+fn kubelets_are_served_at_the_address_of_the_pod() {
+    let pod = |objects: &[Value], kind, of: &str| one(objects, kind, of)["spec"]["template"]["spec"].clone();
+    let flags = |pod: &Value| -> Vec<String> {
+        let args = pod["containers"][0]["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+        args.filter(|arg| arg.starts_with("--kubelet-")).map(ToOwned::to_owned).collect()
+    };
+    let ports = |objects: &[Value]| {
+        let rules = one(objects, "NetworkPolicy", "kube-node")["spec"]["ingress"].clone();
+        rules.as_array().unwrap().iter().any(|rule| rule["ports"][0]["endPort"] == 12_000)
+    };
+    let own = [
+        "hollow.endpoints.ports=11000-12000",
+        "hollow.endpoints.tlsSecretName=kubelets",
+        "hollowHosts.big.replicas=1",
+    ];
+    let served = render(&own);
+    for (kind, of) in [("Deployment", "kube-node-operator"), ("StatefulSet", "kube-node-hollow-big")] {
+        let pod = pod(&served, kind, of);
+        let wanted =
+            ["--kubelet-address=$(POD_IP)", "--kubelet-ports=11000-12000", "--kubelet-tls-dir=/kubelets"];
+        assert_eq!(flags(&pod), wanted, "{kind}");
+        assert_eq!(pod["volumes"][0]["secret"]["secretName"], "kubelets", "{kind}");
+    }
+    assert!(ports(&served));
+    let none = render(&["hollow.endpoints.enabled=false", "hollow.endpoints.ports=11000-12000"]);
+    assert!(flags(&pod(&none, "Deployment", "kube-node-operator")).is_empty() && !ports(&none));
+}
+
+#[test]
 fn certificates_come_from_three_sources() {
     let secret_of = |objects: &[Value]| {
         let operator = one(objects, "Deployment", "kube-node-operator");

@@ -1,6 +1,6 @@
 //! What people change: hosts, Nodes, classes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, process::Command};
 
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{
@@ -12,19 +12,31 @@ use serde_json::json;
 use crate::{
     NODES,
     bed::diary::Diary,
-    bed::{LONG, Own, condition, eventually, is_ready, name},
+    bed::{LONG, Own, bed, condition, eventually, is_ready, name},
     group::Group,
     in_the_operator, write_node,
 };
 
-/// Processes that know little of each other give out addresses.
+/// Processes that know little of each other give out addresses, and ports at one that they share.
 pub async fn addresses_are_unique(own: &Own) {
     let of_node = |node: &Node| {
-        let addresses = node.status.clone().unwrap().addresses.unwrap();
-        addresses.into_iter().find(|address| address.type_ == "InternalIP").unwrap().address
+        let status = node.status.clone().unwrap();
+        let mut addresses = status.addresses.unwrap().into_iter();
+        let address = addresses.find(|address| address.type_ == "InternalIP").unwrap().address;
+        (address, status.daemon_endpoints.unwrap().kubelet_endpoint.unwrap().port)
     };
-    let nodes: BTreeSet<String> = own.my_nodes().await.iter().map(of_node).collect();
+    let nodes: BTreeSet<(String, i32)> = own.my_nodes().await.iter().map(of_node).collect();
     assert_eq!(nodes.len(), NODES);
+    // A host asks by itself who a client is, and what it may.
+    let token = format!("Authorization: Bearer {}", bed().kubectl(&["create", "token", "default"]).trim());
+    for (address, port) in nodes.iter().take(3) {
+        let url = format!("https://{address}:{port}/healthz");
+        let asked =
+            Command::new("curl").args(["-sk", "--max-time", "60", "-H", &token, &url]).output().unwrap();
+        let answer = String::from_utf8(asked.stdout).unwrap();
+        let who = "Forbidden (user=system:serviceaccount:default:default, verb=get";
+        assert!(answer.starts_with(who), "{url}: {answer}");
+    }
     let selector = ListParams::default().labels(&format!("app={}", own.name));
     let pods = own.pods.list(&selector).await.unwrap();
     let pods: BTreeSet<String> =

@@ -36,6 +36,8 @@ impl Host {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(["hollow-host", "--hosts", GROUP, "--name", name, "--kubeconfig"]).arg(kubeconfig);
         command.args(["--admin-address", &format!("127.0.0.1:{admin}")]);
+        // Below the ports that clusters choose.
+        command.args(["--kubelet-address", "127.0.0.1", "--kubelet-ports", "12000-19999"]);
         let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
         Self { name: name.to_owned(), child, admin, log }
     }

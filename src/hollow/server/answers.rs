@@ -99,7 +99,7 @@ async fn serve(
         Route::ResourceMetrics => answer_of(
             StatusCode::OK,
             prometheus::TEXT_FORMAT,
-            with_stats(&seen, now, |stats| stats.metrics()),
+            with_stats(&seen, now, |stats| Body::from(stats.metrics())),
         ),
         Route::Summary => {
             answer_of(StatusCode::OK, JSON, with_stats(&seen, now, |stats| stats.summary().to_string()))

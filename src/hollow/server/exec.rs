@@ -39,7 +39,7 @@ const PROTOCOLS: [&str; 1] = ["v4.channel.k8s.io"];
 /// How long a client may take to open its streams.
 const STREAMS_LIMIT: Duration = Duration::from_secs(30);
 /// How long a command of `run` may take.
-const RUN_LIMIT: Duration = Duration::from_secs(60);
+const RUN_LIMIT: Duration = Duration::from_mins(1);
 
 /// What is done with a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Session {
                 }
             }
             done.cancel();
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             ended = spdy::serve(io, opened, done.clone()) => {

@@ -114,7 +114,8 @@ impl Following {
         match view.and_then(|view| self.run.again(view)) {
             Some(Run { ended: None, .. }) => self.end = self.lines.count(Timestamp::now()),
             Some(Run { ended: Some(ended), .. }) => {
-                (self.end, self.is_over) = (self.lines.count(ended), true)
+                self.end = self.lines.count(ended);
+                self.is_over = true;
             }
             // Nobody knows it any more.
             None => self.is_over = true,

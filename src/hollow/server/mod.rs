@@ -160,7 +160,7 @@ impl Server {
         let server = Arc::new(self);
         let _all_end = server.shutdown.clone().drop_guard();
         info!(address = %server.options.address, ports = %server.options.ports, "kubelets are served");
-        let served = async {
+        let all = async {
             tokio::join!(server.refresh(), async {
                 let attended = server.doors.attend(&server.connections, |stream, machine, place| {
                     connection::begin(&server, stream, machine, place);
@@ -169,7 +169,7 @@ impl Server {
                 warn!(error = chain(&error), "kubelets are no longer served");
             })
         };
-        shutdown.run_until_cancelled(served).await;
+        shutdown.run_until_cancelled(all).await;
     }
 
     /// Keeps certificates up to date.

@@ -96,7 +96,7 @@ async fn forward(io: impl AsyncRead + AsyncWrite + Send, page: Page) {
                 running.push(AbortOnDropHandle::new(tokio::spawn(connected)));
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         ended = spdy::serve(io, opened, CancellationToken::new()) => {

@@ -136,8 +136,9 @@ async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth:
             0
         }
         ("env" | "printenv", []) => {
-            let all: String = place.env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-            terminal.say(&all).await;
+            let all: Vec<String> =
+                place.env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+            terminal.say(&all.concat()).await;
             0
         }
         ("printenv", [name]) => match variable(place, name) {
@@ -148,16 +149,15 @@ async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth:
                 0
             }
         },
-        ("sleep", [time]) => match span(time) {
-            Some(time) => {
+        ("sleep", [time]) => {
+            if let Some(time) = span(time) {
                 sleep(time).await;
                 0
-            }
-            None => {
+            } else {
                 terminal.complain(&format!("sleep: invalid time interval '{time}'\n")).await;
                 1
             }
-        },
+        }
         ("cat", []) => {
             terminal.copy().await;
             0
@@ -274,12 +274,12 @@ fn variable<'a>(place: &'a Place, name: &str) -> &'a str {
 
 /// A time as `sleep` takes it; an hour at most.
 fn span(text: &str) -> Option<Duration> {
-    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(number) if text.ends_with('m') => (number, 60.0),
-        Some(number) if text.ends_with('h') => (number, 3_600.0),
-        Some(number) => (number, 1.0),
-        None => (text, 1.0),
+    let unit = match text.chars().last() {
+        Some('m') => 60.0,
+        Some('h') => 3_600.0,
+        _ => 1.0,
     };
+    let number = text.strip_suffix(['s', 'm', 'h']).unwrap_or(text);
     let seconds: f64 = number.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0)?;
     Some(Duration::from_secs_f64((seconds * unit).min(3_600.0)))
 }

@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn metrics_are_named_as_a_kubelet_names_them() {
-        let text = shown(|stats| stats.metrics());
+        let text = shown(|stats| format!("{}\n", stats.metrics()));
         for line in [
             "# TYPE node_cpu_usage_seconds_total counter",
             "node_cpu_usage_seconds_total 50.000000000 200000",
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_summary_has_what_readers_read() {
-        let summary = shown(|stats| stats.summary());
+        let summary = &shown(|stats| json!([stats.summary()]))[0];
         assert_eq!(summary["node"]["cpu"]["usageCoreNanoSeconds"], 50_000_000_000_u64);
         assert_eq!(summary["node"]["memory"]["availableBytes"], 93);
         let pod = &summary["pods"][0];

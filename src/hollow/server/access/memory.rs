@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn an_answer_holds_for_its_time_and_there_are_not_too_many() {
         let (memory, now) = (Memory::default(), Instant::now());
-        let (soon, late) = (now + Duration::from_secs(1), now + Duration::from_secs(60));
+        let (soon, late) = (now + Duration::from_secs(1), now + Duration::from_mins(1));
         memory.keep(0, "a", soon);
         assert_eq!(
             (memory.recall(&0, now), memory.recall(&0, soon), memory.recall(&1, now)),

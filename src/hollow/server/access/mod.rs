@@ -1,6 +1,6 @@
 //! Who may ask a kubelet what: a client shows a certificate of the cluster's client authority, or a token that the API server
-//! knows (TokenReview); and for each request the API server says whether that user may (SubjectAccessReview). What is asked,
-//! and how long an answer holds, is as kubelet 1.36 has it (pkg/kubelet/server/auth.go).
+//! knows (`TokenReview`); and for each request the API server says whether that user may (`SubjectAccessReview`). What is
+//! asked, and how long an answer holds, is as kubelet 1.36 has it (pkg/kubelet/server/auth.go).
 
 mod memory;
 mod user;

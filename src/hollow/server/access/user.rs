@@ -31,7 +31,7 @@ impl User {
         let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
         let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
         let groups = groups.chain([AUTHENTICATED]).map(ToOwned::to_owned).collect();
-        Some(Self { groups, name, ..Self::default() }).filter(|user| !user.name.is_empty())
+        Some(Self { name, groups, ..Self::default() }).filter(|user| !user.name.is_empty())
     }
 
     /// What tells this user's wish from all others.

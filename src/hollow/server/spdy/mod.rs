@@ -161,7 +161,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let (opened, mut streams) = mpsc::channel(1);
         let done = CancellationToken::new();
-        let served = tokio::spawn(serve(server, opened, done.clone()));
+        let task = tokio::spawn(serve(server, opened, done.clone()));
         let mut writer = headers::Writer::new().unwrap();
         open(&mut client, &mut writer, 1, b"question").await;
         client.write_all(&frame::pong(3)).await.unwrap();
@@ -184,7 +184,7 @@ mod tests {
         let said = Frame::Data { stream: 1, data: Bytes::from_static(b"answer"), last: false };
         assert!(frames.contains(&said), "{frames:?}");
         drop(client);
-        served.await.unwrap().unwrap();
+        task.await.unwrap().unwrap();
     }
 
     #[tokio::test]
