@@ -1,4 +1,4 @@
-// KWOK, as the benchmark compares with it.
+// KWOK, as benchmarks and tests compare with it.
 module kube-node.io/bench/kwok
 
 go 1.26.0

@@ -17,7 +17,7 @@ use kube_node::{
 };
 use serde_json::{Value, json};
 
-use crate::shared::Plane;
+use crate::{kwok, shared::Plane};
 
 /// Requests under way at once; more do not make a control plane on two cores faster.
 const AT_ONCE: usize = 64;
@@ -57,7 +57,7 @@ pub async fn create_all(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
                 let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {
                     "name": name,
                     "labels": birth::well_known_labels(&name, None),
-                    "annotations": {"kwok.x-k8s.io/node": "fake"},
+                    "annotations": {kwok::OWN.0: kwok::OWN.1},
                 }});
                 send(&client, Method::POST, NODES, Body::Options(serde_json::to_vec(&node)?)).await
             }

@@ -5,6 +5,7 @@
 //! `target/bench/nodes.json` and, as curves, to `docs/benchmarks/`.
 
 mod bare;
+#[path = "../kwok/mod.rs"]
 mod kwok;
 mod ours;
 mod report;
@@ -140,7 +141,7 @@ async fn measure(
     let process = match system {
         System::Bare | System::KwokAfter => None,
         System::Kwok => {
-            let process = kwok.context("KWOK is built")?.start(&plane)?;
+            let process = started(kwok, &plane)?;
             // Its informers take a moment.
             tokio::time::sleep(Duration::from_secs(5)).await;
             Some(process)
@@ -152,10 +153,10 @@ async fn measure(
     let work = async {
         match system {
             System::Bare => bare::nodes_to_ready(&plane, nodes).await?,
-            System::Kwok => kwok::create_nodes(&plane, nodes).await?,
+            System::Kwok => bare::create_all(&plane, nodes).await?,
             System::KwokAfter => {
-                kwok::create_nodes(&plane, nodes).await?;
-                return Ok(Some(kwok.context("KWOK is built")?.start(&plane)?));
+                bare::create_all(&plane, nodes).await?;
+                return Ok(Some(started(kwok, &plane)?));
             }
             System::Ours => ours::scale_to(&plane, nodes).await?,
         }
@@ -187,6 +188,10 @@ async fn measure(
         curve,
         idle,
     })
+}
+
+fn started(kwok: Option<&kwok::Kwok>, plane: &Plane) -> anyhow::Result<Process> {
+    Ok(Process::owned(kwok.context("KWOK is built")?.start(&plane.kubeconfig())?))
 }
 
 async fn idle(plane: &Plane, counter: &Counter, process: &Process, span: Duration) -> anyhow::Result<Idle> {

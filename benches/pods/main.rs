@@ -9,7 +9,7 @@
 #[path = "../nodes/bare.rs"]
 #[allow(dead_code)]
 mod bare;
-#[path = "../nodes/kwok.rs"]
+#[path = "../kwok/mod.rs"]
 mod kwok;
 #[path = "../nodes/ours.rs"]
 mod ours;
@@ -116,8 +116,8 @@ async fn measure(
             None
         }
         System::Kwok => {
-            let process = kwok.context("KWOK is built")?.start(&plane)?;
-            kwok::create_nodes(&plane, arguments.nodes).await?;
+            let process = Process::owned(kwok.context("KWOK is built")?.start(&plane.kubeconfig())?);
+            bare::create_all(&plane, arguments.nodes).await?;
             Some(process)
         }
         System::Ours => {

@@ -29,8 +29,8 @@ pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use own::Own;
 pub use pod::{Maker, PodView, WirePod};
 pub use pod_spec::{
-    Container, ContainerResources, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
-    Toleration,
+    Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
+    TOKEN_VOLUME, Toleration,
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
 pub use reflect::{ReflectError, run};

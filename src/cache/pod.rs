@@ -41,6 +41,8 @@ pub struct PodView {
     pub has_empty_dir: bool,
     /// `spec.priority`; 0 where there is none.
     pub priority: i32,
+    /// What the volume of its token is called after [`super::TOKEN_VOLUME`]; None where it has none.
+    pub token: Option<[u8; 5]>,
     /// `metadata.generation`.
     pub generation: Option<i64>,
     /// What a kubelet goes by.
@@ -128,6 +130,7 @@ impl From<WirePod> for PodView {
             opted_out: annotations.get(names::ANNOTATION_DO_NOT_EVICT).is_some_and(|value| value != "false"),
             has_empty_dir: spec.volumes.iter().any(|volume| volume.empty_dir.is_some()),
             priority: spec.priority,
+            token: spec.token(),
             namespace: word(&metadata.namespace.unwrap_or_default()),
             name: metadata.name.unwrap_or_default().into(),
             uid: metadata.uid.unwrap_or_default().into(),

@@ -27,6 +27,8 @@ pub struct PodSpecView {
     pub os: Option<Box<str>>,
     /// What it requests of its Node.
     pub requests: Amounts,
+    /// What it is limited to, where its containers are.
+    pub limits: Amounts,
     /// Labels that its Node is to have.
     pub node_selector: Box<[(Box<str>, Box<str>)]>,
     /// Terms of which its Node is to match one; None for no such wish.
@@ -54,6 +56,24 @@ pub struct Container {
     pub readiness: Option<Probe>,
     /// How long its `preStop` hook sleeps; zero for hooks of other kinds.
     pub pre_stop: Duration,
+    /// The volumes that it sees.
+    pub mounts: Box<[Mount]>,
+}
+
+/// How the volume of a pod's token is called, up to a suffix that each pod has of its own: see [`super::PodView::token`].
+pub const TOKEN_VOLUME: &str = "kube-api-access-";
+
+/// A volume that a container sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mount {
+    /// The volume; [`TOKEN_VOLUME`] for that of the pod's token.
+    pub volume: Box<str>,
+    /// Where it sees it.
+    pub path: Box<str>,
+    /// Whether it only reads it.
+    pub read_only: bool,
+    /// Whether it only reads what is mounted below it, too.
+    pub recursive: bool,
 }
 
 impl Container {

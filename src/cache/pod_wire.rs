@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
-    Amounts, Container, ContainerResources, NodeTerm, PodSpecView, Probe, Requirement, RestartPolicy,
-    Toleration, pool::Pool, word,
+    Amounts, Container, ContainerResources, Mount, NodeTerm, PodSpecView, Probe, Requirement, RestartPolicy,
+    TOKEN_VOLUME, Toleration, pool::Pool, word,
 };
 
 /// The specs that pods of this process have.
@@ -44,6 +44,8 @@ pub(super) struct WireSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Volume {
+    #[serde(default)]
+    pub(super) name: String,
     pub(super) empty_dir: Option<IgnoredAny>,
 }
 
@@ -57,6 +59,16 @@ struct WireContainer {
     startup_probe: Option<Probe>,
     readiness_probe: Option<Probe>,
     lifecycle: Lifecycle,
+    volume_mounts: Vec<WireMount>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireMount {
+    name: Box<str>,
+    mount_path: Box<str>,
+    read_only: bool,
+    recursive_read_only: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -122,17 +134,19 @@ struct WireTerm {
 impl WireSpec {
     /// The shared form. `told` are the annotations that say what hollow containers do.
     pub(super) fn view(self, told: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
-        let requests = self.requests();
+        let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));
+        let limits = self.total(|resources| &resources.limits);
         let Self { node_name, affinity, .. } = self;
-        let of = |list: Vec<WireContainer>| list.into_iter().map(Container::from).collect();
+        let all = |list: Vec<WireContainer>| list.into_iter().map(Container::from).collect();
         let terms = affinity.node_affinity.required_during_scheduling_ignored_during_execution;
         SPECS.share(PodSpecView {
             requests,
+            limits,
             node_terms: terms.map(|terms| {
                 terms.node_selector_terms.into_iter().map(|term| term.view(&node_name)).collect()
             }),
-            containers: of(self.containers),
-            init_containers: of(self.init_containers),
+            containers: all(self.containers),
+            init_containers: all(self.init_containers),
             restart_policy: self.restart_policy,
             host_network: self.host_network,
             readiness_gates: self.readiness_gates.into_iter().map(|gate| gate.condition_type).collect(),
@@ -145,19 +159,16 @@ impl WireSpec {
         })
     }
 
-    /// What the pod requests: all its containers at once, or more while it is made ready, or what the pod itself says; and
-    /// its overhead.
-    fn requests(&self) -> Amounts {
-        let of = |amounts: &BTreeMap<String, Quantity>| {
-            Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount)))
-        };
+    /// What the pod requests, or is limited to: all its containers at once, or more while it is made ready, or what the pod
+    /// itself says.
+    fn total(&self, part: impl Fn(&WireResources) -> &BTreeMap<String, Quantity>) -> Amounts {
         let mut sum = self
             .containers
             .iter()
-            .fold(Amounts::default(), |sum, container| sum.plus(&of(&container.resources.requests)));
+            .fold(Amounts::default(), |sum, container| sum.plus(&of(part(&container.resources))));
         let (mut sidecars, mut most) = (Amounts::default(), Amounts::default());
         for init in &self.init_containers {
-            let own = of(&init.resources.requests);
+            let own = of(part(&init.resources));
             let at_once = sidecars.plus(&own);
             if init.restart_policy == Some(RestartPolicy::Always) {
                 sum = sum.plus(&own);
@@ -165,14 +176,38 @@ impl WireSpec {
             }
             most = most.or_more(&at_once);
         }
-        let mut requests = sum.or_more(&most);
-        let own = &self.resources.requests;
+        let mut total = sum.or_more(&most);
+        let own = part(&self.resources);
         if !own.is_empty() {
             let Amounts { milli_cpu, memory, .. } = of(own);
-            requests.milli_cpu = if own.contains_key("cpu") { milli_cpu } else { requests.milli_cpu };
-            requests.memory = if own.contains_key("memory") { memory } else { requests.memory };
+            total.milli_cpu = if own.contains_key("cpu") { milli_cpu } else { total.milli_cpu };
+            total.memory = if own.contains_key("memory") { memory } else { total.memory };
         }
-        requests.plus(&of(&self.overhead))
+        total
+    }
+
+    /// The end of the name of the volume of its token.
+    pub(super) fn token(&self) -> Option<[u8; 5]> {
+        self.volumes.iter().find_map(|volume| token_suffix(&volume.name)?.as_bytes().try_into().ok())
+    }
+}
+
+fn of(amounts: &BTreeMap<String, Quantity>) -> Amounts {
+    Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount)))
+}
+
+fn token_suffix(volume: &str) -> Option<&str> {
+    volume.strip_prefix(TOKEN_VOLUME).filter(|suffix| suffix.len() == 5)
+}
+
+impl From<WireMount> for Mount {
+    fn from(WireMount { name, mount_path, read_only, recursive_read_only }: WireMount) -> Self {
+        Self {
+            volume: if token_suffix(&name).is_some() { TOKEN_VOLUME.into() } else { name },
+            path: mount_path,
+            read_only,
+            recursive: recursive_read_only.is_some_and(|wish| *wish != *"Disabled"),
+        }
     }
 }
 
@@ -192,6 +227,7 @@ impl From<WireContainer> for Container {
             startup_probe,
             readiness_probe,
             lifecycle,
+            volume_mounts,
         } = container;
         let written = |amounts: BTreeMap<String, Quantity>| {
             amounts.into_iter().map(|(name, amount)| (name.into(), amount.0.into())).collect()
@@ -208,6 +244,7 @@ impl From<WireContainer> for Container {
             startup: startup_probe,
             readiness: readiness_probe,
             pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
+            mounts: volume_mounts.into_iter().map(Mount::from).collect(),
         }
     }
 }
@@ -247,6 +284,27 @@ mod tests {
             }))
         };
         assert!(Arc::ptr_eq(&one("a"), &one("b")), "as a DaemonSet makes them");
+    }
+
+    #[test]
+    fn the_volume_of_a_token_is_known_by_its_suffix_and_shared_without_it() {
+        let wire = |suffix: &str| {
+            let volume = format!("kube-api-access-{suffix}");
+            let mount = json!({"name": volume, "mountPath": "/token", "readOnly": true});
+            let data = json!({"name": "data", "mountPath": "/data", "readOnly": true, "recursiveReadOnly": "IfPossible"});
+            serde_json::from_value::<WireSpec>(json!({
+                "volumes": [{"name": "data"}, {"name": volume}],
+                "containers": [{"name": "a", "image": "i", "volumeMounts": [mount, data]}],
+            }))
+            .unwrap()
+        };
+        assert_eq!(wire("abcde").token(), Some(*b"abcde"));
+        assert_eq!(wire("of-mine").token(), None);
+        let [one, other] = ["abcde", "fghij"].map(|suffix| wire(suffix).view([].into()));
+        assert!(Arc::ptr_eq(&one, &other));
+        let mounts = &one.containers[0].mounts;
+        assert_eq!((&*mounts[0].volume, mounts[0].recursive), (TOKEN_VOLUME, false));
+        assert_eq!((&*mounts[1].volume, mounts[1].recursive), ("data", true));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod audit;
+pub mod containers;
 pub mod diary;
 pub mod disruptor;
 pub mod further;

@@ -118,8 +118,9 @@ async fn a_critical_pod_takes_the_place_of_another() {
     until(&own, "true-usual", "runs", |pod| phase(pod) == "Running").await;
     let critical = json!({"containers": of_cpu("2"), "priorityClassName": "system-node-critical"});
     own.pod_on(&node, "true-critical", json!({}), critical).await;
-    let gone = until(&own, "true-usual", "makes room", |pod| phase(pod) == "Failed").await.status.unwrap();
-    assert_eq!(gone.reason.as_deref(), Some("Preempting"));
+    // It ends well, and a kubelet forgets why it had to.
+    let gone = until(&own, "true-usual", "makes room", |pod| phase(pod) == "Succeeded").await.status.unwrap();
+    assert_eq!(gone.reason, None);
     let target = gone.conditions.unwrap().into_iter().find(|condition| condition.type_ == "DisruptionTarget");
     assert_eq!(target.unwrap().reason.as_deref(), Some("TerminationByKubelet"));
     until(&own, "true-critical", "runs", |pod| phase(pod) == "Running").await;

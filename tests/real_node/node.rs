@@ -1,7 +1,7 @@
 //! The node itself: it takes pods, they reach the API server and are reached, its images are those that are written, and
 //! what dies in it comes back under the pods.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Duration};
+use std::{path::PathBuf, process::Command, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PropagationPolicy};
@@ -10,9 +10,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::bed::{LONG, bed, create, delete, eventually, is_ready, phase, taints};
+use crate::bed::{LONG, bed, containers::daemons, create, delete, eventually, is_ready, phase, taints};
 
 /// A pod of the node itself: the hollow ones of other tests take pods too, and run nothing. It may have to wait for the
 /// service account of its namespace.
@@ -37,19 +37,6 @@ async fn in_phase(pods: &Api<Pod>, name: &str, wanted: &str) -> Pod {
 
 async fn pods() -> Api<Pod> {
     Api::default_namespaced(bed().client().await)
-}
-
-/// The processes inside the node, by name.
-fn daemons() -> BTreeMap<String, i32> {
-    let output = bed().kube_node(&["status", "-o", "json"]);
-    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = status["components"].as_array().unwrap().iter();
-    rows.filter(|row| ["containerd", "kubelet", "kube-proxy"].contains(&row["name"].as_str().unwrap()))
-        .filter(|row| row["health"] == "ok")
-        .map(|row| {
-            (row["name"].as_str().unwrap().to_owned(), i32::try_from(row["pid"].as_i64().unwrap()).unwrap())
-        })
-        .collect()
 }
 
 /// Runs containerd's own client against the node.

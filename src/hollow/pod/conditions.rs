@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Why, has_begun, life::needs_sandbox, reboot::Anew};
+use super::{Why, has_begun, is_over, is_unknown, life::needs_sandbox, reboot::Anew};
 use crate::cache::{ContainerView, PodCondition, PodStatus, PodView, word};
 
 /// Conditions that a kubelet sets, in its order.
@@ -35,14 +35,16 @@ pub fn with_conditions(
     (why, anew): (Option<&Why>, Option<Anew>),
     second: Timestamp,
 ) -> PodStatus {
+    let is_over = is_over(&status);
     let over = match &*status.phase {
         "Succeeded" => Some("PodCompleted"),
-        "Failed" => Some("PodFailed"),
+        // What it says of containers that were never made is what it said before the end.
+        "Failed" if why.is_some() || !status.containers.iter().any(is_unknown) => Some("PodFailed"),
         _ => None,
     };
-    let (succeeded, failed) = (over.filter(|_| &*status.phase == "Succeeded"), over.is_some());
+    let succeeded = over.filter(|_| &*status.phase == "Succeeded");
     let all = || status.init_containers.iter().chain(&status.containers);
-    let is_ready = !failed && unready(pod, &status).is_empty();
+    let is_ready = !is_over && unready(pod, &status).is_empty();
     // A sandbox that is gone takes with it what was done in it.
     let is_stale = |view: &ContainerView| anew.is_some_and(|anew| anew.is_stale(view));
     let was_initialized = match anew {
@@ -56,7 +58,7 @@ pub fn with_conditions(
         // Whether it is True, and the reason that it has then or else.
         let (holds, reason) = match r#type {
             "PodReadyToStartContainers" => {
-                (!failed && all().any(|view| needs_sandbox(view) && !is_stale(view)), "")
+                (!is_over && all().any(|view| needs_sandbox(view) && !is_stale(view)), "")
             }
             "Initialized" if is_initialized => (true, succeeded.unwrap_or("")),
             "Initialized" => (false, NOT_INITIALIZED),

@@ -100,7 +100,8 @@ pub fn stop(
     let containers: Box<[_]> = regulars.into_iter().map(|regular| end(regular, is_initialized)).collect();
     let succeeded =
         |view: &ContainerView| matches!(&view.state, ContainerState::Ended(end) if end.exit_code == 0);
-    let has_failed = ending.why.is_some() || !containers.iter().all(succeeded);
+    // A kubelet forgets why a pod had to go that ended well, unless it still has to.
+    let has_failed = ending.why == Some(Why::Deadline) || !containers.iter().all(succeeded);
     Ok(PodStatus {
         phase: if has_failed { "Failed" } else { "Succeeded" }.into(),
         start_time: pod.status.start_time.or(Some(latest)),

@@ -68,6 +68,20 @@ fn a_deleted_pod_that_never_ran_goes_at_once() {
 }
 
 #[test]
+fn of_a_container_that_was_never_made_is_said_what_was_said_before() {
+    let stuck = until(pod(spec(RestartPolicy::Always, &[("image-error", "not found")])), 3);
+    let leaving = deleted(stuck, 4, 30);
+    let step = look(&leaving, 4);
+    assert_eq!(events::of(&leaving, &step, &ContainerDefaults::default()), []);
+    let over = PodView { status: step.status.unwrap(), ..leaving };
+    assert_eq!((&*over.status.phase, shown(&over, "Ready")), ("Failed", ("False", "ContainersNotReady")));
+    assert_eq!(shown(&over, "PodReadyToStartContainers").0, "False");
+    let patch: serde_json::Value = serde_json::from_slice(&patch::patch(&over, &over.status, None)).unwrap();
+    let container = &patch["status"]["containerStatuses"][0];
+    assert_eq!((&container["imageID"], container.get("containerID")), (&"".into(), None));
+}
+
+#[test]
 fn a_pod_that_backs_off_ends_as_it_ended_last() {
     let waiting = until(pod(spec(RestartPolicy::Always, &[("run-time.a", "1s"), ("exit-code.a", "4")])), 3);
     let status = look(&deleted(waiting, 4, 30), 4).status.unwrap();
@@ -80,12 +94,14 @@ fn a_pod_makes_room() {
     assert_eq!(look_at(&running, Some(5), 5).again, Some(at(7)));
     let step = look_at(&running, Some(5), 7);
     assert_eq!((step.why, step.delete), (Some(Why::Preempted), false));
-    let status = step.status.unwrap();
-    let target = status.condition("DisruptionTarget").unwrap();
-    assert_eq!(
-        (&*status.phase, &*target.status, &*target.reason),
-        ("Failed", "True", "TerminationByKubelet")
-    );
+    let said = |status: PodStatus| {
+        let target = status.condition("DisruptionTarget").unwrap();
+        (status.phase.to_string(), format!("{} {}", target.status, target.reason))
+    };
+    let target = "True TerminationByKubelet".to_owned();
+    assert_eq!(said(step.status.unwrap()), ("Succeeded".to_owned(), target.clone()), "it has ended well");
+    let deaf = after(pod(spec(RestartPolicy::Always, &[("stop-time", "1h")])), 0);
+    assert_eq!(said(look_at(&deaf, Some(5), 35).status.unwrap()), ("Failed".to_owned(), target));
 }
 
 #[test]

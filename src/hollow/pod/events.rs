@@ -2,7 +2,7 @@
 //! (pkg/kubelet/events/event.go).
 
 use super::{
-    Step, Why, has_begun,
+    Step, Why, has_begun, is_unknown,
     patch::full_name,
     reasons,
     script::{Role, Script},
@@ -61,15 +61,22 @@ pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<Note>
             let old = of_it(before).map(|at| &before[at]);
             let role = if is_init { Role::of_init(spec) } else { Role::Regular };
             let teller = Teller { pod, spec, script: Script::of(&pod.spec, spec, role, defaults), is_init };
-            if step.stopping && old.is_some_and(|old| matches!(old.state, ContainerState::Running { .. })) {
-                let message = format!("Stopping container {}", spec.name);
-                notes.push(teller.note(false, "Killing", message, 1));
+            if step.stopping && old.is_some_and(is_running) {
+                notes.push(teller.killing());
             } else if let Some(new) = of_it(now).map(|at| &now[at]) {
                 teller.changed(old, new, &mut notes);
             }
         }
     }
     notes
+}
+
+fn is_running(container: &ContainerView) -> bool {
+    matches!(container.state, ContainerState::Running { .. })
+}
+
+fn is_ended(container: &ContainerView) -> bool {
+    matches!(container.state, ContainerState::Ended(_))
 }
 
 /// What is said of a whole pod.
@@ -92,13 +99,24 @@ impl Teller<'_> {
         Note { warns, reason: reason.to_owned(), message, container, count }
     }
 
+    fn killing(&self) -> Note {
+        self.note(false, "Killing", format!("Stopping container {}", self.spec.name), 1)
+    }
+
     fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, notes: &mut Vec<Note>) {
         let (spec, script) = (self.spec, &self.script);
         let image = &spec.image;
         let had_begun = old.is_some_and(has_begun);
         let runs = new.restarts.saturating_add(1);
-        if has_begun(new) && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts)) {
-            let pulled = if new.restarts == 0 && !script.start_time.is_zero() {
+        // A sidecar stays ended where all that it is for has.
+        if script.role == Role::Sidecar && old.is_some_and(is_running) && is_ended(new) {
+            notes.push(self.killing());
+        }
+        if has_begun(new)
+            && !is_unknown(new)
+            && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts))
+        {
+            let pulled = if !had_begun && !script.start_time.is_zero() {
                 let time = GoDuration(script.start_time);
                 notes.push(self.note(false, "Pulling", format!("Pulling image {image:?}"), 1));
                 format!(

@@ -12,6 +12,7 @@ pub mod output;
 pub mod patch;
 mod preemption;
 mod reboot;
+mod resources;
 pub mod script;
 
 use std::net::Ipv4Addr;
@@ -173,6 +174,11 @@ fn is_over(status: &PodStatus) -> bool {
 /// Whether a container was started once.
 fn has_begun(container: &ContainerView) -> bool {
     container.last.is_some() || !matches!(container.state, ContainerState::Waiting { .. })
+}
+
+/// Whether a container ended of which nobody knows whether it was ever made.
+fn is_unknown(container: &ContainerView) -> bool {
+    matches!(&container.state, ContainerState::Ended(end) if &*end.reason == reasons::UNKNOWN)
 }
 
 /// Whether a pod that shows `shown` shows `status`, in whatever order its conditions are.

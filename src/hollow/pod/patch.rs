@@ -6,12 +6,14 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Why, conditions, has_begun, reasons,
+    Why, conditions, has_begun, is_unknown, reasons, resources,
     script::{Role, Script},
 };
 use crate::{
     api::{ContainerDefaults, GoDuration},
-    cache::{BACK_OFF, Container, ContainerState, ContainerView, Ended, PodStatus, PodView},
+    cache::{
+        BACK_OFF, Container, ContainerState, ContainerView, Ended, Mount, PodStatus, PodView, TOKEN_VOLUME,
+    },
 };
 
 /// The strategic merge patch that makes `pod` show `status`.
@@ -66,7 +68,15 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
             patch[name] = views.iter().map(|view| container(pod, specs, view)).collect();
         }
     }
-    if let Some(why) = why {
+    if !matches!(why, Some(Why::Rejected { .. })) {
+        let (allotted, has) = resources::of(&pod.spec, &*status.phase != "Pending");
+        if !allotted.is_empty() {
+            patch["allocatedResources"] = json!(allotted);
+        }
+        patch["resources"] = has;
+    }
+    // Who had to go and ended well all the same has succeeded.
+    if let Some(why) = why.filter(|_| &*status.phase == "Failed") {
         let (reason, message) = why.said();
         patch["reason"] = json!(reason);
         patch["message"] = json!(message);
@@ -81,7 +91,7 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     // Of the run that it speaks of: while it waits to start again, the one that ended.
     let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
     let waits = matches!(state, ContainerState::Waiting { .. });
-    let own = has_begun(view).then(|| id(*restarts));
+    let own = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
     let image = if own.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
     let last_run = if waits { *restarts } else { restarts - 1 };
     let mut shown = json!({
@@ -101,6 +111,9 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
             None => json!({}),
         },
     });
+    if !spec.mounts.is_empty() {
+        shown["volumeMounts"] = spec.mounts.iter().map(|mount| mounted(pod, mount)).collect();
+    }
     if let Some(id) = own {
         shown["containerID"] = json!(id);
         let amounts = |amounts: &[(Box<str>, Box<str>)]| -> Map<String, Value> {
@@ -116,6 +129,17 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
             resources["limits"] = json!(limits);
         }
         shown["resources"] = resources;
+    }
+    shown
+}
+
+fn mounted(pod: &PodView, Mount { volume, path, read_only, recursive }: &Mount) -> Value {
+    let suffix = pod.token.filter(|_| **volume == *TOKEN_VOLUME).unwrap_or_default();
+    let suffix = str::from_utf8(&suffix).unwrap_or_default().trim_end_matches('\0');
+    let mut shown = json!({ "name": format!("{volume}{suffix}"), "mountPath": path });
+    if *read_only {
+        shown["readOnly"] = json!(true);
+        shown["recursiveReadOnly"] = json!(if *recursive { "Enabled" } else { "Disabled" });
     }
     shown
 }
@@ -264,6 +288,39 @@ mod tests {
             patch(with("10.0.0.2")),
             json!([{ "ip": "10.0.0.2" }, { "$patch": "delete", "ip": "10.0.0.1" }])
         );
+    }
+
+    #[test]
+    fn the_volumes_of_a_container_are_named_as_the_pod_has_them() {
+        let mount = |volume: &str, read_only| Mount { volume: volume.into(), read_only, ..Mount::default() };
+        let mounts = [mount(TOKEN_VOLUME, true), mount("data", false)].into();
+        let spec = PodSpecView {
+            containers: [Container { name: "a".into(), mounts, ..Container::default() }].into(),
+            ..PodSpecView::default()
+        };
+        let pod = PodView { token: Some(*b"x7k2m"), spec: Arc::new(spec), ..PodView::default() };
+        let view = ContainerView {
+            name: "a".into(),
+            ready: false,
+            started: false,
+            restarts: 0,
+            state: ContainerState::Waiting { reason: reasons::CREATING.into(), back_off: None },
+            last: None,
+        };
+        let status = PodStatus { containers: [view].into(), ..PodStatus::default() };
+        let shown = &patched(&pod, &status, None)["containerStatuses"][0]["volumeMounts"];
+        let token = json!({
+            "name": "kube-api-access-x7k2m", "mountPath": "", "readOnly": true, "recursiveReadOnly": "Disabled",
+        });
+        assert_eq!(*shown, json!([token, {"name": "data", "mountPath": ""}]));
+    }
+
+    #[test]
+    fn who_made_room_and_ended_well_has_succeeded() {
+        let of = |phase: &str| PodStatus { phase: phase.into(), ..PodStatus::default() };
+        let reason =
+            |phase| patched(&PodView::default(), &of(phase), Some(&Why::Preempted))["reason"].clone();
+        assert_eq!((reason("Failed"), reason("Succeeded")), (json!("Preempting"), Value::Null));
     }
 
     #[test]

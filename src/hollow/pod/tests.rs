@@ -402,8 +402,15 @@ fn events_are_a_kubelets() {
     let reasons: Vec<&str> = failing.iter().map(|(_, reason, _)| reason.as_str()).collect();
     assert_eq!(reasons, ["Pulling", "Failed", "Failed", "BackOff", "Failed"]);
     let leaving = deleted(after(pod(spec(RestartPolicy::Always, &[])), 0), 0, 30);
-    assert_eq!(
-        told(leaving, 0).iter().map(|(_, reason, _)| reason.as_str()).collect::<Vec<_>>(),
-        ["Killing"]
-    );
+    let reasons =
+        |told: Vec<(i64, String, i32)>| told.into_iter().map(|(_, reason, _)| reason).collect::<Vec<_>>();
+    assert_eq!(reasons(told(leaving, 0)), ["Killing"]);
+    let mut done = spec(RestartPolicy::Never, &[("run-time", "3s")]);
+    done.init_containers = [sidecar("a")].into();
+    done.containers = [container("main")].into();
+    let lines = told(pod(done), 4);
+    assert_eq!(reasons(lines), ["Pulled", "Created", "Started", "Killing"], "it has done its work");
+    let broken = [("start-time.a", "1s"), ("start-error.a", "no such file")];
+    let lines = told(pod(spec(RestartPolicy::Always, &broken)), 1);
+    assert!(reasons(lines).contains(&"Pulling".to_owned()), "also where it is restarted at once");
 }

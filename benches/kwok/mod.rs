@@ -1,25 +1,23 @@
-//! KWOK, built from its Go module.
+//! KWOK, built from its Go module: what benchmarks and tests compare with.
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, ensure};
 
-use crate::{
-    bare,
-    shared::{Plane, Process},
-};
+/// The annotation of Nodes that are KWOK's, as its documents have it.
+pub const OWN: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
+
+/// The stages that kwokctl gives it when nodes have Leases.
+const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"];
 
 /// KWOK's program, and what tells it how nodes and pods behave.
 pub struct Kwok {
     binary: PathBuf,
     stages: Vec<PathBuf>,
 }
-
-/// The stages that kwokctl gives it when nodes have Leases.
-const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"];
 
 /// Builds it once; Go's cache makes the next time quick.
 pub fn build() -> anyhow::Result<Kwok> {
@@ -52,22 +50,19 @@ fn go(arguments: &[&str]) -> anyhow::Result<String> {
 }
 
 impl Kwok {
-    /// Starts it for all nodes of the plane, with the Leases of a kubelet.
-    pub fn start(&self, plane: &Plane) -> anyhow::Result<Process> {
-        let child = Command::new(&self.binary)
+    /// Starts it for the Nodes that are its [`OWN`], with the Leases of a kubelet.
+    pub fn start(&self, kubeconfig: &Path) -> anyhow::Result<Child> {
+        let (key, value) = OWN;
+        Command::new(&self.binary)
             .arg("--kubeconfig")
-            .arg(plane.kubeconfig())
-            .args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40"])
+            .arg(kubeconfig)
+            .arg("--manage-all-nodes=false")
+            .arg(format!("--manage-nodes-with-annotation-selector={key}={value}"))
+            .arg("--node-lease-duration-seconds=40")
             .args(self.stages.iter().flat_map(|stage| [PathBuf::from("--config"), stage.clone()]))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("KWOK does not run")?;
-        Ok(Process::owned(child))
+            .context("KWOK does not run")
     }
-}
-
-/// Creates the nodes that it makes Ready.
-pub async fn create_nodes(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
-    bare::create_all(plane, nodes).await
 }

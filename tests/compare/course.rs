@@ -1,0 +1,125 @@
+//! One scenario on one node: its pod is made, and what is to be done to it is done.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, EvictParams, Patch, PatchParams},
+};
+use kube_node::api::names;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    NAMESPACE,
+    bed::{LONG, create, eventually},
+    record::Record,
+    scenarios::{Goal, Scenario, Step},
+    systems::{Place, System},
+};
+
+/// How long a real kubelet may take for a step, beside all others.
+const REAL: Duration = Duration::from_mins(3);
+/// How long the others may: what they have not done by then they do not do.
+const OTHERS: Duration = Duration::from_secs(45);
+
+/// How long a pause is.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The pod of a scenario on a node of this system.
+pub fn pod_name(scenario: &str, system: System) -> String {
+    format!("{scenario}-{}", system.name())
+}
+
+/// How a course went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// The number of the change of its pod that fulfilled the last step, where one did.
+    pub last: Option<usize>,
+    /// When its deletion was asked for. By the watch, which may lag, it would look shorter than it was.
+    pub deleted: Option<Instant>,
+}
+
+/// Runs a scenario.
+pub async fn run(client: &Client, record: &Record, place: &Place, scenario: &Scenario) -> Outcome {
+    let limit = if place.system == System::Kubelet { REAL } else { OTHERS };
+    let name = pod_name(scenario.name, place.system);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    if let Some(other) = scenario.after {
+        record.until(&pod_name(other, place.system), 0, limit, |pod| Goal::Ready.is_met(pod)).await;
+    }
+    eventually(&format!("{name} is accepted"), LONG, async || {
+        create(&pods, pod(&name, place, scenario)).await.ok()
+    })
+    .await;
+    let mut outcome = Outcome::default();
+    let mut from = 0;
+    for step in &scenario.steps {
+        match step {
+            Step::Until(Goal::Gone) => {
+                let is_gone = record.until_gone(&name, limit).await;
+                assert!(is_gone || place.system != System::Kubelet, "{name} stays: {:?}", record.of(&name));
+            }
+            Step::Until(goal) => {
+                let last = record.until(&name, from, limit, |pod| goal.is_met(pod)).await;
+                let is_met = last.is_some() || place.system != System::Kubelet;
+                assert!(is_met, "{name} never came there: {:#?}", record.of(&name).shown.last());
+                from = last.unwrap_or(from);
+                outcome.last = last;
+            }
+            Step::Delete(grace) => {
+                let params = grace.map_or_else(DeleteParams::default, |grace| DeleteParams {
+                    grace_period_seconds: Some(grace),
+                    ..DeleteParams::default()
+                });
+                outcome.deleted.get_or_insert_with(Instant::now);
+                // Some are gone after the first.
+                let deleted = pods.delete(&name, &params).await;
+                assert!(is_fine(&deleted), "{deleted:?}");
+            }
+            Step::Pause => tokio::time::sleep(PAUSE).await,
+            Step::Evict => {
+                outcome.deleted = Some(Instant::now());
+                evict(client, &pods, &name).await;
+            }
+            Step::Spec(change) => {
+                let patch = Patch::Merge(json!({"spec": change}));
+                pods.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+            }
+            Step::Condition(r#type, status) => {
+                let conditions = json!([{"type": r#type, "status": status}]);
+                let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+                pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+            }
+        }
+    }
+    outcome
+}
+
+fn is_fine<T>(result: &kube::Result<T>) -> bool {
+    result.is_ok() || matches!(result, Err(kube::Error::Api(status)) if status.code == 404)
+}
+
+async fn evict(client: &Client, pods: &Api<Pod>, name: &str) {
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), NAMESPACE);
+    let spec = json!({"minAvailable": 0, "selector": {"matchLabels": {"app": name}}});
+    create(&budgets, json!({"metadata": {"name": name}, "spec": spec})).await.unwrap();
+    // Refused until the budget has been counted.
+    eventually(&format!("{name} is evicted"), LONG, async || {
+        is_fine(&pods.evict(name, &EvictParams::default()).await).then_some(())
+    })
+    .await;
+}
+
+fn pod(name: &str, place: &Place, scenario: &Scenario) -> Value {
+    let mut spec = scenario.spec.clone();
+    if scenario.by_hand {
+        spec["nodeName"] = json!(place.node);
+    } else {
+        spec["nodeSelector"] = json!({"kubernetes.io/hostname": place.node});
+    }
+    let told =
+        scenario.told.iter().map(|(key, value)| (format!("{}{key}", names::HOLLOW_PREFIX), json!(value)));
+    let annotations: Map<String, Value> = told.collect();
+    json!({"metadata": {"name": name, "labels": {"app": name}, "annotations": annotations}, "spec": spec})
+}

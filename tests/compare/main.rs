@@ -1,0 +1,190 @@
+//! Compared to the real thing: the same pods on a real kubelet, on our hollow one, on KWOK's and on upstream kubemark's, on
+//! four nodes of one cluster, at the same time. One watch records what each pod shows; where a system shows something else
+//! than the real kubelet does, it differs. Ours has to differ in the fewest places, and docs/fidelity.md has to list and
+//! explain each of them.
+//!
+//! `KUBE_NODE_WRITE=1 cargo test --test compare` writes the tables of docs/fidelity.md. What was seen, and what was made of
+//! it, is in `target/*/tmp/compare` afterwards. Needs root, like the tests of the real node, and Go.
+
+// A test that cannot go on says so by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../bed/mod.rs"]
+mod bed;
+mod course;
+mod differences;
+mod facts;
+#[path = "../../benches/kwok/mod.rs"]
+mod kwok;
+mod node;
+mod page;
+mod record;
+mod registry;
+mod scenarios;
+mod systems;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use serde_json::json;
+
+use crate::{
+    bed::{bed, create},
+    course::{Outcome, pod_name},
+    facts::{Fact, Facts, Known},
+    page::Row,
+    record::{Record, Story},
+    registry::Registry,
+    scenarios::Scenario,
+    systems::{Nodes, Place, System},
+};
+
+/// What the cluster has besides. Pods that do not tolerate a taint would be deleted by a controller, maybe before their
+/// kubelet has refused them.
+const UP: &[&str] = &[
+    "--real-node",
+    "--kubemark",
+    "--component-arg",
+    "kube-controller-manager=--controllers=*,-taint-eviction-controller",
+];
+/// Where the pods are.
+const NAMESPACE: &str = "compare";
+/// A resource of which each node has one.
+const SLOT: &str = "example.com/slot";
+/// Key of the taint that each node has.
+const TAINT: &str = "example.com/compare";
+/// After the last step of all: what a kubelet still has to say.
+const QUIET: Duration = Duration::from_secs(10);
+/// Components that tell of pods and are no kubelet.
+const CONTROL_PLANE: [&str; 3] = ["default-scheduler", "node-controller", "controllermanager"];
+
+/// Reasons of events of a real kubelet that has no luck: a pod comes before it has heard of all that the pod mounts, or the
+/// runtime is too slow.
+const HICCUPS: [&str; 3] = ["FailedMount", "FailedCreatePodSandBox", "SandboxChanged"];
+
+/// A scenario on a node, and how that went.
+type Ran<'a> = (&'a Scenario, &'a Place, Outcome);
+
+#[tokio::test]
+async fn ours_differs_least_and_each_difference_is_explained() {
+    let builds = thread::spawn(kwok::build);
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compare");
+    let _ = fs::remove_dir_all(&dir);
+    let client = bed().client().await;
+    let namespace = json!({"metadata": {"name": NAMESPACE}});
+    create(&Api::<Namespace>::all(client.clone()), namespace).await.unwrap();
+    let _registry = Registry::start(&dir.join("registry"));
+    let kwok = builds.join().unwrap().expect("KWOK is built");
+    let nodes = Nodes::start(&client, &kwok).await;
+    let record = Record::begin(&client, NAMESPACE).await;
+    let scenarios = scenarios::all();
+    let pairs = scenarios.iter().flat_map(|scenario| nodes.places.iter().map(move |place| (scenario, place)));
+    let courses = pairs.map(async |(scenario, place)| {
+        (scenario, place, course::run(&client, &record, place, scenario).await)
+    });
+    let ran: Vec<Ran<'_>> = join_all(courses).await;
+    tokio::time::sleep(QUIET).await;
+
+    let mut all = facts_of_pods(&client, &record, &ran).await;
+    for place in &nodes.places {
+        all.insert((node::NAME, place.system), node::facts(&client, place).await);
+    }
+    keep(&dir, &record, &all);
+    let names = scenarios.iter().map(|scenario| scenario.name).chain([node::NAME]);
+    let (mut rows, mut ours) = (Vec::new(), Vec::new());
+    for scenario in names {
+        let real = &all[&(scenario, System::Kubelet)];
+        let found =
+            System::OTHERS.map(|system| differences::between(scenario, real, &all[&(scenario, system)]));
+        rows.push(Row { scenario, places: real.len(), differs: found.each_ref().map(Vec::len) });
+        ours.extend(found.into_iter().next().unwrap());
+    }
+    let sums = [0, 1, 2].map(|system| rows.iter().map(|row| row.differs[system]).sum::<usize>());
+    println!(
+        "places where kube-node, KWOK and kubemark differ from a kubelet: {sums:?}; see {}",
+        dir.display()
+    );
+    assert!(sums[0] < sums[1] && sums[0] < sums[2], "ours differs least");
+    page::write_or_check(&rows, &ours);
+}
+
+/// The facts of all pods, by scenario and system.
+async fn facts_of_pods(
+    client: &Client,
+    record: &Record,
+    ran: &[Ran<'_>],
+) -> BTreeMap<(&'static str, System), Facts> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut events = events(client).await;
+    let mut addresses: BTreeMap<System, BTreeMap<String, usize>> = BTreeMap::new();
+    for (scenario, place, _) in ran {
+        let story = record.of(&pod_name(scenario.name, place.system));
+        let mut had: Vec<&str> =
+            story.shown.iter().filter_map(|(_, pod)| pod["status"]["podIP"].as_str()).collect();
+        had.dedup();
+        for address in had {
+            *addresses.entry(place.system).or_default().entry(address.to_owned()).or_default() += 1;
+        }
+    }
+    let mut all = BTreeMap::new();
+    for (scenario, place, outcome) in ran {
+        let name = pod_name(scenario.name, place.system);
+        let story = record.of(&name);
+        let uid =
+            story.shown.first().and_then(|(_, pod)| pod["metadata"]["uid"].as_str()).unwrap_or_default();
+        let node = nodes.get(&place.node).await.unwrap();
+        let known = Known {
+            names: vec![(uid.to_owned(), "UID"), (name.clone(), "POD"), (node.name_any(), "NODE")],
+            addresses: addresses.get(&place.system).cloned().unwrap_or_default(),
+            events: &events.remove(&name).unwrap_or_default(),
+        };
+        all.insert((scenario.name, place.system), facts::of_pod(scenario, &story, *outcome, &known));
+    }
+    all
+}
+
+/// Types, reasons and parts of pods that events are about, by pod.
+async fn events(client: &Client) -> BTreeMap<String, Vec<String>> {
+    let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut by_pod: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for event in events.list(&ListParams::default()).await.unwrap() {
+        let by = event.source.and_then(|source| source.component).or(event.reporting_component);
+        let by_others = by.is_some_and(|by| CONTROL_PLANE.contains(&by.as_str()));
+        let is_hiccup = event.reason.as_deref().is_some_and(|reason| HICCUPS.contains(&reason));
+        if by_others || is_hiccup {
+            continue;
+        }
+        let words = [event.type_, event.reason, event.involved_object.field_path];
+        let line = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
+        by_pod.entry(event.involved_object.name.unwrap_or_default()).or_default().push(line);
+    }
+    for lines in by_pod.values_mut() {
+        lines.sort();
+        lines.dedup();
+    }
+    by_pod
+}
+
+/// Writes down what was seen and what was made of it.
+fn keep(dir: &Path, record: &Record, all: &BTreeMap<(&'static str, System), Facts>) {
+    for ((scenario, system), facts) in all {
+        let name = pod_name(scenario, *system);
+        let texts = |facts: &[Fact]| facts.iter().map(|fact| fact.text.clone()).collect::<Vec<_>>();
+        let made: BTreeMap<_, _> =
+            facts.iter().map(|(aspect, facts)| (aspect.name(), texts(facts))).collect();
+        let Story { shown, gone } = record.of(&name);
+        let begun = shown.first().map(|(at, _)| *at);
+        let seconds = |at: std::time::Instant| begun.map(|begun| (at - begun).as_secs_f32());
+        let seen: Vec<_> = shown.iter().map(|(at, pod)| json!({"after": seconds(*at), "pod": pod})).collect();
+        let story = json!({"facts": made, "seen": seen, "gone": gone.and_then(seconds)});
+        fs::write(dir.join(format!("{name}.json")), serde_json::to_string_pretty(&story).unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,123 @@
+//! The four systems, each with one node of one cluster.
+
+use std::{process::Child, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use kube_node::{core::birth, images};
+use serde_json::{Value, json};
+
+use crate::{
+    SLOT, TAINT,
+    bed::{Own, bed, create, eventually, is_ready, name},
+    kwok::{self, Kwok},
+};
+
+/// Until a node is Ready, beside three others.
+const UP: Duration = Duration::from_mins(3);
+
+/// Who plays a kubelet. The first is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum System {
+    Kubelet,
+    Hollow,
+    Kwok,
+    Kubemark,
+}
+
+impl System {
+    /// Those that are compared with the real one, ours first.
+    pub const OTHERS: [Self; 3] = [Self::Hollow, Self::Kwok, Self::Kubemark];
+
+    /// In the names of objects.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::Hollow => "hollow",
+            Self::Kwok => "kwok",
+            Self::Kubemark => "kubemark",
+        }
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub system: System,
+    pub node: String,
+}
+
+/// All nodes, and what runs for them alone.
+pub struct Nodes {
+    pub places: Vec<Place>,
+    kwok: Child,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let _ = self.kwok.kill();
+        let _ = self.kwok.wait();
+    }
+}
+
+impl Nodes {
+    /// Starts them; each has one [`SLOT`], and a taint that keeps pods away that do not tolerate it.
+    pub async fn start(client: &Client, kwok: &Kwok) -> Self {
+        let capacity =
+            json!({"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "110", SLOT: "1"});
+        let sets = [
+            (System::Hollow, json!({"nodeController": "hollow", "capacity": capacity})),
+            (
+                System::Kubemark,
+                json!({"nodeController": "kubemark", "kubemark": {"image": images::KUBEMARK}, "capacity": capacity}),
+            ),
+        ];
+        let mut places = vec![Place { system: System::Kubelet, node: "real-node".to_owned() }];
+        let nodes: Api<Node> = Api::all(client.clone());
+        let fake = "kwok-node";
+        let status = json!({"capacity": capacity, "allocatable": capacity});
+        let metadata = json!({
+            "name": fake,
+            "labels": birth::well_known_labels(fake, None),
+            "annotations": {kwok::OWN.0: kwok::OWN.1},
+        });
+        create(&nodes, json!({"metadata": metadata, "status": status})).await.unwrap();
+        let kwok = kwok.start(&bed().dir.join("kubeconfig")).expect("KWOK runs");
+        let mut owned = Vec::new();
+        for (system, class) in sets {
+            owned.push((system, Own::new(&format!("compare-{}", system.name()), 1, class).await));
+        }
+        for (system, own) in owned {
+            let node = eventually(&format!("a Ready node of {system:?}"), UP, async || {
+                own.my_nodes().await.into_iter().find(is_ready)
+            })
+            .await;
+            places.push(Place { system, node: name(&node) });
+        }
+        places.push(Place { system: System::Kwok, node: fake.to_owned() });
+        places.sort_by_key(|place| place.system);
+        let slot = Patch::Merge(json!({"status": {"capacity": {SLOT: "1"}}}));
+        nodes.patch_status("real-node", &PatchParams::default(), &slot).await.unwrap();
+        for place in &places {
+            prepare(&nodes, &place.node).await;
+        }
+        Self { places, kwok }
+    }
+}
+
+/// Waits until a node is Ready and shows its slot, and taints it.
+async fn prepare(nodes: &Api<Node>, node: &str) {
+    eventually(&format!("{node} is Ready, with a slot"), UP, async || {
+        let node = nodes.get(node).await.unwrap();
+        let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+        let is_open = !crate::bed::taints(&node).iter().any(|(key, _)| key.contains("not-ready"));
+        (is_ready(&node) && is_open && allocatable.contains_key(SLOT)).then_some(())
+    })
+    .await;
+    let taints: Value = json!([{"key": TAINT, "effect": "NoExecute"}]);
+    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+    nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+}
