@@ -37,11 +37,11 @@ pub struct HollowHost {
     /// Address of /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     admin_address: SocketAddr,
-    #[command(flatten)]
-    endpoints: EndpointArgs,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
+    #[command(flatten)]
+    endpoints: EndpointArgs,
 }
 
 impl HollowHost {
