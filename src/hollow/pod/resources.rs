@@ -1,4 +1,4 @@
-//! What the status of a pod says of its resources as a whole (pkg/kubelet/kubelet_pods.go,
+//! What the status of a pod says of its resources as a whole (`pkg/kubelet/kubelet_pods.go`,
 //! convertToAPIPodLevelResourcesStatus).
 
 use serde_json::{Map, Value, json};

@@ -317,8 +317,6 @@ fn parse(script: &str, variable: impl Fn(&str) -> String) -> Option<Vec<(When, V
                 }
                 word.get_or_insert_default().push_str(&variable(&name));
             }
-            (_, '`') => return None,
-            (Some(_), c) => word.get_or_insert_default().push(c),
             (None, '\'' | '"') => {
                 quote = Some(c);
                 word.get_or_insert_default();
@@ -337,8 +335,8 @@ fn parse(script: &str, variable: impl Fn(&str) -> String) -> Option<Vec<(When, V
                 }
                 when = next;
             }
-            (None, '<' | '>' | '(' | ')' | '{' | '}' | '*' | '#') => return None,
-            (None, c) => word.get_or_insert_default().push(c),
+            (_, '`') | (None, '<' | '>' | '(' | ')' | '{' | '}' | '*' | '#') => return None,
+            (_, c) => word.get_or_insert_default().push(c),
         }
     }
     words.extend(word);
