@@ -106,12 +106,10 @@ async fn killed_at_random_moments() {
 
 /// UIDs of Nodes, with the ports of their kubelets.
 async fn ports(own: &Own) -> BTreeSet<(Option<String>, i32)> {
-    let port = |node: &Node| node.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref();
+    let port =
+        |node: &Node| Some(node.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port);
     let nodes = own.my_nodes().await;
-    nodes
-        .iter()
-        .map(|node| (node.metadata.uid.clone(), port(node).map_or(0, |endpoint| endpoint.port)))
-        .collect()
+    nodes.iter().map(|node| (node.metadata.uid.clone(), port(node).unwrap_or(0))).collect()
 }
 
 async fn api_server_away() {
