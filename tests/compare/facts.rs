@@ -111,7 +111,7 @@ pub fn staying(lines: Vec<String>) -> Vec<Fact> {
 pub struct Known<'a> {
     /// Names, which say nothing, and what stands for them.
     pub names: Vec<(String, &'static str)>,
-    /// How many pods of the system have had each address.
+    /// How many pods of the system that are still there have had each address.
     pub addresses: BTreeMap<String, usize>,
     pub events: &'a [String],
 }

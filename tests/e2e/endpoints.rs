@@ -99,7 +99,7 @@ async fn logs_are_those_of_a_kubelet() {
     let timed = logs(&["--tail=1", "--timestamps"]);
     let (time, line) = timed.split_once(' ').unwrap();
     assert!(time.ends_with('Z') && line == "ready to serve\n", "{timed}");
-    assert!(logs(&[&format!("--since-time={}", time)]).lines().count() >= 1);
+    assert!(logs(&[&format!("--since-time={time}")]).lines().count() >= 1);
     assert!(logs(&["--since=1s"]).lines().count() <= 21);
     let (error, _) = failed(&["logs", "end-logs", "-c", "main", "--previous"]);
     assert!(
@@ -241,10 +241,10 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
         assert_eq!(ask(&node, path, args).0, code, "{path} {args:?}");
     }
     let (_, why) = ask(&node, "/pods", &["-H", &may]);
-    let user = "system:serviceaccount:default:end-usage";
+    let reader = "system:serviceaccount:default:end-usage";
     assert_eq!(
         why,
-        format!("Forbidden (user={user}, verb=get, resource=nodes, subresource(s)=[pods proxy])\n")
+        format!("Forbidden (user={reader}, verb=get, resource=nodes, subresource(s)=[pods proxy])\n")
     );
 
     // Certificates: one of the cluster's authority, and one of nobody's.
