@@ -331,7 +331,7 @@ fn certificates_come_from_three_sources() {
     let other = render(&["autoscaler.enabled=true", "autoscaler.port=9000"]);
     assert_eq!(one(&other, "Service", "kube-node-autoscaler")["spec"]["ports"][0]["port"], 9000);
     let ingress = &one(&other, "NetworkPolicy", "kube-node")["spec"]["ingress"];
-    assert_eq!(ingress[1]["ports"][0]["port"], 9000);
+    assert_eq!(ingress[2]["ports"][0]["port"], 9000);
 }
 
 #[test]
