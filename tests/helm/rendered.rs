@@ -22,12 +22,14 @@ const EVERYTHING: &[&str] = &[
     "hollowHosts.big.replicas=3",
 ];
 /// The flags that the operator has whatever the values are.
-const USUAL: [&str; 5] = [
+const USUAL: [&str; 7] = [
     "operator",
     "--admin-address=0.0.0.0:8080",
     "--log-format=json",
     concat!("--machine-image=localhost/kube-node:", env!("CARGO_PKG_VERSION")),
     "--hollow-service-account=kube-node-hollow",
+    "--kubelet-address=10.0.0.7",
+    "--kubelet-ports=11000-29999",
 ];
 
 #[test]
@@ -139,7 +141,9 @@ fn hosts_are_a_stateful_set_for_each_group() {
         (&json!(3), &json!("Parallel"))
     );
     let flags = args(big);
-    assert_eq!(flags, ["hollow-host", "--hosts=big", "--admin-address=0.0.0.0:8080", "--log-format=json"]);
+    assert_eq!(flags[..2], ["hollow-host", "--hosts=big"]);
+    assert_eq!(flags[2..4], USUAL[1..3]);
+    assert_eq!(flags[4..], USUAL[5..]);
     Cli::try_parse_from(["kube-node"].iter().chain(&flags)).unwrap();
     let pod = &big["spec"]["template"];
     assert_eq!(pod["spec"]["serviceAccountName"], "kube-node-hollow-host");
