@@ -43,7 +43,7 @@ use crate::{
     page::Row,
     record::{Record, Story},
     registry::Registry,
-    scenarios::Scenario,
+    scenarios::{Goal, Scenario},
     systems::{Nodes, Place, System},
 };
 
@@ -127,6 +127,11 @@ async fn facts_of_pods(
     let mut addresses: BTreeMap<System, BTreeMap<String, usize>> = BTreeMap::new();
     for (scenario, place, _) in ran {
         let story = record.of(&pod_name(scenario.name, place.system));
+        let is_over = story.shown.last().is_none_or(|(_, pod)| Goal::Over.is_met(pod));
+        if is_over || story.gone.is_some() {
+            // Its address may be another's by now.
+            continue;
+        }
         let mut had: Vec<&str> =
             story.shown.iter().filter_map(|(_, pod)| pod["status"]["podIP"].as_str()).collect();
         had.dedup();

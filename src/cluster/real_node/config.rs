@@ -101,6 +101,8 @@ pub(super) fn kubelet(node: &Node, dir: &Path, cgroup_root: &str) -> Value {
         "cgroupRoot": cgroup_root,
         // Version 1 still serves; which one there is is not ours to choose.
         "failCgroupV1": false,
+        // A registry that it reaches is on this machine: pods that come at once do not wait for each other's images.
+        "registryPullQPS": 0,
         "failSwapOn": false,
         "podCIDR": node.network.pods,
         "maxPods": MAX_PODS,

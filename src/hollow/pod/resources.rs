@@ -1,5 +1,5 @@
 //! What the status of a pod says of its resources as a whole (`pkg/kubelet/kubelet_pods.go`,
-//! convertToAPIPodLevelResourcesStatus).
+//! `convertToAPIPodLevelResourcesStatus`).
 
 use serde_json::{Map, Value, json};
 
