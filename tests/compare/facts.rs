@@ -355,7 +355,7 @@ mod tests {
     use super::*;
     use crate::scenarios;
 
-    fn shown(phase: &str, ready: &str, state: Value) -> (Instant, Value) {
+    fn shown(phase: &str, ready: &str, state: &Value) -> (Instant, Value) {
         let pod = json!({"metadata": {"generation": 1}, "status": {
             "phase": phase, "podIP": "10.0.0.1", "hostIP": "10.0.0.9", "startTime": "2026-01-01T00:00:00Z",
             "conditions": [{"type": "Ready", "status": ready, "observedGeneration": 1}],
@@ -376,10 +376,10 @@ mod tests {
         let runs = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
         let ends = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
         let facts = facts(vec![
-            shown("Pending", "False", waits),
-            shown("Running", "True", runs.clone()),
-            shown("Running", "False", ends),
-            shown("Running", "True", runs),
+            shown("Pending", "False", &waits),
+            shown("Running", "True", &runs),
+            shown("Running", "False", &ends),
+            shown("Running", "True", &runs),
         ]);
         let has = |aspect: Aspect, text: &str, passes: bool| {
             let fact = Fact { text: text.to_owned(), passes };

@@ -94,9 +94,8 @@ fn status(status: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     for (key, value) in status.as_object().unwrap() {
         match key.as_str() {
-            // What of these there is depends on the runtime.
-            "runtimeHandlers" | "features" => {}
-            "conditions" | "capacity" | "allocatable" | "images" => {}
+            // Looked at elsewhere, or depending on the runtime.
+            "conditions" | "capacity" | "allocatable" | "images" | "runtimeHandlers" | "features" => {}
             "addresses" => {
                 let types = value.as_array().unwrap().iter().map(|address| address["type"].as_str().unwrap());
                 lines.push(format!("addresses: {}", types.collect::<Vec<_>>().join(", ")));

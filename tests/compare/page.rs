@@ -3,7 +3,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
+    env,
+    fmt::Write,
+    fs,
     path::PathBuf,
 };
 
@@ -99,7 +101,7 @@ fn counts(rows: &[Row]) -> String {
     let mut table =
         "| scenario | places | kube-node | KWOK | kubemark |\n| --- | --- | --- | --- | --- |\n".to_owned();
     let mut line = |name: &str, places: usize, [ours, kwok, kubemark]: [usize; 3]| {
-        table += &format!("| {name} | {places} | {ours} | {kwok} | {kubemark} |\n");
+        let _ = writeln!(table, "| {name} | {places} | {ours} | {kwok} | {kubemark} |");
     };
     for Row { scenario, places, differs } in rows {
         line(scenario, *places, *differs);
@@ -121,7 +123,7 @@ fn differences(found: Kinds, stored: &Stored) -> String {
         let why = stored.get(&kind).map_or(UNEXPLAINED, |(_, why)| why);
         let scenarios = scenarios.into_iter().collect::<Vec<_>>().join(", ");
         let (aspect, missing, extra) = &kind;
-        table += &format!("| {}: {scenarios} | {missing} | {extra} | {why} |\n", aspect.name());
+        let _ = writeln!(table, "| {}: {scenarios} | {missing} | {extra} | {why} |", aspect.name());
     }
     table
 }

@@ -100,6 +100,7 @@ fn container(name: &str, script: &str) -> Value {
     json!({"name": name, "image": IMAGE, "imagePullPolicy": "Always", "command": ["sh", "-c", script]})
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is written in place")]
 fn with(mut object: Value, more: Value) -> Value {
     for (key, value) in more.as_object().unwrap() {
         object[key] = value.clone();
