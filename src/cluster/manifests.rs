@@ -350,7 +350,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 17);
+        assert_eq!(bindings, 22);
     }
 
     #[test]
