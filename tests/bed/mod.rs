@@ -9,6 +9,7 @@ pub mod containers;
 pub mod diary;
 pub mod disruptor;
 pub mod further;
+pub mod go_program;
 pub mod operators;
 mod workload;
 

@@ -68,11 +68,16 @@ impl Nodes {
     pub async fn start(client: &Client, kwok: &Kwok) -> Self {
         let capacity =
             json!({"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "110", SLOT: "1"});
+        // Its machine is a pod that is to run for real, and the other nodes would take it as well.
+        let kubemark = json!({
+            "image": images::KUBEMARK,
+            "nodeSelector": {"kubernetes.io/hostname": "real-node"},
+        });
         let sets = [
             (System::Hollow, json!({"nodeController": "hollow", "capacity": capacity})),
             (
                 System::Kubemark,
-                json!({"nodeController": "kubemark", "kubemark": {"image": images::KUBEMARK}, "capacity": capacity}),
+                json!({"nodeController": "kubemark", "kubemark": kubemark, "capacity": capacity}),
             ),
         ];
         let mut places = vec![Place { system: System::Kubelet, node: "real-node".to_owned() }];

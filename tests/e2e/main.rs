@@ -25,6 +25,7 @@ mod listen;
 mod load;
 mod machine_pods;
 mod machines;
+mod metrics_server;
 mod pod_cidrs;
 mod pods;
 mod policies;

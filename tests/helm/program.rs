@@ -1,4 +1,4 @@
-//! helm, built once from the Go module pinned beside this file and kept where the programs of the control plane are.
+//! helm, with no settings of the user's, and copies of the chart.
 
 use std::{
     ffi::OsStr,
@@ -8,42 +8,22 @@ use std::{
     sync::OnceLock,
 };
 
-use kube_node::cluster::Binaries;
+use crate::bed::go_program::GoProgram;
 
-/// The module, and which package of it is helm.
-const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/helm");
-const PACKAGE: &str = "helm.sh/helm/v4/cmd/helm";
+const HELM: GoProgram = GoProgram {
+    name: "helm",
+    folder: "tests/helm",
+    module: "helm.sh/helm/v4",
+    package: "helm.sh/helm/v4/cmd/helm",
+};
 
 /// The chart.
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/kube-node");
 
-/// The version that is pinned.
-fn version() -> String {
-    let go_mod = fs::read_to_string(format!("{MODULE}/go.mod")).unwrap();
-    let line = go_mod.lines().find_map(|line| line.trim().strip_prefix("helm.sh/helm/v4 v"));
-    line.expect("a version of helm").to_owned()
-}
-
-/// Where helm is, built if it is not there.
+/// Where helm is.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let cache = Binaries::cache_dir().unwrap();
-        let dir = cache.parent().unwrap().join(format!("helm-{}", version()));
-        let program = dir.join("helm");
-        if !program.exists() {
-            fs::create_dir_all(&dir).unwrap();
-            // Whole or not at all, whoever else builds it.
-            let built = dir.join(format!("helm.{}", std::process::id()));
-            eprintln!("Building helm {}, once", version());
-            let mut go = Command::new("go");
-            go.current_dir(MODULE).env("CGO_ENABLED", "0").env("GOWORK", "off").env_remove("GOFLAGS");
-            go.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(&built).arg(PACKAGE);
-            assert!(go.status().expect("go runs").success(), "helm does not build");
-            fs::rename(&built, &program).unwrap();
-        }
-        program
-    })
+    PROGRAM.get_or_init(|| HELM.path())
 }
 
 /// Runs helm, with no settings of the user's.

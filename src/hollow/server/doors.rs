@@ -358,19 +358,4 @@ mod tests {
             () = knocked => {}
         }
     }
-
-    /// What ten thousand doors take of the process; `cargo test -- --ignored --nocapture` shows it.
-    #[test]
-    #[ignore = "a measurement"]
-    fn ten_thousand_doors() {
-        let resident = || {
-            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
-        };
-        let doors = doors("12000-29000");
-        let before = resident();
-        let opened = (0..10_000).filter_map(|_| doors.open(&uid("u"), None)).count();
-        println!("{opened} doors: {} bytes each", (resident() - before) / 10_000);
-        assert_eq!(opened, 10_000);
-    }
 }
