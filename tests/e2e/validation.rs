@@ -153,7 +153,9 @@ fn class_cases() -> Vec<Case> {
             json!({"containers": {"events": "Some"}}),
             "Unsupported value: \"Some\"",
         ),
-        ("used cpu", "/spec/hollow", json!({"containers": {"cpu": "10m"}}), not_served),
+        ("used cpu and memory", "/spec/hollow", json!({"containers": {"cpu": "10m", "memory": "5Mi"}}), ""),
+        ("no cpu", "/spec/hollow", json!({"containers": {"cpu": "0"}}), "write for example 10m"),
+        ("odd memory", "/spec/hollow", json!({"containers": {"memory": "much"}}), "write for example"),
         ("an unknown field", "/spec/capcity", json!({}), "unknown field \"spec.capcity\""),
     ]
 }
