@@ -15,24 +15,16 @@
 mod caller;
 mod mutation;
 mod operator;
+#[path = "../seeds/mod.rs"]
+mod seeds;
 mod world;
-
-use std::{
-    ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
 
 use caller::Caller;
 use mutation::Mutation;
 use operator::Operator;
+use seeds::{USUAL, first_failure};
 use world::World;
 
-/// Schedules of `cargo test`.
-const USUAL: Range<u64> = 0..10_000;
 /// Seconds in which something happens from outside.
 const ACTIVE: i64 = 150;
 /// Seconds by which everything has to be as it is asked for.
@@ -81,38 +73,10 @@ fn disturb(world: &mut World, operator: &mut Operator, caller: &mut Caller, muta
     }
 }
 
-/// The first seed of these that fails, on all cores.
-fn first_failure(seeds: Range<u64>, mutation: Option<Mutation>) -> Option<(u64, String)> {
-    let next = AtomicU64::new(seeds.start);
-    let failed: Mutex<Option<(u64, String)>> = Mutex::default();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || failed.lock().unwrap().is_some() {
-                        return;
-                    }
-                    if let Err(error) = run(seed, mutation) {
-                        failed.lock().unwrap().get_or_insert((seed, error));
-                    }
-                }
-            });
-        }
-    });
-    failed.into_inner().unwrap()
-}
-
-fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("KUBE_NODE_SEEDS") else { return USUAL };
-    let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    range.expect("KUBE_NODE_SEEDS is written as 0..1000000")
-}
-
 #[test]
 fn every_schedule_ends_well() {
-    let seeds = seeds();
-    if let Some((seed, error)) = first_failure(seeds.clone(), None) {
+    let seeds = seeds::wanted();
+    if let Some((seed, error)) = first_failure(seeds.clone(), |seed| run(seed, None)) {
         panic!("seed {seed}: {error}");
     }
     println!("{} schedules, seeds {seeds:?}", seeds.end - seeds.start);
@@ -121,7 +85,7 @@ fn every_schedule_ends_well() {
 #[test]
 fn every_planted_bug_is_found() {
     for mutation in mutation::ALL {
-        let found = first_failure(USUAL, Some(mutation));
+        let found = first_failure(USUAL, |seed| run(seed, Some(mutation)));
         let (seed, error) = found.unwrap_or_else(|| panic!("{mutation:?} is not found in {USUAL:?}"));
         println!("{mutation:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
     }

@@ -17,26 +17,19 @@
 mod mutation;
 mod operator;
 mod schedule;
+#[path = "../seeds/mod.rs"]
+mod seeds;
 mod world;
 
-use std::{
-    fmt::Write as _,
-    ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
+use std::fmt::Write as _;
 
 use kube_node::api::NodeSetStatus;
 use mutation::Mutation;
 use operator::Operator;
 use schedule::{ACTIVE, Schedule};
+use seeds::{USUAL, first_failure};
 use world::World;
 
-/// Schedules of `cargo test`.
-const USUAL: Range<u64> = 0..10_000;
 /// Seeds that failed once.
 const REGRESSIONS: [u64; 4] = [2_208, 17_699, 36_833, 183_868];
 /// How long it may take to settle, in milliseconds.
@@ -143,43 +136,14 @@ fn shrink(schedule: &Schedule, mutation: Option<Mutation>) -> (Schedule, String)
     (least, error)
 }
 
-/// The first seed of these that fails, on all cores.
-fn first_failure(seeds: Range<u64>, mutation: Option<Mutation>) -> Option<u64> {
-    let next = AtomicU64::new(seeds.start);
-    let failed: Mutex<Option<u64>> = Mutex::default();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || failed.lock().unwrap().is_some() {
-                        return;
-                    }
-                    if run(&Schedule::of(seed), mutation).is_err() {
-                        let mut failed = failed.lock().unwrap();
-                        *failed = Some(failed.map_or(seed, |known| known.min(seed)));
-                    }
-                }
-            });
-        }
-    });
-    failed.into_inner().unwrap()
-}
-
-fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("KUBE_NODE_SEEDS") else { return USUAL };
-    let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    range.expect("KUBE_NODE_SEEDS is written as 0..1000000")
-}
-
 #[test]
 fn every_schedule_ends_well() {
     for seed in REGRESSIONS {
         assert_eq!(run(&Schedule::of(seed), None), Ok(()), "seed {seed}");
     }
-    let seeds = seeds();
+    let seeds = seeds::wanted();
     let start = std::time::Instant::now();
-    if let Some(seed) = first_failure(seeds.clone(), None) {
+    if let Some((seed, _)) = first_failure(seeds.clone(), |seed| run(&Schedule::of(seed), None)) {
         let (least, error) = shrink(&Schedule::of(seed), None);
         panic!("seed {seed}: {error}\n{:?}\n{:?}", least.setup, least.actions);
     }
@@ -193,8 +157,8 @@ fn every_schedule_ends_well() {
 #[test]
 fn every_planted_bug_is_found() {
     for mutation in mutation::ALL {
-        let found = first_failure(USUAL, Some(mutation));
-        let seed = found.unwrap_or_else(|| panic!("{mutation:?} is not found in {USUAL:?}"));
+        let found = first_failure(USUAL, |seed| run(&Schedule::of(seed), Some(mutation)));
+        let (seed, _) = found.unwrap_or_else(|| panic!("{mutation:?} is not found in {USUAL:?}"));
         let (least, error) = shrink(&Schedule::of(seed), Some(mutation));
         let error = error.lines().next().unwrap_or_default();
         println!("{mutation:?}: seed {seed}, {} actions: {error}", least.actions.len());

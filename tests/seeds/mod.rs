@@ -1,0 +1,49 @@
+//! Schedules by the thousand: which ones, and the first that fails, on all cores.
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+/// Schedules of `cargo test`.
+pub const USUAL: Range<u64> = 0..10_000;
+
+/// Those that `KUBE_NODE_SEEDS` says, else the usual ones.
+pub fn wanted() -> Range<u64> {
+    let Ok(text) = std::env::var("KUBE_NODE_SEEDS") else { return USUAL };
+    let range = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    range.expect("KUBE_NODE_SEEDS is written as 0..1000000")
+}
+
+/// The first seed of these that fails, and how.
+pub fn first_failure(
+    seeds: Range<u64>,
+    run: impl Fn(u64) -> Result<(), String> + Sync,
+) -> Option<(u64, String)> {
+    let next = AtomicU64::new(seeds.start);
+    let failed: Mutex<Option<(u64, String)>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || failed.lock().unwrap().is_some() {
+                        return;
+                    }
+                    if let Err(error) = run(seed) {
+                        let mut failed = failed.lock().unwrap();
+                        // Those before it are under way: the first of them counts.
+                        if failed.as_ref().is_none_or(|(known, _)| seed < *known) {
+                            *failed = Some((seed, error));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap()
+}
