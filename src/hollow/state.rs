@@ -221,6 +221,9 @@ impl State {
             self.forget_pod(&pod.uid);
         }
         self.close_door(machine.port);
+        if let Some(doors) = self.doors.as_ref().filter(|_| machine.own.is_some()) {
+            doors.unreserve();
+        }
         // While a Node shows an address, that stays claimed.
         let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
         if let Some(ip) = machine.ip.filter(|ip| machine.port == 0 && shown != Some(*ip)) {
@@ -235,8 +238,11 @@ impl State {
 
     /// Has a machine be to the API server what a kubelet is.
     pub fn stand_alone(&mut self, uid: &str, own: Own) {
-        if let Some(machine) = self.machines.get_mut(uid) {
-            machine.own = Some(own);
+        if let Some(machine) = self.machines.get_mut(uid)
+            && machine.own.replace(own).is_none()
+            && let Some(doors) = &self.doors
+        {
+            doors.reserve();
         }
     }
 

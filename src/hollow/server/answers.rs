@@ -61,8 +61,11 @@ pub async fn answer(
     let route = Route::of(&path);
     let endpoint = route.name();
     let token = bearer(request.headers()).map(ToOwned::to_owned);
-    let shown = (caller.user.as_ref(), token.as_deref());
+    let shown = (caller.user(Timestamp::now()), token.as_deref());
     let answer = match server.access.check(&seen.node, (&method, &path), shown).await {
+        Ok(()) if !caller.place.admit().await => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "too many clients of hollow kubelets: try again later")
+        }
         Ok(()) => serve(&server, &caller, seen, route, request).await,
         Err(Refusal::Unauthenticated) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
         Err(Refusal::Forbidden(why)) => text(StatusCode::FORBIDDEN, why),

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use self::memory::Memory;
-pub use self::user::User;
+pub use self::user::{Shown, User};
 
 /// How long it is known whose a token is, or that it is nobody's.
 const TOKEN_KNOWN: Duration = Duration::from_mins(2);
