@@ -13,6 +13,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
@@ -32,6 +33,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(90);
 const STRANGER_LIMIT: Duration = Duration::from_secs(30);
 /// How old a connection becomes: who comes again shows anew who it is.
 const OLDEST: Duration = Duration::from_mins(10);
+/// How often a client on which nothing moves is asked whether it is still there, as servers in Go do.
+const ALIVE: Duration = Duration::from_secs(15);
 /// Largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 
@@ -77,6 +80,8 @@ async fn serve(
     let (Some(_), Some(certificates)) = (server.seen(&machine), server.certificates()) else { return Ok(()) };
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
+    let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&alive)?;
     let stream = tokio::net::TcpStream::from_std(stream)?;
     let handshake = timeout(HANDSHAKE_LIMIT, TlsAcceptor::from(certificates.config()).accept(stream));
     let stream = handshake.await??;
