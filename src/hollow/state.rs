@@ -306,10 +306,7 @@ impl State {
 
     /// A Node is gone.
     pub fn lost_node(&mut self, view: &Arc<NodeView>) {
-        if let Some(ip) = address(view.internal_ip.as_deref()) {
-            self.addresses.release(ip);
-        }
-        self.left_port(view);
+        self.left_endpoint(view);
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         self.rest(&uid);
         if let Some(machine) = self.machines.get_mut(&uid) {
@@ -323,10 +320,15 @@ impl State {
         }
     }
 
-    /// The port that a Node showed is no longer its.
-    pub fn left_port(&self, view: &NodeView) {
+    /// Address and port that a Node showed are no longer its, unless its machine has that address still.
+    pub fn left_endpoint(&mut self, view: &NodeView) {
         if let (Some(doors), Some(port)) = (&self.doors, self.port_of(view)) {
             doors.release(port);
+        }
+        let machine = self.by_node.get(&view.name).and_then(|uid| self.machines.get(uid));
+        let kept = machine.and_then(|machine| machine.ip);
+        if let Some(ip) = address(view.internal_ip.as_deref()).filter(|ip| kept != Some(*ip)) {
+            self.addresses.release(ip);
         }
     }
 
@@ -388,6 +390,12 @@ impl Machine {
     #[must_use]
     pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
         Some(disruptor::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
+    }
+
+    /// Whether its whole status is to be written, changed or not.
+    #[must_use]
+    pub fn is_due(&self, now: Clock) -> bool {
+        self.report_at.is_none_or(|at| at <= now.at)
     }
 
     /// Whether a machine in `phase` writes nothing.
