@@ -13,7 +13,7 @@ use crate::hollow::server::{Options, Ports};
 pub(super) struct EndpointArgs {
     /// Serve the kubelets of hollow machines, for kubectl logs, exec, port-forward and top, at this address of the process,
     /// which the API server reaches; they have no endpoints when absent
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = reachable)]
     kubelet_address: Option<IpAddr>,
     /// Ports there, of which each machine gets one
     #[arg(long, value_name = "FIRST-LAST", default_value = "11000-29999")]
@@ -23,10 +23,37 @@ pub(super) struct EndpointArgs {
     kubelet_tls_dir: Option<PathBuf>,
 }
 
+/// An address under which others reach this process: Nodes show it.
+fn reachable(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| "write an IP address, such as 10.0.0.7".to_owned())?;
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    if address.is_unspecified() || address.is_multicast() || is_broadcast {
+        return Err(
+            "Nodes show it, so give the one address of this machine that the API server reaches".to_owned()
+        );
+    }
+    Ok(address)
+}
+
 impl EndpointArgs {
     /// None where there are to be no endpoints.
     pub(super) fn options(self) -> Option<Options> {
         let Self { kubelet_address, kubelet_ports: ports, kubelet_tls_dir: tls_dir } = self;
         kubelet_address.map(|address| Options { address, ports, tls_dir })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_one_of_this_machine() {
+        for good in ["127.0.0.1", "10.0.0.7", "fd00::7"] {
+            assert_eq!(reachable(good).unwrap().to_string(), good);
+        }
+        for bad in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "host", ""] {
+            assert!(reachable(bad).is_err(), "{bad}");
+        }
     }
 }

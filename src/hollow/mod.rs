@@ -240,8 +240,9 @@ impl Observer<NodeView> for Shared {
             if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
                 state.lost_node(old);
             }
-            if let Some(old) = old.filter(|old| new.is_some_and(|new| new.kubelet_port != old.kubelet_port)) {
-                state.left_port(old);
+            let endpoint = |node: &NodeView| (node.internal_ip.clone(), node.kubelet_port);
+            if let Some(old) = old.filter(|old| new.is_some_and(|new| endpoint(new) != endpoint(old))) {
+                state.left_endpoint(old);
             }
             if let Some(new) = new {
                 state.saw_node(new, now);

@@ -221,6 +221,9 @@ impl State {
             self.forget_pod(&pod.uid);
         }
         self.close_door(machine.port);
+        if let Some(doors) = self.doors.as_ref().filter(|_| machine.own.is_some()) {
+            doors.unreserve();
+        }
         // While a Node shows an address, that stays claimed.
         let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
         if let Some(ip) = machine.ip.filter(|ip| machine.port == 0 && shown != Some(*ip)) {
@@ -235,8 +238,11 @@ impl State {
 
     /// Has a machine be to the API server what a kubelet is.
     pub fn stand_alone(&mut self, uid: &str, own: Own) {
-        if let Some(machine) = self.machines.get_mut(uid) {
-            machine.own = Some(own);
+        if let Some(machine) = self.machines.get_mut(uid)
+            && machine.own.replace(own).is_none()
+            && let Some(doors) = &self.doors
+        {
+            doors.reserve();
         }
     }
 
@@ -300,10 +306,7 @@ impl State {
 
     /// A Node is gone.
     pub fn lost_node(&mut self, view: &Arc<NodeView>) {
-        if let Some(ip) = address(view.internal_ip.as_deref()) {
-            self.addresses.release(ip);
-        }
-        self.left_port(view);
+        self.left_endpoint(view);
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         self.rest(&uid);
         if let Some(machine) = self.machines.get_mut(&uid) {
@@ -317,10 +320,15 @@ impl State {
         }
     }
 
-    /// The port that a Node showed is no longer its.
-    pub fn left_port(&self, view: &NodeView) {
+    /// Address and port that a Node showed are no longer its, unless its machine has that address still.
+    pub fn left_endpoint(&mut self, view: &NodeView) {
         if let (Some(doors), Some(port)) = (&self.doors, self.port_of(view)) {
             doors.release(port);
+        }
+        let machine = self.by_node.get(&view.name).and_then(|uid| self.machines.get(uid));
+        let kept = machine.and_then(|machine| machine.ip);
+        if let Some(ip) = address(view.internal_ip.as_deref()).filter(|ip| kept != Some(*ip)) {
+            self.addresses.release(ip);
         }
     }
 
@@ -382,6 +390,12 @@ impl Machine {
     #[must_use]
     pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
         Some(disruptor::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
+    }
+
+    /// Whether its whole status is to be written, changed or not.
+    #[must_use]
+    pub fn is_due(&self, now: Clock) -> bool {
+        self.report_at.is_none_or(|at| at <= now.at)
     }
 
     /// Whether a machine in `phase` writes nothing.

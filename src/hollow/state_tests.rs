@@ -188,6 +188,13 @@ fn a_machine_for_which_no_port_is_left_has_an_address_of_its_own() {
     world.run(5);
     let ips = ["uid-a", "uid-b"].map(|uid| world.state.machines[uid].ip.unwrap());
     assert!(ips.contains(&Ipv4Addr::LOCALHOST) && ips.iter().any(|ip| MACHINES.contains(*ip)), "{ips:?}");
+
+    // Once there is one, it gets that.
+    let (left, stays) = if ips[0] == Ipv4Addr::LOCALHOST { ("uid-a", "uid-b") } else { ("uid-b", "uid-a") };
+    world.state.delete(left);
+    world.run(600);
+    let machine = &world.state.machines[stays];
+    assert_eq!((machine.ip, machine.port), (Some(Ipv4Addr::LOCALHOST), 10_400));
 }
 
 #[test]

@@ -96,7 +96,15 @@ impl State {
     }
 
     fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
-        let view = Arc::clone(self.machines.get(uid)?.view.as_ref()?);
+        let machine = self.machines.get(uid)?;
+        let view = Arc::clone(machine.view.as_ref()?);
+        // One for which no port was left asks again as often as it writes all of its status.
+        if machine.ip.is_some() && machine.port == 0 && machine.is_due(now) {
+            let node = Arc::clone(&machine.node);
+            if self.open_door(uid) {
+                self.ask_pods(&node, now);
+            }
+        }
         let Some((ip, port)) = self.address_of(uid) else {
             self.schedule.ask(Lane::Status, uid, now.at + NO_ADDRESS);
             return None;
@@ -129,7 +137,7 @@ impl State {
         };
         // What the cache shows is older than what was written: its change will ask again.
         let outrun = machine.status.outrun(&view.resource_version);
-        let is_due = machine.report_at.is_none_or(|at| at <= now.at);
+        let is_due = machine.is_due(now);
         let says_nothing_new = outrun || report.is_shown_by(&view);
         if let Some(at) = machine.report_at.filter(|_| !is_due && says_nothing_new) {
             self.schedule.ask(Lane::Status, uid, at);
@@ -177,13 +185,20 @@ impl State {
     pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<(Ipv4Addr, u16)> {
         let machine = self.machines.get_mut(uid)?;
         if machine.ip.is_none() && self.node_cache.in_sync() {
-            let door = self.doors.as_ref().and_then(|doors| Some((doors.address(), doors.open(uid, None)?)));
-            match door {
-                Some((address, port)) => (machine.ip, machine.port) = (Some(address), port),
-                None => machine.ip = self.addresses.for_machine(),
-            }
+            self.open_door(uid);
+            let machine = self.machines.get_mut(uid)?;
+            machine.ip = machine.ip.or_else(|| self.addresses.for_machine());
         }
+        let machine = self.machines.get(uid)?;
         Some((machine.ip?, machine.port))
+    }
+
+    /// Gives a machine the address of the process and a port, where kubelets are served and one is left; whether it has.
+    fn open_door(&mut self, uid: &Arc<str>) -> bool {
+        let (Some(doors), Some(machine)) = (&self.doors, self.machines.get_mut(uid)) else { return false };
+        let Some(port) = doors.open(uid, None) else { return false };
+        (machine.ip, machine.port) = (Some(doors.address()), port);
+        true
     }
 }
 

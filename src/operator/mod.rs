@@ -128,7 +128,7 @@ pub fn signals() -> Result<CancellationToken, OperatorError> {
 }
 
 /// Runs the operator until `shutdown`.
-pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
+pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let registry = Registry::new();
     let identity = options.election.as_ref().map(|election| election.identity.clone());
     let standing = Standing::register(&leader::LEADER, identity, &registry)?;
@@ -142,7 +142,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let access = options.client.clone();
     let client = access.client()?;
     let cluster = tokio::select! {
-        checked = check(&options, &client) => checked?,
+        checked = check(&mut options, &client) => checked?,
         () = shutdown.cancelled() => return Ok(()),
     };
     info!(url = access.url, "connected");
@@ -180,18 +180,17 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     hold(election, work).await
 }
 
-/// Whether the work can begin. The UID of the cluster.
-async fn check(options: &Options, client: &Client) -> Result<String, OperatorError> {
-    let Options { client: Access { url, identity, .. }, hollow, endpoints, namespace, election, .. } =
-        options;
+/// Whether the work can begin, and that without endpoints where the rights for them are missing. The UID of the cluster.
+async fn check(options: &mut Options, client: &Client) -> Result<String, OperatorError> {
+    let Options { client: own, hollow, endpoints, namespace, election, .. } = options;
+    let Access { url, identity, .. } = &*own;
     preflight::reach(client, url).await?;
     preflight::rights(client, identity, namespace, url, preflight::OPERATOR).await?;
-    let hollow = hollow.as_ref().unwrap_or(&options.client);
-    let mut rights = vec![preflight::HOLLOW];
-    rights.extend(endpoints.as_ref().map(|_| preflight::ENDPOINTS));
-    for rights in rights {
-        preflight::rights(&hollow.client()?, &hollow.identity, namespace, &hollow.url, rights).await?;
-    }
+    let hollow = hollow.as_ref().unwrap_or(own);
+    let kubelets = hollow.client()?;
+    preflight::rights(&kubelets, &hollow.identity, namespace, &hollow.url, preflight::HOLLOW).await?;
+    *endpoints =
+        preflight::endpoints(&kubelets, &hollow.identity, namespace, &hollow.url, endpoints.take()).await?;
     if let Some(leader::Options { namespace, name, .. }) = election {
         preflight::election(client, identity, url, namespace, name).await?;
     }

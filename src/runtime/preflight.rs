@@ -16,10 +16,14 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
+use tracing::warn;
 
-use crate::api::{
-    crds,
-    names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
+use crate::{
+    api::{
+        crds,
+        names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
+    },
+    error::chain,
 };
 
 /// Why the work cannot begin.
@@ -179,6 +183,26 @@ pub async fn rights(
         .await?;
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
+}
+
+/// What is wished of the kubelets' endpoints, where the client's identity has the rights for it; else None, which is said:
+/// machines live without.
+pub async fn endpoints<T>(
+    client: &Client,
+    who: &str,
+    namespace: &str,
+    url: &str,
+    wished: Option<T>,
+) -> Result<Option<T>, PreflightError> {
+    let Some(wished) = wished else { return Ok(None) };
+    match rights(client, who, namespace, url, ENDPOINTS).await {
+        Ok(()) => Ok(Some(wished)),
+        Err(error @ PreflightError::Rights { .. }) => {
+            warn!(error = chain(&error), "kubelets are not served");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the client's identity may elect a leader by the Lease of this name.

@@ -227,9 +227,18 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
         let (value, millis) = line.split_once(' ').unwrap();
         (value.parse::<f64>().unwrap(), millis.parse::<f64>().unwrap() / 1_000.0)
     };
-    let (first, second) = (counter(), eventually("time passes", LONG, async || Some(counter())).await);
+    let first = counter();
+    let second = eventually("a second passes", LONG, async || {
+        Some(counter()).filter(|second| second.1 - first.1 >= 1.0)
+    })
+    .await;
     let (used, time) = (second.0 - first.0, second.1 - first.1);
-    assert!((used - 0.25 * time).abs() < 0.01, "{used} core-seconds in {time} s");
+    // It is written with the milliseconds of its time.
+    assert!((used / time - 0.25).abs() < 0.001, "{used} core-seconds in {time} s");
+    let (code, own) = ask(&node, "/metrics", &["-H", &may]);
+    let named = format!("kubelet_node_name{{node=\"{}\"}} 1", name(&node));
+    assert!(code == "200" && own.lines().any(|line| line == named), "{own}");
+    assert!(!own.contains("kube_node_"), "those of the process are nobody's but its own: {own}");
     for (path, args, code) in [
         ("/metrics/resource", &["-H", &may_not][..], "403"),
         ("/metrics/resource", &[], "401"),
@@ -237,6 +246,9 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
         ("/pods", &["-H", &may], "403"),
         ("/containerLogs/default/end-usage/main", &["-H", &may], "403"),
         ("/healthz", &[], "401"),
+        // What is authorized is what is served.
+        ("//metrics", &["-H", &may], "403"),
+        ("/run/default/end-usage/main?cmd=true", &["-H", &may], "403"),
     ] {
         assert_eq!(ask(&node, path, args).0, code, "{path} {args:?}");
     }
@@ -254,6 +266,30 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     assert_eq!(code, "200");
     let pods: Value = serde_json::from_str(&pods).unwrap();
     assert_eq!(pods["items"][0]["metadata"]["name"], "end-usage");
+    for (path, args, expected) in [
+        ("//metrics", &[][..], ("404", "404 page not found\n")),
+        ("/run/default/end-usage/main?cmd=true", &[], ("405", "405: Method Not Allowed")),
+        ("/run/default/end-usage/main?cmd=true", &["-X", "POST"], ("200", "")),
+        ("/configz", &[], ("501", "a hollow kubelet does not serve this\n")),
+        (
+            "/containerLogs/default/end-usage/main?tailLines=x",
+            &[],
+            ("400", r#"{"message": "Unable to decode query."}"#),
+        ),
+        (
+            "/containerLogs/default/end-usage/main?tailLines=-1",
+            &[],
+            ("422", r#"{"message": "Invalid request."}"#),
+        ),
+        (
+            "/containerLogs/default/end-usage/none",
+            &[],
+            ("404", "container \"none\" not found in pod \"end-usage\""),
+        ),
+    ] {
+        let (code, answer) = ask(&node, path, &[&cluster[..], args].concat());
+        assert_eq!((&*code, &*answer), expected, "{path}");
+    }
     let strange = ["--cert", &pki("front-proxy-client.crt"), "--key", &pki("front-proxy-client.key")];
     assert_eq!(ask(&node, "/pods", &strange).0, "000", "the authority is another one");
     bed().kubectl(&["delete", "clusterrolebinding,clusterrole", "end-usage"]);
@@ -275,6 +311,6 @@ async fn a_kubelet_answers_for_its_own_pods() {
     let path = "/containerLogs/default/end-own/main";
     let [here, there] = [0, 1].map(|node: usize| ask(&nodes[node], path, &cluster));
     assert_eq!(here.0, "200", "{}", here.1);
-    assert_eq!(there, ("404".to_owned(), "pod \"end-own\" does not exist in \"default\"\n".to_owned()));
+    assert_eq!(there, ("404".to_owned(), "pod \"end-own\" does not exist".to_owned()));
     own.clean_up().await;
 }

@@ -103,6 +103,8 @@ pub fn lived(
         host_ip: Some(place.host_ip.to_string().into()),
         pod_ip: match &pod.status.pod_ip {
             None if has_sandbox => Some(place.ip.to_string().into()),
+            // The machine's, whatever that is by now.
+            Some(_) if spec.host_network => Some(place.host_ip.to_string().into()),
             shown => shown.clone(),
         },
         containers: regulars,

@@ -99,6 +99,23 @@ fn until(mut pod: PodView, second: i64) -> PodView {
     pod
 }
 
+#[test]
+fn a_pod_on_the_hosts_network_goes_with_its_machines_address() {
+    for (host_network, ip) in [(true, HOST.to_string()), (false, "127.0.0.9".to_owned())] {
+        let before = until(pod(PodSpecView { host_network, ..spec(RestartPolicy::Always, &[]) }), 5);
+        let status = PodStatus {
+            host_ip: Some("127.0.0.9".into()),
+            pod_ip: Some("127.0.0.9".into()),
+            ..before.status.clone()
+        };
+        let shown = after(PodView { status, ..before }, 6).status;
+        assert_eq!(
+            (shown.host_ip.as_deref(), shown.pod_ip.as_deref()),
+            (Some(&*HOST.to_string()), Some(&*ip))
+        );
+    }
+}
+
 fn deleted(pod: PodView, second: i64, grace: i64) -> PodView {
     PodView { deleted_at: Some(at(second + grace)), grace_seconds: Some(grace), ..pod }
 }

@@ -17,7 +17,7 @@ use super::{
     connection::Caller,
     exec::{self, Kind},
     following::Following,
-    logs::Wanted,
+    logs::{Unwanted, Wanted},
     port_forward,
     route::{Query, Route, Target},
     stats::Stats,
@@ -61,14 +61,16 @@ pub async fn answer(
     let route = Route::of(&path);
     let endpoint = route.name();
     let token = bearer(request.headers()).map(ToOwned::to_owned);
-    let shown = (caller.user.as_ref(), token.as_deref());
-    let answer = match server.access.check(&seen.node, (&method, &path), shown).await {
+    let shown = (caller.user(Timestamp::now()), token.as_deref());
+    let asked = (&method, route.subresources());
+    let answer = match server.access.check(&seen.node, asked, shown).await {
+        Ok(()) if !caller.place.admit().await => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "too many clients of hollow kubelets: try again later")
+        }
         Ok(()) => serve(&server, &caller, seen, route, request).await,
         Err(Refusal::Unauthenticated) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
         Err(Refusal::Forbidden(why)) => text(StatusCode::FORBIDDEN, why),
-        Err(Refusal::Unknown(why)) => {
-            text(StatusCode::INTERNAL_SERVER_ERROR, format!("Authorization error: {why}\n"))
-        }
+        Err(Refusal::Unknown(why)) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
     };
     server.metrics.answered(endpoint, answer.status().as_u16());
     answer
@@ -87,15 +89,23 @@ async fn serve(
     route: Route<'_>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let streams = matches!(route, Route::Exec(_) | Route::Attach(_) | Route::Run(_) | Route::PortForward(_));
-    if request.method() != Method::GET && !(streams && request.method() == Method::POST) {
+    let methods: &[Method] = match route {
+        Route::Exec(_) | Route::Attach(_) | Route::PortForward(_) => &[Method::GET, Method::POST],
+        Route::Run(_) => &[Method::POST],
+        _ => &[Method::GET],
+    };
+    if !methods.contains(request.method()) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
     }
     let now = Timestamp::now();
     match route {
         Route::Healthz => text(StatusCode::OK, "ok"),
         Route::Pods => answer_of(StatusCode::OK, JSON, pods(&seen).to_string()),
-        Route::Metrics => metrics(server),
+        Route::Metrics => answer_of(
+            StatusCode::OK,
+            prometheus::TEXT_FORMAT,
+            with_stats(&seen, now, |stats| stats.kubelet()),
+        ),
         Route::ResourceMetrics => answer_of(
             StatusCode::OK,
             prometheus::TEXT_FORMAT,
@@ -112,8 +122,8 @@ async fn serve(
             Ok(pod) => port_forward::answer(server, caller, &seen, &pod, request),
             Err(answer) => *answer,
         },
-        Route::Unserved => text(StatusCode::NOT_IMPLEMENTED, "a hollow kubelet does not serve this\n"),
-        Route::Unknown => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        Route::Unserved(_) => text(StatusCode::NOT_IMPLEMENTED, "a hollow kubelet does not serve this\n"),
+        Route::Unknown(_) => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 
@@ -177,15 +187,21 @@ async fn run(seen: &Seen, target: &Target<'_>, query: &Query<'_>) -> Response<Bo
 }
 
 fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> Response<Body> {
-    let (namespace, name) = target.pod.split_once('/').unwrap_or_default();
-    let Some(wanted) = Wanted::read(query.pairs(), now) else {
-        return answer_of(StatusCode::UNPROCESSABLE_ENTITY, JSON, r#"{"message": "Invalid request."}"#);
+    let (_, name) = target.pod.split_once('/').unwrap_or_default();
+    let wanted = match Wanted::read(query.pairs(), now) {
+        Ok(wanted) => wanted,
+        Err(Unwanted::Undecodable) => {
+            return text(StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#);
+        }
+        Err(Unwanted::Invalid) => {
+            return text(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#);
+        }
     };
     let Some(pod) = seen.pod(&target.pod) else {
-        return text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist in {namespace:?}\n"));
+        return text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist"));
     };
     let Some(found) = container(&pod, target.container) else {
-        let why = format!("container {:?} not found in pod {name:?}\n", target.container);
+        let why = format!("container {:?} not found in pod {name:?}", target.container);
         return text(StatusCode::NOT_FOUND, why);
     };
     match Run::logged(&pod, &found, wanted.previous) {
@@ -194,13 +210,6 @@ fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> 
             answer_of(StatusCode::OK, TEXT, Body::from_stream(following.stream()))
         }
         Err(why) => text(StatusCode::BAD_REQUEST, why),
-    }
-}
-
-fn metrics(server: &Server) -> Response<Body> {
-    match prometheus::TextEncoder::new().encode_to_string(&server.registry.gather()) {
-        Ok(text) => answer_of(StatusCode::OK, prometheus::TEXT_FORMAT, text),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 

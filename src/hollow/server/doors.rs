@@ -11,6 +11,7 @@ use std::{
     ops::RangeInclusive,
     str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use nix::{
@@ -22,14 +23,19 @@ use nix::{
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
 };
 use tracing::warn;
 
-use super::metrics::Metrics;
+use super::{
+    metrics::Metrics,
+    places::{GUESTS, Place, Places, STRANGERS},
+};
 
-/// Files that the process needs besides its doors: connections, above all.
-const FILES_BESIDES: u64 = 1_024;
+/// Files that the process needs besides its doors: connections above all, and some hundreds of its own.
+const FILES_BESIDES: u64 = (GUESTS + STRANGERS + 768) as u64;
+/// How long nobody is let in when the process has no file left.
+const NO_FILE: Duration = Duration::from_secs(1);
 /// Knocks that are taken out of the epoll set at once.
 const KNOCKS: usize = 64;
 
@@ -126,6 +132,8 @@ struct Table {
     claimed: HashSet<u16>,
     /// Where to look for a free one next.
     next: u16,
+    /// Machines that have connections of their own to the API server: a file each.
+    alone: u64,
     /// What was complained of already.
     told: HashSet<&'static str>,
 }
@@ -198,7 +206,7 @@ impl Doors {
         if table.open.contains_key(&port) || !self.ports.range().contains(&port) {
             return Ok(false);
         }
-        if open.saturating_add(FILES_BESIDES) >= self.files {
+        if open.saturating_add(FILES_BESIDES).saturating_add(table.alone) >= self.files {
             return Err(DoorError::TooManyFiles { limit: self.files });
         }
         let failed = |source| DoorError::Address { address: self.address, source };
@@ -207,7 +215,7 @@ impl Doors {
             Err(error) => {
                 return match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
                     Errno::EADDRINUSE | Errno::EACCES => Ok(false),
-                    Errno::EMFILE | Errno::ENFILE => Err(DoorError::TooManyFiles { limit: self.files }),
+                    _ if is_out_of_files(&error) => Err(DoorError::TooManyFiles { limit: self.files }),
                     _ => Err(failed(error)),
                 };
             }
@@ -236,12 +244,23 @@ impl Doors {
         self.table().claimed.remove(&port);
     }
 
+    /// A machine has a connection of its own to the API server from now on.
+    pub fn reserve(&self) {
+        self.table().alone += 1;
+    }
+
+    /// It has it no more.
+    pub fn unreserve(&self) {
+        let mut table = self.table();
+        table.alone = table.alone.saturating_sub(1);
+    }
+
     /// Lets those in who knock, for as long as this is waited for: each with the UID of the machine at whose door it came, and
     /// with a place. While there are no places, nobody is let in.
     pub async fn attend(
         &self,
-        places: &Arc<Semaphore>,
-        enter: impl Fn(TcpStream, Arc<str>, OwnedSemaphorePermit) + Send,
+        places: &Places,
+        enter: impl Fn(TcpStream, Arc<str>, Place) + Send,
     ) -> io::Result<Infallible> {
         #[expect(
             deprecated,
@@ -261,31 +280,41 @@ impl Doors {
                 continue;
             }
             for event in &events[..count] {
-                let came = u16::try_from(event.data()).ok().and_then(|port| self.accept(port));
-                if let Some((stream, machine)) = came {
-                    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-                    enter(stream, machine, place);
+                let Ok(port) = u16::try_from(event.data()) else { continue };
+                match self.accept(port) {
+                    Ok(Some((stream, machine))) => enter(stream, machine, places.enter().await?),
+                    Ok(None) => {}
+                    Err(error) if is_out_of_files(&error) => {
+                        self.metrics.failed(DoorError::TooManyFiles { limit: self.files }.reason());
+                        // Who knocks stays at the door, which would be looked at again and again meanwhile.
+                        sleep(NO_FILE).await;
+                        break;
+                    }
+                    Err(error) => tracing::debug!(%error, "a connection was lost at the door"),
                 }
             }
         }
     }
 
-    fn accept(&self, port: u16) -> Option<(TcpStream, Arc<str>)> {
+    /// Who knocks at a door, and the machine whose it is; None where nobody does any more.
+    fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, Arc<str>)>> {
         let table = self.table();
-        let door = table.open.get(&port)?;
+        let Some(door) = table.open.get(&port) else { return Ok(None) };
         match door.listener.accept() {
-            Ok((stream, _)) => Some((stream, Arc::clone(&door.machine))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(error) => {
-                tracing::debug!(%error, "a connection was lost at the door");
-                None
-            }
+            Ok((stream, _)) => Ok(Some((stream, Arc::clone(&door.machine)))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the process, or the system, has no file left.
+fn is_out_of_files(error: &io::Error) -> bool {
+    [Errno::EMFILE, Errno::ENFILE].map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
 }
 
 /// Lets the process have as many open files as it may; how many that are.
@@ -344,7 +373,7 @@ mod tests {
         let doors = doors("10140-10199");
         let ports = ["a", "b"].map(|name| doors.open(&uid(name), None).unwrap());
         let (sender, mut came) = tokio::sync::mpsc::unbounded_channel();
-        let places = Arc::new(Semaphore::new(1));
+        let places = Places::default();
         let attended = doors.attend(&places, |_, machine, _| sender.send(machine).unwrap());
         let knocked = async {
             for (at, name) in [(1, "b"), (0, "a"), (1, "b")] {

@@ -143,10 +143,10 @@ fn log(seen: &Seen, pod: &PodView, name: &str) -> Option<Following> {
 
 impl Session {
     async fn over_spdy(self, io: impl AsyncRead + AsyncWrite + Send) {
-        let (opened, mut streams) = mpsc::channel(WAITING);
+        let (opened, streams) = mpsc::channel(WAITING);
         let done = CancellationToken::new();
         let work = async {
-            let collected = timeout(STREAMS_LIMIT, collect(self.wanted, &mut streams)).await;
+            let collected = timeout(STREAMS_LIMIT, collect(self.wanted, streams)).await;
             if let Ok(Some((terminal, error))) = collected {
                 let out = [terminal.stdout.clone(), terminal.stderr.clone()];
                 let status = self.serve(terminal).await;
@@ -200,8 +200,8 @@ impl Session {
     }
 }
 
-/// Waits for the streams that are wanted: a terminal, and the way on which its end is told.
-async fn collect(wanted: Streams, opened: &mut mpsc::Receiver<spdy::Stream>) -> Option<(Terminal, Sink)> {
+/// Waits for the streams that are wanted: a terminal, and the way on which its end is told. Any further one is refused.
+async fn collect(wanted: Streams, mut opened: mpsc::Receiver<spdy::Stream>) -> Option<(Terminal, Sink)> {
     let mut terminal = Terminal { tty: wanted.tty, ..Terminal::default() };
     let (mut error, mut has_resize) = (None, false);
     loop {

@@ -1,7 +1,7 @@
 //! The log of a container: its lines come at an interval from its start on, so any part of it can be computed, and none is
 //! kept.
 
-use std::{ops::Range, time::Duration};
+use std::{collections::HashMap, ops::Range, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -27,37 +27,65 @@ pub struct Wanted {
     pub limit: Option<u64>,
 }
 
+/// Why a query is none that a kubelet takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwanted {
+    /// A value is not of its kind.
+    Undecodable,
+    /// A value may not be so.
+    Invalid,
+}
+
 impl Wanted {
-    /// From the parts of a query; None where it is none that a kubelet takes.
-    pub fn read<'a>(query: impl Iterator<Item = (&'a str, &'a str)>, now: Timestamp) -> Option<Self> {
-        let mut wanted = Self::default();
-        let mut since_seconds = None;
-        let yes = |text: &str| match text {
-            "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-            _ => None,
-        };
+    /// From the parts of a query, as a kubelet reads it: the first value of each key counts.
+    pub fn read<'a>(
+        query: impl Iterator<Item = (&'a str, &'a str)>,
+        now: Timestamp,
+    ) -> Result<Self, Unwanted> {
+        let mut first = HashMap::new();
         for (key, value) in query {
-            match key {
-                "follow" => wanted.follow = yes(value)?,
-                "previous" => wanted.previous = yes(value)?,
-                "timestamps" => wanted.timestamps = yes(value)?,
-                "tailLines" => wanted.tail = Some(value.parse().ok()?),
-                "limitBytes" => wanted.limit = Some(value.parse().ok().filter(|limit| *limit > 0)?),
-                "sinceSeconds" => since_seconds = Some(value.parse::<u32>().ok().filter(|span| *span > 0)?),
-                "sinceTime" => wanted.since = Some(value.parse().ok()?),
-                "stream" if !["", "All"].contains(&value) => return None,
-                _ => {}
-            }
+            first.entry(key).or_insert(value);
         }
-        match (since_seconds, wanted.since) {
-            (Some(_), Some(_)) => None,
-            (Some(seconds), None) => {
-                let span = SignedDuration::from_secs(seconds.into());
-                Some(Self { since: now.checked_sub(span).ok(), ..wanted })
-            }
-            (None, _) => Some(wanted),
+        // What `tailLines` was called once.
+        match first.get("tail").copied() {
+            None | Some("") => {}
+            Some("all") => drop(first.remove("tailLines")),
+            Some(tail) => drop(first.insert("tailLines", tail)),
         }
+        let yes =
+            |key| first.get(key).is_some_and(|text| *text != "0" && !text.eq_ignore_ascii_case("false"));
+        let number = |key, least: i64| match first.get(key).map(|text| text.parse::<i64>()) {
+            None => Ok(None),
+            Some(Ok(number)) if number < least => Err(Unwanted::Invalid),
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => Err(Unwanted::Undecodable),
+        };
+        let since_time: Option<Timestamp> = match first.get("sinceTime") {
+            None | Some(&"") => None,
+            Some(time) => Some(time.parse().map_err(|_| Unwanted::Undecodable)?),
+        };
+        // All of it is decoded before any of it is judged.
+        let read = [number("tailLines", 0), number("limitBytes", 1), number("sinceSeconds", 1)];
+        if read.contains(&Err(Unwanted::Undecodable)) {
+            return Err(Unwanted::Undecodable);
+        }
+        let [tail, limit, since_seconds] = read;
+        let (tail, limit, since_seconds) = (tail?, limit?, since_seconds?);
+        if since_seconds.is_some() && since_time.is_some()
+            || first.get("stream").is_some_and(|stream| !["", "All"].contains(stream))
+        {
+            return Err(Unwanted::Invalid);
+        }
+        let ago = |seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok();
+        let size = |number: i64| u64::try_from(number).ok();
+        Ok(Self {
+            follow: yes("follow"),
+            previous: yes("previous"),
+            timestamps: yes("timestamps"),
+            tail: tail.and_then(size),
+            since: since_seconds.map_or(since_time, ago),
+            limit: limit.and_then(size),
+        })
     }
 }
 
@@ -153,7 +181,7 @@ mod tests {
         Lines::new(&output, "main".to_owned(), &Run { began: at(1_000), ended: None, started: true })
     }
 
-    fn read(query: &[(&str, &str)]) -> Option<Wanted> {
+    fn read(query: &[(&str, &str)]) -> Result<Wanted, Unwanted> {
         Wanted::read(query.iter().copied(), at(1_100))
     }
 
@@ -166,16 +194,28 @@ mod tests {
         assert_eq!((wanted.tail, wanted.since, wanted.limit), (Some(0), Some(at(1_040)), Some(9)));
         let time = read(&[("sinceTime", "1970-01-01T00:17:00Z")]).unwrap();
         assert_eq!(time.since, Some(at(1_020)));
-        for (key, value) in [
-            ("tailLines", "-1"),
-            ("limitBytes", "0"),
-            ("sinceSeconds", "0"),
-            ("sinceTime", "now"),
-            ("follow", "2"),
+        for (key, value, why) in [
+            ("tailLines", "-1", Unwanted::Invalid),
+            ("limitBytes", "0", Unwanted::Invalid),
+            ("sinceSeconds", "0", Unwanted::Invalid),
+            ("stream", "Stderr", Unwanted::Invalid),
+            ("tailLines", "some", Unwanted::Undecodable),
+            ("tail", "some", Unwanted::Undecodable),
+            ("limitBytes", "", Unwanted::Undecodable),
+            ("sinceTime", "now", Unwanted::Undecodable),
         ] {
-            assert_eq!(read(&[(key, value)]), None, "{key}={value}");
+            assert_eq!(read(&[(key, value)]), Err(why), "{key}={value}");
         }
-        assert_eq!(read(&[("sinceSeconds", "5"), ("sinceTime", "1970-01-01T00:17:00Z")]), None);
+        let both = [("sinceSeconds", "5"), ("sinceTime", "1970-01-01T00:17:00Z")];
+        assert_eq!(read(&both), Err(Unwanted::Invalid));
+        assert_eq!(read(&[("tailLines", "-1"), ("limitBytes", "x")]), Err(Unwanted::Undecodable));
+        let tail = |query: &[_]| read(query).unwrap().tail;
+        assert_eq!(tail(&[("tailLines", "3"), ("tail", "2")]), Some(2));
+        assert_eq!(tail(&[("tailLines", "3"), ("tail", "all")]), None);
+        assert_eq!(tail(&[("tailLines", "3"), ("tailLines", "4")]), Some(3));
+        for (value, follows) in [("", true), ("yes", true), ("0", false), ("False", false)] {
+            assert_eq!(read(&[("follow", value)]).unwrap().follow, follows, "{value}");
+        }
     }
 
     #[test]

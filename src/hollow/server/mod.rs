@@ -13,6 +13,7 @@ mod exec;
 mod following;
 mod logs;
 pub(super) mod metrics;
+mod places;
 mod port_forward;
 mod route;
 mod shell;
@@ -34,10 +35,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use prometheus::Registry;
-use tokio::{
-    sync::Semaphore,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -46,6 +44,7 @@ use self::{
     access::Access,
     certificate::{CertificateError, Source},
     metrics::Metrics,
+    places::Places,
 };
 use super::{Settings, Shared, state::Clock, status::Shape};
 use crate::{
@@ -55,8 +54,6 @@ use crate::{
     runtime::tls::{Certificates, Clients, Material, Pem, TlsError},
 };
 
-/// Connections at once; whoever else knocks waits.
-const CONNECTIONS: usize = 1_024;
 /// How often certificates are looked at, and the authority of clients.
 const REFRESH: Duration = Duration::from_mins(1);
 /// The same while something is missing.
@@ -105,11 +102,10 @@ pub struct Server {
     shared: Arc<Shared>,
     doors: Arc<Doors>,
     access: Access,
-    registry: Registry,
     metrics: Metrics,
     options: Options,
     certificates: RwLock<Option<Arc<Certificates>>>,
-    connections: Arc<Semaphore>,
+    places: Places,
     shutdown: CancellationToken,
 }
 
@@ -142,11 +138,10 @@ impl Server {
             access: Access::new(shared.client.clone()),
             shared: Arc::clone(shared),
             doors: Arc::new(doors),
-            registry: registry.clone(),
             metrics,
             options,
             certificates: RwLock::default(),
-            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            places: Places::default(),
             shutdown: CancellationToken::new(),
         })
     }
@@ -162,7 +157,7 @@ impl Server {
         info!(address = %server.options.address, ports = %server.options.ports, "kubelets are served");
         let all = async {
             tokio::join!(server.refresh(), async {
-                let attended = server.doors.attend(&server.connections, |stream, machine, place| {
+                let attended = server.doors.attend(&server.places, |stream, machine, place| {
                     connection::begin(&server, stream, machine, place);
                 });
                 let Err(error) = attended.await;

@@ -32,23 +32,25 @@ pub enum Route<'a> {
     Run(Target<'a>),
     /// Connections to a pod.
     PortForward(Target<'a>),
-    /// The metrics of the process.
+    /// The metrics of the kubelet.
     Metrics,
     /// What machine and pods use, for Prometheus.
     ResourceMetrics,
     /// What machine and pods use.
     Summary,
-    /// Something that kubelets have and hollow ones do not.
-    Unserved,
-    /// Nothing.
-    Unknown,
+    /// Something that kubelets have and hollow ones do not, below this root.
+    Unserved(&'a str),
+    /// Nothing, below this root.
+    Unknown(&'a str),
 }
 
 impl<'a> Route<'a> {
     /// Of a path. Names of objects need no percent signs: a path with one names nothing.
     #[must_use]
     pub fn of(path: &'a str) -> Self {
-        let parts: Vec<&str> = path.trim_start_matches('/').trim_end_matches('/').split('/').collect();
+        let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
+        // A slash at the end is of no meaning; one too many elsewhere makes it another path.
+        let parts = parts.strip_suffix(&[""]).unwrap_or(&parts);
         let container = |rest: &[&'a str]| match *rest {
             [namespace, pod, container] => Some(target(namespace, pod, None, container)),
             [namespace, pod, uid, container] => Some(target(namespace, pod, Some(uid), container)),
@@ -59,7 +61,8 @@ impl<'a> Route<'a> {
             [namespace, pod, uid] => Some(target(namespace, pod, Some(uid), "")),
             _ => None,
         };
-        let route = match &*parts {
+        let root = parts.first().copied().unwrap_or_default();
+        let route = match parts {
             ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => Some(Self::Healthz),
             ["pods"] => Some(Self::Pods),
             ["containerLogs", namespace, pod, container] => {
@@ -74,10 +77,36 @@ impl<'a> Route<'a> {
             ["stats", "summary"] => Some(Self::Summary),
             ["metrics", "cadvisor" | "probes" | "slis"]
             | ["configz" | "flagz" | "statusz" | "runningpods" | "spec" | "stats"]
-            | ["checkpoint" | "logs" | "debug", ..] => Some(Self::Unserved),
+            | ["checkpoint" | "logs" | "debug", ..] => Some(Self::Unserved(root)),
             _ => None,
         };
-        route.unwrap_or(Self::Unknown)
+        route.unwrap_or(Self::Unknown(root))
+    }
+
+    /// Subresources of the Node, one of which must be granted for it, as kubelet 1.36 has them
+    /// (pkg/kubelet/server/auth.go).
+    #[must_use]
+    pub fn subresources(&self) -> &'static [&'static str] {
+        let root = match self {
+            Self::Healthz => "healthz",
+            Self::Pods => "pods",
+            Self::Metrics | Self::ResourceMetrics => "metrics",
+            Self::Summary => "stats",
+            Self::Unserved(root) | Self::Unknown(root) => root,
+            Self::Logs(_) | Self::Exec(_) | Self::Attach(_) | Self::Run(_) | Self::PortForward(_) => "",
+        };
+        match root {
+            "pods" | "runningpods" => &["pods", "proxy"],
+            "healthz" => &["healthz", "proxy"],
+            "configz" => &["configz", "proxy"],
+            "flagz" => &["configz"],
+            "stats" => &["stats"],
+            "metrics" => &["metrics"],
+            "logs" => &["log"],
+            "checkpoint" => &["checkpoint"],
+            "statusz" => &["statusz"],
+            _ => &["proxy"],
+        }
     }
 
     /// What metrics call it.
@@ -94,7 +123,7 @@ impl<'a> Route<'a> {
             Self::Metrics => "metrics",
             Self::ResourceMetrics => "metrics-resource",
             Self::Summary => "stats-summary",
-            Self::Unserved | Self::Unknown => "other",
+            Self::Unserved(_) | Self::Unknown(_) => "other",
         }
     }
 }
@@ -157,14 +186,44 @@ mod tests {
             ("/metrics", Route::Metrics),
             ("/metrics/resource", Route::ResourceMetrics),
             ("/stats/summary", Route::Summary),
-            ("/logs/", Route::Unserved),
-            ("/configz", Route::Unserved),
-            ("/metrics/../exec/default/web/main", Route::Unknown),
-            ("/exec/default/web", Route::Unknown),
-            ("/", Route::Unknown),
-            ("", Route::Unknown),
+            ("/logs/", Route::Unserved("logs")),
+            ("/configz", Route::Unserved("configz")),
+            ("/metrics/../exec/default/web/main", Route::Unknown("metrics")),
+            ("/exec/default/web", Route::Unknown("exec")),
+            ("//metrics", Route::Unknown("")),
+            ("//exec/default/web/main", Route::Unknown("")),
+            ("/metrics//", Route::Unknown("metrics")),
+            ("//", Route::Unknown("")),
+            ("/", Route::Unknown("")),
+            ("", Route::Unknown("")),
         ] {
             assert_eq!(Route::of(path), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_must_be_granted_is_what_a_kubelet_asks() {
+        for (path, asked) in [
+            ("/pods", &["pods", "proxy"][..]),
+            ("/pods/", &["pods", "proxy"]),
+            ("/podsandmore", &["proxy"]),
+            ("/runningpods/", &["pods", "proxy"]),
+            ("/healthz", &["healthz", "proxy"]),
+            ("/healthz/syncloop", &["healthz", "proxy"]),
+            ("/configz", &["configz", "proxy"]),
+            ("/flagz", &["configz"]),
+            ("/metrics", &["metrics"]),
+            ("/metrics/resource", &["metrics"]),
+            ("/metrics/none", &["metrics"]),
+            ("//metrics", &["proxy"]),
+            ("/stats/summary", &["stats"]),
+            ("/logs/", &["log"]),
+            ("/containerLogs/default/a/b", &["proxy"]),
+            ("/exec/default/a/b", &["proxy"]),
+            ("/", &["proxy"]),
+            ("", &["proxy"]),
+        ] {
+            assert_eq!(Route::of(path).subresources(), asked, "{path}");
         }
     }
 

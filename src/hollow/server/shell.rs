@@ -31,6 +31,8 @@ pub struct Place {
 pub struct Terminal {
     /// What it reads.
     pub stdin: Option<Source>,
+    /// What came already, and comes first.
+    pub rest: Bytes,
     /// Where it writes.
     pub stdout: Option<Sink>,
     /// Where it complains.
@@ -71,7 +73,10 @@ impl Terminal {
 
     /// What comes next; None when all was said.
     async fn read(&mut self) -> Option<Bytes> {
-        let part = self.stdin.as_mut()?.recv().await?;
+        let part = match std::mem::take(&mut self.rest) {
+            none if none.is_empty() => self.stdin.as_mut()?.recv().await?,
+            rest => rest,
+        };
         // A person ends what it says with Ctrl-D.
         let end = part.iter().position(|byte| self.tty && *byte == 4);
         match end {
@@ -219,29 +224,11 @@ async fn line(terminal: &mut Terminal) -> Option<String> {
             if terminal.tty {
                 terminal.say("\n").await;
             }
-            terminal.stdin = terminal.stdin.take().map(|rest| before(part.slice(end + 1..), rest));
+            terminal.rest = part.slice(end + 1..);
             return Some(String::from_utf8_lossy(&line).into_owned());
         }
         line.truncate(LONGEST_LINE);
     }
-}
-
-/// What comes after a part that was read already.
-fn before(part: Bytes, mut rest: Source) -> Source {
-    if part.is_empty() {
-        return rest;
-    }
-    let (to, from) = tokio::sync::mpsc::channel(super::streams::WAITING);
-    tokio::spawn(async move {
-        let mut next = Some(part);
-        while let Some(part) = next {
-            if to.send(part).await.is_err() {
-                return;
-            }
-            next = rest.recv().await;
-        }
-    });
-    from
 }
 
 /// Runs what a shell is told, one command after the other.
@@ -351,9 +338,15 @@ fn parse(script: &str, variable: impl Fn(&str) -> String) -> Option<Vec<(When, V
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use std::sync::Arc;
 
-    use super::*;
+    use proptest::prelude::*;
+    use tokio::sync::Semaphore;
+
+    use super::{
+        super::streams::{BUDGET, Feed, Out},
+        *,
+    };
 
     fn place() -> Place {
         let env = [("HOSTNAME".to_owned(), "web".to_owned())].into();
@@ -362,11 +355,11 @@ mod tests {
 
     async fn ran(command: &[&str], stdin: Option<&str>) -> (i32, String) {
         let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
-        let (sender, source) = tokio::sync::mpsc::channel(1);
+        let (feed, source) = Feed::new(&Arc::new(Semaphore::new(BUDGET)));
         if let Some(text) = stdin {
-            sender.send(Bytes::copy_from_slice(text.as_bytes())).await.unwrap();
+            assert!(feed.send(text.as_bytes()).await);
         }
-        drop(sender);
+        drop(feed);
         let (to, mut from) = tokio::sync::mpsc::channel(64);
         let mut terminal =
             Terminal { stdin: stdin.map(|_| source), stdout: Some(Sink::new(1, to)), ..Terminal::default() };
@@ -374,7 +367,7 @@ mod tests {
         drop(terminal);
         let mut said = Vec::new();
         while let Some(out) = from.recv().await {
-            if let super::super::streams::Out::Data { data, .. } = out {
+            if let Out::Data { data, .. } = out {
                 said.extend_from_slice(&data);
             }
         }
@@ -405,6 +398,7 @@ mod tests {
             (&["sh", "-c", "false && echo never"], None, 1, ""),
             (&["sh", "-c", "bash -c 'exit 4'; echo on"], None, 0, "on\n"),
             (&["sh"], Some("echo a\necho b\nexit 5\necho c\n"), 5, "a\nb\n"),
+            (&["sh"], Some("echo a\ncat\nb\nc"), 0, "a\nb\nc"),
             (&["sh", "-c", "ls | wc"], None, 7, "ls | wc\n"),
             (&["pg_dump", "-x"], None, 7, "pg_dump -x\n"),
             (&["import"], Some("rows"), 7, "import\nrows"),
@@ -412,6 +406,23 @@ mod tests {
         ] {
             assert_eq!(ran(command, stdin).await, (code, said.to_owned()), "{command:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn lines_cost_no_tasks() {
+        let lines = format!("{}exit 5\n", "\n".repeat(200_000));
+        assert_eq!(ran(&["sh"], Some(&lines)).await, (5, String::new()));
+        assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_person_ends_with_a_sign_what_it_says() {
+        let (feed, source) = Feed::new(&Arc::new(Semaphore::new(BUDGET)));
+        assert!(feed.send(b"cat\ron\x04echo never\r").await);
+        let stdin = Some(source);
+        let mut terminal = Terminal { stdin, tty: true, kept: Some(Vec::new()), ..Terminal::default() };
+        assert_eq!(run(&place(), &mut terminal, &["sh".to_owned()]).await, 0);
+        assert_eq!(String::from_utf8(terminal.kept.unwrap()).unwrap(), "/ # cat\r\n/ # ");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What machines and pods use, as kubelets write it: `/stats/summary` (JSON) and `/metrics/resource` (Prometheus text), with
-//! the names of kubelet 1.36.
+//! What machines and pods use, as kubelets write it: `/stats/summary` (JSON), `/metrics/resource` and some of `/metrics`
+//! (Prometheus text), with the names of kubelet 1.36.
 
 use std::fmt::Write;
 
@@ -72,6 +72,32 @@ impl Stats<'_> {
             memory["availableBytes"] = json!(of.saturating_sub(usage.memory));
         }
         memory
+    }
+
+    /// `/metrics`: what of it is the machine's, and not that of the process of all machines.
+    #[must_use]
+    pub fn kubelet(&self) -> String {
+        let mut text = Text { text: String::with_capacity(1_024), now: self.now };
+        let one = |labels: String, value: usize| std::iter::once((labels, value.to_string()));
+        text.untimed(
+            ("kubelet_node_name", "gauge"),
+            "[ALPHA] The node's name. The count is always 1.",
+            one(format!("{{node=\"{}\"}}", self.node), 1),
+        );
+        text.untimed(
+            ("kubelet_running_containers", "gauge"),
+            "[ALPHA] Number of containers currently running",
+            one(
+                "{container_state=\"running\"}".to_owned(),
+                self.pods.iter().map(|pod| pod.containers.len()).sum(),
+            ),
+        );
+        text.untimed(
+            ("kubelet_running_pods", "gauge"),
+            "[ALPHA] Number of pods that have a running pod sandbox",
+            one(String::new(), self.pods.len()),
+        );
+        text.text
     }
 
     /// `/metrics/resource`.
@@ -223,6 +249,18 @@ mod tests {
             now: at(2),
         };
         assert!(!bare.metrics().contains("container_"), "a family without samples is not named");
+    }
+
+    #[test]
+    fn a_kubelets_own_metrics_are_those_of_its_machine() {
+        let text = shown(|stats| stats.kubelet());
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "kubelet_node_name{node=\"n\"} 1",
+            "kubelet_running_containers{container_state=\"running\"} 1",
+            "kubelet_running_pods 1",
+        ];
+        assert_eq!(samples, expected);
     }
 
     #[test]

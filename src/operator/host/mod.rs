@@ -80,14 +80,13 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let checked = async {
         let leader::Options { name, .. } = &presence;
         preflight::reach(&client, &access.url).await?;
-        let mut all = vec![preflight::HOST, preflight::HOLLOW];
-        all.extend(endpoints.as_ref().map(|_| preflight::ENDPOINTS));
-        for rights in all {
+        for rights in [preflight::HOST, preflight::HOLLOW] {
             preflight::rights(&client, &access.identity, &namespace, &access.url, rights).await?;
         }
-        preflight::election(&client, &access.identity, &access.url, &namespace, name).await
+        preflight::election(&client, &access.identity, &access.url, &namespace, name).await?;
+        preflight::endpoints(&client, &access.identity, &namespace, &access.url, endpoints).await
     };
-    let Some(()) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
+    let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
     info!(url = access.url, group, host = name, "connected");
     let mut election = Election::new(client, presence, Arc::clone(&standing));
     let fenced = access.fenced(standing.fence())?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::UserInfo;
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -22,18 +23,31 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-impl User {
-    /// The one that a client certificate names, which was verified: CN is the name, each O a group.
+/// The user that a client certificate names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The user.
+    pub user: User,
+    /// Until when the certificate holds.
+    pub until: Timestamp,
+}
+
+impl Shown {
+    /// That of a certificate, which was verified: CN is the name, the last one where there are several, each O a group.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let until = Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?;
         let subject = certificate.subject();
-        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+        let name = subject.iter_common_name().last()?.as_str().ok()?.to_owned();
         let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
         let groups = groups.chain([AUTHENTICATED]).map(ToOwned::to_owned).collect();
-        Some(Self { name, groups, ..Self::default() }).filter(|user| !user.name.is_empty())
+        let user = User { name, groups, ..User::default() };
+        (!user.name.is_empty()).then_some(Self { user, until })
     }
+}
 
+impl User {
     /// What tells this user's wish from all others.
     #[must_use]
     pub fn digest(&self, wish: &[&str]) -> [u8; 32] {
@@ -42,14 +56,19 @@ impl User {
             hash.update(text.len().to_be_bytes());
             hash.update(text);
         };
+        // Each list with its length before it, so that no two of them read the same.
+        let mut list = |texts: &mut dyn ExactSizeIterator<Item = &str>| {
+            add(&texts.len().to_string());
+            texts.for_each(&mut add);
+        };
         let Self { name, uid, groups, extra } = self;
-        wish.iter().copied().chain([name.as_str(), uid]).for_each(&mut add);
-        for (key, values) in extra {
-            add(key);
-            values.iter().map(String::as_str).for_each(&mut add);
-            add("");
+        list(&mut wish.iter().copied());
+        list(&mut [name.as_str(), uid].into_iter());
+        list(&mut groups.iter().map(String::as_str));
+        list(&mut extra.keys().map(String::as_str));
+        for values in extra.values() {
+            list(&mut values.iter().map(String::as_str));
         }
-        groups.iter().map(String::as_str).for_each(&mut add);
         hash.finalize().into()
     }
 }
@@ -73,20 +92,21 @@ mod tests {
 
     #[test]
     fn a_certificate_names_a_user_and_groups() {
-        let der = |name: Option<&str>| {
+        let der = |names: &[&str]| {
             let mut params = CertificateParams::default();
+            params.not_after = rcgen::date_time_ymd(2040, 1, 2);
             params.distinguished_name = DistinguishedName::new();
             params.distinguished_name.push(DnType::OrganizationName, "system:masters");
-            if let Some(name) = name {
+            for &name in names {
                 params.distinguished_name.push(DnType::CommonName, name);
             }
             params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
         };
-        let user = User::of_certificate(&der(Some("admin"))).unwrap();
-        assert_eq!(user.name, "admin");
+        let Shown { user, until } = Shown::of_certificate(&der(&["admin"])).unwrap();
+        assert_eq!((user.name.as_str(), until.to_string().as_str()), ("admin", "2040-01-02T00:00:00Z"));
         assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
-        assert_eq!(User::of_certificate(&der(None)), None);
-        assert_eq!(User::of_certificate(b"no certificate"), None);
+        assert_eq!(Shown::of_certificate(&der(&[])), None);
+        assert_eq!(Shown::of_certificate(b"no certificate"), None);
     }
 
     #[test]
@@ -102,5 +122,13 @@ mod tests {
         assert_ne!(one, user("a", &[]).digest(&wish));
         assert_ne!(one, user("ab", &[]).digest(&wish));
         assert_ne!(one, user("a", &["b"]).digest(&["get", "node", "stats"]));
+        let told = |extra: &[(&str, &[&str])], groups: &[&str]| {
+            let list = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+            let extra = extra.iter().map(|(key, values)| ((*key).to_owned(), list(values))).collect();
+            User { extra, ..user("a", groups) }.digest(&wish)
+        };
+        assert_ne!(told(&[("k", &["v"])], &["", "g"]), told(&[("k", &["v", "", "", "g"])], &[]));
+        assert_ne!(told(&[("k", &["", "l"])], &[]), told(&[("k", &[]), ("l", &[])], &[]));
+        assert_ne!(told(&[], &["k", ""]), told(&[("k", &[])], &[]));
     }
 }

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// Largest headers of a stream, in bytes.
-const LARGEST: usize = 64 << 10;
+const LARGEST: usize = 8 << 10;
 /// Most headers of a stream.
-const MOST: u32 = 256;
+const MOST: u32 = 64;
 
 /// Names and values with which the dictionary begins, each with its length.
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language \

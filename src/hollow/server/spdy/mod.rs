@@ -1,27 +1,38 @@
 //! SPDY/3.1 as a server speaks it to clients of Kubernetes: they open streams, both sides write to them. Windows are left out,
-//! as those clients do; a stream that nobody reads makes its connection wait.
+//! as those clients do; a stream that nobody reads makes its connection wait, which ends after [`IDLE_LIMIT`].
 
 mod frame;
 mod headers;
 
-use std::{collections::HashMap, io, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::mpsc,
-    time::timeout,
+    sync::{Semaphore, mpsc},
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::frame::Frame;
 pub use self::headers::Headers;
-use super::streams::{Out, Sink, Source, WAITING};
+use super::streams::{BUDGET, Feed, Out, Sink, Source, WAITING};
 
 /// Streams of a connection at once.
 const STREAMS: usize = 256;
 /// How long a client may take to go once all was said.
 const LINGER: Duration = Duration::from_secs(5);
+/// How long a connection may be on which nothing moves, as kubelets have it (`streamingConnectionIdleTimeout`).
+const IDLE_LIMIT: Duration = Duration::from_hours(4);
 
 /// A stream that a client opened.
 pub struct Stream {
@@ -42,7 +53,7 @@ impl Stream {
 }
 
 /// Serves a connection until the client is gone, or `done` and all that was said is sent. Streams that are opened are given to
-/// `opened`.
+/// `opened`, and refused once nobody receives there.
 pub async fn serve(
     io: impl AsyncRead + AsyncWrite,
     opened: mpsc::Sender<Stream>,
@@ -50,53 +61,76 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (read, write) = tokio::io::split(io);
     let (to, from) = mpsc::channel(WAITING);
-    let mut reading = Box::pin(read_all(read, to, opened));
+    let moved = AtomicU64::new(0);
+    let mut reading = Box::pin(read_all(read, to, opened, &moved));
     tokio::select! {
         ended = &mut reading => return ended,
-        written = write_all(write, from, done) => written?,
+        written = write_all(write, from, done, &moved) => written?,
+        () = stands_still(&moved) => return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing moves")),
     }
     // What the client has sent meanwhile must be read: a connection that is closed over it would take away what it is to get.
     timeout(LINGER, reading).await.unwrap_or(Ok(()))
+}
+
+/// Returns once what is counted has been the same for long.
+async fn stands_still(moved: &AtomicU64) {
+    let mut before = None;
+    loop {
+        let now = moved.load(Relaxed);
+        if before.replace(now) == Some(now) {
+            return;
+        }
+        sleep(IDLE_LIMIT).await;
+    }
 }
 
 async fn write_all(
     mut write: impl AsyncWrite + Unpin,
     mut from: mpsc::Receiver<Out>,
     done: CancellationToken,
+    moved: &AtomicU64,
 ) -> io::Result<()> {
     let framed = |out: Out| match out {
         Out::Data { stream, data, last } => frame::data(stream, &data, last),
         Out::Frame(frame) => frame,
     };
-    loop {
-        tokio::select! {
+    let mut all = pin!(async {
+        while let Some(out) = tokio::select! {
             biased;
-            out = from.recv() => match out {
-                Some(out) => write.write_all(&framed(out)).await?,
-                None => break,
-            },
-            () = done.cancelled() => break,
+            out = from.recv() => out,
+            () = done.cancelled() => None,
+        } {
+            write.write_all(&framed(out)).await?;
+            if from.is_empty() {
+                write.flush().await?;
+            }
+            moved.fetch_add(1, Relaxed);
         }
-        if from.is_empty() {
-            write.flush().await?;
+        while let Ok(out) = from.try_recv() {
+            write.write_all(&framed(out)).await?;
         }
+        write.write_all(&frame::go_away(0)).await?;
+        write.flush().await
+    });
+    tokio::select! {
+        written = &mut all => return written,
+        () = done.cancelled() => {}
     }
-    while let Ok(out) = from.try_recv() {
-        write.write_all(&framed(out)).await?;
-    }
-    write.write_all(&frame::go_away(0)).await?;
-    write.flush().await
+    // A client that does not take the end is not waited for.
+    timeout(LINGER, all).await?
 }
 
 async fn read_all(
     mut read: impl AsyncRead + Unpin,
     to: mpsc::Sender<Out>,
     opened: mpsc::Sender<Stream>,
+    moved: &AtomicU64,
 ) -> io::Result<()> {
     let none = || io::Error::other("no dictionary");
     let (mut headers_in, mut headers_out) =
         (headers::Reader::default(), headers::Writer::new().ok_or_else(none)?);
-    let mut streams: HashMap<u32, mpsc::Sender<Bytes>> = HashMap::new();
+    let mut streams: HashMap<u32, Feed> = HashMap::new();
+    let budget = Arc::new(Semaphore::new(BUDGET));
     let mut came = BytesMut::with_capacity(16 << 10);
     loop {
         while let Some(frame) = frame::take(&mut came).map_err(io::Error::other)? {
@@ -104,25 +138,24 @@ async fn read_all(
                 Frame::Open { stream, headers, last } => {
                     // Read in any case: all headers are one zlib stream.
                     let headers = headers_in.read(&headers).map_err(io::Error::other)?;
-                    let (data, source) = mpsc::channel(WAITING);
                     let is_new = !streams.contains_key(&stream) && streams.len() < STREAMS;
-                    let sink = Sink::new(stream, to.clone());
-                    if !is_new || opened.send(Stream { headers, source, sink }).await.is_err() {
+                    let Some(place) = (if is_new { opened.reserve().await.ok() } else { None }) else {
                         say(&to, frame::reset(stream, frame::REFUSED_STREAM)).await;
                         continue;
-                    }
-                    if !last {
-                        streams.insert(stream, data);
-                    }
+                    };
+                    // Said before anybody can say something on the stream.
                     let reply = headers_out.write(&[]).ok_or_else(none)?;
                     say(&to, frame::reply(stream, &reply)).await;
+                    let (feed, source) = Feed::new(&budget);
+                    if !last {
+                        streams.insert(stream, feed);
+                    }
+                    place.send(Stream { headers, source, sink: Sink::new(stream, to.clone()) });
                 }
                 Frame::Data { stream, data, last } => {
-                    if let Some(own) = streams.get(&stream)
-                        && !data.is_empty()
-                    {
+                    if let Some(own) = streams.get(&stream) {
                         // Where nobody reads it any more, it is nobody's.
-                        let _ = own.send(data).await;
+                        own.send(&data).await;
                     }
                     if last {
                         streams.remove(&stream);
@@ -132,6 +165,7 @@ async fn read_all(
                 Frame::Ping(id) => say(&to, frame::pong(id)).await,
                 Frame::GoAway | Frame::Other => {}
             }
+            moved.fetch_add(1, Relaxed);
         }
         if read.read_buf(&mut came).await? == 0 {
             return Ok(());
@@ -194,13 +228,82 @@ mod tests {
         drop(streams);
         tokio::spawn(serve(server, opened, CancellationToken::new()));
         open(&mut client, &mut headers::Writer::new().unwrap(), 1, b"").await;
-        let mut came = BytesMut::new();
-        let frame = loop {
-            client.read_buf(&mut came).await.unwrap();
-            if let Some(frame) = frame::take(&mut came).unwrap() {
-                break frame;
+        assert_eq!(next(&mut client, &mut BytesMut::new()).await, Frame::Reset(1));
+    }
+
+    async fn next(client: &mut (impl AsyncRead + Unpin), came: &mut BytesMut) -> Frame {
+        loop {
+            if let Some(frame) = frame::take(came).unwrap() {
+                return frame;
             }
-        };
-        assert_eq!(frame, Frame::Reset(1));
+            assert_ne!(client.read_buf(came).await.unwrap(), 0, "it has ended");
+        }
+    }
+
+    /// A client may be quick, and whoever is behind a stream slow.
+    #[tokio::test]
+    async fn what_nobody_reads_waits_within_a_budget() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let (opened, mut streams) = mpsc::channel(1);
+        tokio::spawn(serve(server, opened, CancellationToken::new()));
+        let mut writer = headers::Writer::new().unwrap();
+        let large = vec![b'x'; 200 << 10];
+        let sent = tokio::spawn(async move {
+            for (stream, data) in [(1, &*large), (3, &*large), (5, &b"after"[..])] {
+                open(&mut client, &mut writer, stream, data).await;
+            }
+            client
+        });
+        let _first = streams.recv().await.unwrap();
+        let mut second = streams.recv().await.unwrap();
+        assert!(timeout(Duration::from_millis(100), streams.recv()).await.is_err(), "there is no room");
+        let mut size = 0;
+        while let Some(part) = second.source.recv().await {
+            size += part.len();
+        }
+        assert_eq!(size, 200 << 10);
+        assert_eq!(streams.recv().await.unwrap().source.recv().await.unwrap(), "after");
+        drop(sent.await.unwrap());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_stream_is_replied_to_before_anything_is_said_on_it() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let (opened, mut streams) = mpsc::channel::<Stream>(1);
+        tokio::spawn(serve(server, opened, CancellationToken::new()));
+        tokio::spawn(async move {
+            while let Some(stream) = streams.recv().await {
+                stream.sink.send("said at once").await;
+            }
+        });
+        let (mut writer, mut came) = (headers::Writer::new().unwrap(), BytesMut::new());
+        for stream in 1..100 {
+            open(&mut client, &mut writer, stream, b"").await;
+            // The reader of frames from clients knows no replies.
+            assert_eq!(next(&mut client, &mut came).await, Frame::Other, "{stream}");
+            assert!(matches!(next(&mut client, &mut came).await, Frame::Data { .. }), "{stream}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_that_a_client_keeps_without_taking_anything() {
+        // Nothing moves at all.
+        let (_client, server) = tokio::io::duplex(64);
+        let (opened, mut streams) = mpsc::channel(1);
+        let ended = serve(server, opened, CancellationToken::new()).await.unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+        assert!(streams.recv().await.is_none());
+        // What is to be written at the end is not taken.
+        let (mut client, server) = tokio::io::duplex(64);
+        let (opened, mut streams) = mpsc::channel(1);
+        let done = CancellationToken::new();
+        let begun = tokio::time::Instant::now();
+        let task = tokio::spawn(serve(server, opened, done.clone()));
+        open(&mut client, &mut headers::Writer::new().unwrap(), 1, b"").await;
+        let stream = streams.recv().await.unwrap();
+        assert!(stream.sink.send(vec![0; 1 << 10]).await);
+        done.cancel();
+        task.await.unwrap().unwrap_err();
+        assert!(begun.elapsed() < 3 * LINGER);
     }
 }
