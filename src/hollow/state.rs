@@ -25,6 +25,7 @@ use crate::{
     core::{
         boot,
         disruptor::{self, Behaviour, Phase},
+        time,
     },
     wire::WireError,
 };
@@ -288,7 +289,7 @@ impl State {
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
                 // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for
                 // that was by another machine's clock.
-                due = renewed.map_or(due, |renewed| now.since(renewed + RENEW));
+                due = renewed.map_or(due, |renewed| now.since(time::after(renewed, RENEW)));
             }
             // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
             // the sooner it acts, the fewer others write first.

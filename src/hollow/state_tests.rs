@@ -193,19 +193,21 @@ fn a_machine_for_which_no_port_is_left_has_an_address_of_its_own() {
 #[test]
 fn machines_of_a_process_before_come_in_the_order_in_which_their_leases_end() {
     let known = |name| NodeView { kubelet_version: Some("v1.36.3".to_owned()), ..node(name, 1) };
-    let mut world = World::new(["young", "unknown", "oldest", "old", "future"].map(known).into(), vec![]);
+    let mut world =
+        World::new(["young", "unknown", "oldest", "old", "future", "last"].map(known).into(), vec![]);
     let renewed = [("young", -3), ("oldest", -27), ("old", -20), ("future", 500)];
     let renewed =
         renewed.map(|(name, at)| (name.to_owned(), world.start.wall + jiff::SignedDuration::from_secs(at)));
     world.state.renewed_before = renewed.into();
-    for name in ["young", "unknown", "old", "future", "oldest"] {
+    world.state.renewed_before.insert("last".to_owned(), Timestamp::MAX);
+    for name in ["young", "unknown", "old", "future", "last", "oldest"] {
         world.create(name, None);
     }
     world.run(0);
     let patched = world.sent.iter().filter_map(|(_, sent)| sent.strip_prefix("PATCH "));
     let patched: Vec<&str> = patched.filter(|name| *name != "status").collect();
     assert_eq!(patched[..2], ["oldest", "old"], "{patched:?}");
-    assert_eq!(patched.len(), 5, "and none waits: {patched:?}");
+    assert_eq!(patched.len(), 6, "and none waits: {patched:?}");
     assert!(world.state.renewed_before.is_empty());
 }
 
