@@ -68,7 +68,7 @@ pub fn lived(
             continue;
         }
         let script = Script::of(spec, container, role, place.defaults);
-        again = earlier(again, advance(view, &script, due, &waits_as, now));
+        again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
         match (&view.state, role) {
             (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
                 due = due.max(time::after(*since, script.started_after));
@@ -85,7 +85,7 @@ pub fn lived(
     if is_open || was_initialized {
         for (container, view) in spec.containers.iter().zip(&mut *regulars) {
             let script = Script::of(spec, container, Role::Regular, place.defaults);
-            again = earlier(again, advance(view, &script, due, &waits_as, now));
+            again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
         }
     }
     let phase = if failed { "Failed" } else { phase(&regulars) };
@@ -176,14 +176,15 @@ fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
     (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
 }
 
-/// What a container does now, and when that changes. It may start from `due` on.
+/// What a container does now, and when that changes. It may start from `due` on, and not before its machine `booted`.
 fn advance(
     view: &mut ContainerView,
     script: &Script<'_>,
     due: Timestamp,
     waits_as: &Word,
-    now: Timestamp,
+    (booted, now): (Option<Timestamp>, Timestamp),
 ) -> Option<Timestamp> {
+    let start = start_at(booted, now);
     loop {
         match (&view.state, &view.last) {
             (ContainerState::Waiting { .. }, None) => {
@@ -193,7 +194,7 @@ fn advance(
                 } else if script.image_error.is_some() {
                     pull(made, now)
                 } else {
-                    run(view, now);
+                    run(view, start);
                     continue;
                 };
                 view.state = ContainerState::Waiting { reason, back_off: None };
@@ -205,9 +206,9 @@ fn advance(
                     return Some(again);
                 }
                 view.restarts = view.restarts.saturating_add(1);
-                run(view, now);
+                run(view, start);
             }
-            (ContainerState::Running { since: None }, _) => run(view, now),
+            (ContainerState::Running { since: None }, _) => run(view, start),
             (ContainerState::Running { since: Some(since) }, _) => {
                 let since = *since;
                 let run_time =
@@ -229,8 +230,14 @@ fn advance(
     }
 }
 
-fn run(view: &mut ContainerView, now: Timestamp) {
-    view.state = ContainerState::Running { since: Some(to_seconds(now)) };
+/// When what starts now started. Where the clock is behind the boot, at the boot: what starts before that has ended by it.
+fn start_at(booted: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let second = to_seconds(now);
+    booted.map_or(second, |booted| booted.max(second))
+}
+
+fn run(view: &mut ContainerView, start: Timestamp) {
+    view.state = ContainerState::Running { since: Some(start) };
 }
 
 /// Whether a container that runs has started and is ready, and when that changes.
