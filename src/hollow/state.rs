@@ -283,6 +283,11 @@ impl State {
                 }
             }
             machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
+            // One that is silent from the first does not write when it booted: whoever carries it next goes by its Node as well.
+            if machine.boot.is_none() && machine.is_silent(machine.phase(now)) {
+                let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
+                machine.boot = Some(boot::first(&uid, booted));
+            }
             if view.kubelet_version.is_some() {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();

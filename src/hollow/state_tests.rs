@@ -231,6 +231,38 @@ fn a_silent_machine_says_nothing_until_it_is_healthy() {
 }
 
 #[test]
+fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
+    let failures = Failures {
+        unhealthy_duration: GoDuration(secs(30)),
+        healthy_duration: Some(GoDuration(secs(60))),
+        turn_unhealthy_periodically: Some(true),
+        mode: Some(FailureMode::Silent),
+        ..Failures::default()
+    };
+    // For so many seconds another process carried it; one that comes too late has no outage to make up for.
+    for (ago, begins) in [(20, 10), (29, 1), (40, 0), (-500, 30)] {
+        let mut world = World::new(vec![], vec![]);
+        let created = world.start.wall - jiff::SignedDuration::from_secs(ago);
+        let born = Arc::new(NodeView { created: Some(created), ..node("a", 1) });
+        world.state.node_cache = Cache::full([NodeView::clone(&born)]);
+        world.create("a", Some(failures.clone()));
+        world.run(31);
+        for what in ["PATCH status", "POST leases"] {
+            assert_eq!(world.times(what).first(), Some(&begins), "{what} {ago}: {:?}", world.sent);
+        }
+        let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
+        assert_eq!(recorded.as_second(), created.min(world.start.wall).as_second());
+    }
+    // Of one that speaks, its first status is the record.
+    let old = NodeView { created: Some(Timestamp::UNIX_EPOCH), ..node("a", 1) };
+    let mut world = World::new(vec![old], vec![]);
+    world.create("a", Some(Failures { mode: Some(FailureMode::Reported), ..failures }));
+    world.run(1);
+    let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
+    assert_eq!(recorded.as_second(), world.start.wall.as_second());
+}
+
+#[test]
 fn a_deleted_machine_is_quiet_and_its_address_comes_again() {
     let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
     world.create("a", None);
