@@ -263,6 +263,29 @@ fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
 }
 
 #[test]
+fn the_events_of_a_machine_are_lost_with_it() {
+    let failures = Failures {
+        unhealthy_duration: GoDuration(secs(30)),
+        turn_unhealthy_after: Some(true),
+        mode: Some(FailureMode::Silent),
+        ..Failures::default()
+    };
+    let mut world = World::new(vec![node("a", 1), node("b", 1)], vec![]);
+    world.create("a", Some(failures));
+    world.create("b", None);
+    world.run(1);
+    let count = |world: &World| world.times("POST events").len();
+    for (second, sent) in [(2, 2), (40, 3)] {
+        for name in ["a", "b"] {
+            let boot = boot::first(name, world.clock(second).wall);
+            world.state.tell_of_reboot(&name.into(), boot, world.clock(second));
+        }
+        world.run(second + 1);
+        assert_eq!(count(&world), sent, "{:?}", world.sent);
+    }
+}
+
+#[test]
 fn a_deleted_machine_is_quiet_and_its_address_comes_again() {
     let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
     world.create("a", None);
