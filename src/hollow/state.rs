@@ -3,7 +3,6 @@
 use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube::Client;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 use uuid::Uuid;
 
@@ -241,15 +240,15 @@ impl State {
         }
     }
 
-    /// The client that sends a job's requests, where that is not everybody's.
+    /// What sends a job's requests, where its machine shares that with no other one.
     #[must_use]
-    pub fn own_client(&self, job: &Job) -> Option<Client> {
+    pub fn own_of(&self, job: &Job) -> Option<Own> {
         let uid = match job.lane {
             Lane::Lease | Lane::Status => Some(&job.uid),
             Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
             Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
         };
-        Some(self.machines.get(uid?)?.own.as_ref()?.client.clone())
+        self.machines.get(uid?)?.own.clone()
     }
 
     /// The machine of a Node.

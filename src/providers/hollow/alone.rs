@@ -179,6 +179,7 @@ impl Alone {
     /// From the request for a certificate to the loss of the last one.
     async fn lifetime(&self, id: &MachineId) -> IdentityError {
         let place = Memory::new(Arc::clone(&id.uid), Arc::clone(&self.road));
+        let rate = place.rate();
         let mut options = Options::at(&*id.node, place);
         options.patience = PATIENCE;
         let obtained = {
@@ -198,7 +199,8 @@ impl Alone {
                 return IdentityError::NodeGone { node: id.node.to_string() };
             };
             machine.trouble = None;
-            self.hollow.create_alone(machine.spec.clone(), Own { client: client.clone(), silent });
+            let own = Own { client: client.clone(), rate: Arc::clone(&rate), silent };
+            self.hollow.create_alone(machine.spec.clone(), own);
         }
         let _counted = Counted::new(&self.meter);
         loop {
@@ -208,7 +210,7 @@ impl Alone {
                     Ok(()) => continue,
                     Err(error) => return error,
                 },
-                never = load::kubelet(&client, &id.node, &self.meter) => match never {},
+                never = load::kubelet((&client, &rate), &id.node, &self.meter) => match never {},
                 // A machine that is silent is dead: it has neither watches nor a connection.
                 _ = is_silent.wait_for(|silent| *silent) => {}
             }
