@@ -152,6 +152,12 @@ impl Hollow {
         Ok(())
     }
 
+    /// When the process before renewed the Lease of a Node last, where it has no machine here yet.
+    #[must_use]
+    pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
+        self.shared.state().renewed_before.get(node).copied()
+    }
+
     /// Begins with addresses at a place of its own, which this name says: processes that carry Nodes of one cluster see too
     /// late what each of them has just given out. To be called before machines are made.
     pub fn choose_addresses_by(&self, name: &str) {

@@ -1,8 +1,8 @@
 //! Machines that share nothing with others of their process but what they know: each comes by an identity, and from then on
 //! it is to the API server what a kubelet is ([`crate::load`]).
 //!
-//! Keys are in memory alone, so a process that starts anew asks for all certificates anew; [`AT_ONCE`] paces that. What stands
-//! in the way of one machine is its trouble and tried again; the others go on.
+//! Keys are in memory alone, so a process that starts anew asks for all certificates anew: [`AT_ONCE`] at once, and those first
+//! whose Lease ends first. What stands in the way of one machine is its trouble and tried again; the others go on.
 
 use std::{
     collections::HashMap,
@@ -13,12 +13,13 @@ use std::{
 
 use kube::{Client, Config};
 use tokio::{
-    sync::{Semaphore, mpsc::UnboundedSender, watch},
+    sync::{mpsc::UnboundedSender, watch},
     task::AbortHandle,
     time::sleep,
 };
 use tracing::warn;
 
+use super::gate::Gate;
 use crate::{
     error::chain,
     hollow::{Hollow, MachineSpec, Own, Settings},
@@ -54,7 +55,7 @@ pub(super) struct Alone {
     hollow: Hollow,
     road: Arc<Road>,
     meter: Meter,
-    gate: Semaphore,
+    gate: Arc<Gate>,
     machines: Mutex<Machines>,
     watchers: Mutex<Vec<UnboundedSender<MachineId>>>,
 }
@@ -93,7 +94,7 @@ impl Alone {
             hollow,
             road: Arc::new(Road { requester, server, fence }),
             meter,
-            gate: Semaphore::new(AT_ONCE),
+            gate: Gate::new(AT_ONCE),
             machines: Mutex::default(),
             watchers: Mutex::default(),
         })
@@ -183,7 +184,8 @@ impl Alone {
         let mut options = Options::at(&*id.node, place);
         options.patience = PATIENCE;
         let obtained = {
-            let _turn = self.gate.acquire().await;
+            // Who has nothing to lose comes last.
+            let _turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
             Identity::obtain(options).await
         };
         let mut identity = match obtained {
