@@ -15,7 +15,7 @@ use kube::{Client, Config};
 use tokio::{
     sync::{mpsc::UnboundedSender, watch},
     task::AbortHandle,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tracing::warn;
 
@@ -23,7 +23,7 @@ use super::gate::Gate;
 use crate::{
     error::chain,
     hollow::{Hollow, MachineSpec, Own, Settings},
-    identity::{Identity, IdentityError, Memory, Options, Road},
+    identity::{Identity, IdentityError, Memory, Options, Pursuit, Road},
     load::{self, Meter},
     providers::{Existing, MachineId, Stage, Trouble},
     runtime::leader::Fence,
@@ -35,6 +35,10 @@ const AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// When it tries again after that, between half of this and the whole.
 const AGAIN: Duration = Duration::from_secs(20);
+/// The longest such wait: after each denial in a row the next one is twice as long.
+const AGAIN_LONGEST: Duration = Duration::from_mins(5);
+/// How long a machine has its turn: then others ask, while it waits for an answer that may never come.
+const TURN: Duration = Duration::from_secs(5);
 /// Reason of what stands in its way.
 const NO_IDENTITY: &str = "NoIdentity";
 
@@ -160,13 +164,16 @@ impl Alone {
 
     /// A machine's life: until it is taken away.
     async fn live(&self, id: MachineId) -> Infallible {
+        let mut pursuit = Pursuit::default();
+        let mut wait = AGAIN;
         loop {
-            let error = self.lifetime(&id).await;
+            let error = self.lifetime(&id, &mut pursuit).await;
             self.hollow.delete(&id.uid);
             warn!(node = &*id.node, error = chain(&error), "a machine has no identity, trying again");
             let message = chain(&error);
             self.is_troubled(&id, Some(Trouble { reason: NO_IDENTITY.to_owned(), message }));
-            sleep(AGAIN.mul_f64(rand::random_range(0.5..=1.0))).await;
+            sleep(wait.mul_f64(rand::random_range(0.5..=1.0))).await;
+            wait = next_wait(wait, &error);
         }
     }
 
@@ -178,15 +185,21 @@ impl Alone {
     }
 
     /// From the request for a certificate to the loss of the last one.
-    async fn lifetime(&self, id: &MachineId) -> IdentityError {
+    async fn lifetime(&self, id: &MachineId, pursuit: &mut Pursuit) -> IdentityError {
         let place = Memory::new(Arc::clone(&id.uid), Arc::clone(&self.road));
         let rate = place.rate();
         let mut options = Options::at(&*id.node, place);
         options.patience = PATIENCE;
         let obtained = {
             // Who has nothing to lose comes last.
-            let _turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
-            Identity::obtain(options).await
+            let turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
+            let mut obtained = Box::pin(Identity::pursue(options, pursuit));
+            if let Ok(obtained) = timeout(TURN, &mut obtained).await {
+                obtained
+            } else {
+                drop(turn);
+                obtained.await
+            }
         };
         let mut identity = match obtained {
             Ok(identity) => identity,
@@ -224,6 +237,14 @@ impl Alone {
     }
 }
 
+/// How long to wait after another failure. A request that is denied stays in etcd for an hour.
+fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
+    match error {
+        IdentityError::Denied { .. } | IdentityError::Failed { .. } => (wait * 2).min(AGAIN_LONGEST),
+        _ => AGAIN,
+    }
+}
+
 /// A machine that has its identity.
 struct Counted<'a>(&'a Meter);
 
@@ -237,5 +258,23 @@ impl<'a> Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.machines.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denials_in_a_row_make_it_wait_longer() {
+        let denied = IdentityError::Denied { reason: String::new(), message: String::new() };
+        let mut wait = AGAIN;
+        let waits = [(); 6].map(|()| {
+            wait = next_wait(wait, &denied);
+            wait.as_secs()
+        });
+        assert_eq!(waits, [40, 80, 160, 300, 300, 300]);
+        let unanswered = IdentityError::Unanswered { name: String::new(), waited: Duration::ZERO };
+        assert_eq!(next_wait(wait, &unanswered), AGAIN);
     }
 }
