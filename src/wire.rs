@@ -18,6 +18,8 @@ use prost::Message;
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use crate::runtime::rate::{HadTurn, Rate};
+
 /// Longest time for a request, its answer included.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Media type of Kubernetes' protobuf envelope.
@@ -154,6 +156,27 @@ pub async fn send<T: Message + Default>(
     path: &str,
     body: Body,
 ) -> Result<T, WireError> {
+    exchange(client, method, path, body, None).await
+}
+
+/// The same by a client that goes no faster than `rate`: the time limit begins with the request's turn.
+pub async fn send_in_turn<T: Message + Default>(
+    (client, rate): (&Client, &Rate),
+    method: Method,
+    path: &str,
+    body: Body,
+) -> Result<T, WireError> {
+    let turn = rate.turn(path).await;
+    exchange(client, method, path, body, Some(turn)).await
+}
+
+async fn exchange<T: Message + Default>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Body,
+    turn: Option<HadTurn>,
+) -> Result<T, WireError> {
     let exchange = async {
         let (content_type, bytes) = match body {
             Body::Object(bytes) => (PROTOBUF, bytes),
@@ -162,13 +185,14 @@ pub async fn send<T: Message + Default>(
             Body::JsonPatch(bytes) => ("application/json-patch+json", bytes),
             Body::Options(bytes) => ("application/json", bytes),
         };
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(CONTENT_TYPE, content_type)
             .header(ACCEPT, PROTOBUF)
             .header(USER_AGENT, AGENT)
             .body(Bytes::from(bytes))?;
+        turn.map(|turn| request.extensions_mut().insert(turn));
         let unreachable = |error| WireError::Unreachable(Box::new(error));
         let (head, body) = client.send(request).await.map_err(unreachable)?.into_parts();
         let bytes = body.collect_bytes().await.map_err(unreachable)?;
@@ -210,9 +234,34 @@ fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use futures::future::join_all;
     use k8s_pb::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta as PbMeta};
+    use tokio::time::Instant;
+    use tower::service_fn;
 
     use super::*;
+
+    /// What waited for its turn for longer than a request may take is no late answer, and waits for no other turn.
+    #[tokio::test(start_paused = true)]
+    async fn the_turn_of_a_request_is_not_its_time() {
+        let server = service_fn(|request: Request<Bytes>| async move {
+            let had_turn = request.extensions().get::<HadTurn>().is_some();
+            let status = if had_turn { StatusCode::GONE } else { StatusCode::TOO_MANY_REQUESTS };
+            Ok::<_, Infallible>(http::Response::builder().status(status).body(Bytes::empty()).unwrap())
+        });
+        let (client, rate) = (Client::new(server, "default"), Rate::default());
+        let began = Instant::now();
+        let calls = (0..1_000).map(|_| {
+            send_in_turn::<AnyObject>((&client, &rate), Method::GET, "/api/v1/pods", Body::Object(vec![]))
+        });
+        let answers = join_all(calls).await;
+        assert!(began.elapsed() > TIME_LIMIT, "{:?}", began.elapsed());
+        assert!(answers.iter().all(|answer| matches!(answer, Err(error) if error.code() == Some(410))));
+        let other = send::<AnyObject>(&client, Method::GET, "/api/v1/pods", Body::Object(vec![])).await;
+        assert_eq!(other.unwrap_err().code(), Some(429));
+    }
 
     #[test]
     fn an_envelope_opens_to_what_was_put_in() {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use prometheus::{IntGaugeVec, Registry};
+use tracing::warn;
 
 use crate::{
     cache::{NodeView, Observer},
@@ -35,9 +36,12 @@ impl PodCidrs {
     pub fn register(range: Range, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
         let counts = gauges(
             registry,
-            ("kube_node_pod_cidrs", "Blocks of pod addresses for Nodes, by whether a Node has them"),
+            (
+                "kube_node_pod_cidrs",
+                "Blocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has",
+            ),
             ["state"],
-            [["taken"], ["free"]],
+            [["taken"], ["free"], ["shared"]],
         )?;
         let blocks = Mutex::new(Blocks::new(range, rand::random_range(0..range.blocks())));
         let cidrs = Self { range, blocks, counts };
@@ -80,7 +84,7 @@ impl PodCidrs {
 
     fn count(&self, blocks: &Blocks) {
         let (taken, free) = blocks.counts();
-        for (state, count) in [("taken", taken), ("free", free)] {
+        for (state, count) in [("taken", taken), ("free", free), ("shared", blocks.shared())] {
             self.counts.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
@@ -98,5 +102,13 @@ impl Observer<NodeView> for PodCidrs {
         let mut blocks = self.blocks();
         blocks.shown(&node.name, before.as_deref(), now.as_deref());
         self.count(&blocks);
+        if blocks.is_shared(now.as_deref()) {
+            let cidr = now.as_deref().unwrap_or_default();
+            warn!(
+                node = &*node.name,
+                cidr,
+                "another Node has this pod CIDR, too: delete one of them, and let one alone give pod CIDRs"
+            );
+        }
     }
 }

@@ -29,14 +29,15 @@ pub fn again(machine: &str, boot: Uuid, after: Duration) -> Uuid {
 pub fn after(machine: &str, boot: Uuid) -> Option<Duration> {
     let after = boot.as_bytes()[AFTER].iter().fold(0, |millis, byte| millis << 8 | u64::from(*byte));
     let after = Duration::from_millis(after);
-    // What something else made up has no meaning there.
-    (!after.is_zero() && again(machine, boot, after) == boot).then_some(after)
+    // What something else made up has no meaning there, and no time is so late as to have no place in the calendar.
+    let is_ours = !after.is_zero() && again(machine, boot, after) == boot;
+    (is_ours && time(boot)?.checked_add(after).is_ok()).then_some(after)
 }
 
 /// When a machine booted last, where that was not its first time.
 #[must_use]
 pub fn rebooted(machine: &str, boot: Uuid) -> Option<Timestamp> {
-    Some(time(boot)? + after(machine, boot)?)
+    time(boot)?.checked_add(after(machine, boot)?).ok()
 }
 
 /// What is neither time nor version follows from the machine, so that all who carry it make the same.
@@ -58,7 +59,8 @@ pub fn recorded(boot_id: Option<&str>) -> Option<Uuid> {
 /// When a machine booted first.
 #[must_use]
 pub fn time(boot: Uuid) -> Option<Timestamp> {
-    let (seconds, nanos) = boot.get_timestamp()?.to_unix();
+    // Those of other versions that carry a time count it from other days.
+    let (seconds, nanos) = boot.get_timestamp().filter(|_| boot.get_version_num() == 7)?.to_unix();
     Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?).ok()
 }
 
@@ -101,8 +103,27 @@ mod tests {
     }
 
     #[test]
+    fn no_boot_is_after_the_end_of_the_calendar() {
+        let last = first("a", Timestamp::MAX);
+        assert!(time(last).is_some(), "the day itself is none too many");
+        for late in [Duration::from_secs(1), Duration::from_hours(24 * 365 * 8_000)] {
+            let boot = again("a", last, late);
+            assert_eq!((after("a", boot), rebooted("a", boot)), (None, None), "{late:?}");
+            let made = made("a", (1 << 48) - 1, u64::try_from(late.as_millis()).unwrap());
+            assert_eq!((recorded(Some(&made.to_string())), rebooted("a", made)), (None, None));
+        }
+        assert_eq!(age(Some(last), Timestamp::UNIX_EPOCH), Duration::ZERO);
+    }
+
+    #[test]
     fn the_boot_of_a_real_kernel_is_none_of_ours() {
-        for text in [None, Some(""), Some("5e2f40ab-2a6b-4a2e-9d7e-6d4b8f2a1c3d"), Some("yesterday")] {
+        for text in [
+            None,
+            Some(""),
+            Some("5e2f40ab-2a6b-4a2e-9d7e-6d4b8f2a1c3d"),
+            Some("yesterday"),
+            Some("00000000-0000-1000-8000-00805f9b34fb"),
+        ] {
             assert_eq!(recorded(text), None, "{text:?}");
         }
     }

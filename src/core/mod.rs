@@ -21,5 +21,6 @@ pub mod rollout;
 pub mod set;
 pub mod taints;
 pub mod template;
+pub mod time;
 pub mod turnover;
 pub mod wait;

@@ -77,6 +77,13 @@ impl Range {
         Ipv4Net::new(Ipv4Addr::from_bits(network), self.block).ok()
     }
 
+    /// The same, where it has all addresses of each of them.
+    fn covered(self, cidr: Option<&str>) -> std::ops::Range<usize> {
+        let cidr =
+            cidr.filter(|cidr| cidr.parse().is_ok_and(|cidr: Ipv4Net| cidr.prefix_len() <= self.block));
+        self.touched(cidr)
+    }
+
     /// The numbers of all blocks that `cidr` has addresses of.
     fn touched(self, cidr: Option<&str>) -> std::ops::Range<usize> {
         let cidr: Option<Ipv4Net> = cidr.and_then(|cidr| cidr.parse().ok());
@@ -103,6 +110,10 @@ pub struct Blocks {
     range: Range,
     /// How many Nodes have a part of each block, promises included.
     holders: Vec<u32>,
+    /// How many Nodes show the whole of each block.
+    owners: Vec<u32>,
+    /// How many blocks more than one Node shows.
+    shared: usize,
     /// Blocks to be given, in this order; those that were taken meanwhile are passed over. None is in it twice.
     free: VecDeque<usize>,
     /// Whether a block is in `free`.
@@ -125,6 +136,8 @@ impl Blocks {
         Self {
             range,
             holders: vec![0; count],
+            owners: vec![0; count],
+            shared: 0,
             free: (begin..count).chain(0..begin).collect(),
             waits: vec![true; count],
             taken: 0,
@@ -152,6 +165,14 @@ impl Blocks {
     pub fn shown(&mut self, node: &str, before: Option<&str>, now: Option<&str>) {
         self.range.touched(now).for_each(|number| self.take(number));
         self.range.touched(before).for_each(|number| self.give_back(number));
+        for number in self.range.covered(now) {
+            self.owners[number] = self.owners[number].saturating_add(1);
+            self.shared += usize::from(self.owners[number] == 2);
+        }
+        for number in self.range.covered(before) {
+            self.shared -= usize::from(self.owners[number] == 2);
+            self.owners[number] = self.owners[number].saturating_sub(1);
+        }
         if let Some(number) = self.promised.remove(node) {
             self.give_back(number);
         }
@@ -175,6 +196,19 @@ impl Blocks {
     /// Whether somebody who found no block would find one now; said once.
     pub fn relieved(&mut self) -> bool {
         self.taken < self.holders.len() && std::mem::take(&mut self.turned_away)
+    }
+
+    /// Whether Nodes besides the one that shows `cidr` show a block of it as well. Nobody gives one twice who sees what others
+    /// gave: so there are two who give, or one who did not see.
+    #[must_use]
+    pub fn is_shared(&self, cidr: Option<&str>) -> bool {
+        self.shared > 0 && self.range.covered(cidr).any(|number| self.owners[number] > 1)
+    }
+
+    /// How many blocks more than one Node shows.
+    #[must_use]
+    pub fn shared(&self) -> usize {
+        self.shared
     }
 
     /// How many are taken, and how many are free.
@@ -323,6 +357,12 @@ mod tests {
                     .copied()
                     .collect();
                 prop_assert_eq!(blocks.counts(), (8 - free.len(), free.len()));
+                let owners = |block: &&Ipv4Net| nodes.values().flatten().filter(|node| node.contains(*block)).count();
+                prop_assert_eq!(blocks.shared(), all.iter().filter(|block| owners(block) > 1).count());
+                for node in nodes.values().flatten() {
+                    let is_shared = all.iter().any(|block| node.contains(block) && owners(&block) > 1);
+                    prop_assert_eq!(blocks.is_shared(Some(&node.to_string())), is_shared);
+                }
                 let text = |block: Option<Ipv4Net>| block.map(|block| block.to_string());
                 match step {
                     Step::Promise(node) if !nodes.contains_key(&node) => {

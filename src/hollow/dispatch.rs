@@ -4,12 +4,11 @@ use std::{future::pending, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
-use kube::Client;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Shared,
+    Own, Shared,
     request::{self, Request, Window},
     schedule::{Job, Lane},
     state::Clock,
@@ -31,6 +30,9 @@ impl Kubelets {
         let shared = &*self.shared;
         let mut window = Window::default();
         let mut running = FuturesUnordered::new();
+        // A machine that stands alone has a connection and a rate of its own: it takes no room, and what befalls it says nothing
+        // of others. They are no more than there are pods, and two a machine: each is under way once.
+        let mut alone = FuturesUnordered::new();
         loop {
             while window.has_room(running.len()) {
                 let now = Clock::now();
@@ -38,7 +40,10 @@ impl Kubelets {
                 if job.lane == Lane::Lease {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
-                running.push(shared.send(own, job, requests, now.wall));
+                match own {
+                    None => running.push(shared.send(job, requests, now.wall)),
+                    Some(own) => alone.push(shared.send_alone(own, job, requests, now.wall)),
+                }
             }
             let next_due = shared.state().schedule.next_due();
             let timer = async {
@@ -52,32 +57,108 @@ impl Kubelets {
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some(overload) = running.next(), if !running.is_empty() => window.answered(overload),
+                Some(()) = alone.next(), if !alone.is_empty() => {}
                 () = shared.wake.notified(), if is_open => {}
                 () = timer, if is_open => {}
             }
         }
         while running.next().await.is_some() {}
+        while alone.next().await.is_some() {}
     }
 }
 
 impl Shared {
-    /// The next job, and the client of the machine that sends it, where it has one of its own.
-    fn next(&self, now: Clock) -> Option<(Job, Vec<Request>, Option<Client>)> {
+    /// The next job, and what sends it, where its machine shares that with no other one.
+    fn next(&self, now: Clock) -> Option<(Job, Vec<Request>, Option<Own>)> {
         let mut state = self.state();
         let (job, requests) = state.next(now)?;
-        let own = state.own_client(&job);
+        let own = state.own_of(&job);
         Some((job, requests, own))
     }
 
     /// Sends the requests of a job and concludes it; tells whether the server is overloaded.
-    async fn send(&self, own: Option<Client>, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
-        if let Some(own) = &own {
-            request::read_before(own, &requests).await;
-        }
-        let answer = request::send(own.as_ref().unwrap_or(&self.client), requests).await;
-        let answer = answer.as_deref();
+    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
+        let answer = request::send(&self.client, None, requests).await;
+        self.conclude(&job, answer.as_deref(), sent);
+        answer.is_err_and(|error| error.is_overload())
+    }
+
+    /// The same for a machine that stands alone.
+    async fn send_alone(&self, own: Own, job: Job, requests: Vec<Request>, sent: Timestamp) {
+        let answer = request::send_alone(&own, requests).await;
+        self.conclude(&job, answer.as_deref(), sent);
+    }
+
+    fn conclude(&self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp) {
         self.metrics.written(job.lane, answer.err().map(WireError::label));
-        self.state().finish(&job, answer, sent, Clock::now());
-        answer.is_err_and(WireError::is_overload)
+        self.state().finish(job, answer, sent, Clock::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use http::Response;
+    use kube::{Client, client::Body};
+    use prometheus::Registry;
+    use tokio::{
+        sync::{mpsc::unbounded_channel, watch},
+        time::timeout,
+    };
+    use tower::service_fn;
+
+    use super::*;
+    use crate::{
+        api::{ContainerDefaults, Resources},
+        cache::{Cache, NodeView, PodView},
+        hollow::{Hollow, MachineSpec, Settings},
+    };
+
+    fn spec(name: &str) -> MachineSpec {
+        MachineSpec {
+            node: name.into(),
+            uid: name.into(),
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            kubelet_version: String::new(),
+            container_runtime: String::new(),
+            ip: None,
+            settings: Settings { failures: None, containers: ContainerDefaults::default() },
+        }
+    }
+
+    /// A hundred machines whose own requests are never answered, and one that shares everybody's client.
+    #[tokio::test(start_paused = true)]
+    async fn those_who_stand_alone_take_no_room() {
+        let names: Vec<String> = (0..100).map(|number| format!("alone-{number}")).collect();
+        let all = names.iter().map(String::as_str).chain(["shared"]);
+        let node = |name: &str| NodeView { name: name.into(), uid: name.into(), ..NodeView::default() };
+        let (asked, mut heard) = unbounded_channel();
+        let everybody = Client::new(
+            service_fn(move |request: http::Request<Body>| {
+                let _ = asked.send(request.uri().path().to_owned());
+                async { Ok::<_, Infallible>(Response::new(Body::empty())) }
+            }),
+            "default",
+        );
+        let deaf = Client::new(
+            service_fn(|_: http::Request<Body>| pending::<Result<Response<Body>, Infallible>>()),
+            "default",
+        );
+        let nodes = Cache::full(all.map(node).collect::<Vec<_>>());
+        let (hollow, kubelets) =
+            Hollow::new(everybody, nodes, Cache::<PodView>::full([]), &Registry::new()).unwrap();
+        for name in &names {
+            let own = Own { client: deaf.clone(), rate: Arc::default(), silent: watch::Sender::new(false) };
+            hollow.create_alone(spec(name), own);
+        }
+        hollow.create(spec("shared"));
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(kubelets.run(shutdown.clone()));
+        let first = timeout(Duration::from_secs(1), heard.recv()).await;
+        assert!(first.unwrap().is_some_and(|path| path.contains("shared") || path.ends_with("/leases")));
+        shutdown.cancel();
+        running.await.unwrap();
     }
 }

@@ -44,6 +44,7 @@ use state::{Clock, State};
 use crate::{
     api::{ContainerDefaults, Failures, Resources},
     cache::{Cache, NodeView, Observer, PodView},
+    runtime::rate::Rate,
 };
 
 /// How often a status is written that does not change, give or take half of it, as a kubelet does.
@@ -84,6 +85,8 @@ pub struct Settings {
 pub struct Own {
     /// Of its identity: it sends what the machine writes.
     pub client: Client,
+    /// How fast it may ask.
+    pub rate: Arc<Rate>,
     /// Told when the machine falls silent, and when it speaks again.
     pub silent: watch::Sender<bool>,
 }
@@ -147,6 +150,12 @@ impl Hollow {
         let renewed = lease::renewals(&self.shared.client).await?;
         self.shared.state().renewed_before = renewed;
         Ok(())
+    }
+
+    /// When the process before renewed the Lease of a Node last, where it has no machine here yet.
+    #[must_use]
+    pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
+        self.shared.state().renewed_before.get(node).copied()
     }
 
     /// Begins with addresses at a place of its own, which this name says: processes that carry Nodes of one cluster see too

@@ -88,10 +88,11 @@ impl Outbox {
 
     /// The Node whose kubelet tells the event that is under way.
     pub fn teller(&self) -> Option<&str> {
-        self.under_way.as_ref().map(|letter| match &letter.about {
-            About::Pod(pod) => &*pod.node,
-            About::Node(node) => &**node,
-        })
+        self.under_way.as_ref().map(Letter::teller)
+    }
+
+    fn pop(&mut self) -> Option<Letter> {
+        self.warnings.pop_front().or_else(|| self.usual.pop_front())
     }
 
     /// How many events found no room, since this was asked last.
@@ -135,10 +136,20 @@ impl State {
         }
     }
 
-    pub(super) fn prepare_event(&mut self) -> Option<Request> {
-        let outbox = &mut self.outbox;
-        let letter = outbox.warnings.pop_front().or_else(|| outbox.usual.pop_front())?;
-        Some(outbox.under_way.insert(letter).request())
+    pub(super) fn prepare_event(&mut self, now: Clock) -> Option<Request> {
+        loop {
+            let letter = self.outbox.pop()?;
+            // What a machine had to tell when it fell silent is lost with it.
+            if !self.is_mute(letter.teller(), now) {
+                return Some(self.outbox.under_way.insert(letter).request());
+            }
+        }
+    }
+
+    /// Whether the machine of a Node is silent.
+    fn is_mute(&self, node: &str, now: Clock) -> bool {
+        let machine = self.machine_of(node).and_then(|uid| self.machines.get(uid));
+        machine.is_some_and(|machine| machine.is_silent(machine.phase(now)))
     }
 
     pub(super) fn conclude_event(&mut self, answer: Result<&str, &WireError>, now: Clock) {
@@ -156,6 +167,14 @@ impl State {
 }
 
 impl Letter {
+    /// The Node whose kubelet tells it.
+    fn teller(&self) -> &str {
+        match &self.about {
+            About::Pod(pod) => &pod.node,
+            About::Node(node) => node,
+        }
+    }
+
     fn request(&self) -> Request {
         let all = format!("/api/v1/namespaces/{}/events", self.namespace());
         if self.is_new {

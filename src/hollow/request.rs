@@ -5,7 +5,11 @@ use std::time::Duration;
 use http::Method;
 use kube::Client;
 
-use crate::wire::{self, AnyObject, Body, WireError};
+use super::Own;
+use crate::{
+    runtime::rate::Rate,
+    wire::{self, AnyObject, Body, WireError},
+};
 
 /// First wait after a failure; it doubles with each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
@@ -23,22 +27,33 @@ pub struct Request {
     pub body: Body,
 }
 
-/// Sends `requests` one after the other up to the first failure; gives the version that the first one made.
-pub async fn send(client: &Client, requests: Vec<Request>) -> Result<String, WireError> {
+/// Sends `requests` one after the other up to the first failure; gives the version that the first one made. With a `rate` none
+/// goes before its turn.
+pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) -> Result<String, WireError> {
     let mut version = None;
     for Request { method, path, body } in requests {
-        let answer: AnyObject = wire::send(client, method, &path, body).await?;
+        let answer: AnyObject = match rate {
+            Some(rate) => wire::send_in_turn((client, rate), method, &path, body).await?,
+            None => wire::send(client, method, &path, body).await?,
+        };
         version.get_or_insert_with(|| answer.into_version());
     }
     Ok(version.unwrap_or_default())
 }
 
-/// Reads what a kubelet reads before it writes: a pod, whose status it is about to patch. What comes is dropped.
-pub async fn read_before(client: &Client, requests: &[Request]) {
-    let Some(Request { method: Method::PATCH, path, .. }) = requests.first() else { return };
-    if let Some(pod) = path.strip_suffix("/status").filter(|path| path.contains("/pods/")) {
-        let _dropped = wire::send::<AnyObject>(client, Method::GET, pod, Body::Object(Vec::new())).await;
+/// Sends `requests` as a kubelet: no faster than it may ask, and a pod is read before its status is patched. What that brings is
+/// dropped.
+pub async fn send_alone(own: &Own, requests: Vec<Request>) -> Result<String, WireError> {
+    let (client, rate) = (&own.client, &*own.rate);
+    let read = match requests.first() {
+        Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
+        _ => None,
+    };
+    if let Some(pod) = read.filter(|path| path.contains("/pods/")) {
+        let nothing = Body::Object(Vec::new());
+        let _dropped = wire::send_in_turn::<AnyObject>((client, rate), Method::GET, pod, nothing).await;
     }
+    send(client, Some(rate), requests).await
 }
 
 /// The wait after the `failures`th failure in a row, between half and the whole of its turn.

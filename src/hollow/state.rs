@@ -3,7 +3,6 @@
 use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube::Client;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 use uuid::Uuid;
 
@@ -25,6 +24,7 @@ use crate::{
     core::{
         boot,
         disruptor::{self, Behaviour, Phase},
+        time,
     },
     wire::WireError,
 };
@@ -246,15 +246,15 @@ impl State {
         }
     }
 
-    /// The client that sends a job's requests, where that is not everybody's.
+    /// What sends a job's requests, where its machine shares that with no other one.
     #[must_use]
-    pub fn own_client(&self, job: &Job) -> Option<Client> {
+    pub fn own_of(&self, job: &Job) -> Option<Own> {
         let uid = match job.lane {
             Lane::Lease | Lane::Status => Some(&job.uid),
             Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
             Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
         };
-        Some(self.machines.get(uid?)?.own.as_ref()?.client.clone())
+        self.machines.get(uid?)?.own.clone()
     }
 
     /// The machine of a Node.
@@ -288,13 +288,18 @@ impl State {
                 }
             }
             machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
+            // One that is silent from the first does not write when it booted: whoever carries it next goes by its Node as well.
+            if machine.boot.is_none() && machine.is_silent(machine.phase(now)) {
+                let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
+                machine.boot = Some(boot::first(&uid, booted));
+            }
             if view.kubelet_version.is_some() {
                 // A process before carried this machine: its status is good until the next turn, its Lease exists.
                 machine.lease = Lease::of_a_known_node();
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
                 // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for
                 // that was by another machine's clock.
-                due = renewed.map_or(due, |renewed| now.since(renewed + RENEW));
+                due = renewed.map_or(due, |renewed| now.since(time::after(renewed, RENEW)));
             }
             // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
             // the sooner it acts, the fewer others write first.

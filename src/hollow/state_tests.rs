@@ -200,19 +200,21 @@ fn a_machine_for_which_no_port_is_left_has_an_address_of_its_own() {
 #[test]
 fn machines_of_a_process_before_come_in_the_order_in_which_their_leases_end() {
     let known = |name| NodeView { kubelet_version: Some("v1.36.3".to_owned()), ..node(name, 1) };
-    let mut world = World::new(["young", "unknown", "oldest", "old", "future"].map(known).into(), vec![]);
+    let mut world =
+        World::new(["young", "unknown", "oldest", "old", "future", "last"].map(known).into(), vec![]);
     let renewed = [("young", -3), ("oldest", -27), ("old", -20), ("future", 500)];
     let renewed =
         renewed.map(|(name, at)| (name.to_owned(), world.start.wall + jiff::SignedDuration::from_secs(at)));
     world.state.renewed_before = renewed.into();
-    for name in ["young", "unknown", "old", "future", "oldest"] {
+    world.state.renewed_before.insert("last".to_owned(), Timestamp::MAX);
+    for name in ["young", "unknown", "old", "future", "last", "oldest"] {
         world.create(name, None);
     }
     world.run(0);
     let patched = world.sent.iter().filter_map(|(_, sent)| sent.strip_prefix("PATCH "));
     let patched: Vec<&str> = patched.filter(|name| *name != "status").collect();
     assert_eq!(patched[..2], ["oldest", "old"], "{patched:?}");
-    assert_eq!(patched.len(), 5, "and none waits: {patched:?}");
+    assert_eq!(patched.len(), 6, "and none waits: {patched:?}");
     assert!(world.state.renewed_before.is_empty());
 }
 
@@ -233,6 +235,61 @@ fn a_silent_machine_says_nothing_until_it_is_healthy() {
     let quiet = |at: &u64| (91..120).contains(at);
     assert!(world.sent.iter().any(|(at, _)| *at == 30), "{:?}", world.sent);
     assert!(!world.sent.iter().any(|(at, _)| quiet(at)), "{:?}", world.sent);
+}
+
+#[test]
+fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
+    let failures = Failures {
+        unhealthy_duration: GoDuration(secs(30)),
+        healthy_duration: Some(GoDuration(secs(60))),
+        turn_unhealthy_periodically: Some(true),
+        mode: Some(FailureMode::Silent),
+        ..Failures::default()
+    };
+    // For so many seconds another process carried it; one that comes too late has no outage to make up for.
+    for (ago, begins) in [(20, 10), (29, 1), (40, 0), (-500, 30)] {
+        let mut world = World::new(vec![], vec![]);
+        let created = world.start.wall - jiff::SignedDuration::from_secs(ago);
+        let born = Arc::new(NodeView { created: Some(created), ..node("a", 1) });
+        world.state.node_cache = Cache::full([NodeView::clone(&born)]);
+        world.create("a", Some(failures.clone()));
+        world.run(31);
+        for what in ["PATCH status", "POST leases"] {
+            assert_eq!(world.times(what).first(), Some(&begins), "{what} {ago}: {:?}", world.sent);
+        }
+        let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
+        assert_eq!(recorded.as_second(), created.min(world.start.wall).as_second());
+    }
+    // Of one that speaks, its first status is the record.
+    let old = NodeView { created: Some(Timestamp::UNIX_EPOCH), ..node("a", 1) };
+    let mut world = World::new(vec![old], vec![]);
+    world.create("a", Some(Failures { mode: Some(FailureMode::Reported), ..failures }));
+    world.run(1);
+    let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
+    assert_eq!(recorded.as_second(), world.start.wall.as_second());
+}
+
+#[test]
+fn the_events_of_a_machine_are_lost_with_it() {
+    let failures = Failures {
+        unhealthy_duration: GoDuration(secs(30)),
+        turn_unhealthy_after: Some(true),
+        mode: Some(FailureMode::Silent),
+        ..Failures::default()
+    };
+    let mut world = World::new(vec![node("a", 1), node("b", 1)], vec![]);
+    world.create("a", Some(failures));
+    world.create("b", None);
+    world.run(1);
+    let count = |world: &World| world.times("POST events").len();
+    for (second, sent) in [(2, 2), (40, 3)] {
+        for name in ["a", "b"] {
+            let boot = boot::first(name, world.clock(second).wall);
+            world.state.tell_of_reboot(&name.into(), boot, world.clock(second));
+        }
+        world.run(second + 1);
+        assert_eq!(count(&world), sent, "{:?}", world.sent);
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl State {
             Lane::Lease => self.prepare_lease(&job.uid, now).into_iter().collect(),
             Lane::Status => self.prepare_status(&job.uid, now).into_iter().collect(),
             Lane::Pod => self.prepare_pod(&job.uid, now),
-            Lane::Event => self.prepare_event().into_iter().collect(),
+            Lane::Event => self.prepare_event(now).into_iter().collect(),
         }
     }
 

@@ -43,6 +43,12 @@ impl Memory {
         Self { uid, road, rate: Arc::default() }
     }
 
+    /// How fast its clients ask, all together.
+    #[must_use]
+    pub fn rate(&self) -> Arc<Rate> {
+        Arc::clone(&self.rate)
+    }
+
     fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
         let Road { server, fence, .. } = &*self.road;
         let mut config = server.clone();

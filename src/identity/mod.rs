@@ -26,6 +26,7 @@ use tracing::{info, warn};
 pub use error::IdentityError;
 pub use memory::{Memory, Road};
 pub use place::{Folders, Place};
+pub use request::Pursuit;
 
 use self::rotating::Rotating;
 pub use self::store::Certificate;
@@ -85,13 +86,18 @@ impl<P: Place> Identity<P> {
     /// The identity that its place keeps, else a new one. Waits for what may come right by itself, as long as
     /// `patience` says; what never will is an error at once.
     pub async fn obtain(options: Options<P>) -> Result<Self, IdentityError> {
+        Self::pursue(options, &mut Pursuit::default()).await
+    }
+
+    /// The same, going on with a request that was made before.
+    pub async fn pursue(options: Options<P>, pursuit: &mut Pursuit) -> Result<Self, IdentityError> {
         let certificate = if let Some(kept) = options.place.load(&options.node, Timestamp::now())? {
             info!(until = %kept.not_after, "going on with the certificate that is kept");
             kept
         } else {
             let mut patience = Patience::until(Instant::now() + options.patience);
             let made = loop {
-                match request::with_token(&options).await {
+                match pursuit.with_token(&options).await {
                     Ok(made) => break made,
                     Err(error) => patience.after(error).await?,
                 }
@@ -139,10 +145,11 @@ impl<P: Place> Identity<P> {
         let lives = from_now(self.certificate.not_after);
         let mut patience = Patience::until(Instant::now() + lives + self.options.patience);
         let client = self.client();
+        let mut pursuit = Pursuit::default();
         let made = loop {
-            let mut made = request::with_client(&client, &self.options).await;
+            let mut made = pursuit.with_client(&client, &self.options).await;
             if matches!(made, Err(IdentityError::Unauthenticated { .. })) {
-                made = request::with_token(&self.options).await;
+                made = pursuit.with_token(&self.options).await;
             }
             match made {
                 Ok(made) => break made,

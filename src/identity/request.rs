@@ -18,35 +18,71 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{IdentityError, Options, Place, store::Certificate};
 use crate::core::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 
-/// How long a request waits for its certificate before another one is made.
+/// How long a request waits for its certificate before that is said.
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// Longest that a call may take.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// How long a watch takes at most to show what is there: longer than its call.
+const STILL_THERE: Duration = Duration::from_secs(15);
 /// Of the versions that a watch can begin at, the one that the API server has.
 const ANY_VERSION: &str = "0";
 /// Wait between two watches of one request.
 const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
-/// A certificate for a new key, asked for with the token.
-pub(super) async fn with_token<P: Place>(options: &Options<P>) -> Result<Certificate, IdentityError> {
-    let beginning = options.place.begin(&options.node).await?;
-    match with_client(&beginning.client, options).await {
-        Err(IdentityError::Unauthenticated { .. }) => Err(beginning.refused(&options.node, Timestamp::now())),
-        other => other,
-    }
-}
+/// A request for a certificate, over all tries: while it is not answered it is followed, and no other one is made.
+#[derive(Default)]
+pub struct Pursuit(Option<(KeyPair, CertificateSigningRequest)>);
 
-/// A certificate for a new key, asked for by `client`.
-pub(super) async fn with_client<P>(
-    client: &Client,
-    options: &Options<P>,
-) -> Result<Certificate, IdentityError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Key)?;
-    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
-    let wanted = request(options, &key)?;
-    let made = call("ask for a certificate", api.create(&PostParams::default(), &wanted)).await?;
-    let pem = answer(&api, made).await?;
-    Certificate::new(pem, &key, &options.node)
+impl Pursuit {
+    /// A certificate, asked for with the token.
+    pub(super) async fn with_token<P: Place>(
+        &mut self,
+        options: &Options<P>,
+    ) -> Result<Certificate, IdentityError> {
+        let beginning = options.place.begin(&options.node).await?;
+        match self.with_client(&beginning.client, options).await {
+            Err(IdentityError::Unauthenticated { .. }) => {
+                Err(beginning.refused(&options.node, Timestamp::now()))
+            }
+            other => other,
+        }
+    }
+
+    /// A certificate, asked for by `client`.
+    pub(super) async fn with_client<P>(
+        &mut self,
+        client: &Client,
+        options: &Options<P>,
+    ) -> Result<Certificate, IdentityError> {
+        let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+        if let Some((_, made)) = &mut self.0 {
+            // It is there still, or it was deleted meanwhile.
+            match timeout(STILL_THERE, change(&api, made, ANY_VERSION)).await {
+                Ok(seen) => *made = seen?,
+                Err(_) => self.0 = None,
+            }
+        }
+        let (key, made) = if let Some(pending) = self.0.take() {
+            pending
+        } else {
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Key)?;
+            let wanted = request(options, &key)?;
+            (key, call("ask for a certificate", api.create(&PostParams::default(), &wanted)).await?)
+        };
+        // Kept before it is waited for: whoever drops this comes back to it.
+        let (key, made) = self.0.insert((key, made));
+        let pem = match answer(&api, made).await {
+            Err(error) if error.may_come_right() => return Err(error),
+            // What the API server says to the one who follows says nothing about the request.
+            Err(error @ (IdentityError::Unauthenticated { .. } | IdentityError::Refused { .. })) => {
+                return Err(error);
+            }
+            answered => answered,
+        };
+        let certificate = pem.and_then(|pem| Certificate::new(pem, key, &options.node));
+        self.0 = None;
+        certificate
+    }
 }
 
 fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningRequest, IdentityError> {
@@ -71,18 +107,19 @@ fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningR
 /// Follows a request until it is answered.
 async fn answer(
     api: &Api<CertificateSigningRequest>,
-    mut seen: CertificateSigningRequest,
+    seen: &mut CertificateSigningRequest,
 ) -> Result<String, IdentityError> {
-    let name = seen.metadata.name.clone().unwrap_or_default();
     let deadline = Instant::now() + ANSWER_LIMIT;
     loop {
-        if let Some(pem) = said(&seen)? {
+        if let Some(pem) = said(seen)? {
             return Ok(pem);
         }
-        match timeout_at(deadline, change(api, &name, &seen)).await {
-            Ok(changed) => seen = changed?,
-            Err(_) => return Err(IdentityError::Unanswered { name, waited: ANSWER_LIMIT }),
-        }
+        let version = seen.metadata.resource_version.clone().unwrap_or_default();
+        let Ok(changed) = timeout_at(deadline, change(api, seen, &version)).await else {
+            let name = seen.metadata.name.clone().unwrap_or_default();
+            return Err(IdentityError::Unanswered { name, waited: ANSWER_LIMIT });
+        };
+        *seen = changed?;
     }
 }
 
@@ -103,14 +140,14 @@ fn said(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityE
     String::from_utf8(certificate.clone()).map(Some).map_err(unusable)
 }
 
-/// The request once it is not as it was seen.
+/// The request once it is not as it was in `version`.
 async fn change(
     api: &Api<CertificateSigningRequest>,
-    name: &str,
     seen: &CertificateSigningRequest,
+    mut version: &str,
 ) -> Result<CertificateSigningRequest, IdentityError> {
+    let name = seen.metadata.name.as_deref().unwrap_or_default();
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
-    let mut version = seen.metadata.resource_version.as_deref().unwrap_or_default();
     loop {
         let events = call("follow the request for a certificate", api.watch(&params, version)).await?;
         pin_mut!(events);

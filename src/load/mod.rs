@@ -34,9 +34,11 @@ use self::{
     reflector::follow,
     watches::{Object, Watch},
 };
+use crate::runtime::rate::Rate;
 
-/// Holds the watches of the kubelet of `node`, for as long as it is polled.
-pub async fn kubelet(client: &Client, node: &str, meter: &Meter) -> Infallible {
+/// Holds the watches of the kubelet of `node`, for as long as it is polled, by its client and as fast as that may ask.
+pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
+    let (client, _) = road;
     let mounts = Mutex::new(Mounts::default());
     let news = Notify::new();
     let pods = Watch::pods(node);
@@ -50,12 +52,13 @@ pub async fn kubelet(client: &Client, node: &str, meter: &Meter) -> Infallible {
     tokio::select! {
         never = pods => never,
         _ = own => pending().await,
-        never = mounted(client, meter, &mounts, &news) => never,
+        never = mounted(road, meter, &mounts, &news) => never,
     }
 }
 
 /// Watches what pods mount, each object once, and requests their tokens.
-async fn mounted(client: &Client, meter: &Meter, mounts: &Mutex<Mounts>, news: &Notify) -> Infallible {
+async fn mounted(road: (&Client, &Rate), meter: &Meter, mounts: &Mutex<Mounts>, news: &Notify) -> Infallible {
+    let (client, _) = road;
     let mut held: HashMap<Object, AbortHandle> = HashMap::new();
     let mut watches = FuturesUnordered::new();
     let mut calls = FuturesUnordered::new();
@@ -80,7 +83,7 @@ async fn mounted(client: &Client, meter: &Meter, mounts: &Mutex<Mounts>, news: &
                 watches.push(Abortable::new(following, registration));
                 held.insert(object, handle);
             }
-            calls.extend(mounts.due(Instant::now()).into_iter().map(|call: TokenCall| call.send(client)));
+            calls.extend(mounts.due(Instant::now()).into_iter().map(|call: TokenCall| call.send(road)));
             mounts.next_due()
         };
         let timer = async {

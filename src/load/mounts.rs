@@ -19,7 +19,10 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::{reflector::Told, watches::Object};
-use crate::wire::{self, AnyObject, Body};
+use crate::{
+    runtime::rate::Rate,
+    wire::{self, AnyObject, Body},
+};
 
 /// Part of its life after which a token is requested anew (`pkg/kubelet/token`).
 const RENEWED_AFTER: f64 = 0.8;
@@ -58,9 +61,10 @@ pub struct TokenCall {
 
 impl TokenCall {
     /// Sends it; what comes is dropped, and a failure is: the next one is as good.
-    pub async fn send(self, client: &Client) {
+    pub async fn send(self, road: (&Client, &Rate)) {
         let Self { path, body } = self;
-        let _dropped = wire::send::<AnyObject>(client, Method::POST, &path, Body::Object(body)).await;
+        let body = Body::Object(body);
+        let _dropped = wire::send_in_turn::<AnyObject>(road, Method::POST, &path, body).await;
     }
 }
 

@@ -1,5 +1,5 @@
 //! One watch, held as client-go's reflector holds it: it begins with all that there is, goes on where it was when its life is
-//! over, begins anew when the API server does not remember that place, and backs off when it fails.
+//! over or the API server is away, begins anew after any other end, and backs off when it fails.
 
 use std::{convert::Infallible, future::poll_fn, pin::Pin, time::Duration};
 
@@ -73,6 +73,14 @@ enum Ended {
     List(#[from] WireError),
 }
 
+impl Ended {
+    /// Whether the next watch can go on where this one was. Else it begins anew, or might be refused the same way for ever: a
+    /// version that the API server has not come to yet, as after a restore of etcd, it refuses with 504.
+    fn keeps_place(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Refused(429))
+    }
+}
+
 /// Holds a watch for as long as it is polled, and tells what comes.
 pub async fn follow(
     client: &Client,
@@ -96,7 +104,7 @@ pub async fn follow(
             Err(error) => error,
         };
         debug!(path = watch.path, error = chain(&error), "a watch ended");
-        if matches!(error, Ended::Expired) {
+        if !error.keeps_place() {
             since = None;
         }
         sleep(patience.next(Instant::now())).await;
@@ -226,6 +234,16 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watch_goes_on_only_where_nothing_was_said_against_it() {
+        let unreachable = Ended::Unreachable(Box::new(kube::Error::LinesCodecMaxLineLengthExceeded));
+        assert!(unreachable.keeps_place() && Ended::Refused(429).keeps_place());
+        let over = [Ended::Expired, Ended::AtOnce, Ended::NoLists, Ended::Refused(403), Ended::Refused(500)];
+        for ended in over.into_iter().chain([Ended::Refused(504), Ended::List(WireError::NoEnvelope)]) {
+            assert!(!ended.keeps_place(), "{ended}");
+        }
+    }
 
     #[test]
     fn waits_are_those_of_a_reflector() {

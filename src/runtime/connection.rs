@@ -18,7 +18,7 @@ use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer};
 
 use super::{
     leader::{Fence, Passing},
-    rate::Rate,
+    rate::{HadTurn, Rate},
 };
 
 /// A list that takes longer than this is given up; a watch that says nothing for longer is made anew.
@@ -70,8 +70,8 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// A client that connects as a kubelet does, with nobody else: once, by HTTP/2, with its own identity, as fast as `rate` lets it.
-/// It writes only while `fence` is open.
+/// A client that connects as a kubelet does, with nobody else: once, by HTTP/2, with its own identity, as fast as `rate` lets it,
+/// which a request may have asked for before. /// It writes only while `fence` is open.
 pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
     let config = limited(config);
     if let Some(url) = config.proxy_url {
@@ -102,7 +102,9 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
     let turn = AsyncFilterLayer::new(move |request: Request<Body>| {
         let rate = Arc::clone(&rate);
         async move {
-            rate.turn(request.uri().path()).await;
+            if request.extensions().get::<HadTurn>().is_none() {
+                rate.turn(request.uri().path()).await;
+            }
             Ok::<_, BoxError>(request)
         }
     });

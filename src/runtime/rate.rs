@@ -20,12 +20,17 @@ pub struct Rate {
     full_at: Mutex<Option<Instant>>,
 }
 
+/// On a request that has had its turn: its client asks for no other one.
+#[derive(Clone, Copy, Debug)]
+pub struct HadTurn(());
+
 impl Rate {
     /// Waits for the turn of a request to this path.
-    pub async fn turn(&self, path: &str) {
+    pub async fn turn(&self, path: &str) -> HadTurn {
         if is_limited(path) {
             sleep_until(self.take(Instant::now())).await;
         }
+        HadTurn(())
     }
 
     /// Takes one from the bucket; when it may be used.

@@ -1,7 +1,7 @@
 //! What one watch saw of all pods, in order, and when.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     pin::pin,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -36,7 +36,16 @@ pub struct Record {
 #[derive(Default)]
 struct Stories {
     begun: bool,
+    /// The pods of a list that is not complete.
+    listed: BTreeSet<String>,
     by_name: BTreeMap<String, Story>,
+}
+
+impl Stories {
+    fn show(&mut self, pod: &DynamicObject) {
+        let story = self.by_name.entry(pod.name_any()).or_default();
+        story.shown.push((Instant::now(), serde_json::to_value(pod).unwrap()));
+    }
 }
 
 impl Record {
@@ -96,12 +105,20 @@ async fn write(pods: Api<DynamicObject>, stories: Arc<Mutex<Stories>>) {
         let Ok(event) = event else { continue };
         let mut stories = stories.lock().unwrap();
         match event {
-            watcher::Event::Init => {}
-            watcher::Event::InitDone => stories.begun = true,
-            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
-                let story = stories.by_name.entry(pod.name_any()).or_default();
-                story.shown.push((Instant::now(), serde_json::to_value(&pod).unwrap()));
+            watcher::Event::Init => stories.listed.clear(),
+            // What a list does not name went while nobody watched.
+            watcher::Event::InitDone => {
+                let Stories { begun, listed, by_name } = &mut *stories;
+                *begun = true;
+                for (_, story) in by_name.iter_mut().filter(|(name, _)| !listed.contains(*name)) {
+                    story.gone.get_or_insert_with(Instant::now);
+                }
             }
+            watcher::Event::InitApply(pod) => {
+                stories.listed.insert(pod.name_any());
+                stories.show(&pod);
+            }
+            watcher::Event::Apply(pod) => stories.show(&pod),
             watcher::Event::Delete(pod) => {
                 let story = stories.by_name.entry(pod.name_any()).or_default();
                 story.gone = Some(Instant::now());

@@ -123,3 +123,53 @@ proptest! {
         prop_assert!(preempted.is_none() && deadline.is_none() || pod.is_finished());
     }
 }
+
+proptest! {
+    /// Whoever may write a pod may write any time into it, and any grace: that is strange, and no more than strange.
+    #[test]
+    fn any_time_may_be_shown(
+        times in prop::array::uniform4(prop::sample::select(vec![
+            Timestamp::MIN, at(-60), at(0), at(60), Timestamp::MAX,
+        ])),
+        spans in prop::array::uniform3(prop::sample::select(vec![0, 30, i64::MAX])),
+        told in told_anything(),
+        is_deleted in any::<bool>(),
+        booted in prop::bool::ANY,
+    ) {
+        let told: BTreeMap<String, String> = told.into_iter().collect();
+        let told: Vec<(&str, &str)> = told.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut spec = spec(RestartPolicy::Always, &told);
+        let [grace, hook, active] = spans.map(|span| Duration::from_secs(span.unsigned_abs()));
+        (spec.grace, spec.active_deadline) = (grace, Some(active));
+        spec.containers[0].pre_stop = hook;
+        let mut pod = pod(spec);
+        let [start, since, end, deleted_at] = times;
+        (pod.deleted_at, pod.grace_seconds) = (is_deleted.then_some(deleted_at), Some(spans[0]));
+        pod.status.start_time = Some(start);
+        let last = Ended { exit_code: 1, reason: "Error".into(), started: Some(since), finished: Some(end) };
+        let view = |name: &str, state| ContainerView {
+            name: name.into(),
+            ready: false,
+            started: true,
+            restarts: 1,
+            state,
+            last: Some(Box::new(last.clone())),
+        };
+        pod.status.containers = [
+            view("a", ContainerState::Running { since: Some(since) }),
+            view("b", ContainerState::Ended(last.clone())),
+        ].into();
+        let place = Place {
+            host_ip: HOST,
+            ip: IP,
+            defaults: &ContainerDefaults::default(),
+            booted: booted.then_some(end),
+            preempted: None,
+        };
+        for second in 0..3 {
+            if let Some(status) = step(&pod, place, at(second)).status {
+                pod.status = status;
+            }
+        }
+    }
+}

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     api::ContainerDefaults,
     cache::{Container, ContainerState, ContainerView, Ended, PodStatus, PodView, word},
+    core::time,
     hollow::status::to_seconds,
 };
 
@@ -29,7 +30,7 @@ pub struct Ending {
 pub fn of(pod: &PodView, preempted: Option<Timestamp>, now: Timestamp) -> Option<Ending> {
     if let Some(deadline) = pod.deleted_at {
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds.unwrap_or(0)).unwrap_or(0));
-        return Some(Ending { since: deadline - grace, grace, why: None });
+        return Some(Ending { since: time::before(deadline, grace), grace, why: None });
     }
     let grace = pod.spec.grace;
     if let Some(since) = preempted {
@@ -41,7 +42,7 @@ pub fn of(pod: &PodView, preempted: Option<Timestamp>, now: Timestamp) -> Option
 
 /// Until when a pod may be active that began at `start_time`.
 pub fn deadline(pod: &PodView, start_time: Option<Timestamp>) -> Option<Timestamp> {
-    Some(start_time? + pod.spec.active_deadline?)
+    Some(time::after(start_time?, pod.spec.active_deadline?))
 }
 
 /// The status of a pod whose containers have all stopped; the moment at which they will have, where that is to come.
@@ -52,12 +53,12 @@ pub fn stop(
     now: Timestamp,
 ) -> Result<PodStatus, Timestamp> {
     let spec = &*pod.spec;
-    let killed_at = ending.since + ending.grace;
+    let killed_at = time::after(ending.since, ending.grace);
     let shown = |views: &[ContainerView], container: &Container| {
         views.iter().find(|view| view.name == container.name).cloned()
     };
     let stops = |container: &Container, role, told_at: Timestamp| {
-        let needed = told_at + Script::of(spec, container, role, defaults).stop_time;
+        let needed = time::after(told_at, Script::of(spec, container, role, defaults).stop_time);
         (needed.min(killed_at), if needed > killed_at { KILLED } else { 0 })
     };
     let runs = |view: &ContainerView| matches!(view.state, ContainerState::Running { .. });

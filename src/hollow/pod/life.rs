@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     cache::{Container, ContainerState, ContainerView, Ended, PodStatus, PodView, RestartPolicy, Word, word},
+    core::time,
     hollow::status::to_seconds,
 };
 
@@ -67,10 +68,10 @@ pub fn lived(
             continue;
         }
         let script = Script::of(spec, container, role, place.defaults);
-        again = earlier(again, advance(view, &script, due, &waits_as, now));
+        again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
         match (&view.state, role) {
             (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
-                due = due.max(*since + script.started_after);
+                due = due.max(time::after(*since, script.started_after));
             }
             (ContainerState::Ended(end), Role::Init) if end.exit_code == 0 => {
                 due = due.max(end.finished.unwrap_or(due));
@@ -84,7 +85,7 @@ pub fn lived(
     if is_open || was_initialized {
         for (container, view) in spec.containers.iter().zip(&mut *regulars) {
             let script = Script::of(spec, container, Role::Regular, place.defaults);
-            again = earlier(again, advance(view, &script, due, &waits_as, now));
+            again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
         }
     }
     let phase = if failed { "Failed" } else { phase(&regulars) };
@@ -177,43 +178,44 @@ fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
     (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
 }
 
-/// What a container does now, and when that changes. It may start from `due` on.
+/// What a container does now, and when that changes. It may start from `due` on, and not before its machine `booted`.
 fn advance(
     view: &mut ContainerView,
     script: &Script<'_>,
     due: Timestamp,
     waits_as: &Word,
-    now: Timestamp,
+    (booted, now): (Option<Timestamp>, Timestamp),
 ) -> Option<Timestamp> {
+    let start = start_at(booted, now);
     loop {
         match (&view.state, &view.last) {
             (ContainerState::Waiting { .. }, None) => {
-                let made = due + script.start_time;
+                let made = time::after(due, script.start_time);
                 let (reason, again) = if now < made {
                     (Word::clone(waits_as), made)
                 } else if script.image_error.is_some() {
                     pull(made, now)
                 } else {
-                    run(view, now);
+                    run(view, start);
                     continue;
                 };
                 view.state = ContainerState::Waiting { reason, back_off: None };
                 return Some(again);
             }
             (ContainerState::Waiting { back_off, .. }, Some(last)) => {
-                let again = last.finished.unwrap_or(now) + back_off.unwrap_or_default();
+                let again = time::after(last.finished.unwrap_or(now), back_off.unwrap_or_default());
                 if now < again {
                     return Some(again);
                 }
                 view.restarts = view.restarts.saturating_add(1);
-                run(view, now);
+                run(view, start);
             }
-            (ContainerState::Running { since: None }, _) => run(view, now),
+            (ContainerState::Running { since: None }, _) => run(view, start),
             (ContainerState::Running { since: Some(since) }, _) => {
                 let since = *since;
                 let run_time =
                     if script.start_error.is_some() { Some(Duration::ZERO) } else { script.run_time };
-                let end = run_time.map(|time| since + time);
+                let end = run_time.map(|span| time::after(since, span));
                 if end.is_none_or(|end| now < end) {
                     return earlier(end, readied(view, script, since, now));
                 }
@@ -230,8 +232,14 @@ fn advance(
     }
 }
 
-fn run(view: &mut ContainerView, now: Timestamp) {
-    view.state = ContainerState::Running { since: Some(to_seconds(now)) };
+/// When what starts now started. Where the clock is behind the boot, at the boot: what starts before that has ended by it.
+fn start_at(booted: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let second = to_seconds(now);
+    booted.map_or(second, |booted| booted.max(second))
+}
+
+fn run(view: &mut ContainerView, start: Timestamp) {
+    view.state = ContainerState::Running { since: Some(start) };
 }
 
 /// Whether a container that runs has started and is ready, and when that changes.
@@ -241,8 +249,9 @@ fn readied(
     since: Timestamp,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let started = since + script.started_after;
-    let ready = script.ready_after.filter(|_| script.role != Role::Init).map(|after| since + after);
+    let started = time::after(since, script.started_after);
+    let ready = script.ready_after.filter(|_| script.role != Role::Init);
+    let ready = ready.map(|span| time::after(since, span));
     view.started = started <= now;
     view.ready = ready.is_some_and(|ready| ready <= now);
     [Some(started), ready].into_iter().flatten().filter(|at| now < *at).min()
@@ -308,14 +317,18 @@ fn after(waited: Duration) -> Duration {
 
 /// What shows of an image that cannot be pulled since `from`, and until when.
 fn pull(from: Timestamp, now: Timestamp) -> (Word, Timestamp) {
-    let (mut tried, mut turn) = (from, BACK_OFF_FIRST);
-    while tried + turn <= now {
-        tried += turn;
+    // `from` may be any time: what is all too long ago must not be counted turn by turn.
+    let mut left = Duration::try_from(now.duration_since(from)).unwrap_or_default();
+    let mut turn = BACK_OFF_FIRST;
+    while turn <= left && turn < BACK_OFF_LONGEST {
+        left -= turn;
         turn = BACK_OFF_LONGEST.min(turn * 2);
     }
-    if now < tried + PULL_ERROR_SHOWN {
-        (word(reasons::PULL_FAILED), tried + PULL_ERROR_SHOWN)
+    let left = Duration::from_nanos_u128(left.as_nanos() % turn.as_nanos());
+    let tried = time::before(now, left);
+    if left < PULL_ERROR_SHOWN {
+        (word(reasons::PULL_FAILED), time::after(tried, PULL_ERROR_SHOWN))
     } else {
-        (word(reasons::PULL_BACK_OFF), tried + turn)
+        (word(reasons::PULL_BACK_OFF), time::after(tried, turn))
     }
 }

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     cache::{ContainerState, ContainerView, Ended, PodStatus, PodView, RestartPolicy, Word, word},
+    core::time,
     hollow::status::to_seconds,
 };
 
@@ -71,7 +72,8 @@ impl Anew {
             (_, last) => last.as_deref(),
         });
         let lost = found.filter(|end| *end.reason == *reasons::LOST && end.started < Some(anew.booted));
-        anew.sandbox_at = lost.filter_map(|end| end.finished).max().map(|found| found + SANDBOX_TIME);
+        anew.sandbox_at =
+            lost.filter_map(|end| end.finished).max().map(|found| time::after(found, SANDBOX_TIME));
         Some(anew)
     }
 

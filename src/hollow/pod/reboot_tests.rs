@@ -219,3 +219,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_clock_that_is_behind_the_boot_restarts_nothing_twice() {
+    let mut pod = lived(pod(RestartPolicy::Always, &["i"], &[]), 0, 50).0;
+    let defaults = ContainerDefaults::default();
+    let place = Place {
+        host_ip: HOST,
+        ip: Ipv4Addr::new(10, 128, 0, 2),
+        defaults: &defaults,
+        booted: Some(at(BOOT)),
+        preempted: None,
+    };
+    for second in BOOT - 5..BOOT + 5 {
+        if let Some(status) = step(&pod, place, at(second)).status {
+            pod = PodView { status, ..pod };
+        }
+    }
+    for view in &pod.status.containers {
+        let since = ContainerState::Running { since: Some(at(BOOT)) };
+        assert_eq!((&view.state, view.restarts, view.ready), (&since, 1, true), "{pod:?}");
+    }
+}

@@ -1,8 +1,8 @@
 //! Machines that share nothing with others of their process but what they know: each comes by an identity, and from then on
 //! it is to the API server what a kubelet is ([`crate::load`]).
 //!
-//! Keys are in memory alone, so a process that starts anew asks for all certificates anew; [`AT_ONCE`] paces that. What stands
-//! in the way of one machine is its trouble and tried again; the others go on.
+//! Keys are in memory alone, so a process that starts anew asks for all certificates anew: [`AT_ONCE`] at once, and those first
+//! whose Lease ends first. What stands in the way of one machine is its trouble and tried again; the others go on.
 
 use std::{
     collections::HashMap,
@@ -13,16 +13,17 @@ use std::{
 
 use kube::{Client, Config};
 use tokio::{
-    sync::{Semaphore, mpsc::UnboundedSender, watch},
+    sync::{mpsc::UnboundedSender, watch},
     task::AbortHandle,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tracing::warn;
 
+use super::gate::Gate;
 use crate::{
     error::chain,
     hollow::{Hollow, MachineSpec, Own, Settings},
-    identity::{Identity, IdentityError, Memory, Options, Road},
+    identity::{Identity, IdentityError, Memory, Options, Pursuit, Road},
     load::{self, Meter},
     providers::{Existing, MachineId, Stage, Trouble},
     runtime::leader::Fence,
@@ -34,6 +35,10 @@ const AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// When it tries again after that, between half of this and the whole.
 const AGAIN: Duration = Duration::from_secs(20);
+/// The longest such wait: after each denial in a row the next one is twice as long.
+const AGAIN_LONGEST: Duration = Duration::from_mins(5);
+/// How long a machine has its turn: then others ask, while it waits for an answer that may never come.
+const TURN: Duration = Duration::from_secs(5);
 /// Reason of what stands in its way.
 const NO_IDENTITY: &str = "NoIdentity";
 
@@ -54,7 +59,7 @@ pub(super) struct Alone {
     hollow: Hollow,
     road: Arc<Road>,
     meter: Meter,
-    gate: Semaphore,
+    gate: Arc<Gate>,
     machines: Mutex<Machines>,
     watchers: Mutex<Vec<UnboundedSender<MachineId>>>,
 }
@@ -93,7 +98,7 @@ impl Alone {
             hollow,
             road: Arc::new(Road { requester, server, fence }),
             meter,
-            gate: Semaphore::new(AT_ONCE),
+            gate: Gate::new(AT_ONCE),
             machines: Mutex::default(),
             watchers: Mutex::default(),
         })
@@ -159,13 +164,16 @@ impl Alone {
 
     /// A machine's life: until it is taken away.
     async fn live(&self, id: MachineId) -> Infallible {
+        let mut pursuit = Pursuit::default();
+        let mut wait = AGAIN;
         loop {
-            let error = self.lifetime(&id).await;
+            let error = self.lifetime(&id, &mut pursuit).await;
             self.hollow.delete(&id.uid);
             warn!(node = &*id.node, error = chain(&error), "a machine has no identity, trying again");
             let message = chain(&error);
             self.is_troubled(&id, Some(Trouble { reason: NO_IDENTITY.to_owned(), message }));
-            sleep(AGAIN.mul_f64(rand::random_range(0.5..=1.0))).await;
+            sleep(wait.mul_f64(rand::random_range(0.5..=1.0))).await;
+            wait = next_wait(wait, &error);
         }
     }
 
@@ -177,13 +185,21 @@ impl Alone {
     }
 
     /// From the request for a certificate to the loss of the last one.
-    async fn lifetime(&self, id: &MachineId) -> IdentityError {
+    async fn lifetime(&self, id: &MachineId, pursuit: &mut Pursuit) -> IdentityError {
         let place = Memory::new(Arc::clone(&id.uid), Arc::clone(&self.road));
+        let rate = place.rate();
         let mut options = Options::at(&*id.node, place);
         options.patience = PATIENCE;
         let obtained = {
-            let _turn = self.gate.acquire().await;
-            Identity::obtain(options).await
+            // Who has nothing to lose comes last.
+            let turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
+            let mut obtained = Box::pin(Identity::pursue(options, pursuit));
+            if let Ok(obtained) = timeout(TURN, &mut obtained).await {
+                obtained
+            } else {
+                drop(turn);
+                obtained.await
+            }
         };
         let mut identity = match obtained {
             Ok(identity) => identity,
@@ -198,7 +214,8 @@ impl Alone {
                 return IdentityError::NodeGone { node: id.node.to_string() };
             };
             machine.trouble = None;
-            self.hollow.create_alone(machine.spec.clone(), Own { client: client.clone(), silent });
+            let own = Own { client: client.clone(), rate: Arc::clone(&rate), silent };
+            self.hollow.create_alone(machine.spec.clone(), own);
         }
         let _counted = Counted::new(&self.meter);
         loop {
@@ -208,7 +225,7 @@ impl Alone {
                     Ok(()) => continue,
                     Err(error) => return error,
                 },
-                never = load::kubelet(&client, &id.node, &self.meter) => match never {},
+                never = load::kubelet((&client, &rate), &id.node, &self.meter) => match never {},
                 // A machine that is silent is dead: it has neither watches nor a connection.
                 _ = is_silent.wait_for(|silent| *silent) => {}
             }
@@ -217,6 +234,14 @@ impl Alone {
             }
             let _awake = is_silent.wait_for(|silent| !*silent).await;
         }
+    }
+}
+
+/// How long to wait after another failure. A request that is denied stays in etcd for an hour.
+fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
+    match error {
+        IdentityError::Denied { .. } | IdentityError::Failed { .. } => (wait * 2).min(AGAIN_LONGEST),
+        _ => AGAIN,
     }
 }
 
@@ -233,5 +258,23 @@ impl<'a> Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.machines.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denials_in_a_row_make_it_wait_longer() {
+        let denied = IdentityError::Denied { reason: String::new(), message: String::new() };
+        let mut wait = AGAIN;
+        let waits = [(); 6].map(|()| {
+            wait = next_wait(wait, &denied);
+            wait.as_secs()
+        });
+        assert_eq!(waits, [40, 80, 160, 300, 300, 300]);
+        let unanswered = IdentityError::Unanswered { name: String::new(), waited: Duration::ZERO };
+        assert_eq!(next_wait(wait, &unanswered), AGAIN);
     }
 }

@@ -1,6 +1,7 @@
 //! Provider `hollow`: a machine is an entry of a hollow kubelet, in the operator's process or in that of a host.
 
 mod alone;
+mod gate;
 mod hosted;
 mod in_process;
 
