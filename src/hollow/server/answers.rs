@@ -104,7 +104,7 @@ async fn serve(
         Route::Metrics => answer_of(
             StatusCode::OK,
             prometheus::TEXT_FORMAT,
-            with_stats(&seen, now, |stats| stats.kubelet()),
+            with_stats(&seen, now, |stats| Body::from(stats.kubelet())),
         ),
         Route::ResourceMetrics => answer_of(
             StatusCode::OK,

@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_kubelets_own_metrics_are_those_of_its_machine() {
-        let text = shown(|stats| stats.kubelet());
+        let text = shown(|stats| [stats.kubelet()]).concat();
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let expected = [
             "kubelet_node_name{node=\"n\"} 1",
