@@ -59,11 +59,18 @@ pub async fn run(client: &Client, record: &Record, place: &Place, scenario: &Sce
             Step::Until(Goal::Gone) => {
                 let is_gone = record.until_gone(&name, limit).await;
                 assert!(is_gone || place.system != System::Kubelet, "{name} stays: {:?}", record.of(&name));
+                if !is_gone {
+                    println!("{name} is not gone after {limit:?}");
+                }
             }
             Step::Until(goal) => {
                 let last = record.until(&name, from, limit, |pod| goal.is_met(pod)).await;
                 let is_met = last.is_some() || place.system != System::Kubelet;
                 assert!(is_met, "{name} never came there: {:#?}", record.of(&name).shown.last());
+                // What follows is another course then, and this is why.
+                if last.is_none() {
+                    println!("{name} does not show {goal:?} after {limit:?}");
+                }
                 from = last.unwrap_or(from);
                 outcome.last = last;
             }

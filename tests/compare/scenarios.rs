@@ -47,6 +47,7 @@ pub enum Step {
 }
 
 /// What a pod shows.
+#[derive(Debug)]
 pub enum Goal {
     Ready,
     Over,

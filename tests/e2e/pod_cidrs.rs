@@ -81,8 +81,9 @@ async fn a_small_range_runs_out_and_a_larger_one_outlives_its_operators() {
     eventually("an event says so", LONG, async || own.event_of("cidrs", "CIDRNotAvailable").await).await;
     let metric = |name: &str| operator.metric(name).unwrap();
     assert!(metric("kube_node_node_creations_total{result=\"CIDRNotAvailable\"}") > 0);
-    let counts = ["taken", "free"].map(|state| metric(&format!("kube_node_pod_cidrs{{state=\"{state}\"}}")));
-    assert_eq!(counts, [4, 0]);
+    let counts =
+        ["taken", "free", "shared"].map(|state| metric(&format!("kube_node_pod_cidrs{{state=\"{state}\"}}")));
+    assert_eq!(counts, [4, 0, 0]);
     let held: Ipv4Net = "10.1.2.0/24".parse().unwrap();
     delete(&own.nodes, "by-hand", PropagationPolicy::Background).await;
     always("its block is taken", Duration::from_secs(3), async || {

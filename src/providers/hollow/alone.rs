@@ -15,7 +15,7 @@ use kube::{Client, Config};
 use tokio::{
     sync::{mpsc::UnboundedSender, watch},
     task::AbortHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tracing::warn;
 
@@ -167,7 +167,12 @@ impl Alone {
         let mut pursuit = Pursuit::default();
         let mut wait = AGAIN;
         loop {
+            let began = Instant::now();
             let error = self.lifetime(&id, &mut pursuit).await;
+            // That was a life.
+            if began.elapsed() > AGAIN_LONGEST {
+                wait = AGAIN;
+            }
             self.hollow.delete(&id.uid);
             warn!(node = &*id.node, error = chain(&error), "a machine has no identity, trying again");
             let message = chain(&error);
