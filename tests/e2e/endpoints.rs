@@ -235,10 +235,10 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     let (used, time) = (second.0 - first.0, second.1 - first.1);
     // It is written with the milliseconds of its time.
     assert!((used / time - 0.25).abs() < 0.001, "{used} core-seconds in {time} s");
-    let (code, own) = ask(&node, "/metrics", &["-H", &may]);
+    let (code, its) = ask(&node, "/metrics", &["-H", &may]);
     let named = format!("kubelet_node_name{{node=\"{}\"}} 1", name(&node));
-    assert!(code == "200" && own.lines().any(|line| line == named), "{own}");
-    assert!(!own.contains("kube_node_"), "those of the process are nobody's but its own: {own}");
+    assert!(code == "200" && its.lines().any(|line| line == named), "{its}");
+    assert!(!its.contains("kube_node_"), "those of the process are nobody's but its own: {its}");
     for (path, args, code) in [
         ("/metrics/resource", &["-H", &may_not][..], "403"),
         ("/metrics/resource", &[], "401"),
