@@ -5,7 +5,16 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
+
+use crate::go_program::GoProgram;
+
+const KWOK: GoProgram = GoProgram {
+    name: "kwok",
+    folder: "benches/kwok",
+    module: "sigs.k8s.io/kwok",
+    package: "sigs.k8s.io/kwok/cmd/kwok",
+};
 
 /// The annotation of Nodes that are KWOK's, as its documents have it.
 pub const OWN: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
@@ -19,16 +28,13 @@ pub struct Kwok {
     stages: Vec<PathBuf>,
 }
 
-/// Builds it once; Go's cache makes the next time quick.
+/// KWOK, built if it is not there: a minute or two.
 pub fn build() -> anyhow::Result<Kwok> {
-    let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kwok");
-    eprintln!("building KWOK (a minute or two the first time)");
-    let path = binary.to_string_lossy();
-    go(&["build", "-trimpath", "-ldflags", "-s -w", "-o", &path, "sigs.k8s.io/kwok/cmd/kwok"])?;
-    let module = PathBuf::from(go(&["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"])?.trim());
+    let binary = KWOK.path()?;
+    let sources = KWOK.sources()?;
     let mut stages = Vec::new();
     for stage in STAGES {
-        for file in std::fs::read_dir(module.join("kustomize/stage").join(stage))? {
+        for file in std::fs::read_dir(sources.join("kustomize/stage").join(stage))? {
             let file = file?.path();
             if file.extension().is_some_and(|kind| kind == "yaml") && !file.ends_with("kustomization.yaml") {
                 stages.push(file);
@@ -36,17 +42,6 @@ pub fn build() -> anyhow::Result<Kwok> {
         }
     }
     Ok(Kwok { binary, stages })
-}
-
-fn go(arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("go")
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok"))
-        .env("CGO_ENABLED", "0")
-        .args(arguments)
-        .output()
-        .context("Go is not installed")?;
-    ensure!(output.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 impl Kwok {

@@ -5,6 +5,8 @@
 //! `target/bench/nodes.json` and, as curves, to `docs/benchmarks/`.
 
 mod bare;
+#[path = "../../tests/bed/go_program.rs"]
+mod go_program;
 #[path = "../kwok/mod.rs"]
 mod kwok;
 mod ours;
@@ -163,9 +165,9 @@ async fn measure(
         anyhow::Ok(None)
     };
     let limit = Duration::from_secs(arguments.limit);
-    let (done, reached) = tokio::join!(work, counter.reach(nodes, limit));
+    let (done, reached) = tokio::try_join!(work, async { Ok(counter.reach(nodes, limit).await) })?;
     let mut spent = costs.end().await?;
-    if let Some(process) = done? {
+    if let Some(process) = done {
         // It began with nothing.
         spent.cpu[COMPONENTS.len()] = process.cpu_seconds()?;
     }

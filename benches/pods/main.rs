@@ -9,6 +9,8 @@
 #[path = "../nodes/bare.rs"]
 #[allow(dead_code)]
 mod bare;
+#[path = "../../tests/bed/go_program.rs"]
+mod go_program;
 #[path = "../kwok/mod.rs"]
 mod kwok;
 #[path = "../nodes/ours.rs"]

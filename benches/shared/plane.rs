@@ -4,6 +4,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -13,10 +14,12 @@ use kube::{
     api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The program that cargo has built beside the benchmark.
 pub const KUBE_NODE: &str = env!("CARGO_BIN_EXE_kube-node");
+/// Longest that the API server takes to notice what became of a policy.
+const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Plane {
     program: PathBuf,
@@ -37,7 +40,22 @@ impl Plane {
             "validatingadmissionpolicybindings,validatingadmissionpolicies",
             "--all",
         ])?;
+        plane.lets_nodes_in()?;
         Ok(plane)
+    }
+
+    /// Waits until the API server has noticed that there are no policies any more: it would refuse what a client creates.
+    fn lets_nodes_in(&self) -> anyhow::Result<()> {
+        let file = self.dir.join("probe.json");
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "probe" } });
+        std::fs::write(&file, node.to_string())?;
+        let begin = Instant::now();
+        loop {
+            match self.kubectl(&["create", "--dry-run=server", "--filename", &file.to_string_lossy()]) {
+                Err(_) if begin.elapsed() < NOTICE_LIMIT => std::thread::sleep(Duration::from_millis(200)),
+                ended => return ended,
+            }
+        }
     }
 
     fn up(program: &Path, arguments: &[&str]) -> anyhow::Result<Self> {

@@ -156,17 +156,17 @@ pub async fn call<T>(
     }
 }
 
-/// The same for a request of our own making, whose answer is not worth the parsing.
+/// The same for a request of our own making; of the answer only its version is parsed.
 pub async fn send(
     client: &Client,
     action: impl FnOnce() -> String,
     method: Method,
     url: &str,
     body: Body,
-) -> Result<(), ApiError> {
+) -> Result<String, ApiError> {
     let action = LazyCell::new(action);
     let answer = traced(&action, wire::send::<AnyObject>(client, method, url, body)).await;
-    answer.map(drop).map_err(|source| ApiError::Wire { action: action.clone(), source })
+    answer.map(AnyObject::into_version).map_err(|source| ApiError::Wire { action: action.clone(), source })
 }
 
 /// A span of its own in traces; nothing is put into words where nobody traces.

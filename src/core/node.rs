@@ -200,6 +200,10 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     let (state, waits_for) = match (node.kubelet, fresh) {
         (Kubelet::Silent, _) => (Initialization::Awaited, Some(Wait::Kubelet)),
         (Kubelet::NotReady, _) => (Initialization::Registered, Some(Wait::Ready)),
+        // Its first Lease is on its way: both taints leave in one write.
+        (Kubelet::Ready, false) if node.lease_renewed.is_none() => {
+            (Initialization::Awaited, Some(Wait::Lease))
+        }
         (Kubelet::Ready, false) => (Initialization::Registered, Some(Wait::Lease)),
         (Kubelet::Ready, true) => (Initialization::Ready, None),
     };

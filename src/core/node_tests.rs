@@ -60,6 +60,13 @@ fn a_ready_node_with_a_stale_lease_takes_no_pods() {
     assert!(
         matches!(&stale.steps[..], [Step::SetTaints(left)] if left.len() == 1 && left[0].effect == "NoSchedule")
     );
+    let unseen = Node { lease_renewed: None, ..node.clone() };
+    let unseen = plan(&unseen, Machine::Exists, &Pods::Unknown, 40);
+    assert_eq!(
+        (unseen.steps, unseen.waits_for),
+        (vec![], Some(Wait::Lease)),
+        "both taints leave in one write"
+    );
     let fresh = plan(&node, Machine::Exists, &Pods::Unknown, 39);
     assert_eq!(fresh, Plan { steps: vec![Step::SetTaints(vec![])], ..Plan::default() });
 }

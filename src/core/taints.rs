@@ -2,7 +2,8 @@
 //!
 //! Taints are one atomic list, so the whole list is written, under a resourceVersion precondition; taints of others
 //! come back as they were. `kube-node.io/uninitialized` is born with both effects: its NoExecute goes at the first
-//! status a kubelet posted (DaemonSets such as a CNI can come), its NoSchedule at Ready=True with a fresh Lease.
+//! status a kubelet posted (DaemonSets such as a CNI can come), its NoSchedule at Ready=True with a fresh Lease; both
+//! together where nothing but the first Lease was missing.
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Time};
@@ -18,7 +19,7 @@ const NO_EXECUTE: &str = "NoExecute";
 /// How far the kubelet has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Initialization {
-    /// No kubelet has posted a status yet.
+    /// No kubelet has posted a status yet, or nothing is missing but its first Lease.
     Awaited,
     /// A kubelet posted a status that is not Ready, or its Lease is not fresh.
     Registered,

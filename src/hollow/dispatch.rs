@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Own, Shared,
     request::{self, Request, Window},
-    schedule::{Job, Lane},
+    schedule::{Job, Lane, Load},
     state::Clock,
 };
 use crate::wire::WireError;
@@ -30,22 +30,27 @@ impl Kubelets {
         let shared = &*self.shared;
         let mut window = Window::default();
         let mut running = FuturesUnordered::new();
+        let mut renewals = 0;
         // A machine that stands alone has a connection and a rate of its own: it takes no room, and what befalls it says nothing
         // of others. They are no more than there are pods, and two a machine: each is under way once.
         let mut alone = FuturesUnordered::new();
         loop {
             while window.has_room(running.len()) {
                 let now = Clock::now();
-                let Some((job, requests, own)) = shared.next(now) else { break };
-                if job.lane == Lane::Lease {
+                let load = window.load(running.len() - renewals);
+                let Some((job, requests, own)) = shared.next(now, load) else { break };
+                if matches!(job.lane, Lane::Lease | Lane::Renewal) {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
                 match own {
-                    None => running.push(shared.send(job, requests, now.wall)),
+                    None => {
+                        renewals += usize::from(job.lane == Lane::Renewal);
+                        running.push(shared.send(job, requests, now.wall));
+                    }
                     Some(own) => alone.push(shared.send_alone(own, job, requests, now.wall)),
                 }
             }
-            let next_due = shared.state().schedule.next_due();
+            let next_due = shared.state().schedule.next_due(window.load(running.len() - renewals));
             let timer = async {
                 match next_due {
                     Some(at) => sleep_until(at).await,
@@ -56,7 +61,10 @@ impl Kubelets {
             let is_open = window.has_room(running.len());
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(overload) = running.next(), if !running.is_empty() => window.answered(overload),
+                Some((lane, overload)) = running.next(), if !running.is_empty() => {
+                    renewals -= usize::from(lane == Lane::Renewal);
+                    window.answered(overload);
+                }
                 Some(()) = alone.next(), if !alone.is_empty() => {}
                 () = shared.wake.notified(), if is_open => {}
                 () = timer, if is_open => {}
@@ -69,18 +77,18 @@ impl Kubelets {
 
 impl Shared {
     /// The next job, and what sends it, where its machine shares that with no other one.
-    fn next(&self, now: Clock) -> Option<(Job, Vec<Request>, Option<Own>)> {
+    fn next(&self, now: Clock, load: Load) -> Option<(Job, Vec<Request>, Option<Own>)> {
         let mut state = self.state();
-        let (job, requests) = state.next(now)?;
+        let (job, requests) = state.next(now, load)?;
         let own = state.own_of(&job);
         Some((job, requests, own))
     }
 
-    /// Sends the requests of a job and concludes it; tells whether the server is overloaded.
-    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> bool {
+    /// Sends the requests of a job and concludes it; tells its lane, and whether the server is overloaded.
+    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Lane, bool) {
         let answer = request::send(&self.client, None, requests).await;
         self.conclude(&job, answer.as_deref(), sent);
-        answer.is_err_and(|error| error.is_overload())
+        (job.lane, answer.is_err_and(|error| error.is_overload()))
     }
 
     /// The same for a machine that stands alone.

@@ -11,9 +11,13 @@ use k8s_pb::{
 };
 use kube::{Api, Client, api::ListParams};
 use serde_json::json;
+use tokio::time::Instant;
 
-use super::request::Request;
-use crate::wire::{Body, WireError, envelope};
+use super::{request::Request, schedule::Lane, state::Clock, work::RENEW};
+use crate::{
+    core::time,
+    wire::{Body, WireError, envelope},
+};
 
 /// Namespace of all Leases of Nodes.
 const NAMESPACE: &str = "kube-node-lease";
@@ -44,6 +48,18 @@ impl Lease {
     #[must_use]
     pub fn of_a_known_node() -> Self {
         Self { known: Known::Present, renewed: None }
+    }
+
+    /// What is next for it.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        if self.renewed.is_none() { Lane::Lease } else { Lane::Renewal }
+    }
+
+    /// Since when it is due, for one that has to be written now.
+    #[must_use]
+    pub fn due(&self, now: Clock) -> Instant {
+        self.renewed.map_or(now.at, |renewed| now.since(time::after(renewed, RENEW)))
     }
 
     /// The request that renews it.

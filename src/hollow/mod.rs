@@ -13,6 +13,7 @@ mod metrics;
 mod outbox;
 mod pod;
 mod pods;
+mod reach;
 mod request;
 mod schedule;
 pub mod server;

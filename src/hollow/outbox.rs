@@ -271,7 +271,7 @@ impl Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Cache;
+    use crate::{cache::Cache, hollow::schedule::Load};
 
     fn pod() -> Arc<PodView> {
         Arc::new(PodView { namespace: "n".into(), name: "p".into(), uid: "u".into(), ..PodView::default() })
@@ -287,7 +287,7 @@ mod tests {
 
     /// Sends what is due at `now`; the method and path of it.
     fn sent(state: &mut State, now: Clock, answer: Result<&str, &WireError>) -> Option<String> {
-        let (job, requests) = state.next(now)?;
+        let (job, requests) = state.next(now, Load::Light)?;
         state.finish(&job, answer, now.wall, now);
         requests.first().map(|request| format!("{} {}", request.method, request.path))
     }
@@ -297,14 +297,14 @@ mod tests {
         let (mut state, start) = (state(), Clock::now());
         let notes = vec![note(false, "a"), note(false, "b"), note(true, "c")];
         state.tell_people(&pod(), notes, PodEvents::All, start);
-        let (job, requests) = state.next(start).unwrap();
+        let (job, requests) = state.next(start, Load::Light).unwrap();
         assert!(state.outbox.under_way.as_ref().unwrap().note.warns);
         assert_eq!((requests.len(), requests[0].path.as_str()), (1, "/api/v1/namespaces/n/events"));
-        assert!(state.next(start).is_none(), "one at a time");
+        assert!(state.next(start, Load::Light).is_none(), "one at a time");
         state.finish(&job, Ok("1"), start.wall, start);
-        assert!(state.next(start).is_none(), "not before its time");
+        assert!(state.next(start, Load::Light).is_none(), "not before its time");
         let later = Clock { at: start.at + PACE, ..start };
-        assert!(state.next(later).is_some());
+        assert!(state.next(later, Load::Light).is_some());
     }
 
     #[test]
@@ -343,8 +343,8 @@ mod tests {
         let (mut state, start) = (state(), Clock::now());
         state.tell_people(&pod(), vec![note(true, "a"), note(true, "b")], PodEvents::All, start);
         sent(&mut state, start, Err(&WireError::Late)).unwrap();
-        assert!(state.next(Clock { at: start.at + PACE, ..start }).is_none());
-        assert!(state.next(Clock { at: start.at + REST, ..start }).is_some());
+        assert!(state.next(Clock { at: start.at + PACE, ..start }, Load::Light).is_none());
+        assert!(state.next(Clock { at: start.at + REST, ..start }, Load::Light).is_some());
     }
 
     #[test]

@@ -13,9 +13,10 @@ use super::{
         admission::{self, Neighbour, Verdict},
         events, patch, script,
     },
+    reach::address,
     request::{Request, backoff},
     schedule::Lane,
-    state::{Clock, State, Writes, address},
+    state::{Clock, State, Writes},
     status::to_seconds,
     work::complain,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use kube::Client;
 
-use super::Own;
+use super::{Own, schedule::Load};
 use crate::{
     runtime::rate::Rate,
     wire::{self, AnyObject, Body, WireError},
@@ -86,6 +86,12 @@ impl Window {
     #[must_use]
     pub fn has_room(&self, running: usize) -> bool {
         running < self.size
+    }
+
+    /// How much `others` are that are under way and are no renewals.
+    #[must_use]
+    pub fn load(&self, others: usize) -> Load {
+        if others > self.size / 4 { Load::Heavy } else { Load::Light }
     }
 
     /// Learns from an answer: whether it shows that the server is overloaded or away.

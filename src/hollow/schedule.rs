@@ -11,15 +11,26 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How late a Lease may be before it goes ahead of everything else. It was renewed 10 to 15 s before it was due, and lives
-/// 40 s: what is left is enough for three tries.
-const LEASE_SLACK: Duration = Duration::from_secs(15);
+/// How late a renewal may be before it goes ahead of everything else. It is due 10 s after the last one, and a Lease lives
+/// 40 s: what is left outlasts a takeover by another process, which begins at most 15 s after the end of a leader.
+const RENEWAL_SLACK: Duration = Duration::from_secs(10);
+
+/// How much is under way besides renewals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// There is room for all.
+    Light,
+    /// What has time had better wait.
+    Heavy,
+}
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Renew the Lease of a machine.
+    /// Create the Lease of a machine, or take over that of a process before.
     Lease,
+    /// Renew a Lease of our own.
+    Renewal,
     /// Look at the status of a machine's Node.
     Status,
     /// Look at a pod.
@@ -28,7 +39,7 @@ pub enum Lane {
     Event,
 }
 
-const LANES: [Lane; 4] = [Lane::Lease, Lane::Status, Lane::Pod, Lane::Event];
+const LANES: [Lane; 5] = [Lane::Lease, Lane::Renewal, Lane::Status, Lane::Pod, Lane::Event];
 
 /// A job that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,16 +105,20 @@ impl Schedule {
 
     /// Hands out the job that should be done first, if one is due.
     ///
-    /// The longest due goes first, whatever it is; but a Lease that is very late goes before all others, so that no
-    /// backlog lets one run out.
-    pub fn next(&mut self, now: Instant) -> Option<Job> {
+    /// The longest due goes first, whatever it is; but a renewal has time until it is very late, and then goes before all
+    /// others: no backlog lets a Lease run out, nor is one renewed more often than it must be while there is other work.
+    pub fn next(&mut self, now: Instant, load: Load) -> Option<Job> {
         let head = |lane: Lane| {
             let (at, _) = self.lanes[lane as usize].by_time.first()?;
             Some((*at, lane)).filter(|(at, _)| *at <= now)
         };
-        let urgent = head(Lane::Lease).filter(|(due, _)| now.duration_since(*due) >= LEASE_SLACK);
+        let renewal = head(Lane::Renewal);
         let (due, lane) =
-            urgent.or_else(|| LANES.into_iter().filter_map(head).min_by_key(|(due, _)| *due))?;
+            renewal.filter(|(due, _)| now.duration_since(*due) >= RENEWAL_SLACK).or_else(|| {
+                let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal);
+                let other = others.filter_map(head).min_by_key(|(due, _)| *due);
+                other.or_else(|| renewal.filter(|_| load == Load::Light))
+            })?;
         let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
         let (_, uid) = by_time.pop_first()?;
         jobs.insert(Arc::clone(&uid), State { at: None, handed_out: true });
@@ -119,10 +134,15 @@ impl Schedule {
         }
     }
 
-    /// When the next job is due.
+    /// When the next job would be handed out if `load` stayed as it is.
     #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
-        self.lanes.iter().filter_map(|lane| lane.by_time.first()).map(|(at, _)| *at).min()
+    pub fn next_due(&self, load: Load) -> Option<Instant> {
+        let due = |lane: Lane| {
+            let (at, _) = self.lanes[lane as usize].by_time.first()?;
+            let waits = lane == Lane::Renewal && load == Load::Heavy;
+            Some(if waits { *at + RENEWAL_SLACK } else { *at })
+        };
+        LANES.into_iter().filter_map(due).min()
     }
 }
 
@@ -146,34 +166,42 @@ mod tests {
         for at in [5, 2, 9] {
             schedule.ask(Lane::Pod, &uid("a"), start + secs(at));
         }
-        assert_eq!(schedule.next_due(), Some(start + secs(2)));
-        assert_eq!(schedule.next(start + secs(1)), None);
-        assert_eq!(schedule.next(start + secs(9)).map(|job| job.due), Some(start + secs(2)));
-        assert_eq!(schedule.next(start + secs(9)), None);
+        assert_eq!(schedule.next_due(Load::Light), Some(start + secs(2)));
+        assert_eq!(schedule.next(start + secs(1), Load::Light), None);
+        assert_eq!(schedule.next(start + secs(9), Load::Light).map(|job| job.due), Some(start + secs(2)));
+        assert_eq!(schedule.next(start + secs(9), Load::Light), None);
     }
 
     #[test]
     fn a_job_that_is_handed_out_waits_for_its_end() {
         let (mut schedule, start, a) = (Schedule::default(), Instant::now(), uid("a"));
         schedule.ask(Lane::Status, &a, start);
-        assert!(schedule.next(start).is_some());
+        assert!(schedule.next(start, Load::Light).is_some());
         schedule.ask(Lane::Status, &a, start);
-        assert_eq!((schedule.next(start), schedule.next_due()), (None, None));
+        assert_eq!((schedule.next(start, Load::Light), schedule.next_due(Load::Light)), (None, None));
         schedule.done(Lane::Status, &a);
-        assert!(schedule.next(start).is_some());
+        assert!(schedule.next(start, Load::Light).is_some());
         schedule.cancel(Lane::Status, &a);
         schedule.done(Lane::Status, &a);
         assert!(schedule.lanes.iter().all(|lane| lane.jobs.is_empty() && lane.by_time.is_empty()));
     }
 
     #[test]
-    fn a_lease_waits_its_turn_until_it_is_very_late() {
+    fn a_renewal_lets_others_go_first_until_it_is_very_late() {
         let (mut schedule, start) = (Schedule::default(), Instant::now());
-        schedule.ask(Lane::Pod, &uid("old"), start);
-        schedule.ask(Lane::Pod, &uid("older"), start);
-        schedule.ask(Lane::Lease, &uid("lease"), start + secs(1));
-        assert_eq!(schedule.next(start + secs(5)).map(|job| job.lane), Some(Lane::Pod));
-        assert_eq!(schedule.next(start + secs(16)).map(|job| job.lane), Some(Lane::Lease));
+        for lease in ["a", "b", "c"] {
+            schedule.ask(Lane::Renewal, &uid(lease), start + secs(1));
+        }
+        for (lane, at) in [(Lane::Pod, 4), (Lane::Lease, 3), (Lane::Status, 5)] {
+            schedule.ask(lane, &uid("d"), start + secs(at));
+        }
+        let mut next = |at, load| schedule.next(start + secs(at), load).map(|job| job.lane);
+        let (light, heavy) = (Load::Light, Load::Heavy);
+        assert_eq!([next(5, light), next(5, heavy)], [Lane::Lease, Lane::Pod].map(Some));
+        assert_eq!([next(11, heavy), next(10, light)], [Lane::Renewal, Lane::Status].map(Some));
+        assert_eq!([next(10, heavy), next(10, light)], [None, Some(Lane::Renewal)]);
+        assert_eq!(schedule.next_due(heavy), Some(start + secs(11)));
+        assert_eq!(schedule.next_due(light), Some(start + secs(1)));
     }
 
     proptest! {
@@ -188,8 +216,8 @@ mod tests {
                 *earliest = at.min(*earliest);
             }
             let mut last = start;
-            while let Some(due) = schedule.next_due() {
-                let job = schedule.next(due).expect("it is due");
+            while let Some(due) = schedule.next_due(Load::Light) {
+                let job = schedule.next(due, Load::Light).expect("it is due");
                 prop_assert!(job.due >= last);
                 last = job.due;
                 let at = wanted.remove(&(job.lane as usize, job.uid.to_string()));

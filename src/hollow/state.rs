@@ -13,9 +13,10 @@ use super::{
     outbox::Outbox,
     pod::admission::Allocatable,
     pods::Pod,
+    reach::address,
     request::{Request, spread},
-    schedule::{Job, Lane, Schedule},
-    server::Doors,
+    schedule::{Job, Lane, Load, Schedule},
+    server::{Counter, Doors},
     status::Shape,
     work::RENEW,
 };
@@ -78,6 +79,8 @@ pub struct Machine {
     pub report_at: Option<Instant>,
     /// Whether it was silent at the last look.
     pub silent: bool,
+    /// CPU time that it used.
+    pub cpu: Counter,
     /// What it shares with no other machine, where there is such.
     pub own: Option<Own>,
 }
@@ -182,6 +185,7 @@ impl State {
             status: Writes::default(),
             report_at: None,
             silent: false,
+            cpu: Counter::new(now.wall),
             own: None,
             node: Arc::clone(&node),
         };
@@ -205,8 +209,8 @@ impl State {
         let settings = shared(&mut self.settings, settings);
         if let Some(machine) = self.machines.get_mut(&uid) {
             machine.settings = settings;
+            self.schedule.ask(machine.lease.lane(), &uid, machine.lease.due(now));
         }
-        self.schedule.ask(Lane::Lease, &uid, now.at);
         self.schedule.ask(Lane::Status, &uid, now.at);
         self.ask_pods(&node, now);
     }
@@ -250,7 +254,7 @@ impl State {
     #[must_use]
     pub fn own_of(&self, job: &Job) -> Option<Own> {
         let uid = match job.lane {
-            Lane::Lease | Lane::Status => Some(&job.uid),
+            Lane::Lease | Lane::Renewal | Lane::Status => Some(&job.uid),
             Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
             Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
         };
@@ -303,7 +307,7 @@ impl State {
             }
             // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
             // the sooner it acts, the fewer others write first.
-            self.schedule.ask(Lane::Lease, &uid, due);
+            self.schedule.ask(machine.lease.lane(), &uid, due);
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);
@@ -325,31 +329,6 @@ impl State {
         }
     }
 
-    /// Address and port that a Node showed are no longer its, unless its machine has that address still.
-    pub fn left_endpoint(&mut self, view: &NodeView) {
-        if let (Some(doors), Some(port)) = (&self.doors, self.port_of(view)) {
-            doors.release(port);
-        }
-        let machine = self.by_node.get(&view.name).and_then(|uid| self.machines.get(uid));
-        let kept = machine.and_then(|machine| machine.ip);
-        if let Some(ip) = address(view.internal_ip.as_deref()).filter(|ip| kept != Some(*ip)) {
-            self.addresses.release(ip);
-        }
-    }
-
-    /// The port at which a Node shows its kubelet, where that is one of the doors of this process, or would be.
-    fn port_of(&self, view: &NodeView) -> Option<u16> {
-        let here = self.doors.as_ref()?.address();
-        let shown = address(view.internal_ip.as_deref())?;
-        Some(view.kubelet_port).filter(|port| *port != 0 && shown == here)
-    }
-
-    fn close_door(&self, port: u16) {
-        if let Some(doors) = self.doors.as_ref().filter(|_| port != 0) {
-            doors.close(port);
-        }
-    }
-
     /// A cache is complete again: what waited for that can go on.
     pub fn relisted(&mut self, now: Clock) {
         for uid in self.machines.keys() {
@@ -361,8 +340,8 @@ impl State {
     }
 
     /// The next job that needs requests; looks that need none are done on the way.
-    pub fn next(&mut self, now: Clock) -> Option<(Job, Vec<Request>)> {
-        while let Some(job) = self.schedule.next(now.at) {
+    pub fn next(&mut self, now: Clock, load: Load) -> Option<(Job, Vec<Request>)> {
+        while let Some(job) = self.schedule.next(now.at, load) {
             let requests = self.prepare(&job, now);
             if !requests.is_empty() {
                 return Some((job, requests));
@@ -379,8 +358,9 @@ impl State {
     }
 
     fn rest(&mut self, uid: &Arc<str>) {
-        self.schedule.cancel(Lane::Lease, uid);
-        self.schedule.cancel(Lane::Status, uid);
+        for lane in [Lane::Lease, Lane::Renewal, Lane::Status] {
+            self.schedule.cancel(lane, uid);
+        }
     }
 }
 
@@ -410,11 +390,6 @@ impl Machine {
     }
 }
 
-/// An address as an object shows it.
-pub fn address(text: Option<&str>) -> Option<Ipv4Addr> {
-    text?.parse().ok()
-}
-
 /// `value`, shared with all who have the same. Few differ: one for each revision and for each class.
 fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
     if let Some(known) = pool.iter().find(|known| ***known == value) {
@@ -427,5 +402,5 @@ fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
+#[path = "state_tests/mod.rs"]
 mod tests;

@@ -1,6 +1,6 @@
 //! The jobs: what each sends, and what follows from the answer.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
@@ -27,7 +27,7 @@ impl State {
     /// What a job has to send; nothing when nothing needs saying.
     pub(super) fn prepare(&mut self, job: &Job, now: Clock) -> Vec<Request> {
         match job.lane {
-            Lane::Lease => self.prepare_lease(&job.uid, now).into_iter().collect(),
+            Lane::Lease | Lane::Renewal => self.prepare_lease(&job.uid, now).into_iter().collect(),
             Lane::Status => self.prepare_status(&job.uid, now).into_iter().collect(),
             Lane::Pod => self.prepare_pod(&job.uid, now),
             Lane::Event => self.prepare_event(now).into_iter().collect(),
@@ -43,7 +43,7 @@ impl State {
         now: Clock,
     ) {
         match job.lane {
-            Lane::Lease => self.conclude_lease(job, answer, sent, now),
+            Lane::Lease | Lane::Renewal => self.conclude_lease(job, answer, sent, now),
             Lane::Status => self.conclude_status(&job.uid, answer, now),
             Lane::Pod => self.conclude_pod(&job.uid, answer, now),
             Lane::Event => self.conclude_event(answer, now),
@@ -57,7 +57,7 @@ impl State {
         let phase = machine.phase(now);
         if machine.is_silent(phase) {
             if let Some(left) = phase.changes_in {
-                self.schedule.ask(Lane::Lease, uid, now.at + left);
+                self.schedule.ask(machine.lease.lane(), uid, now.at + left);
             }
             return None;
         }
@@ -72,12 +72,7 @@ impl State {
             Ok(_) => {
                 machine.lease_failures = 0;
                 // Machines created together do not stay together.
-                let due = if is_first {
-                    now.at + spread(RENEW.mul_f64(1.5), 2.0 / 3.0)
-                } else {
-                    job.due + spread(RENEW, 0.96)
-                };
-                due.max(now.at)
+                now.at + if is_first { spread(RENEW.mul_f64(1.5), 2.0 / 3.0) } else { spread(RENEW, 0.96) }
             }
             Err(_) if at_once => now.at,
             Err(error) => {
@@ -87,7 +82,7 @@ impl State {
             }
         };
         if machine.view.is_some() {
-            self.schedule.ask(Lane::Lease, &job.uid, at);
+            self.schedule.ask(machine.lease.lane(), &job.uid, at);
         }
         if is_first && answer.is_ok() {
             let news = super::shown((&job.uid, machine));
@@ -143,7 +138,7 @@ impl State {
             self.schedule.ask(Lane::Status, uid, at);
         }
         if was_silent {
-            self.schedule.ask(Lane::Lease, uid, now.at);
+            self.schedule.ask(machine.lease.lane(), uid, machine.lease.due(now));
         }
         if was_silent || boot != before {
             self.ask_pods(&node, now);
@@ -178,27 +173,6 @@ impl State {
             }
         };
         self.schedule.ask(Lane::Status, uid, at);
-    }
-
-    /// Address and port of a machine; new ones only when all that are in use are known. Where the kubelets' endpoints are
-    /// served, that is the address of the process, with a port of the machine's own; else an address of its own, without.
-    pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<(Ipv4Addr, u16)> {
-        let machine = self.machines.get_mut(uid)?;
-        if machine.ip.is_none() && self.node_cache.in_sync() {
-            self.open_door(uid);
-            let machine = self.machines.get_mut(uid)?;
-            machine.ip = machine.ip.or_else(|| self.addresses.for_machine());
-        }
-        let machine = self.machines.get(uid)?;
-        Some((machine.ip?, machine.port))
-    }
-
-    /// Gives a machine the address of the process and a port, where kubelets are served and one is left; whether it has.
-    fn open_door(&mut self, uid: &Arc<str>) -> bool {
-        let (Some(doors), Some(machine)) = (&self.doors, self.machines.get_mut(uid)) else { return false };
-        let Some(port) = doors.open(uid, None) else { return false };
-        (machine.ip, machine.port) = (Some(doors.address()), port);
-        true
     }
 }
 

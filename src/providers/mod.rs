@@ -84,12 +84,23 @@ pub struct MachineId {
 pub struct Existing {
     /// Where in its life it is.
     pub stage: Stage,
-    /// When its kubelet renewed its Lease last, where the provider knows; else the Lease itself must be read.
-    pub lease_renewed: Option<Timestamp>,
+    /// When its kubelet renewed its Lease last.
+    pub lease: Renewed,
     /// What stands in its way.
     pub trouble: Option<Trouble>,
     /// How it ended last, where it was started again.
     pub last_end: Option<Trouble>,
+}
+
+/// When a kubelet renewed its Lease last, as far as the provider of its machine knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// The Lease itself must be read.
+    Unknown,
+    /// Not yet.
+    Never,
+    /// Then.
+    At(Timestamp),
 }
 
 /// Where in its life a machine is that exists.

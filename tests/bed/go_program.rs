@@ -1,4 +1,4 @@
-//! Programs of others, each built once from the Go module pinned beside its test, and kept where those of the control plane are.
+//! Programs of others, each built once from the Go module that pins it, and kept where those of the control plane are.
 
 use std::{
     fs,
@@ -6,6 +6,7 @@ use std::{
     process::Command,
 };
 
+use anyhow::{Context, ensure};
 use kube_node::cluster::Binaries;
 
 /// A program.
@@ -22,33 +23,48 @@ pub struct GoProgram {
 
 impl GoProgram {
     /// Where it is, built if it is not there.
-    pub fn path(&self) -> PathBuf {
+    pub fn path(&self) -> anyhow::Result<PathBuf> {
         let Self { name, package, .. } = self;
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(self.folder);
-        let version = self.version(&folder);
-        let cache = Binaries::cache_dir().unwrap();
-        let dir = cache.parent().unwrap().join(format!("{name}-{version}"));
+        let version = self.version()?;
+        let cache = Binaries::cache_dir()?;
+        let dir = cache.parent().context("the cache has no parent")?.join(format!("{name}-{version}"));
         let program = dir.join(name);
         if !program.exists() {
-            fs::create_dir_all(&dir).unwrap();
+            fs::create_dir_all(&dir)?;
+            eprintln!("building {name} {version}, once");
             // Whole or not at all, whoever else builds it.
             let built = dir.join(format!("{name}.{}", std::process::id()));
-            eprintln!("Building {name} {version}, once");
-            let mut go = Command::new("go");
-            go.current_dir(folder).env("CGO_ENABLED", "0").env("GOWORK", "off").env_remove("GOFLAGS");
-            go.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(&built).arg(package);
-            assert!(go.status().expect("go runs").success(), "{name} does not build");
-            fs::rename(&built, &program).unwrap();
+            self.go(&["build", "-trimpath", "-ldflags", "-s -w", "-o", &built.to_string_lossy(), package])?;
+            fs::rename(&built, &program)?;
         }
-        program
+        Ok(program)
     }
 
-    /// The version that is pinned.
-    fn version(&self, folder: &Path) -> String {
-        let go_mod = fs::read_to_string(folder.join("go.mod")).unwrap();
-        let pinned =
-            go_mod.lines().find_map(|line| line.trim().strip_prefix(self.module)?.strip_prefix(" v"));
-        let version = pinned.and_then(|rest| rest.split(' ').next());
-        version.unwrap_or_else(|| panic!("no version of {}", self.module)).to_owned()
+    /// Where the module's sources are.
+    pub fn sources(&self) -> anyhow::Result<PathBuf> {
+        Ok(PathBuf::from(self.go(&["list", "-m", "-f", "{{.Dir}}", self.module])?.trim()))
+    }
+
+    fn version(&self) -> anyhow::Result<String> {
+        let file = self.in_repository().join("go.mod");
+        let pins = fs::read_to_string(&file)?;
+        let pinned = pins.lines().find_map(|line| {
+            let mut words = line.split_whitespace().skip_while(|word| *word == "require");
+            (words.next()? == self.module).then(|| words.next()?.strip_prefix('v'))?
+        });
+        Ok(pinned.with_context(|| format!("{} does not pin {}", file.display(), self.module))?.to_owned())
+    }
+
+    fn go(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut go = Command::new("go");
+        go.current_dir(self.in_repository());
+        go.env("CGO_ENABLED", "0").env("GOWORK", "off").env_remove("GOFLAGS");
+        let output = go.args(arguments).output().context("Go is not installed")?;
+        ensure!(output.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn in_repository(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(self.folder)
     }
 }

@@ -27,7 +27,6 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    thread,
     time::Duration,
 };
 
@@ -37,7 +36,7 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use crate::{
-    bed::{bed, create},
+    bed::{bed, create, go_program},
     course::{Outcome, pod_name},
     facts::{Fact, Facts, Known},
     page::Row,
@@ -75,14 +74,13 @@ type Ran<'a> = (&'a Scenario, &'a Place, Outcome);
 
 #[tokio::test]
 async fn ours_differs_least_and_each_difference_is_explained() {
-    let builds = thread::spawn(kwok::build);
+    let kwok = kwok::build().expect("KWOK is built");
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compare");
     let _ = fs::remove_dir_all(&dir);
     let client = bed().client().await;
     let namespace = json!({"metadata": {"name": NAMESPACE}});
     create(&Api::<Namespace>::all(client.clone()), namespace).await.unwrap();
     let _registry = Registry::start(&dir.join("registry"));
-    let kwok = builds.join().unwrap().expect("KWOK is built");
     let nodes = Nodes::start(&client, &kwok).await;
     let record = Record::begin(&client, NAMESPACE).await;
     let scenarios = scenarios::all();

@@ -21,7 +21,7 @@ use kube_node::{
     controllers::{
         Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, node::NodeController,
     },
-    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage},
+    providers::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -100,7 +100,7 @@ impl Provider for Shelves {
         async move {
             Ok(known.then_some(Existing {
                 stage: if leaving { Stage::Leaving } else { Stage::Up },
-                lease_renewed: None,
+                lease: Renewed::Unknown,
                 trouble: None,
                 last_end: None,
             }))

@@ -25,7 +25,6 @@ mod listen;
 mod load;
 mod machine_pods;
 mod machines;
-mod metrics_server;
 mod pod_cidrs;
 mod pods;
 mod policies;

@@ -23,7 +23,7 @@ pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/kube-node")
 /// Where helm is.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| HELM.path())
+    PROGRAM.get_or_init(|| HELM.path().expect("helm is built"))
 }
 
 /// Runs helm, with no settings of the user's.

@@ -116,7 +116,10 @@ impl NodeController {
         match api::send(&self.context.client, action, Method::PATCH, &url, body).await {
             // Somebody changed the list meanwhile; the watch is about to show it.
             Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
-            other => Ok(other?),
+            other => {
+                self.written.wrote(&node.name, &other?);
+                Ok(())
+            }
         }
     }
 

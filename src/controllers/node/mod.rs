@@ -8,6 +8,7 @@ mod drain;
 mod observe;
 mod sweep;
 mod tell;
+mod written;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +18,7 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use self::{attachments::Attachments, tell::Told};
+use self::{attachments::Attachments, tell::Told, written::Written};
 use super::{ApiError, Context, RevisionsError};
 use crate::{
     api::{NodeClass, NodeSet},
@@ -63,6 +64,7 @@ pub struct NodeController {
     context: Arc<Context>,
     requests: Requests<Key>,
     told: Told,
+    written: Written,
     attachments: Attachments,
 }
 
@@ -74,7 +76,13 @@ impl NodeController {
         let granted = requests.clone();
         context.turns.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
         let attachments = Attachments::new(context.client.clone());
-        let controller = Arc::new(Self { context, requests, told: Told::default(), attachments });
+        let controller = Arc::new(Self {
+            context,
+            requests,
+            told: Told::default(),
+            written: Written::default(),
+            attachments,
+        });
         controller.context.nodes.observe(controller.clone());
         controller.context.pods.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -107,8 +115,12 @@ impl NodeController {
         let metrics = &self.context.metrics;
         let Some(node) = self.context.nodes.get(name) else {
             self.told.forget(name, metrics);
+            self.written.forget(name);
             return Ok(Outcome::Done);
         };
+        if self.written.outruns(&node) {
+            return Ok(Outcome::Done);
+        }
         let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
             Err(Error::Provider(error @ ProviderError::Unreachable { .. })) => {
                 self.say_unreachable(&node, &error).await?;

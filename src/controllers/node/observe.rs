@@ -16,7 +16,7 @@ use crate::{
         revision,
         template::{Change, Current, Desired},
     },
-    providers::{Existing, MachineId, Provider, Settings, Stage, Trouble},
+    providers::{Existing, MachineId, Provider, Renewed, Settings, Stage, Trouble},
 };
 
 /// Namespace of the Leases of Nodes.
@@ -220,12 +220,14 @@ impl NodeController {
     /// When the Node's kubelet renewed its Lease last.
     async fn lease(&self, node: &NodeView, existing: Option<&Existing>) -> Result<Option<Timestamp>, Error> {
         let Some(existing) = existing else { return Ok(None) };
+        match existing.lease {
+            Renewed::At(time) => return Ok(Some(time)),
+            Renewed::Never => return Ok(None),
+            Renewed::Unknown => {}
+        }
         // Read only where something depends on it: for a Node that still waits for it.
-        if existing.lease_renewed.is_some()
-            || !node.is_ready()
-            || !node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED)
-        {
-            return Ok(existing.lease_renewed);
+        if !node.is_ready() || !node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED) {
+            return Ok(None);
         }
         let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
         let lease = call(|| format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;

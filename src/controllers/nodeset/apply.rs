@@ -328,7 +328,9 @@ impl NodeSetController {
         let path = format!("/api/v1/nodes?fieldManager={}", api::FIELD_MANAGER);
         let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
         // The watch brings the object.
-        api::send(&self.context.client, || format!("create Node {name}"), Method::POST, &path, body).await
+        api::send(&self.context.client, || format!("create Node {name}"), Method::POST, &path, body)
+            .await
+            .map(drop)
     }
 
     /// Deletes the victims; each under the condition that it is as it was seen.

@@ -104,16 +104,18 @@ async fn serve(
         Route::Metrics => answer_of(
             StatusCode::OK,
             prometheus::TEXT_FORMAT,
-            with_stats(&seen, now, |stats| Body::from(stats.kubelet())),
+            with_stats(server, &seen, now, |stats| Body::from(stats.kubelet())),
         ),
         Route::ResourceMetrics => answer_of(
             StatusCode::OK,
             prometheus::TEXT_FORMAT,
-            with_stats(&seen, now, |stats| Body::from(stats.metrics())),
+            with_stats(server, &seen, now, |stats| Body::from(stats.metrics())),
         ),
-        Route::Summary => {
-            answer_of(StatusCode::OK, JSON, with_stats(&seen, now, |stats| stats.summary().to_string()))
-        }
+        Route::Summary => answer_of(
+            StatusCode::OK,
+            JSON,
+            with_stats(server, &seen, now, |stats| stats.summary().to_string()),
+        ),
         Route::Logs(target) => logs(&seen, &target, &Query::of(request.uri()), now),
         Route::Exec(target) => stream(server, caller, &seen, &target, Kind::Exec, request),
         Route::Attach(target) => stream(server, caller, &seen, &target, Kind::Attach, request),
@@ -214,15 +216,17 @@ fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> 
 }
 
 /// What the machine and its pods use.
-fn with_stats<T>(seen: &Seen, now: Timestamp, read: impl FnOnce(&Stats<'_>) -> T) -> T {
+fn with_stats<T>(server: &Server, seen: &Seen, now: Timestamp, read: impl FnOnce(&Stats<'_>) -> T) -> T {
     let pods = seen.pods.group(&seen.node);
     let defaults = &seen.settings.containers;
     let used: Vec<PodUsage<'_>> = pods.iter().filter_map(|pod| usage::of_pod(pod, defaults)).collect();
     let capacity = &seen.shape.capacity;
     let memory = capacity.get("memory").and_then(|amount| quantity::nanos(amount).ok()).unwrap_or_default();
+    let machine = usage::of_machine(capacity, seen.booted, &used);
     read(&Stats {
         node: &seen.node,
-        machine: usage::of_machine(capacity, seen.booted, &used),
+        counted: server.count(seen, &machine, now),
+        machine,
         memory: u64::try_from(memory / 1_000_000_000).unwrap_or_default(),
         pods: &used,
         now,

@@ -39,12 +39,16 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use self::doors::{Doors, Ports};
 use self::{
     access::Access,
     certificate::{CertificateError, Source},
     metrics::Metrics,
     places::Places,
+    usage::Usage,
+};
+pub use self::{
+    doors::{Doors, Ports},
+    usage::Counter,
 };
 use super::{Settings, Shared, state::Clock, status::Shape};
 use crate::{
@@ -111,6 +115,7 @@ pub struct Server {
 
 /// A machine as its kubelet sees it.
 struct Seen {
+    uid: Arc<str>,
     node: Arc<str>,
     shape: Arc<Shape>,
     settings: Arc<Settings>,
@@ -229,18 +234,26 @@ impl Server {
     /// A machine of this process; None where it has no Node, or is to be silent.
     fn seen(&self, uid: &str) -> Option<Seen> {
         let state = self.shared.state();
-        let machine = state.machines.get(uid)?;
+        let (uid, machine) = state.machines.get_key_value(uid)?;
         let view = machine.view.as_ref()?;
         if machine.is_silent(machine.phase(Clock::now())) {
             return None;
         }
         Some(Seen {
+            uid: Arc::clone(uid),
             node: Arc::clone(&machine.node),
             shape: Arc::clone(&machine.shape),
             settings: Arc::clone(&machine.settings),
             booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
             pods: Arc::clone(&state.pod_cache),
         })
+    }
+
+    /// CPU time of a machine that uses so much now.
+    fn count(&self, seen: &Seen, usage: &Usage, now: Timestamp) -> u64 {
+        let mut state = self.shared.state();
+        let machine = state.machines.get_mut(&seen.uid);
+        machine.map_or(1, |machine| machine.cpu.read(usage.nano_cores, seen.booted, now))
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Stats<'a> {
     pub node: &'a str,
     /// The machine.
     pub machine: Usage,
+    /// CPU time that it used, in nanoseconds of one core.
+    pub counted: u64,
     /// Memory that it has, in bytes.
     pub memory: u64,
     /// Its pods that run.
@@ -32,7 +34,7 @@ impl Stats<'_> {
             let containers = containers.iter().map(|(name, usage)| {
                 json!({
                     "name": name, "startTime": seconds(usage.since),
-                    "cpu": self.cpu(usage), "memory": self.memory(usage, None),
+                    "cpu": self.cpu(usage, usage.core_nanos(self.now)), "memory": self.memory(usage, None),
                 })
             });
             let PodView { name, namespace, uid, .. } = pod;
@@ -40,25 +42,25 @@ impl Stats<'_> {
                 "podRef": { "name": **name, "namespace": **namespace, "uid": **uid },
                 "startTime": seconds(whole.since),
                 "containers": containers.collect::<Vec<_>>(),
-                "cpu": self.cpu(whole), "memory": self.memory(whole, None),
+                "cpu": self.cpu(whole, whole.core_nanos(self.now)), "memory": self.memory(whole, None),
             })
         });
         json!({
             "node": {
                 "nodeName": self.node,
                 "startTime": seconds(self.machine.since),
-                "cpu": self.cpu(&self.machine),
+                "cpu": self.cpu(&self.machine, self.counted),
                 "memory": self.memory(&self.machine, Some(self.memory)),
             },
             "pods": pods.collect::<Vec<_>>(),
         })
     }
 
-    fn cpu(&self, usage: &Usage) -> Value {
+    fn cpu(&self, usage: &Usage, counted: u64) -> Value {
         json!({
             "time": seconds(self.now),
             "usageNanoCores": usage.nano_cores,
-            "usageCoreNanoSeconds": usage.core_nanos(self.now),
+            "usageCoreNanoSeconds": counted,
         })
     }
 
@@ -132,7 +134,7 @@ impl Stats<'_> {
         text.family(
             ("node_cpu_usage_seconds_total", "counter"),
             "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
-            machine(cpu(&self.machine)),
+            machine(to_seconds(self.counted)),
         );
         text.family(
             ("node_memory_working_set_bytes", "gauge"),
@@ -222,7 +224,7 @@ mod tests {
         let pods =
             [PodUsage { pod: &pod, whole: usage(2_000_000), containers: vec![("main", usage(1_000_000))] }];
         let machine = usage(500_000_000);
-        read(&Stats { node: "n", machine, memory: 100, pods: &pods, now: at(200) })
+        read(&Stats { node: "n", machine, counted: 50_000_000_000, memory: 100, pods: &pods, now: at(200) })
     }
 
     #[test]
@@ -244,6 +246,7 @@ mod tests {
         let bare = Stats {
             node: "n",
             machine: Usage { since: at(1), nano_cores: 1, memory: 1 },
+            counted: 1,
             memory: 1,
             pods: &[],
             now: at(2),

@@ -1,6 +1,6 @@
 //! What machines and pods use: numbers that follow from the script of a pod, its status and the time. CPU grows by the same in
-//! each second, memory stays as it is, and nothing is zero, which readers would take for «unknown». A counter is a rate times
-//! an age, so it goes on after a restart of this process where it was.
+//! each second, memory stays as it is, and nothing is zero, which readers would take for «unknown». A pod's counter is a rate
+//! times an age, so it goes on after a restart of this process where it was; a machine's is kept, and begins anew.
 
 use std::time::Duration;
 
@@ -34,9 +34,39 @@ impl Usage {
     /// CPU time until `now`, in nanoseconds of one core; never zero.
     #[must_use]
     pub fn core_nanos(&self, now: Timestamp) -> u64 {
-        let age = Duration::try_from(now.duration_since(self.since)).unwrap_or_default();
-        let nanos = age.as_nanos().saturating_mul(self.nano_cores.into()) / 1_000_000_000;
-        u64::try_from(nanos).unwrap_or(u64::MAX).max(1)
+        used(self.nano_cores, self.since, now).max(1)
+    }
+}
+
+/// CPU time between two moments, in nanoseconds of one core.
+fn used(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// CPU time of a machine, counted up at each reading by what it uses then: were it the sum of its pods' counters, it would go
+/// back as they leave. It begins when the machine boots, or is taken over by this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    nanos: u64,
+    until: Timestamp,
+}
+
+impl Counter {
+    /// From `now` on.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self { nanos: 0, until: now }
+    }
+
+    /// CPU time until `now` of a machine that booted at `booted`, in nanoseconds of one core; never zero.
+    pub fn read(&mut self, nano_cores: u64, booted: Timestamp, now: Timestamp) -> u64 {
+        if booted > self.until {
+            *self = Self::new(booted);
+        }
+        self.nanos = self.nanos.saturating_add(used(nano_cores, self.until, now));
+        self.until = self.until.max(now);
+        self.nanos.max(1)
     }
 }
 
@@ -73,19 +103,20 @@ pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodU
     Some(PodUsage { pod, whole, containers: running })
 }
 
-/// What a machine uses. Its CPU is its own alone: were that of its pods in the counter, it would go back as they leave.
+/// What a machine uses: a share of what it has, and what its pods use.
 #[must_use]
 pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]) -> Usage {
     let share = |name: &str, unit: i128| {
         let all = capacity.get(name).and_then(|amount| quantity::nanos(amount).ok()).unwrap_or_default();
         u64::try_from(all / OWN_SHARE / unit).unwrap_or(u64::MAX).max(1)
     };
+    let with_pods = |own: u64, of: fn(&Usage) -> u64| {
+        pods.iter().map(|pod| of(&pod.whole)).fold(own, u64::saturating_add)
+    };
     Usage {
         since: booted,
-        nano_cores: share("cpu", 1),
-        memory: pods
-            .iter()
-            .fold(share("memory", 1_000_000_000), |sum, pod| sum.saturating_add(pod.whole.memory)),
+        nano_cores: with_pods(share("cpu", 1), |usage| usage.nano_cores),
+        memory: with_pods(share("memory", 1_000_000_000), |usage| usage.memory),
     }
 }
 
@@ -142,16 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_never_counts_back_when_pods_leave() {
+    fn a_machine_uses_what_its_pods_use_and_never_counts_back_when_they_leave() {
         let capacity: Resources = [("cpu", "4"), ("memory", "1Gi")]
             .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
             .into();
         let here = pod(ContainerState::Running { since: Some(at(110)) });
         let with = of_machine(&capacity, at(50), &[of_pod(&here, &ContainerDefaults::default()).unwrap()]);
         let without = of_machine(&capacity, at(50), &[]);
-        assert_eq!((with.core_nanos(at(60)), without.core_nanos(at(60))), (2_000_000_000, 2_000_000_000));
+        assert_eq!((with.nano_cores, without.nano_cores), (700_000_000, 200_000_000));
         assert!(with.memory > without.memory && without.memory > 0);
         let bare = of_machine(&Resources::new(), at(50), &[]);
         assert!(bare.nano_cores > 0 && bare.memory > 0);
+
+        let mut counter = Counter::new(at(40));
+        let mut read = |usage: &Usage, now| counter.read(usage.nano_cores, at(50), at(now));
+        assert_eq!([read(&with, 60), read(&without, 70)], [7_000_000_000, 9_000_000_000]);
+        assert_eq!(read(&with, 65), 9_000_000_000, "the clock went back");
+        assert_eq!(counter.read(1, at(80), at(80)), 1, "it rebooted");
     }
 }

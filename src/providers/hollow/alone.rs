@@ -25,7 +25,7 @@ use crate::{
     hollow::{Hollow, MachineSpec, Own, Settings},
     identity::{Identity, IdentityError, Memory, Options, Pursuit, Road},
     load::{self, Meter},
-    providers::{Existing, MachineId, Stage, Trouble},
+    providers::{Existing, MachineId, Renewed, Stage, Trouble},
     runtime::leader::Fence,
 };
 
@@ -134,7 +134,7 @@ impl Alone {
     /// A machine that has no identity, or cannot get another one; one that is well is the hollow kubelet's to show.
     pub(super) fn exists(&self, uid: &str) -> Option<Existing> {
         let trouble = self.machines().by_uid.get(uid)?.trouble.clone();
-        Some(Existing { stage: Stage::Starting, lease_renewed: None, trouble, last_end: None })
+        Some(Existing { stage: Stage::Starting, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
     /// UID of the machine of a Node, by the Node's name.

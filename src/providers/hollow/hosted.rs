@@ -17,7 +17,7 @@ use crate::{
     api::names,
     cache::{Cache, NodeView, Observer},
     hosts::{Members, Present},
-    providers::{Existing, MachineId, Order, Stage, Trouble},
+    providers::{Existing, MachineId, Order, Renewed, Stage, Trouble},
 };
 
 /// Machines on hosts.
@@ -54,7 +54,7 @@ impl Hosted {
             ),
         });
         let stage = if trouble.is_some() { Stage::Starting } else { Stage::Up };
-        Some(Existing { stage, lease_renewed: None, trouble, last_end: None })
+        Some(Existing { stage, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
     pub(super) fn delete(&self, id: &MachineId) {

@@ -16,7 +16,7 @@ use super::alone::{Alone, Ground};
 use crate::{
     hollow::{self, Hollow, MachineSpec},
     machine_dir::Machine,
-    providers::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage},
+    providers::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage},
 };
 
 /// Machines in this process.
@@ -45,7 +45,7 @@ impl InProcess {
         let alone = self.alone.exists(uid);
         let carried = self.hollow.get(uid).map(|machine| Existing {
             stage: Stage::Up,
-            lease_renewed: machine.lease_renewed,
+            lease: machine.lease_renewed.map_or(Renewed::Never, Renewed::At),
             trouble: None,
             last_end: None,
         });

@@ -44,7 +44,7 @@ use self::{
     pod::Blueprint,
     view::MachinePod,
 };
-use super::{Existing, MachineId, Order, Provider, ProviderError, Settings, Stage};
+use super::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage};
 use crate::{
     api::{NodeClass, names},
     cache::{Cache, NodeView, Own},
@@ -201,7 +201,7 @@ fn existing(host: &Host, pod: &MachinePod) -> Existing {
     };
     // What is known of it is what was known when its cluster was last seen.
     let trouble = host.trouble().or(trouble);
-    Existing { stage, lease_renewed: None, trouble, last_end: pod.last_end.clone() }
+    Existing { stage, lease: Renewed::Unknown, trouble, last_end: pod.last_end.clone() }
 }
 
 impl Shared {

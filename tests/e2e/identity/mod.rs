@@ -30,7 +30,7 @@ use kube_node::{
     core::approval::Account,
     identity::{Identity, Options, token},
     machine_dir,
-    providers::{self, Existing, MachineId, Order, Provider, ProviderError, Settings},
+    providers::{self, Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,7 @@ impl Provider for Somewhere {
         async move {
             Ok(known.then_some(Existing {
                 stage: providers::Stage::Up,
-                lease_renewed: None,
+                lease: Renewed::Unknown,
                 trouble: None,
                 last_end: None,
             }))

@@ -1,5 +1,5 @@
 // metrics-server, as the tests of hollow kubelets' endpoints use it.
-module kube-node.io/tests/e2e/metrics-server
+module kube-node.io/tests/metrics-server
 
 go 1.26.4
 

@@ -1,0 +1,147 @@
+//! Machines: what they show of themselves, where they are reached, how they are taken over and left.
+
+use super::*;
+
+#[test]
+fn a_new_machine_shows_itself_once_and_keeps_its_lease() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(140);
+    assert_eq!(world.times("PATCH status"), [0]);
+    assert_eq!(world.times("POST leases"), [0]);
+    let renewals = world.times("PUT a");
+    assert!((12..=15).contains(&renewals.len()), "{renewals:?}");
+    assert!(renewals[0] >= 10, "{renewals:?}");
+}
+
+#[test]
+fn an_unchanged_status_is_written_again_after_minutes() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(460);
+    let writes = world.times("PATCH status");
+    assert!((2..=4).contains(&writes.len()) && writes[1] >= 150, "{writes:?}");
+}
+
+#[test]
+fn a_machine_of_a_process_before_is_taken_up_without_a_write_of_status() {
+    let boot = Uuid::now_v7();
+    let known = NodeView {
+        kubelet_version: Some("v1.36.3".to_owned()),
+        boot_id: Some(boot.to_string()),
+        internal_ip: Some("100.64.0.7".to_owned()),
+        ..node("a", 1)
+    };
+    let mut world = World::new(vec![known], vec![]);
+    world.create("a", None);
+    let machine = &world.state.machines["uid-a"];
+    assert_eq!((machine.ip, machine.boot), (Some(Ipv4Addr::new(100, 64, 0, 7)), Some(boot)));
+    assert!(world.state.next(world.start, Load::Light).is_some_and(|(job, _)| job.lane == Lane::Lease));
+}
+
+/// A world in which kubelets are served, at 127.0.0.1.
+fn served(nodes: Vec<NodeView>, ports: &str) -> World {
+    let mut world = World::new(nodes, vec![]);
+    let metrics = crate::hollow::server::metrics::Metrics::new(&prometheus::Registry::new()).unwrap();
+    let doors = Doors::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
+    world.state.doors = Some(Arc::new(doors));
+    world
+}
+
+#[test]
+fn a_machine_has_the_address_of_the_process_and_a_port_that_it_keeps() {
+    let mut world = served(vec![node("a", 1)], "10300-10399");
+    world.create("a", None);
+    world.run(5);
+    let machine = &world.state.machines["uid-a"];
+    let (ip, port) = (machine.ip, machine.port);
+    assert_eq!(ip, Some(Ipv4Addr::LOCALHOST));
+    assert!((10_300..=10_399).contains(&port));
+    drop(world);
+
+    let known = NodeView {
+        kubelet_version: Some("v1.36.3".to_owned()),
+        boot_id: Some(Uuid::now_v7().to_string()),
+        internal_ip: Some("127.0.0.1".to_owned()),
+        kubelet_port: port,
+        ..node("a", 1)
+    };
+    let mut world = served(vec![known], "10300-10399");
+    world.create("a", None);
+    let machine = &world.state.machines["uid-a"];
+    assert_eq!((machine.ip, machine.port), (ip, port));
+    assert!(
+        world.state.next(world.start, Load::Light).is_some_and(|(job, _)| job.lane == Lane::Lease),
+        "no status"
+    );
+    world.state.delete("uid-a");
+    let doors = world.state.doors.clone().unwrap();
+    assert_eq!(doors.open(&"uid-b".into(), Some(port)), Some(port), "it was closed");
+}
+
+#[test]
+fn a_machine_for_which_no_port_is_left_has_an_address_of_its_own() {
+    let mut world = served(vec![node("a", 1), node("b", 1)], "10400-10400");
+    world.create("a", None);
+    world.create("b", None);
+    world.run(5);
+    let ips = ["uid-a", "uid-b"].map(|uid| world.state.machines[uid].ip.unwrap());
+    assert!(ips.contains(&Ipv4Addr::LOCALHOST) && ips.iter().any(|ip| MACHINES.contains(*ip)), "{ips:?}");
+
+    // Once there is one, it gets that.
+    let (left, stays) = if ips[0] == Ipv4Addr::LOCALHOST { ("uid-a", "uid-b") } else { ("uid-b", "uid-a") };
+    world.state.delete(left);
+    world.run(600);
+    let machine = &world.state.machines[stays];
+    assert_eq!((machine.ip, machine.port), (Some(Ipv4Addr::LOCALHOST), 10_400));
+}
+
+#[test]
+fn machines_of_a_process_before_come_in_the_order_in_which_their_leases_end() {
+    let known = |name| NodeView { kubelet_version: Some("v1.36.3".to_owned()), ..node(name, 1) };
+    let mut world =
+        World::new(["young", "unknown", "oldest", "old", "future", "last"].map(known).into(), vec![]);
+    let renewed = [("young", -3), ("oldest", -27), ("old", -20), ("future", 500)];
+    let renewed =
+        renewed.map(|(name, at)| (name.to_owned(), world.start.wall + jiff::SignedDuration::from_secs(at)));
+    world.state.renewed_before = renewed.into();
+    world.state.renewed_before.insert("last".to_owned(), Timestamp::MAX);
+    for name in ["young", "unknown", "old", "future", "last", "oldest"] {
+        world.create(name, None);
+    }
+    world.run(0);
+    let patched = world.sent.iter().filter_map(|(_, sent)| sent.strip_prefix("PATCH "));
+    let patched: Vec<&str> = patched.filter(|name| *name != "status").collect();
+    assert_eq!(patched[..2], ["oldest", "old"], "{patched:?}");
+    assert_eq!(patched.len(), 6, "and none waits: {patched:?}");
+    assert!(world.state.renewed_before.is_empty());
+}
+
+#[test]
+fn a_deleted_machine_is_quiet_and_its_address_comes_again() {
+    let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
+    world.create("a", None);
+    world.run(5);
+    let ip = world.state.machines["uid-a"].ip;
+    world.state.delete("uid-a");
+    world.sent.clear();
+    world.run(60);
+    assert!(world.sent.is_empty() && world.state.pods.is_empty());
+    assert!(world.state.schedule.next_due(Load::Light).is_none());
+    assert_eq!(world.state.addresses.for_machine(), ip);
+}
+
+#[test]
+fn an_older_view_is_not_answered() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(1);
+    let (old, new) = (Arc::new(node("a", 999)), Arc::new(node("a", 1_001)));
+    world.sent.clear();
+    world.state.saw_node(&old, world.clock(2));
+    world.run(2);
+    assert!(world.times("PATCH status").is_empty());
+    world.state.saw_node(&new, world.clock(3));
+    world.run(3);
+    assert_eq!(world.times("PATCH status").len(), 1);
+}
