@@ -11,7 +11,7 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::{View, Word, word};
-use crate::api::names;
+use crate::{api::names, core::texts::Texts};
 
 /// A Node, pruned.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,9 +27,9 @@ pub struct NodeView {
     /// When its deletion was asked for.
     pub deleted_at: Option<Timestamp>,
     /// All labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// All annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// All finalizers.
     pub finalizers: Vec<String>,
     /// All owners.
@@ -114,7 +114,7 @@ impl NodeView {
     /// The value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.get(key).map(String::as_str)
+        self.labels.get(key)
     }
 
     /// A condition by its type.
@@ -279,31 +279,26 @@ impl From<WireNode> for NodeView {
     fn from(WireNode { metadata, spec, status }: WireNode) -> Self {
         let info = status.node_info.unwrap_or_default();
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let name: Arc<str> = metadata.name.unwrap_or_default().into();
+        // A label names the Node again.
+        let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { word(text) };
+        let texts = |all: Option<BTreeMap<String, String>>| -> Texts {
+            all.iter().flatten().map(|(key, text)| (word(key), shared(text))).collect()
+        };
         Self {
-            name: metadata.name.unwrap_or_default().into(),
             uid: metadata.uid.unwrap_or_default().into(),
             resource_version: metadata.resource_version.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|time| time.0),
             deleted_at: metadata.deletion_timestamp.map(|time| time.0),
-            labels: metadata.labels.unwrap_or_default(),
-            annotations: metadata.annotations.unwrap_or_default(),
-            finalizers: metadata.finalizers.unwrap_or_default(),
-            owners: metadata.owner_references.unwrap_or_default(),
+            labels: texts(metadata.labels),
+            annotations: texts(metadata.annotations),
+            finalizers: shrunk(metadata.finalizers.unwrap_or_default()),
+            owners: shrunk(metadata.owner_references.unwrap_or_default()),
             provider_id: spec.provider_id,
             pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(spec.pod_cidr),
             unschedulable: spec.unschedulable,
-            taints: spec.taints,
-            conditions: status
-                .conditions
-                .into_iter()
-                .map(|condition| ConditionView {
-                    message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
-                    r#type: word(&condition.r#type),
-                    status: word(&condition.status),
-                    reason: word(&condition.reason),
-                    since: condition.last_transition_time,
-                })
-                .collect(),
+            taints: shrunk(spec.taints),
+            conditions: shrunk(status.conditions.into_iter().map(ConditionView::from).collect()),
             kubelet_version: some(info.kubelet_version),
             boot_id: some(info.boot_id),
             internal_ip: status
@@ -313,8 +308,27 @@ impl From<WireNode> for NodeView {
                 .map(|address| address.address),
             // What is no port is none: it must not stop the watch.
             kubelet_port: u16::try_from(status.daemon_endpoints.kubelet_endpoint.port).unwrap_or_default(),
+            name,
         }
     }
+}
+
+impl From<WireCondition> for ConditionView {
+    fn from(condition: WireCondition) -> Self {
+        Self {
+            message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
+            r#type: word(&condition.r#type),
+            status: word(&condition.status),
+            reason: word(&condition.reason),
+            since: condition.last_transition_time,
+        }
+    }
+}
+
+/// A list without the room that its parsing left for more: most have one entry, and room for four.
+fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
+    list.shrink_to_fit();
+    list
 }
 
 impl Resource for WireNode {

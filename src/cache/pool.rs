@@ -12,31 +12,28 @@ const FIRST_SWEEP: usize = 256;
 
 /// The values that somebody has.
 #[derive(Debug)]
-pub struct Pool<T> {
+pub struct Pool<T: ?Sized> {
     values: Mutex<Values<T>>,
 }
 
 #[derive(Debug)]
-struct Values<T> {
+struct Values<T: ?Sized> {
     known: HashSet<Arc<T>>,
     /// At how many values to look for those that nobody has any more.
     sweep_at: usize,
 }
 
-impl<T> Default for Pool<T> {
+impl<T: ?Sized> Default for Pool<T> {
     fn default() -> Self {
         Self { values: Mutex::new(Values { known: HashSet::new(), sweep_at: FIRST_SWEEP }) }
     }
 }
 
-impl<T: Eq + Hash> Pool<T>
-where
-    Arc<T>: Borrow<T>,
-{
+impl<T: Eq + Hash + ?Sized> Pool<T> {
     /// The shared form of a value.
-    pub fn share(&self, value: T) -> Arc<T> {
+    pub fn share(&self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = values.known.get(&value) {
+        if let Some(known) = values.known.get(value.borrow()) {
             return Arc::clone(known);
         }
         if values.known.len() >= values.sweep_at {
@@ -44,7 +41,7 @@ where
             // Half of them at least are new until the next sweep: a sweep costs each of them nothing that grows.
             values.sweep_at = FIRST_SWEEP.max(2 * values.known.len());
         }
-        let new = Arc::new(value);
+        let new: Arc<T> = value.into();
         values.known.insert(Arc::clone(&new));
         new
     }
@@ -56,13 +53,13 @@ mod tests {
 
     #[test]
     fn a_value_is_kept_once_and_not_longer_than_somebody_has_it() {
-        let pool = Pool::default();
-        let kept = pool.share("kept".to_owned());
-        assert!(Arc::ptr_eq(&kept, &pool.share("kept".to_owned())));
+        let pool = Pool::<str>::default();
+        let kept = pool.share("kept");
+        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
         for number in 0..10 * FIRST_SWEEP {
             pool.share(number.to_string());
         }
         assert!(pool.values.lock().unwrap().known.len() <= FIRST_SWEEP + 1);
-        assert!(Arc::ptr_eq(&kept, &pool.share("kept".to_owned())));
+        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
     }
 }

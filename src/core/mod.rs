@@ -21,6 +21,7 @@ pub mod rollout;
 pub mod set;
 pub mod taints;
 pub mod template;
+pub mod texts;
 pub mod time;
 pub mod turnover;
 pub mod wait;

@@ -1,7 +1,7 @@
 //! Whether a pod may run on a machine. The scheduler has chosen it, but may have been mistaken, or somebody bound the pod by
 //! hand: so a kubelet looks once more, in this order and with these words (pkg/kubelet/lifecycle/predicate.go).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
 
@@ -9,6 +9,7 @@ use super::preemption;
 use crate::{
     api::Resources,
     cache::{Amounts, NodeTerm, PodSpecView, PodView, Toleration},
+    core::texts::Texts,
 };
 
 /// The operating system that hollow machines say they have.
@@ -61,7 +62,7 @@ pub fn taken(pod: &PodView, resource: &str) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     /// Labels of its Node.
-    pub labels: &'a BTreeMap<String, String>,
+    pub labels: &'a Texts,
     /// Taints of its Node.
     pub taints: &'a [Taint],
     /// What it has for pods.
@@ -198,11 +199,11 @@ fn unfit(pod: &PodSpecView, machine: Machine<'_>) -> Option<(&'static str, &'sta
         .then_some(("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
 }
 
-fn likes(pod: &PodSpecView, labels: &BTreeMap<String, String>) -> bool {
-    let value = |key: &str| labels.get(key).map(String::as_str);
-    let selected = pod.node_selector.iter().all(|(key, wanted)| value(key) == Some(&**wanted));
+fn likes(pod: &PodSpecView, labels: &Texts) -> bool {
+    let selected = pod.node_selector.iter().all(|(key, wanted)| labels.get(key) == Some(&**wanted));
     let matches = |term: &NodeTerm| {
-        term.possible && term.labels.iter().all(|requirement| requirement.matches(value(&requirement.key)))
+        term.possible
+            && term.labels.iter().all(|requirement| requirement.matches(labels.get(&requirement.key)))
     };
     selected && pod.node_terms.as_ref().is_none_or(|terms| terms.iter().any(matches))
 }

@@ -29,7 +29,7 @@ fn neighbour(name: &str, qos: Qos, pod: PodView) -> Neighbour {
 }
 
 fn admitted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour]) -> Verdict {
-    admit(pod, Machine { labels: &BTreeMap::new(), taints: &[], allocatable }, neighbours)
+    admit(pod, Machine { labels: &Texts::default(), taints: &[], allocatable }, neighbours)
 }
 
 fn refusal(verdict: Verdict) -> (String, String) {
@@ -80,7 +80,7 @@ fn an_extended_resource_that_the_machine_lacks_is_not_its_business() {
 
 #[test]
 fn a_node_has_to_be_as_the_pod_wants_it() {
-    let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+    let labels = Texts::from([("zone", "a")]);
     let taint = |effect: &str| Taint { key: "k".to_owned(), effect: effect.to_owned(), ..Taint::default() };
     let allocatable = machine_of(&[("pods", "9")]);
     let verdict = |spec: PodSpecView, taints: &[Taint]| {

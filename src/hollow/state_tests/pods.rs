@@ -45,7 +45,7 @@ fn a_node_that_may_have_changed_is_given_time_to_show_it() {
     let mut world = World::new(vec![node("a", 1)], vec![picky()]);
     world.create("a", None);
     world.run(1);
-    let labels = [("zone".to_owned(), "b".to_owned())].into();
+    let labels = [("zone", "b")].into();
     let labelled = Arc::new(NodeView { labels, ..node("a", 1_001) });
     world.state.saw_node(&labelled, world.clock(1));
     world.run(3);
