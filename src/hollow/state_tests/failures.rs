@@ -2,15 +2,20 @@
 
 use super::*;
 
-#[test]
-fn a_silent_machine_says_nothing_until_it_is_healthy() {
-    let failures = Failures {
+/// Silent for 30 s, then healthy for 60 s, and so on.
+fn silent_by_turns() -> Failures {
+    Failures {
         unhealthy_duration: GoDuration(secs(30)),
         healthy_duration: Some(GoDuration(secs(60))),
         turn_unhealthy_periodically: Some(true),
         mode: Some(FailureMode::Silent),
         ..Failures::default()
-    };
+    }
+}
+
+#[test]
+fn a_silent_machine_says_nothing_until_it_is_healthy() {
+    let failures = silent_by_turns();
     let mut world = World::new(vec![node("a", 1)], vec![pod("p", "a")]);
     world.create("a", Some(failures));
     world.run(29);
@@ -23,13 +28,7 @@ fn a_silent_machine_says_nothing_until_it_is_healthy() {
 
 #[test]
 fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
-    let failures = Failures {
-        unhealthy_duration: GoDuration(secs(30)),
-        healthy_duration: Some(GoDuration(secs(60))),
-        turn_unhealthy_periodically: Some(true),
-        mode: Some(FailureMode::Silent),
-        ..Failures::default()
-    };
+    let failures = silent_by_turns();
     // For so many seconds another process carried it; one that comes too late has no outage to make up for.
     for (ago, begins) in [(20, 10), (29, 1), (40, 0), (-500, 30)] {
         let mut world = World::new(vec![], vec![]);
