@@ -1,13 +1,18 @@
 //! The limit: a client that knows beforehand what it will write, and does only that.
 //!
 //! For each node, one after the other: the Node as a NodeSet makes it, its Lease, its first status, and the patch that
-//! takes the taints off. Many nodes at once.
+//! takes the taints off. Many nodes at once. While it lasts, each Lease is renewed before its 40 s are over.
+
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use jiff::Timestamp;
 use k8s_pb::{
-    api::coordination::v1::{Lease, LeaseSpec},
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::Node,
+    },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::Client;
@@ -16,33 +21,57 @@ use kube_node::{
     wire::{self, AnyObject, Body},
 };
 use serde_json::{Value, json};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 
 use crate::{kwok, shared::Plane};
 
 /// Requests under way at once; more do not make a control plane on two cores faster.
-const AT_ONCE: usize = 64;
+pub const AT_ONCE: usize = 64;
 /// Where Nodes are created.
-const NODES: &str = "/api/v1/nodes";
+pub const NODES: &str = "/api/v1/nodes";
+/// Where their Leases are created.
+pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+/// Age at which a Lease is renewed: the last moment that is safe.
+const RENEWED_AT: Duration = Duration::from_secs(30);
+
+/// A Lease that was written.
+struct Held {
+    name: String,
+    version: String,
+    renewed: Instant,
+}
 
 /// All four writes for each node.
 pub async fn nodes_to_ready(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
-    let client = plane.client().await?;
-    stream::iter(0..nodes)
-        .map(Ok)
-        .try_for_each_concurrent(AT_ONCE, |at| {
-            let client = client.clone();
-            async move {
-                let name = format!("bare-{at}");
-                send(&client, Method::POST, NODES, with_taints(&name, at)).await?;
-                lease(&client, &name).await?;
-                let status = Body::StrategicPatch(serde_json::to_vec(&ready())?);
-                send(&client, Method::PATCH, &format!("/api/v1/nodes/{name}/status"), status).await?;
-                let open =
-                    Body::MergePatch(br#"{"metadata":{"managedFields":[{}]},"spec":{"taints":[]}}"#.to_vec());
-                send(&client, Method::PATCH, &format!("/api/v1/nodes/{name}"), open).await
-            }
-        })
-        .await
+    let client = &plane.client().await?;
+    let (held, leases) = mpsc::unbounded_channel();
+    let held = &held;
+    let made = stream::iter(0..nodes).map(Ok).try_for_each_concurrent(AT_ONCE, |at| async move {
+        let name = format!("bare-{at}");
+        let node = Body::Object(wire::envelope("v1", "Node", &with_taints(&name, at)));
+        send(client, Method::POST, NODES, node).await?;
+        held.send(lease(client, name.clone(), None).await?)?;
+        let status = Body::StrategicPatch(serde_json::to_vec(&ready())?);
+        send(client, Method::PATCH, &format!("/api/v1/nodes/{name}/status"), status).await?;
+        let open = Body::MergePatch(br#"{"spec":{"taints":[]}}"#.to_vec());
+        send(client, Method::PATCH, &format!("/api/v1/nodes/{name}"), open).await?;
+        Ok(())
+    });
+    let due = stream::unfold(leases, |mut leases| async move {
+        let lease: Held = leases.recv().await?;
+        sleep_until(lease.renewed + RENEWED_AT).await;
+        Some((Ok(lease), leases))
+    });
+    let kept = due.try_for_each_concurrent(AT_ONCE, |due: Held| async move {
+        Ok(held.send(lease(client, due.name, Some(due.version)).await?)?)
+    });
+    tokio::select! {
+        made = made => made,
+        kept = kept => kept,
+    }
 }
 
 /// Only the Nodes, for KWOK: without taints and status of ours.
@@ -59,13 +88,15 @@ pub async fn create_all(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
                     "labels": birth::well_known_labels(&name, None),
                     "annotations": {kwok::OWN.0: kwok::OWN.1},
                 }});
-                send(&client, Method::POST, NODES, Body::Options(serde_json::to_vec(&node)?)).await
+                send(&client, Method::POST, NODES, Body::Options(serde_json::to_vec(&node)?)).await?;
+                anyhow::Ok(())
             }
         })
         .await
 }
 
-fn with_taints(name: &str, cluster_size: usize) -> Body {
+/// A Node as a NodeSet makes it.
+pub fn with_taints(name: &str, cluster_size: usize) -> Node {
     let origin = birth::Origin {
         name,
         set: "bare",
@@ -86,12 +117,26 @@ fn with_taints(name: &str, cluster_size: usize) -> Body {
         metadata.owner_references.clear();
         metadata.finalizers.clear();
     }
-    Body::Object(wire::envelope("v1", "Node", &node))
+    node
 }
 
-async fn lease(client: &Client, name: &str) -> anyhow::Result<()> {
+/// Creates a Lease, or renews the one of `version`.
+async fn lease(client: &Client, name: String, version: Option<String>) -> anyhow::Result<Held> {
+    let (method, path) = match version {
+        None => (Method::POST, LEASES.to_owned()),
+        Some(_) => (Method::PUT, format!("{LEASES}/{name}")),
+    };
+    let mut lease = renewed_lease(&name);
+    lease.metadata.get_or_insert_default().resource_version = version;
+    let renewed = Instant::now();
+    let body = Body::Object(wire::envelope("coordination.k8s.io/v1", "Lease", &lease));
+    Ok(Held { name, version: send(client, method, &path, body).await?, renewed })
+}
+
+/// A Lease that is renewed now.
+pub fn renewed_lease(name: &str) -> Lease {
     let now = Timestamp::now();
-    let lease = Lease {
+    Lease {
         metadata: Some(ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }),
         spec: Some(LeaseSpec {
             holder_identity: Some(name.to_owned()),
@@ -102,14 +147,11 @@ async fn lease(client: &Client, name: &str) -> anyhow::Result<()> {
             }),
             ..LeaseSpec::default()
         }),
-    };
-    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    let body = Body::Object(wire::envelope("coordination.k8s.io/v1", "Lease", &lease));
-    send(client, Method::POST, path, body).await
+    }
 }
 
-/// A kubelet's first status, in short.
-fn ready() -> Value {
+/// A patch to a kubelet's first status, in short.
+pub fn ready() -> Value {
     let now = Timestamp::now();
     let condition = |kind: &str, status: &str, reason: &str| {
         json!({"type": kind, "status": status, "reason": reason, "message": reason,
@@ -137,7 +179,7 @@ fn ready() -> Value {
     })
 }
 
-async fn send(client: &Client, method: Method, path: &str, body: Body) -> anyhow::Result<()> {
-    wire::send::<AnyObject>(client, method, path, body).await?;
-    Ok(())
+/// The version that the write made.
+async fn send(client: &Client, method: Method, path: &str, body: Body) -> anyhow::Result<String> {
+    Ok(wire::send::<AnyObject>(client, method, path, body).await?.into_version())
 }

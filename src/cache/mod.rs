@@ -12,6 +12,7 @@ mod pod_status;
 mod pod_wire;
 mod pool;
 mod reflect;
+mod version;
 mod words;
 
 use std::{
@@ -34,6 +35,7 @@ pub use pod_spec::{
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
 pub use reflect::{ReflectError, run};
+pub use version::Written;
 pub use words::{Word, word};
 
 /// What is kept of an object.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::Taint,
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference},
 };
 use kube::Resource;
 use serde::Deserialize;
@@ -32,6 +32,8 @@ pub struct NodeView {
     pub annotations: Texts,
     /// All finalizers.
     pub finalizers: Vec<String>,
+    /// The server tracks who wrote which field (`managedFields`), and nobody has applied anything who needs that.
+    pub tracked_for_nobody: bool,
     /// All owners.
     pub owners: Vec<OwnerReference>,
     /// `spec.providerID`.
@@ -203,7 +205,7 @@ impl View for NodeView {
     }
 }
 
-/// A Node as the watch delivers it: fields nobody reads (images, managedFields, texts) are skipped while parsing.
+/// A Node as the watch delivers it: fields nobody reads (images, texts) are skipped while parsing.
 #[derive(Clone, Debug, Deserialize)]
 pub struct WireNode {
     metadata: ObjectMeta,
@@ -293,6 +295,7 @@ impl From<WireNode> for NodeView {
             labels: texts(metadata.labels),
             annotations: texts(metadata.annotations),
             finalizers: shrunk(metadata.finalizers.unwrap_or_default()),
+            tracked_for_nobody: metadata.managed_fields.is_some_and(|entries| for_nobody(&entries)),
             owners: shrunk(metadata.owner_references.unwrap_or_default()),
             provider_id: spec.provider_id,
             pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(spec.pod_cidr),
@@ -323,6 +326,11 @@ impl From<WireCondition> for ConditionView {
             since: condition.last_transition_time,
         }
     }
+}
+
+/// Whether all of them are of writers who would not miss them.
+fn for_nobody(entries: &[ManagedFieldsEntry]) -> bool {
+    !entries.is_empty() && entries.iter().all(|entry| entry.operation.as_deref() == Some("Update"))
 }
 
 /// A list without the room that its parsing left for more: most have one entry, and room for four.
@@ -368,7 +376,7 @@ mod tests {
 
         let node: WireNode = serde_json::from_value(json!({
             "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "labels": {"kube-node.io/nodeset": "s"},
-                         "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "m"}]},
+                         "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "m", "operation": "Update"}]},
             "spec": {"providerID": "hollow://a", "podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64", "10.0.0.0/24"], "unschedulable": true,
                      "taints": [{"key": "k", "effect": "NoSchedule"}]},
             "status": {"images": [{"names": ["x"]}],
@@ -387,6 +395,22 @@ mod tests {
         assert_eq!(view.kubelet_version.as_deref(), Some("v1.36.3"));
         assert_eq!(view.pod_cidr.as_deref(), Some("10.0.0.0/24"));
         assert_eq!(view.taints.len(), 1);
+        assert!(view.tracked_for_nobody);
         assert_eq!(view.created.map(Timestamp::as_second), Some(1_767_225_600));
+    }
+
+    #[test]
+    fn fields_are_tracked_for_those_who_apply() {
+        let tracked = |operations: &[&str]| {
+            let entries: Vec<_> = operations
+                .iter()
+                .map(|operation| json!({ "manager": "m", "operation": operation }))
+                .collect();
+            let node = json!({ "metadata": { "name": "a", "managedFields": entries } });
+            NodeView::from(serde_json::from_value::<WireNode>(node).unwrap()).tracked_for_nobody
+        };
+        let seen =
+            [&[][..], &["Update"], &["Update", "Update"], &["Apply"], &["Update", "Apply"]].map(tracked);
+        assert_eq!(seen, [false, true, true, false, false]);
     }
 }

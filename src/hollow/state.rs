@@ -21,7 +21,7 @@ use super::{
     work::RENEW,
 };
 use crate::{
-    cache::{Cache, NodeView, PodView},
+    cache::{Cache, NodeView, PodView, Written},
     core::{
         boot,
         disruptor::{self, Behaviour, Phase},
@@ -89,21 +89,21 @@ pub struct Machine {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Writes {
     /// The version that the last one made.
-    version: u64,
+    version: Written,
     /// Failures in a row.
     pub failures: u8,
 }
 
 impl Writes {
-    /// Whether `version` is older than what was written last, so that nothing can be concluded from it.
+    /// Whether they outrun what is shown with `version`.
     #[must_use]
     pub fn outrun(&self, version: &str) -> bool {
-        version.parse().is_ok_and(|seen: u64| seen < self.version)
+        self.version.outruns(version)
     }
 
-    /// A write made `version`. Versions are numbers that grow (Kubernetes 1.35 on); any other hides nothing.
+    /// A write made `version`.
     pub fn wrote(&mut self, version: &str) {
-        *self = Self { version: version.parse().unwrap_or_default(), failures: 0 };
+        *self = Self { version: Written::version(version), failures: 0 };
     }
 }
 

@@ -102,14 +102,15 @@ impl NodeController {
     /// Writes the list of taints where it still is the one that was seen. The whole version would be too strict: the
     /// controller-manager writes annotations onto young Nodes all the time.
     async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), Error> {
-        // Whoever creates a Node has its fields tracked, which doubles the price of every later write; nobody has
-        // applied anything to a Node this young, so the tracking ends here.
-        let patch = json!([
-            { "op": "test", "path": "/metadata/uid", "value": &*node.uid },
-            { "op": "test", "path": "/spec/taints", "value": node.taints },
-            { "op": "replace", "path": "/spec/taints", "value": taints },
-            { "op": "add", "path": "/metadata/managedFields", "value": [{}] },
-        ]);
+        let mut patch = vec![
+            json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid }),
+            json!({ "op": "test", "path": "/spec/taints", "value": node.taints }),
+            json!({ "op": "replace", "path": "/spec/taints", "value": taints }),
+        ];
+        // It doubles the price of every later write.
+        if node.tracked_for_nobody {
+            patch.push(json!({ "op": "add", "path": "/metadata/managedFields", "value": [{}] }));
+        }
         let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
         let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, api::FIELD_MANAGER);
         let action = || format!("change the taints of Node {}", node.name);
@@ -117,7 +118,7 @@ impl NodeController {
             // Somebody changed the list meanwhile; the watch is about to show it.
             Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
             other => {
-                self.written.wrote(&node.name, &other?);
+                self.writes.wrote(&node.name, &other?);
                 Ok(())
             }
         }

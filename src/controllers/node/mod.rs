@@ -8,7 +8,7 @@ mod drain;
 mod observe;
 mod sweep;
 mod tell;
-mod written;
+mod writes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use self::{attachments::Attachments, tell::Told, written::Written};
+use self::{attachments::Attachments, tell::Told, writes::Writes};
 use super::{ApiError, Context, RevisionsError};
 use crate::{
     api::{NodeClass, NodeSet},
@@ -64,7 +64,7 @@ pub struct NodeController {
     context: Arc<Context>,
     requests: Requests<Key>,
     told: Told,
-    written: Written,
+    writes: Writes,
     attachments: Attachments,
 }
 
@@ -80,7 +80,7 @@ impl NodeController {
             context,
             requests,
             told: Told::default(),
-            written: Written::default(),
+            writes: Writes::default(),
             attachments,
         });
         controller.context.nodes.observe(controller.clone());
@@ -115,10 +115,10 @@ impl NodeController {
         let metrics = &self.context.metrics;
         let Some(node) = self.context.nodes.get(name) else {
             self.told.forget(name, metrics);
-            self.written.forget(name);
+            self.writes.forget(name);
             return Ok(Outcome::Done);
         };
-        if self.written.outruns(&node) {
+        if self.writes.outruns(&node) {
             return Ok(Outcome::Done);
         }
         let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
