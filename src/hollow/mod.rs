@@ -9,6 +9,7 @@
 mod addresses;
 mod dispatch;
 mod lease;
+mod machine;
 mod metrics;
 mod outbox;
 mod pod;
@@ -223,7 +224,7 @@ impl Hollow {
     }
 }
 
-fn shown((uid, machine): (&Arc<str>, &state::Machine)) -> Machine {
+fn shown((uid, machine): (&Arc<str>, &machine::Machine)) -> Machine {
     Machine { node: Arc::clone(&machine.node), uid: Arc::clone(uid), lease_renewed: machine.lease.renewed }
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{
     addresses::Block,
+    machine::Writes,
     pod::{
         self, Place, Step,
         admission::{self, Neighbour, Verdict},
@@ -16,7 +17,7 @@ use super::{
     reach::address,
     request::{Request, backoff},
     schedule::Lane,
-    state::{Clock, State, Writes},
+    state::{Clock, State},
     status::to_seconds,
     work::complain,
 };

@@ -1,15 +1,15 @@
 //! All machines and their pods, and what each is to do next. One lock, no I/O.
 
-use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
-use uuid::Uuid;
 
 use super::{
     MachineSpec, Own, Settings,
     addresses::{Addresses, MACHINES},
     lease::Lease,
+    machine::{Machine, Writes},
     outbox::Outbox,
     pod::admission::Allocatable,
     pods::Pod,
@@ -21,12 +21,8 @@ use super::{
     work::RENEW,
 };
 use crate::{
-    cache::{Cache, NodeView, PodView, Written},
-    core::{
-        boot,
-        disruptor::{self, Behaviour, Phase},
-        time,
-    },
+    cache::{Cache, NodeView, PodView},
+    core::{boot, time},
     wire::WireError,
 };
 
@@ -60,53 +56,6 @@ impl Clock {
     }
 }
 
-/// A hollow machine. It keeps no copy of its Node: the view is the cache's.
-#[derive(Debug)]
-pub struct Machine {
-    pub node: Arc<str>,
-    pub shape: Arc<Shape>,
-    pub settings: Arc<Settings>,
-    /// Its Node, while the cache shows it.
-    pub view: Option<Arc<NodeView>>,
-    pub ip: Option<Ipv4Addr>,
-    /// Port of its kubelet, whose door is open here; 0 for none.
-    pub port: u16,
-    pub boot: Option<Uuid>,
-    pub lease: Lease,
-    pub lease_failures: u8,
-    pub status: Writes,
-    /// When its status is to be written even if nothing changes.
-    pub report_at: Option<Instant>,
-    /// Whether it was silent at the last look.
-    pub silent: bool,
-    /// CPU time that it used.
-    pub cpu: Counter,
-    /// What it shares with no other machine, where there is such.
-    pub own: Option<Own>,
-}
-
-/// What is remembered of the writes of one object.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Writes {
-    /// The version that the last one made.
-    version: Written,
-    /// Failures in a row.
-    pub failures: u8,
-}
-
-impl Writes {
-    /// Whether they outrun what is shown with `version`.
-    #[must_use]
-    pub fn outrun(&self, version: &str) -> bool {
-        self.version.outruns(version)
-    }
-
-    /// A write made `version`.
-    pub fn wrote(&mut self, version: &str) {
-        *self = Self { version: Written::version(version), failures: 0 };
-    }
-}
-
 /// Everything.
 pub struct State {
     pub schedule: Schedule,
@@ -131,7 +80,7 @@ impl State {
     #[must_use]
     pub fn new(node_cache: Arc<Cache<NodeView>>, pod_cache: Arc<Cache<PodView>>) -> Self {
         Self {
-            schedule: Schedule::default(),
+            schedule: Schedule::new(Instant::now()),
             machines: HashMap::new(),
             pods: HashMap::new(),
             addresses: Addresses::default(),
@@ -209,7 +158,7 @@ impl State {
         let settings = shared(&mut self.settings, settings);
         if let Some(machine) = self.machines.get_mut(&uid) {
             machine.settings = settings;
-            self.schedule.ask(machine.lease.lane(), &uid, machine.lease.due(now));
+            self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
         }
         self.schedule.ask(Lane::Status, &uid, now.at);
         self.ask_pods(&node, now);
@@ -307,7 +256,7 @@ impl State {
             }
             // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
             // the sooner it acts, the fewer others write first.
-            self.schedule.ask(machine.lease.lane(), &uid, due);
+            self.schedule.ask(machine.lease_lane(), &uid, due);
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);
@@ -361,32 +310,6 @@ impl State {
         for lane in [Lane::Lease, Lane::Renewal, Lane::Status] {
             self.schedule.cancel(lane, uid);
         }
-    }
-}
-
-impl Machine {
-    /// How it is to behave now. A machine that has not booted yet is healthy.
-    #[must_use]
-    pub fn phase(&self, now: Clock) -> Phase {
-        disruptor::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
-    }
-
-    /// Its boot now, where it has booted: not the recorded one if it came back since by a reboot.
-    #[must_use]
-    pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
-        Some(disruptor::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
-    }
-
-    /// Whether its whole status is to be written, changed or not.
-    #[must_use]
-    pub fn is_due(&self, now: Clock) -> bool {
-        self.report_at.is_none_or(|at| at <= now.at)
-    }
-
-    /// Whether a machine in `phase` writes nothing.
-    #[must_use]
-    pub fn is_silent(&self, phase: Phase) -> bool {
-        disruptor::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
     }
 }
 

@@ -57,7 +57,7 @@ impl State {
         let phase = machine.phase(now);
         if machine.is_silent(phase) {
             if let Some(left) = phase.changes_in {
-                self.schedule.ask(machine.lease.lane(), uid, now.at + left);
+                self.schedule.ask(machine.lease_lane(), uid, now.at + left);
             }
             return None;
         }
@@ -82,7 +82,7 @@ impl State {
             }
         };
         if machine.view.is_some() {
-            self.schedule.ask(machine.lease.lane(), &job.uid, at);
+            self.schedule.ask(machine.lease_lane(), &job.uid, at);
         }
         if is_first && answer.is_ok() {
             let news = super::shown((&job.uid, machine));
@@ -138,7 +138,7 @@ impl State {
             self.schedule.ask(Lane::Status, uid, at);
         }
         if was_silent {
-            self.schedule.ask(machine.lease.lane(), uid, machine.lease.due(now));
+            self.schedule.ask(machine.lease_lane(), uid, machine.lease.due(now));
         }
         if was_silent || boot != before {
             self.ask_pods(&node, now);
