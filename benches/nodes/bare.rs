@@ -159,7 +159,6 @@ pub fn ready() -> Value {
     };
     let amounts = json!({"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"});
     json!({
-        "metadata": {"managedFields": [{}]},
         "status": {
             "capacity": amounts,
             "allocatable": amounts,

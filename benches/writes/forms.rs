@@ -139,23 +139,21 @@ pub fn nodes() -> Vec<Form<Node>> {
     vec![
         Form::of(create, "protobuf", On, |node| Ok(post(node, PROTOBUF))),
         Form::of(create, "JSON", On, |node| Ok(post(node, JSON))),
-        Form::of(status, "strategic patch", On, |node| Ok(Call::strategic(status_of(node), &ready(false)))),
-        Form::of(status, "strategic patch", Ends, |node| Ok(Call::strategic(status_of(node), &ready(true)))),
+        Form::of(status, "strategic patch", On, |node| Ok(Call::strategic(status_of(node), &bare::ready()))),
         Form::of(status, "strategic patch", Never, |node| {
-            Ok(Call::strategic(status_of(node), &ready(false)))
+            Ok(Call::strategic(status_of(node), &bare::ready()))
         }),
-        Form::of(status, "merge patch", Never, |node| Ok(Call::merge(status_of(node), &ready(false)))),
+        Form::of(status, "merge patch", Never, |node| Ok(Call::merge(status_of(node), &bare::ready()))),
         Form::of(status, "JSON patch", Never, |node| {
-            let change = json!([{ "op": "replace", "path": "/status", "value": ready(false)["status"] }]);
+            let change = json!([{ "op": "replace", "path": "/status", "value": bare::ready()["status"] }]);
             Ok(Call::patch(status_of(node), "application/json-patch+json", &change))
         }),
-        Form::of(status, "PUT, JSON", Never, |node| put_status(node, JSON, false)),
-        Form::of(status, "PUT, protobuf", Never, |node| put_status(node, PROTOBUF, false)),
-        Form::of(status, "PUT, protobuf", Ends, |node| put_status(node, PROTOBUF, true)),
-        Form::of(status, "PUT, protobuf", On, |node| put_status(node, PROTOBUF, false)),
+        Form::of(status, "PUT, JSON", Never, |node| put_status(node, JSON)),
+        Form::of(status, "PUT, protobuf", Never, |node| put_status(node, PROTOBUF)),
+        Form::of(status, "PUT, protobuf", On, |node| put_status(node, PROTOBUF)),
         Form::of(status, "apply", On, |node| {
             let object = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node.name },
-                                 "status": ready(false)["status"] });
+                                 "status": bare::ready()["status"] });
             Ok(Call::apply(&status_of(node), &object))
         }),
         Form::of(taints, "JSON patch", On, |node| Ok(taints_off(node, false))),
@@ -216,35 +214,23 @@ fn post<T: Kind>(object: &Object<T>, media: &'static str) -> Call {
     Call { method: Method::POST, path: T::PATH.to_owned(), media, body }
 }
 
-/// The patch to a first status; one that `ends` has the server forget whose fields they are.
-fn ready(ends: bool) -> Value {
-    let mut change = bare::ready();
-    if !ends {
-        change["metadata"] = json!({});
-    }
-    change
-}
-
 /// The whole Node with its first status, whatever its version: the controller-manager writes annotations meanwhile.
-fn put_status(node: &Object<Node>, media: &'static str, ends: bool) -> anyhow::Result<Call> {
+fn put_status(node: &Object<Node>, media: &'static str) -> anyhow::Result<Call> {
     let body = if media == JSON {
         let mut json = node.json.clone();
-        json["status"] = ready(false)["status"].take();
+        json["status"] = bare::ready()["status"].take();
         json["metadata"]["resourceVersion"].take();
         serde_json::to_vec(&json)?
     } else {
         let mut wire = node.wire.clone();
         wire.status = Some(ready_status());
         wire.metadata().resource_version = None;
-        if ends {
-            wire.metadata().managed_fields = vec![ManagedFieldsEntry::default()];
-        }
         wire.sealed()
     };
     Ok(put(status_of(node), media, body))
 }
 
-/// The same status as [`ready`]'s.
+/// The same status as [`bare::ready`]'s.
 fn ready_status() -> NodeStatus {
     let status = bare::ready()["status"].take();
     let text = |value: &Value| value.as_str().map(str::to_owned);

@@ -103,8 +103,7 @@ pub async fn prepared<T: Kind>(
     crate::all(client, (0..count).map(create).collect()).await?;
     let names = (0..count).filter_map(|at| T::born(at).metadata().name.clone());
     if form.state == State::Ready {
-        let mut status = bare::ready();
-        status["metadata"] = json!({});
+        let status = bare::ready();
         let ready = |name: String| Call::strategic(format!("{}/{name}/status", T::PATH), &status);
         crate::all(client, names.clone().map(ready).collect()).await?;
     }

@@ -111,12 +111,7 @@ impl Report {
             });
         }
         // With another UID the API server refuses: the field cannot change.
-        let mut metadata = json!({ "uid": *self.uid });
-        // It doubles the price of every later write.
-        if node.tracked_for_nobody {
-            metadata["managedFields"] = json!([{}]);
-        }
-        json!({ "metadata": metadata, "status": status }).to_string().into_bytes()
+        json!({ "metadata": { "uid": *self.uid }, "status": status }).to_string().into_bytes()
     }
 }
 
@@ -215,15 +210,5 @@ mod tests {
         assert_eq!(status["daemonEndpoints"]["kubeletEndpoint"]["Port"], 11_000);
         assert_eq!(status["nodeInfo"]["operatingSystem"], "linux");
         assert!(status.get("capacity").is_some() && status.get("allocatable").is_some());
-    }
-
-    #[test]
-    fn nothing_is_tracked_for_nobody() {
-        let ends = |tracked_for_nobody| {
-            let node = NodeView { tracked_for_nobody, ..NodeView::default() };
-            let patch = report(true).patch(&node, Timestamp::UNIX_EPOCH);
-            serde_json::from_slice::<Value>(&patch).unwrap()["metadata"]["managedFields"].take()
-        };
-        assert_eq!([ends(true), ends(false)], [json!([{}]), Value::Null]);
     }
 }
