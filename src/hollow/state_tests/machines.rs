@@ -1,5 +1,9 @@
 //! Machines: what they show of themselves, where they are reached, how they are taken over and left.
 
+use std::net::Ipv4Addr;
+
+use uuid::Uuid;
+
 use super::*;
 
 #[test]
