@@ -59,7 +59,8 @@ impl Tracking {
 /// A kind of write.
 pub struct Form<T> {
     pub what: &'static str,
-    pub form: &'static str,
+    /// Its form.
+    pub body: &'static str,
     pub state: State,
     pub tracking: Tracking,
     pub watchers: usize,
@@ -69,11 +70,11 @@ pub struct Form<T> {
 impl<T> Form<T> {
     fn of(
         (what, state): (&'static str, State),
-        form: &'static str,
+        body: &'static str,
         tracking: Tracking,
         call: fn(&Object<T>) -> anyhow::Result<Call>,
     ) -> Self {
-        Self { what, form, state, tracking, watchers: 0, call }
+        Self { what, body, state, tracking, watchers: 0, call }
     }
 
     fn watched(self, watchers: usize) -> Self {
@@ -162,7 +163,7 @@ pub fn nodes() -> Vec<Form<Node>> {
         Form::of(taints, "merge patch", Never, |node| {
             Ok(Call::merge(path_of(node), &json!({ "spec": { "taints": [] } })))
         }),
-        Form::of(taints, "PUT, protobuf", Never, put_without_taints),
+        Form::of(taints, "PUT, protobuf", Never, |node| Ok(put_without_taints(node))),
         Form::of(taints, "JSON patch", Never, |node| Ok(taints_off(node, false))).watched(4),
         Form::of(taints, "JSON patch", Never, |node| Ok(taints_off(node, false))).watched(16),
     ]
@@ -286,11 +287,11 @@ fn taints_off(node: &Object<Node>, ends: bool) -> Call {
     Call::patch(path_of(node), "application/json-patch+json", &Value::Array(change))
 }
 
-fn put_without_taints(node: &Object<Node>) -> anyhow::Result<Call> {
+fn put_without_taints(node: &Object<Node>) -> Call {
     let mut wire = node.wire.clone();
     wire.spec.get_or_insert_default().taints.clear();
     wire.metadata().resource_version = None;
-    Ok(put(path_of(node), PROTOBUF, wire.sealed()))
+    put(path_of(node), PROTOBUF, wire.sealed())
 }
 
 fn renewed(lease: &Object<Lease>, ends: bool) -> Call {

@@ -51,7 +51,7 @@ struct Arguments {
 /// A kind of write, and what its rounds cost.
 struct Row {
     what: &'static str,
-    form: &'static str,
+    body: &'static str,
     tracking: Tracking,
     watchers: usize,
     rounds: Vec<Spent>,
@@ -80,7 +80,7 @@ async fn measured<T: Kind>(
     let client = &plane.client().await?;
     let row = |form: &Form<T>| Row {
         what: form.what,
-        form: form.form,
+        body: form.body,
         tracking: form.tracking,
         watchers: form.watchers,
         rounds: Vec::new(),
@@ -93,12 +93,12 @@ async fn measured<T: Kind>(
             let watchers = watch(plane, T::PATH, form.watchers).await?;
             tokio::time::sleep(SETTLING).await;
             let costs = Costs::begin(plane, None, &["nodes", "leases"]).await?;
-            all(client, calls).await.with_context(|| format!("{}, {}", form.what, form.form))?;
+            all(client, calls).await.with_context(|| format!("{}, {}", form.what, form.body))?;
             let spent = costs.end().await?;
             eprintln!(
                 "{}, {}: {:.2} ms a write",
                 form.what,
-                form.form,
+                form.body,
                 spent.cpu[0] * 1_000.0 / arguments.nodes as f64
             );
             row.rounds.push(spent);
@@ -135,7 +135,7 @@ fn table(rows: &[Row], objects: usize) -> String {
     for row in rows {
         let figure =
             |value: &dyn Fn(&Spent) -> f64| spread(&row.rounds.iter().map(value).collect::<Vec<_>>());
-        let _ = write!(text, "| {} | {} | {} | {} |", row.what, row.form, row.tracking.word(), row.watchers);
+        let _ = write!(text, "| {} | {} | {} | {} |", row.what, row.body, row.tracking.word(), row.watchers);
         for at in 0..COMPONENTS.len() {
             let _ = write!(text, " {} |", figure(&|spent| spent.cpu[at] * 1_000.0 / objects as f64));
         }
