@@ -103,7 +103,7 @@ async fn measured<T: Kind>(
             );
             row.rounds.push(spent);
             watchers.iter().for_each(tokio::task::JoinHandle::abort);
-            client.send(Call::delete_all(T::PATH).request()?).await?;
+            Call::delete_all(T::PATH).done(client).await?;
             tokio::time::sleep(SETTLING).await;
         }
     }
@@ -120,6 +120,7 @@ async fn watch(plane: &Plane, path: &str, count: usize) -> anyhow::Result<Vec<to
     let mut watchers = Vec::new();
     for _ in 0..count {
         let answer = plane.client().await?.send(Call::watch(path).request()?).await?;
+        anyhow::ensure!(answer.status().is_success(), "no watch of {path}: {}", answer.status());
         watchers.push(tokio::spawn(async move {
             let _ = answer.into_body().collect_bytes().await;
         }));

@@ -15,8 +15,9 @@ use tokio::time::Instant;
 /// 40 s: what is left outlasts a takeover by another process, which begins at most 15 s after the end of a leader.
 const RENEWAL_SLACK: Duration = Duration::from_secs(10);
 
-/// Renewals that come due within this time go together. Each alone would be a packet and a packet of answer, and wake four
-/// tasks here and more in the server. A kubelet renews up to 0.4 s later than each 10 s, too.
+/// Renewals that come due within this time go together. Measured at 5,000 idle nodes: 0.08 cores with each alone, 0.045 so, and
+/// 0.62 against 0.40 in kube-apiserver (docs/benchmarks.md). A kubelet renews up to 0.4 s later than each 10 s, too (jitter of
+/// 0.04, component-helpers' lease controller).
 const TOGETHER: Duration = Duration::from_millis(100);
 
 /// How much is under way besides renewals.
