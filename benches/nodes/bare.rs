@@ -50,7 +50,7 @@ pub async fn nodes_to_ready(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
     let (held, leases) = mpsc::unbounded_channel();
     let held = &held;
     let made = stream::iter(0..nodes).map(Ok).try_for_each_concurrent(AT_ONCE, |at| async move {
-        let name = format!("bare-{at}");
+        let name = name_of(at);
         let node = Body::Object(wire::envelope("v1", "Node", &with_taints(&name, at)));
         send(client, Method::POST, NODES, node).await?;
         held.send(lease(client, name.clone(), None).await?)?;
@@ -72,6 +72,11 @@ pub async fn nodes_to_ready(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
         made = made => made,
         kept = kept => kept,
     }
+}
+
+/// Name of a node.
+pub fn name_of(at: usize) -> String {
+    format!("bare-{at}")
 }
 
 /// Only the Nodes, for KWOK: without taints and status of ours.

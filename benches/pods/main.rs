@@ -1,4 +1,4 @@
-//! From bound to Running: pods by the thousand on Ready nodes, under a bare client as the limit, KWOK, and kube-node, on
+//! From bound to Running: pods by the thousand on Ready nodes, under bare clients as the limits, KWOK, and kube-node, on
 //! fresh control planes, in turn.
 //!
 //! `cargo bench --bench pods -- --pods 20000 --nodes 1000 --repeat 3`. In each the nodes are Ready first. Then whoever runs the
@@ -18,6 +18,7 @@ mod ours;
 mod running;
 #[path = "../shared/mod.rs"]
 mod shared;
+mod status;
 mod work;
 
 use std::{
@@ -48,7 +49,7 @@ struct Arguments {
     #[arg(long, default_value_t = 3)]
     repeat: usize,
     /// What is measured, in this order, each round
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::Kwok, System::Ours])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::Whole, System::Kwok, System::Ours])]
     systems: Vec<System>,
     /// Measure from the first creation, with everything running
     #[arg(long)]
@@ -67,8 +68,10 @@ struct Arguments {
 /// Who runs the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum System {
-    /// A client that writes one status for each pod, 64 at once: the limit.
+    /// A client that writes one short status for each pod, 64 at once: the limit.
     Bare,
+    /// The same with all that a kubelet says: the limit of what is as true as ours.
+    Whole,
     /// KWOK with the stages that kwokctl gives it.
     Kwok,
     /// kube-node.
@@ -113,7 +116,7 @@ async fn measure(
     };
     let nodes = Counter::start(&plane).await?;
     let process = match system {
-        System::Bare => {
+        System::Bare | System::Whole => {
             bare::nodes_to_ready(&plane, arguments.nodes).await?;
             None
         }
@@ -148,9 +151,9 @@ async fn measure(
     if arguments.meanwhile {
         work::create(&plane, &names, arguments.pods).await?;
     }
-    if system == System::Bare {
+    if matches!(system, System::Bare | System::Whole) {
         running.seen(arguments.pods, Duration::from_mins(2)).await;
-        work::run_all(&plane, &running.pods()).await?;
+        work::run_all(&plane, &running.pods(), system == System::Whole).await?;
     }
     let reached = running.reach(arguments.pods, Duration::from_secs(arguments.limit)).await;
     let seconds = begin.elapsed().as_secs_f64();

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
-use jiff::Timestamp;
 use kube_node::{
-    cache::PodView,
+    cache::{PodView, TOKEN_VOLUME},
     wire::{self, AnyObject, Body},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::shared::Plane;
+use crate::{shared::Plane, status};
 
 /// Requests under way at once.
 const AT_ONCE: usize = 64;
@@ -33,7 +32,7 @@ pub async fn create(plane: &Plane, nodes: &[Arc<str>], pods: usize) -> anyhow::R
                         "containers": [{
                             "name": "main",
                             "image": "registry.k8s.io/pause:3.10",
-                            "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
+                            "resources": { "requests": requests() },
                         }],
                         // Nodes differ in theirs; none of it is measured.
                         "tolerations": [{ "operator": "Exists" }],
@@ -48,44 +47,32 @@ pub async fn create(plane: &Plane, nodes: &[Arc<str>], pods: usize) -> anyhow::R
         .await
 }
 
-/// Writes one status for each: Running and Ready, as short as it goes.
-pub async fn run_all(plane: &Plane, pods: &[Arc<PodView>]) -> anyhow::Result<()> {
+/// Writes one status for each: Running and Ready, as short as it goes or with all that a kubelet says.
+pub async fn run_all(plane: &Plane, pods: &[Arc<PodView>], whole: bool) -> anyhow::Result<()> {
     let client = plane.client().await?;
     stream::iter(pods)
         .map(Ok)
         .try_for_each_concurrent(AT_ONCE, |pod| {
             let client = client.clone();
             async move {
-                let now = Timestamp::now();
-                let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"]
-                    .map(|kind| json!({ "type": kind, "status": "True", "lastTransitionTime": now }));
-                let status = json!({
-                    "metadata": { "uid": *pod.uid },
-                    "status": {
-                        "phase": "Running",
-                        "startTime": now,
-                        "hostIP": "100.64.0.1",
-                        "hostIPs": [{ "ip": "100.64.0.1" }],
-                        "podIP": "10.128.0.1",
-                        "podIPs": [{ "ip": "10.128.0.1" }],
-                        "conditions": conditions,
-                        "containerStatuses": [{
-                            "name": "main",
-                            "image": "registry.k8s.io/pause:3.10",
-                            "imageID": "registry.k8s.io/pause@sha256:0",
-                            "containerID": "containerd://0",
-                            "ready": true,
-                            "started": true,
-                            "restartCount": 0,
-                            "state": { "running": { "startedAt": now } },
-                        }],
-                    },
-                });
+                let status = if whole { whole_of(pod) } else { status::short() };
+                let patch = json!({ "metadata": { "uid": *pod.uid }, "status": status });
                 let path = format!("/api/v1/namespaces/default/pods/{}/status", pod.name);
-                let body = Body::StrategicPatch(serde_json::to_vec(&status)?);
+                let body = Body::StrategicPatch(serde_json::to_vec(&patch)?);
                 wire::send::<AnyObject>(&client, Method::PATCH, &path, body).await?;
                 anyhow::Ok(())
             }
         })
         .await
+}
+
+fn whole_of(pod: &PodView) -> Value {
+    let suffix = pod.token.unwrap_or_default();
+    let volume = format!("{TOKEN_VOLUME}{}", String::from_utf8_lossy(&suffix));
+    status::whole(&requests(), &volume)
+}
+
+/// What each pod requests.
+fn requests() -> Value {
+    json!({ "cpu": "10m", "memory": "16Mi" })
 }

@@ -24,7 +24,8 @@ use crate::{
 
 /// Media type of Kubernetes' protobuf envelope.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-const JSON: &str = "application/json";
+/// Media type of plain JSON.
+pub const JSON: &str = "application/json";
 
 /// What must be there before the write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,15 +65,15 @@ pub struct Form<T> {
     pub state: State,
     pub tracking: Tracking,
     pub watchers: usize,
-    pub call: fn(&Object<T>) -> anyhow::Result<Call>,
+    pub call: fn(&Object<T>) -> Call,
 }
 
 impl<T> Form<T> {
-    fn of(
+    pub fn of(
         (what, state): (&'static str, State),
         body: &'static str,
         tracking: Tracking,
-        call: fn(&Object<T>) -> anyhow::Result<Call>,
+        call: fn(&Object<T>) -> Call,
     ) -> Self {
         Self { what, body, state, tracking, watchers: 0, call }
     }
@@ -100,13 +101,19 @@ impl Call {
         Self::patch(path, "application/merge-patch+json", change)
     }
 
+    /// At once: no kubelet would let a pod go.
     pub fn delete_all(path: &str) -> Self {
-        Self { method: Method::DELETE, path: path.to_owned(), media: JSON, body: Vec::new() }
+        let body = br#"{"gracePeriodSeconds":0}"#.to_vec();
+        Self { method: Method::DELETE, path: path.to_owned(), media: JSON, body }
     }
 
     pub fn watch(path: &str) -> Self {
         let path = format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=600");
         Self { method: Method::GET, path, media: JSON, body: Vec::new() }
+    }
+
+    pub fn json(path: String, change: &Value) -> Self {
+        Self::patch(path, "application/json-patch+json", change)
     }
 
     fn patch(path: String, media: &'static str, change: &Value) -> Self {
@@ -138,16 +145,14 @@ pub fn nodes() -> Vec<Form<Node>> {
     let status = ("first status of a Node", State::Created);
     let taints = ("taints of a Node", State::Ready);
     vec![
-        Form::of(create, "protobuf", On, |node| Ok(post(node, PROTOBUF))),
-        Form::of(create, "JSON", On, |node| Ok(post(node, JSON))),
-        Form::of(status, "strategic patch", On, |node| Ok(Call::strategic(status_of(node), &bare::ready()))),
-        Form::of(status, "strategic patch", Never, |node| {
-            Ok(Call::strategic(status_of(node), &bare::ready()))
-        }),
-        Form::of(status, "merge patch", Never, |node| Ok(Call::merge(status_of(node), &bare::ready()))),
+        Form::of(create, "protobuf", On, |node| post(node, PROTOBUF)),
+        Form::of(create, "JSON", On, |node| post(node, JSON)),
+        Form::of(status, "strategic patch", On, |node| Call::strategic(status_of(node), &bare::ready())),
+        Form::of(status, "strategic patch", Never, |node| Call::strategic(status_of(node), &bare::ready())),
+        Form::of(status, "merge patch", Never, |node| Call::merge(status_of(node), &bare::ready())),
         Form::of(status, "JSON patch", Never, |node| {
             let change = json!([{ "op": "replace", "path": "/status", "value": bare::ready()["status"] }]);
-            Ok(Call::patch(status_of(node), "application/json-patch+json", &change))
+            Call::json(status_of(node), &change)
         }),
         Form::of(status, "PUT, JSON", Never, |node| put_status(node, JSON)),
         Form::of(status, "PUT, protobuf", Never, |node| put_status(node, PROTOBUF)),
@@ -155,17 +160,17 @@ pub fn nodes() -> Vec<Form<Node>> {
         Form::of(status, "apply", On, |node| {
             let object = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node.name },
                                  "status": bare::ready()["status"] });
-            Ok(Call::apply(&status_of(node), &object))
+            Call::apply(&status_of(node), &object)
         }),
-        Form::of(taints, "JSON patch", On, |node| Ok(taints_off(node, false))),
-        Form::of(taints, "JSON patch", Ends, |node| Ok(taints_off(node, true))),
-        Form::of(taints, "JSON patch", Never, |node| Ok(taints_off(node, false))),
+        Form::of(taints, "JSON patch", On, |node| taints_off(node, false)),
+        Form::of(taints, "JSON patch", Ends, |node| taints_off(node, true)),
+        Form::of(taints, "JSON patch", Never, |node| taints_off(node, false)),
         Form::of(taints, "merge patch", Never, |node| {
-            Ok(Call::merge(path_of(node), &json!({ "spec": { "taints": [] } })))
+            Call::merge(path_of(node), &json!({ "spec": { "taints": [] } }))
         }),
-        Form::of(taints, "PUT, protobuf", Never, |node| Ok(put_without_taints(node))),
-        Form::of(taints, "JSON patch", Never, |node| Ok(taints_off(node, false))).watched(4),
-        Form::of(taints, "JSON patch", Never, |node| Ok(taints_off(node, false))).watched(16),
+        Form::of(taints, "PUT, protobuf", Never, |node| put_without_taints(node)),
+        Form::of(taints, "JSON patch", Never, |node| taints_off(node, false)).watched(4),
+        Form::of(taints, "JSON patch", Never, |node| taints_off(node, false)).watched(16),
     ]
 }
 
@@ -175,26 +180,26 @@ pub fn leases() -> Vec<Form<Lease>> {
     let create = ("creation of a Lease", State::None);
     let renew = ("renewal of a Lease", State::Created);
     vec![
-        Form::of(create, "protobuf", On, |lease| Ok(post(lease, PROTOBUF))),
-        Form::of(create, "JSON", On, |lease| Ok(post(lease, JSON))),
-        Form::of(renew, "PUT, protobuf", On, |lease| Ok(renewed(lease, false))),
-        Form::of(renew, "PUT, protobuf", Ends, |lease| Ok(renewed(lease, true))),
-        Form::of(renew, "PUT, protobuf", Never, |lease| Ok(renewed(lease, false))),
+        Form::of(create, "protobuf", On, |lease| post(lease, PROTOBUF)),
+        Form::of(create, "JSON", On, |lease| post(lease, JSON)),
+        Form::of(renew, "PUT, protobuf", On, |lease| renewed(lease, false)),
+        Form::of(renew, "PUT, protobuf", Ends, |lease| renewed(lease, true)),
+        Form::of(renew, "PUT, protobuf", Never, |lease| renewed(lease, false)),
         Form::of(renew, "PUT, JSON", Never, |lease| {
             let mut json = lease.json.clone();
             json["spec"]["renewTime"] = micros().into();
-            Ok(put(path_of(lease), JSON, serde_json::to_vec(&json)?))
+            put(path_of(lease), JSON, json.to_string().into_bytes())
         }),
         Form::of(renew, "merge patch", Never, |lease| {
-            Ok(Call::merge(path_of(lease), &json!({ "spec": { "renewTime": micros() } })))
+            Call::merge(path_of(lease), &json!({ "spec": { "renewTime": micros() } }))
         }),
         Form::of(renew, "apply", On, |lease| {
             let object = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                                  "metadata": { "name": lease.name },
                                  "spec": { "holderIdentity": lease.name, "renewTime": micros() } });
-            Ok(Call::apply(&path_of(lease), &object))
+            Call::apply(&path_of(lease), &object)
         }),
-        Form::of(renew, "PUT, protobuf", Never, |lease| Ok(renewed(lease, false))).watched(16),
+        Form::of(renew, "PUT, protobuf", Never, |lease| renewed(lease, false)).watched(16),
     ]
 }
 
@@ -202,11 +207,11 @@ fn path_of<T: Kind>(object: &Object<T>) -> String {
     format!("{}/{}", T::PATH, object.name)
 }
 
-fn status_of(node: &Object<Node>) -> String {
-    format!("{}/status", path_of(node))
+pub fn status_of<T: Kind>(object: &Object<T>) -> String {
+    format!("{}/status", path_of(object))
 }
 
-fn put(path: String, media: &'static str, body: Vec<u8>) -> Call {
+pub fn put(path: String, media: &'static str, body: Vec<u8>) -> Call {
     Call { method: Method::PUT, path, media, body }
 }
 
@@ -216,19 +221,19 @@ fn post<T: Kind>(object: &Object<T>, media: &'static str) -> Call {
 }
 
 /// The whole Node with its first status, whatever its version: the controller-manager writes annotations meanwhile.
-fn put_status(node: &Object<Node>, media: &'static str) -> anyhow::Result<Call> {
+fn put_status(node: &Object<Node>, media: &'static str) -> Call {
     let body = if media == JSON {
         let mut json = node.json.clone();
         json["status"] = bare::ready()["status"].take();
         json["metadata"]["resourceVersion"].take();
-        serde_json::to_vec(&json)?
+        json.to_string().into_bytes()
     } else {
         let mut wire = node.wire.clone();
         wire.status = Some(ready_status());
         wire.metadata().resource_version = None;
         wire.sealed()
     };
-    Ok(put(status_of(node), media, body))
+    put(status_of(node), media, body)
 }
 
 /// The same status as [`bare::ready`]'s.
@@ -284,7 +289,7 @@ fn taints_off(node: &Object<Node>, ends: bool) -> Call {
     if ends {
         change.push(json!({ "op": "add", "path": "/metadata/managedFields", "value": [{}] }));
     }
-    Call::patch(path_of(node), "application/json-patch+json", &Value::Array(change))
+    Call::json(path_of(node), &Value::Array(change))
 }
 
 fn put_without_taints(node: &Object<Node>) -> Call {

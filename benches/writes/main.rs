@@ -15,13 +15,16 @@ mod go_program;
 #[allow(dead_code)]
 mod kwok;
 mod objects;
+mod pods;
 #[path = "../shared/mod.rs"]
 mod shared;
+#[path = "../pods/status.rs"]
+mod status;
 
 use std::{fmt::Write as _, time::Duration};
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
 
@@ -34,6 +37,9 @@ use crate::{
 /// Time for what the controller-manager makes of a change.
 const SETTLING: Duration = Duration::from_secs(2);
 
+/// Nobody renews the Lease of the Node that all pods are on.
+const PATIENT: [&str; 2] = ["--component-arg", "kube-controller-manager=--node-monitor-grace-period=20h"];
+
 /// Arguments after `cargo bench --bench writes --`.
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -43,9 +49,20 @@ struct Arguments {
     /// How often each is measured
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Kinds of objects that are written
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Objects::Nodes, Objects::Leases, Objects::Pods])]
+    objects: Vec<Objects>,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// Kinds of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Objects {
+    Nodes,
+    Leases,
+    Pods,
 }
 
 /// A kind of write, and what its rounds cost.
@@ -61,10 +78,19 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let rows = runtime.block_on(async {
-        let plane = Plane::without_operator(&[])?;
+        let plane = Plane::without_operator(&PATIENT)?;
         let mut rows = Vec::new();
-        rows.extend(measured(&plane, &arguments, forms::nodes()).await?);
-        rows.extend(measured(&plane, &arguments, forms::leases()).await?);
+        for objects in &arguments.objects {
+            rows.extend(match objects {
+                Objects::Nodes => measured(&plane, &arguments, forms::nodes()).await?,
+                Objects::Leases => measured(&plane, &arguments, forms::leases()).await?,
+                Objects::Pods => {
+                    // They are all on one.
+                    bare::nodes_to_ready(&plane, 1).await?;
+                    measured(&plane, &arguments, pods::pods()).await?
+                }
+            });
+        }
         anyhow::Ok(rows)
     })?;
     println!("{}", table(&rows, arguments.nodes));
@@ -89,10 +115,10 @@ async fn measured<T: Kind>(
     for _ in 0..arguments.repeat {
         for (form, row) in forms.iter().zip(&mut rows) {
             let objects = objects::prepared(client, arguments.nodes, form).await?;
-            let calls = objects.iter().map(form.call).collect::<anyhow::Result<Vec<Call>>>()?;
+            let calls = objects.iter().map(form.call).collect::<Vec<Call>>();
             let watchers = watch(plane, T::PATH, form.watchers).await?;
             tokio::time::sleep(SETTLING).await;
-            let costs = Costs::begin(plane, None, &["nodes", "leases"]).await?;
+            let costs = Costs::begin(plane, None, &["nodes", "leases", "pods"]).await?;
             all(client, calls).await.with_context(|| format!("{}, {}", form.what, form.body))?;
             let spent = costs.end().await?;
             eprintln!(

@@ -4,9 +4,9 @@ use http::Method;
 use k8s_pb::{
     api::{
         coordination::v1::{Lease, LeaseList},
-        core::v1::{Node, NodeList},
+        core::v1::{Container, Node, NodeList, Pod, PodList, PodSpec, ResourceRequirements, Toleration},
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Client;
 use kube_node::wire::{self, Body};
@@ -69,6 +69,51 @@ impl Kind for Lease {
     }
 
     fn items(list: LeaseList) -> Vec<Self> {
+        list.items
+    }
+
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        self.metadata.get_or_insert_default()
+    }
+}
+
+impl Kind for Pod {
+    const PATH: &'static str = "/api/v1/namespaces/default/pods";
+    const TYPE: (&'static str, &'static str) = ("v1", "Pod");
+    type List = PodList;
+
+    fn born(at: usize) -> Self {
+        let requests = [("cpu", "10m"), ("memory", "16Mi")];
+        let amount = |text: &str| Quantity { string: Some(text.to_owned()) };
+        let container = Container {
+            name: Some("main".to_owned()),
+            image: Some("registry.k8s.io/pause:3.10".to_owned()),
+            resources: Some(ResourceRequirements {
+                requests: requests.map(|(name, text)| (name.to_owned(), amount(text))).into(),
+                ..ResourceRequirements::default()
+            }),
+            ..Container::default()
+        };
+        Self {
+            metadata: Some(ObjectMeta {
+                name: Some(format!("written-{at}")),
+                labels: [("app".to_owned(), "load".to_owned())].into(),
+                ..ObjectMeta::default()
+            }),
+            spec: Some(PodSpec {
+                node_name: Some(bare::name_of(0)),
+                containers: vec![container],
+                tolerations: vec![Toleration {
+                    operator: Some("Exists".to_owned()),
+                    ..Toleration::default()
+                }],
+                ..PodSpec::default()
+            }),
+            status: None,
+        }
+    }
+
+    fn items(list: PodList) -> Vec<Self> {
         list.items
     }
 

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube::{Api, api::PropagationPolicy};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PropagationPolicy},
+};
 use serde_json::json;
 
 use crate::bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, name, phase, taints};
@@ -111,5 +114,34 @@ async fn no_pod_comes_before_the_machine() {
     })
     .await;
     delete(&own.pods, "taint-early", PropagationPolicy::Background).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn fields_are_tracked_for_those_who_apply() {
+    let with_taint = |value: &str| json!([{"key": "dedicated", "value": value, "effect": "NoSchedule"}]);
+    let mut class = class_spec();
+    class["template"] = json!({"taints": with_taint("batch")});
+    let own = Own::new("taint-applied", 2, class).await;
+    let nodes = own.settled(2).await;
+    let [applied, other] = [name(&nodes[0]), name(&nodes[1])];
+    assert!(nodes.iter().all(|node| node.managed_fields().is_empty()), "nobody has use for it: {nodes:?}");
+    let label =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": applied, "labels": {"mine": "1"}}});
+    own.nodes.patch(&applied, &PatchParams::apply("mine"), &Patch::Apply(label)).await.unwrap();
+
+    own.patch_class(json!({"spec": {"template": {"taints": with_taint("web")}}})).await;
+    let tracked = async |node: &str| {
+        let node = own.nodes.get(node).await.unwrap();
+        let taints = node.spec.as_ref()?.taints.as_ref()?;
+        let rewritten = taints.iter().any(|taint| taint.value.as_deref() == Some("web"));
+        rewritten.then(|| node.managed_fields().iter().filter_map(|entry| entry.operation.clone()).collect())
+    };
+    let of_applied: Vec<String> =
+        eventually("its taints are rewritten", LONG, async || tracked(&applied).await).await;
+    assert!(of_applied.contains(&"Apply".to_owned()), "{of_applied:?}");
+    let of_other: Vec<String> =
+        eventually("the other one's, too", LONG, async || tracked(&other).await).await;
+    assert!(of_other.is_empty(), "{of_other:?}");
     own.clean_up().await;
 }

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The strategic merge patch that makes `pod` show `status`.
+/// The strategic merge patch that makes `pod` show `status`. Parts are moved into it: `json!` would copy them.
 #[must_use]
 pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     let order: Vec<Value> =
@@ -41,11 +41,11 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     });
     let changed: Vec<Value> = ours.chain(gone).collect();
     if !changed.is_empty() {
-        patch["conditions"] = json!(changed);
+        patch["conditions"] = changed.into();
     }
     // The order is sent too: without it the API server appends new conditions to those of others. It fails at an empty one.
     if !order.is_empty() {
-        patch["$setElementOrder/conditions"] = json!(order);
+        patch["$setElementOrder/conditions"] = order.into();
     }
     let before = &pod.status;
     for (one, all, ip, before) in [
@@ -71,7 +71,7 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     if !matches!(why, Some(Why::Rejected { .. })) {
         let (allotted, has) = resources::of(&pod.spec, &*status.phase != "Pending");
         if !allotted.is_empty() {
-            patch["allocatedResources"] = json!(allotted);
+            patch["allocatedResources"] = allotted.into();
         }
         patch["resources"] = has;
     }
@@ -82,7 +82,9 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
         patch["message"] = json!(message);
     }
     // With another UID the API server refuses.
-    json!({ "metadata": { "uid": *pod.uid }, "status": patch }).to_string().into_bytes()
+    let mut whole = json!({ "metadata": { "uid": *pod.uid } });
+    whole["status"] = patch;
+    whole.to_string().into_bytes()
 }
 
 fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value {
@@ -101,16 +103,16 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
         "ready": ready,
         "started": started,
         "restartCount": restarts,
-        "state": match state {
-            ContainerState::Waiting { .. } => json!({ "waiting": waiting(pod, spec, view) }),
-            ContainerState::Running { since } => json!({ "running": { "startedAt": since } }),
-            ContainerState::Ended(end) => json!({ "terminated": terminated(pod, spec, end, own.as_deref()) }),
-        },
-        "lastState": match last {
-            Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run))) }),
-            None => json!({}),
-        },
     });
+    shown["state"] = match state {
+        ContainerState::Waiting { .. } => json!({ "waiting": waiting(pod, spec, view) }),
+        ContainerState::Running { since } => json!({ "running": { "startedAt": since } }),
+        ContainerState::Ended(end) => json!({ "terminated": terminated(pod, spec, end, own.as_deref()) }),
+    };
+    shown["lastState"] = match last {
+        Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run))) }),
+        None => json!({}),
+    };
     if !spec.mounts.is_empty() {
         shown["volumeMounts"] = spec.mounts.iter().map(|mount| mounted(pod, mount)).collect();
     }
@@ -122,11 +124,11 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
         let (requests, limits) = (amounts(&spec.resources.requests), amounts(&spec.resources.limits));
         let mut resources = json!({});
         if !requests.is_empty() {
-            shown["allocatedResources"] = json!(requests);
-            resources["requests"] = json!(requests);
+            shown["allocatedResources"] = requests.clone().into();
+            resources["requests"] = requests.into();
         }
         if !limits.is_empty() {
-            resources["limits"] = json!(limits);
+            resources["limits"] = limits.into();
         }
         shown["resources"] = resources;
     }

@@ -27,7 +27,7 @@ pub fn of(spec: &PodSpecView, runs: bool) -> (Written, Value) {
     let mut resources = json!({});
     for (name, amounts) in [("requests", has), ("limits", limits)] {
         if !amounts.is_empty() {
-            resources[name] = json!(amounts);
+            resources[name] = amounts.into();
         }
     }
     (requests, resources)

@@ -18,6 +18,31 @@ fn a_new_machine_shows_itself_once_and_keeps_its_lease() {
     assert!(renewals[0] >= 10, "{renewals:?}");
 }
 
+#[tokio::test]
+async fn a_machine_that_stands_alone_renews_with_no_other_and_makes_room_for_none() {
+    let mut world = World::new(vec![node("a", 1), node("b", 1)], vec![]);
+    for name in ["a", "b"] {
+        world.create(name, None);
+    }
+    let deaf = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+    });
+    let own = Own {
+        client: kube::Client::new(deaf, "default"),
+        rate: Arc::default(),
+        silent: tokio::sync::watch::Sender::new(false),
+    };
+    world.state.stand_alone("uid-a", own);
+    world.run(9);
+    // Long after both are due, while there is much else to do.
+    let late = world.clock(13);
+    let handed_out = std::iter::from_fn(|| world.state.next(late, Load::Heavy));
+    let lanes: Vec<(Lane, Arc<str>)> = handed_out.map(|(job, _)| (job.lane, job.uid)).collect();
+    assert_eq!(lanes, [(Lane::Lease, "uid-a".into())]);
+    let due = world.state.schedule.next_due(Load::Heavy).map(|at| at > late.at);
+    assert_eq!(due, Some(true), "the other one waits");
+}
+
 #[test]
 fn an_unchanged_status_is_written_again_after_minutes() {
     let mut world = World::new(vec![node("a", 1)], vec![]);
