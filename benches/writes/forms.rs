@@ -168,7 +168,7 @@ pub fn nodes() -> Vec<Form<Node>> {
         Form::of(taints, "merge patch", Never, |node| {
             Call::merge(path_of(node), &json!({ "spec": { "taints": [] } }))
         }),
-        Form::of(taints, "PUT, protobuf", Never, |node| put_without_taints(node)),
+        Form::of(taints, "PUT, protobuf", Never, put_without_taints),
         Form::of(taints, "JSON patch", Never, |node| taints_off(node, false)).watched(4),
         Form::of(taints, "JSON patch", Never, |node| taints_off(node, false)).watched(16),
     ]

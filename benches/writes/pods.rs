@@ -97,7 +97,6 @@ fn whole_wire(pod: &Value) -> PodStatus {
             mount_path: text(&mount["mountPath"]),
             read_only: Some(true),
             recursive_read_only: text(&mount["recursiveReadOnly"]),
-            ..VolumeMountStatus::default()
         }],
         ..ContainerStatus::default()
     };
