@@ -56,9 +56,9 @@ pub async fn run_all(plane: &Plane, pods: &[Arc<PodView>], whole: bool) -> anyho
             let client = client.clone();
             async move {
                 let status = if whole { whole_of(pod) } else { status::short() };
-                let patch = json!({ "metadata": { "uid": *pod.uid }, "status": status });
+                let change = json!({ "metadata": { "uid": *pod.uid }, "status": status });
                 let path = format!("/api/v1/namespaces/default/pods/{}/status", pod.name);
-                let body = Body::StrategicPatch(serde_json::to_vec(&patch)?);
+                let body = Body::StrategicPatch(serde_json::to_vec(&change)?);
                 wire::send::<AnyObject>(&client, Method::PATCH, &path, body).await?;
                 anyhow::Ok(())
             }
