@@ -1,10 +1,13 @@
-//! What a client says of a pod with one container that runs: as little as makes it Running and Ready, or all that a kubelet
-//! says.
+//! What the pods have that are measured, and what a client says of one that runs: as little as makes it Running and Ready, or
+//! all that a kubelet says.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-const IMAGE: &str = "registry.k8s.io/pause:3.10";
+/// Image of the container of each pod.
+pub const IMAGE: &str = "registry.k8s.io/pause:3.10";
+/// What it requests.
+pub const REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "16Mi")];
 
 /// As little as makes it Running and Ready.
 pub fn short() -> Value {
@@ -32,8 +35,14 @@ pub fn short() -> Value {
     })
 }
 
-/// All that a kubelet says, where the container requests `requests` and has the token of its ServiceAccount in `volume`.
-pub fn whole(requests: &Value, volume: &str) -> Value {
+/// What it requests, as JSON.
+pub fn requests() -> Value {
+    REQUESTS.into_iter().map(|(name, amount)| (name.to_owned(), Value::from(amount))).collect()
+}
+
+/// All that a kubelet says, where the container has the token of its ServiceAccount in `volume`.
+pub fn whole(volume: &str) -> Value {
+    let requests = requests();
     let digest = "7031c1b283388d2c2e09b57badb803c05ebed362dc88d84b480cc47f72a21097";
     let mut status = short();
     status["observedGeneration"] = 1.into();

@@ -31,8 +31,8 @@ pub async fn create(plane: &Plane, nodes: &[Arc<str>], pods: usize) -> anyhow::R
                         "nodeName": **node,
                         "containers": [{
                             "name": "main",
-                            "image": "registry.k8s.io/pause:3.10",
-                            "resources": { "requests": requests() },
+                            "image": status::IMAGE,
+                            "resources": { "requests": status::requests() },
                         }],
                         // Nodes differ in theirs; none of it is measured.
                         "tolerations": [{ "operator": "Exists" }],
@@ -69,10 +69,5 @@ pub async fn run_all(plane: &Plane, pods: &[Arc<PodView>], whole: bool) -> anyho
 fn whole_of(pod: &PodView) -> Value {
     let suffix = pod.token.unwrap_or_default();
     let volume = format!("{TOKEN_VOLUME}{}", String::from_utf8_lossy(&suffix));
-    status::whole(&requests(), &volume)
-}
-
-/// What each pod requests.
-fn requests() -> Value {
-    json!({ "cpu": "10m", "memory": "16Mi" })
+    status::whole(&volume)
 }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     bare,
     forms::{Call, Form, PROTOBUF, State, Tracking},
+    status,
 };
 
 /// An object in both forms.
@@ -83,13 +84,12 @@ impl Kind for Pod {
     type List = PodList;
 
     fn born(at: usize) -> Self {
-        let requests = [("cpu", "10m"), ("memory", "16Mi")];
         let amount = |text: &str| Quantity { string: Some(text.to_owned()) };
         let container = Container {
             name: Some("main".to_owned()),
-            image: Some("registry.k8s.io/pause:3.10".to_owned()),
+            image: Some(status::IMAGE.to_owned()),
             resources: Some(ResourceRequirements {
-                requests: requests.map(|(name, text)| (name.to_owned(), amount(text))).into(),
+                requests: status::REQUESTS.map(|(name, text)| (name.to_owned(), amount(text))).into(),
                 ..ResourceRequirements::default()
             }),
             ..Container::default()

@@ -50,9 +50,8 @@ pub fn pods() -> Vec<Form<Pod>> {
 }
 
 fn whole_of(pod: &Value) -> Value {
-    let container = &pod["spec"]["containers"][0];
-    let volume = container["volumeMounts"][0]["name"].as_str().unwrap_or_default();
-    status::whole(&container["resources"]["requests"], volume)
+    let volume = &pod["spec"]["containers"][0]["volumeMounts"][0]["name"];
+    status::whole(volume.as_str().unwrap_or_default())
 }
 
 /// The same as [`whole_of`].
