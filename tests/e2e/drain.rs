@@ -1,12 +1,12 @@
 //! A Node that leaves is emptied: in the order of priorities, past nobody's will before the time is over, and whatever
 //! its kubelet does.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim},
     events::v1::Event,
     policy::v1::PodDisruptionBudget,
     scheduling::v1::PriorityClass,
@@ -81,34 +81,38 @@ async fn pods_leave_by_their_priority() {
         run(&own, pod).await;
     }
 
-    // One watch shows the changes of all pods in their order.
+    // One watch shows the changes of all pods in their order, and asks nothing that may be gone by then.
     let events = watcher(own.pods.clone(), watcher::Config::default()).default_backoff();
     pin_mut!(events);
-    let mut leaving: BTreeMap<String, bool> = BTreeMap::new();
+    let (mut leaving, mut ended, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
-    let mut gone = Vec::new();
     while gone.len() < pods.len() {
         let event =
             tokio::time::timeout(LONG, events.next()).await.expect("the pods leave").unwrap().unwrap();
-        let ours = |pod: &Pod| Some(pod.metadata.name.clone()?).filter(|name| name.starts_with("tier-"));
-        match event {
-            watcher::Event::Apply(pod) if pod.metadata.deletion_timestamp.is_some() => {
-                let Some(pod) = ours(&pod) else { continue };
-                if leaving.insert(pod.clone(), true).is_none() {
-                    let before: &[&str] = match pod.as_str() {
-                        "tier-middle" => &["tier-low-1", "tier-low-2"],
-                        "tier-high" => &["tier-low-1", "tier-low-2", "tier-middle"],
-                        _ => &[],
-                    };
-                    for before in before {
-                        let ended = gone.iter().any(|gone| gone == before)
-                            || matches!(phase(&own.pods.get(before).await.unwrap()), "Succeeded" | "Failed");
-                        assert!(ended, "{pod} leaves before {before} has ended");
-                    }
-                }
+        let (pod, deleted) = match event {
+            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => (pod, false),
+            watcher::Event::Delete(pod) => (pod, true),
+            watcher::Event::Init | watcher::Event::InitDone => continue,
+        };
+        let name = pod.metadata.name.clone().unwrap();
+        if !name.starts_with("tier-") {
+            continue;
+        }
+        if pod.metadata.deletion_timestamp.is_some() && leaving.insert(name.clone()) {
+            let before: &[&str] = match name.as_str() {
+                "tier-middle" => &["tier-low-1", "tier-low-2"],
+                "tier-high" => &["tier-low-1", "tier-low-2", "tier-middle"],
+                _ => &[],
+            };
+            for before in before {
+                assert!(ended.contains(*before), "{name} leaves before {before} has ended");
             }
-            watcher::Event::Delete(pod) => gone.extend(ours(&pod)),
-            _ => {}
+        }
+        if deleted || matches!(phase(&pod), "Succeeded" | "Failed") {
+            ended.insert(name.clone());
+        }
+        if deleted {
+            gone.insert(name);
         }
     }
     own.settled(0).await;
