@@ -12,7 +12,7 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantit
 use kube::{Api, Client, Config, api::PostParams, runtime::watcher};
 use kube_node::{
     api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
-    cache::{self, Cache, NodeView, PodView, WireNode, WirePod},
+    cache::{self, Cache, NodeView, PodView},
     hollow::{Hollow, MachineSpec, Settings},
     runtime::telemetry::{self, LogFormat},
 };
@@ -57,8 +57,8 @@ async fn main() -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_PROVIDER));
     let bound = watcher::Config::default().fields("spec.nodeName!=");
-    tokio::spawn(cache::run::<WireNode, _>(Api::all(client.clone()), ours, Arc::clone(&nodes)));
-    tokio::spawn(cache::run::<WirePod, _>(Api::all(client.clone()), bound, Arc::clone(&pods)));
+    tokio::spawn(cache::run_wired(client.clone(), ours, Arc::clone(&nodes)));
+    tokio::spawn(cache::run_wired(client.clone(), bound, Arc::clone(&pods)));
     let running = tokio::spawn(kubelets.run(shutdown.clone()));
     while !(nodes.in_sync() && pods.in_sync()) {
         sleep(Duration::from_millis(10)).await;

@@ -15,14 +15,14 @@ use std::{
 };
 
 use futures::FutureExt;
-use kube::{Api, runtime::watcher};
+use kube::runtime::watcher;
 use prometheus::Registry;
 use tokio::{process::Command, sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    cache::{self, Cache, NodeView, Observer, PodView, ReflectError, WireNode, WirePod},
+    cache::{self, Cache, NodeView, Observer, PodView, ReflectError},
     hollow::{self, Hollow, MachineSpec},
     identity::{self, Identity, IdentityError},
     machine_dir::{self, MachineDir, MachineDirError},
@@ -137,11 +137,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     };
     until_shutdown(identity.keep().map(|error| Err(error.into())).boxed());
     let own = watcher::Config::default().fields(&format!("metadata.name={}", options.node));
-    let api: Api<WireNode> = Api::all(client.clone());
-    until_shutdown(cache::run(api, own, nodes).map(|ended| Ok(ended?)).boxed());
+    until_shutdown(cache::run_wired(client.clone(), own, nodes).map(|ended| Ok(ended?)).boxed());
     let own = watcher::Config::default().fields(&format!("spec.nodeName={}", options.node));
-    let api: Api<WirePod> = Api::all(client);
-    until_shutdown(cache::run(api, own, pods).map(|ended| Ok(ended?)).boxed());
+    until_shutdown(cache::run_wired(client, own, pods).map(|ended| Ok(ended?)).boxed());
     let change = hollow.clone();
     let following = async move {
         dir.follow(|settings| change.update(&uid, changeable(settings))).await;

@@ -22,4 +22,5 @@ pub mod machine_dir;
 pub mod operator;
 pub mod providers;
 pub mod runtime;
+pub mod watch;
 pub mod wire;

@@ -34,6 +34,8 @@ const EXCERPT: usize = 200;
 /// What a request carries.
 #[derive(Clone, Debug)]
 pub enum Body {
+    /// Nothing.
+    None,
     /// A whole object, as [`envelope`] writes it.
     Object(Vec<u8>),
     /// A JSON merge patch.
@@ -179,6 +181,7 @@ async fn exchange<T: Message + Default>(
 ) -> Result<T, WireError> {
     let exchange = async {
         let (content_type, bytes) = match body {
+            Body::None => (PROTOBUF, Vec::new()),
             Body::Object(bytes) => (PROTOBUF, bytes),
             Body::MergePatch(bytes) => ("application/merge-patch+json", bytes),
             Body::StrategicPatch(bytes) => ("application/strategic-merge-patch+json", bytes),
@@ -213,7 +216,7 @@ pub(crate) fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
 }
 
 /// What a refusal says: as protobuf, as JSON (from proxies), or in plain words (from the server's filters).
-fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
+pub(crate) fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Json {

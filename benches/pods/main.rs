@@ -68,7 +68,7 @@ struct Arguments {
 /// Who runs the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum System {
-    /// A client that writes one short status for each pod, 64 at once: the limit.
+    /// A client that writes one short status for each pod, 256 at once: the limit.
     Bare,
     /// The same with all that a kubelet says: the limit of what is as true as ours.
     Whole,

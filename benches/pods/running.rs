@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use kube::{Api, runtime::watcher};
-use kube_node::cache::{self, Cache, Observer, PodView, WirePod};
+use kube::runtime::watcher;
+use kube_node::cache::{self, Cache, Observer, PodView};
 use tokio::{sync::watch, time::timeout};
 
 use crate::shared::Plane;
@@ -33,8 +33,7 @@ impl Running {
         let (sender, ready) = watch::channel(0);
         let cache: Arc<Cache<PodView>> = Arc::default();
         cache.observe(Arc::new(Tally { seen: seen_sender, count: AtomicUsize::new(0), running: sender }));
-        let pods: Api<WirePod> = Api::all(plane.client().await?);
-        tokio::spawn(cache::run(pods, watcher::Config::default(), Arc::clone(&cache)));
+        tokio::spawn(cache::run_wired(plane.client().await?, watcher::Config::default(), Arc::clone(&cache)));
         while !cache.in_sync() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

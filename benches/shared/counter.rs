@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::{Api, runtime::watcher};
-use kube_node::cache::{self, Cache, NodeView, Observer, WireNode};
+use kube::runtime::watcher;
+use kube_node::cache::{self, Cache, NodeView, Observer};
 use tokio::sync::watch;
 
 use super::Plane;
@@ -43,8 +43,7 @@ impl Counter {
         let tally = Arc::new(Tally { inner: Mutex::new(inner), ready: sender });
         let cache: Arc<Cache<NodeView>> = Arc::default();
         cache.observe(tally.clone());
-        let nodes: Api<WireNode> = Api::all(plane.client().await?);
-        tokio::spawn(cache::run(nodes, watcher::Config::default(), Arc::clone(&cache)));
+        tokio::spawn(cache::run_wired(plane.client().await?, watcher::Config::default(), Arc::clone(&cache)));
         while !cache.in_sync() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -1,7 +1,5 @@
 //! Amounts of resources, added up as the scheduler does.
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
 use super::{Word, word};
 use crate::core::quantity;
 
@@ -21,11 +19,11 @@ pub struct Amounts {
 impl Amounts {
     /// Amounts by their names. What is no quantity counts as none: the API server takes no such thing.
     #[must_use]
-    pub fn of<'a>(amounts: impl IntoIterator<Item = (&'a str, &'a Quantity)>) -> Self {
+    pub fn of<'a>(amounts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut all = Self::default();
         let mut others = Vec::new();
         for (name, amount) in amounts {
-            let nanos = quantity::nanos(amount).unwrap_or_default();
+            let nanos = quantity::nanos_of(amount).unwrap_or_default();
             // Rounded up, as Kubernetes does.
             let in_units_of =
                 |unit: i128| i64::try_from((nanos + unit - 1).div_euclid(unit)).unwrap_or(i64::MAX);

@@ -1,6 +1,6 @@
 //! What the process knows of the cluster: one watch for each kind, pruned to what somebody reads, shared by all.
 //!
-//! A [`Cache`] is filled by [`reflect::run`] alone. Whoever wants to know of changes gives it an [`Observer`]; observers run
+//! A [`Cache`] is filled by [`reflect::run_wired`], or [`reflect::run`] for kinds that have no protobuf, alone. Whoever wants to know of changes gives it an [`Observer`]; observers run
 //! in the order of the changes, on the task of the watch, and must not wait.
 
 mod amounts;
@@ -13,6 +13,7 @@ mod pod_wire;
 mod pool;
 mod reflect;
 mod version;
+mod wire;
 mod words;
 
 use std::{
@@ -23,18 +24,19 @@ use std::{
     },
 };
 
+use prost::Message as _;
 use tokio::sync::Notify;
 
 pub use amounts::Amounts;
 pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use own::Own;
-pub use pod::{Maker, PodView, WirePod};
+pub use pod::{Maker, PodView, WirePod, WirePods};
 pub use pod_spec::{
     Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
     TOKEN_VOLUME, Toleration,
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
-pub use reflect::{ReflectError, run};
+pub use reflect::{ReflectError, run, run_wired};
 pub use version::Written;
 pub use words::{Word, word};
 
@@ -44,6 +46,28 @@ pub trait View: Send + Sync + 'static {
     fn key(&self) -> String;
     /// What it is looked up by besides its key: a Node by its set, a pod by its Node.
     fn group(&self) -> Option<&str>;
+}
+
+/// What is kept of a kind that the API server sends as protobuf.
+pub trait Wired: View + From<Self::Wire> {
+    /// The message.
+    type Wire: prost::Message + Default;
+    /// Path of the list.
+    const PATH: &str;
+    /// Plural of the kind.
+    const KIND: &str;
+
+    /// Path of one that has no namespace. `name` may be anything.
+    #[must_use]
+    fn path(name: &str) -> String {
+        let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+        format!("{}/{name}", Self::PATH)
+    }
+
+    /// Reads one.
+    fn read(raw: &[u8]) -> Result<Self, prost::DecodeError> {
+        Self::Wire::decode(raw).map(Self::from)
+    }
 }
 
 /// Somebody who follows the changes of a cache.

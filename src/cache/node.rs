@@ -1,16 +1,17 @@
 //! What is kept of a Node: all metadata a whole write must send back, and of spec and status what is read here.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::Taint,
-    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference},
-};
-use kube::Resource;
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use prost::Message;
 use serde::Deserialize;
 
-use super::{View, Word, word};
+use super::{
+    View, Wired, Word,
+    wire::{ManagedFields, Metadata, Time, WireTaint, at},
+    word,
+};
 use crate::{api::names, core::texts::Texts};
 
 /// A Node, pruned.
@@ -205,102 +206,127 @@ impl View for NodeView {
     }
 }
 
-/// A Node as the watch delivers it: fields nobody reads (images, texts) are skipped while parsing.
-#[derive(Clone, Debug, Deserialize)]
+/// core/v1 `Node`, as the API server sends it.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(default)]
 pub struct WireNode {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: Spec,
-    #[serde(default)]
-    status: Status,
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<Spec>,
+    #[prost(message, optional, tag = "3")]
+    status: Option<Status>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
-    #[serde(rename = "providerID")]
-    provider_id: Option<String>,
+    #[prost(string, tag = "1")]
     #[serde(rename = "podCIDR")]
-    pod_cidr: Option<String>,
+    pod_cidr: String,
+    #[prost(string, tag = "3")]
+    #[serde(rename = "providerID")]
+    provider_id: String,
+    #[prost(bool, tag = "4")]
+    unschedulable: bool,
+    #[prost(message, repeated, tag = "5")]
+    taints: Vec<WireTaint>,
+    #[prost(string, repeated, tag = "7")]
     #[serde(rename = "podCIDRs")]
     pod_cidrs: Vec<String>,
-    unschedulable: bool,
-    taints: Vec<Taint>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
+    #[prost(message, repeated, tag = "4")]
     conditions: Vec<WireCondition>,
-    node_info: Option<Info>,
+    #[prost(message, repeated, tag = "5")]
     addresses: Vec<Address>,
-    daemon_endpoints: DaemonEndpoints,
+    #[prost(message, optional, tag = "6")]
+    daemon_endpoints: Option<DaemonEndpoints>,
+    #[prost(message, optional, tag = "7")]
+    node_info: Option<Info>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DaemonEndpoints {
-    kubelet_endpoint: KubeletEndpoint,
+    #[prost(message, optional, tag = "1")]
+    kubelet_endpoint: Option<KubeletEndpoint>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
 #[serde(default)]
 struct KubeletEndpoint {
+    #[prost(int32, tag = "1")]
     #[serde(rename = "Port")]
     port: i32,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct WireCondition {
+    #[prost(string, tag = "1")]
     r#type: String,
+    #[prost(string, tag = "2")]
     status: String,
-    #[serde(default)]
+    #[prost(message, optional, tag = "4")]
+    last_transition_time: Option<Time>,
+    #[prost(string, tag = "5")]
     reason: String,
-    #[serde(default)]
+    #[prost(string, tag = "6")]
     message: String,
-    last_transition_time: Option<Timestamp>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[serde(default)]
 struct Info {
-    #[serde(rename = "kubeletVersion")]
-    kubelet_version: String,
+    #[prost(string, tag = "3")]
     #[serde(rename = "bootID")]
     boot_id: String,
+    #[prost(string, tag = "7")]
+    #[serde(rename = "kubeletVersion")]
+    kubelet_version: String,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(default)]
 struct Address {
+    #[prost(string, tag = "1")]
     r#type: String,
+    #[prost(string, tag = "2")]
     address: String,
 }
 
 impl From<WireNode> for NodeView {
     fn from(WireNode { metadata, spec, status }: WireNode) -> Self {
+        let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
+        let status = status.unwrap_or_default();
         let info = status.node_info.unwrap_or_default();
+        // Protobuf does not tell no text from an empty one, and JSON has no empty one.
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let name: Arc<str> = metadata.name.unwrap_or_default().into();
+        let name: Arc<str> = metadata.name.into();
         // A label names the Node again.
         let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { word(text) };
-        let texts = |all: Option<BTreeMap<String, String>>| -> Texts {
-            all.iter().flatten().map(|(key, text)| (word(key), shared(text))).collect()
+        let texts = |all: &BTreeMap<String, String>| -> Texts {
+            all.iter().map(|(key, text)| (word(key), shared(text))).collect()
         };
+        let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
         Self {
-            uid: metadata.uid.unwrap_or_default().into(),
-            resource_version: metadata.resource_version.unwrap_or_default(),
-            created: metadata.creation_timestamp.map(|time| time.0),
-            deleted_at: metadata.deletion_timestamp.map(|time| time.0),
-            labels: texts(metadata.labels),
-            annotations: texts(metadata.annotations),
-            finalizers: shrunk(metadata.finalizers.unwrap_or_default()),
-            tracked_for_nobody: metadata.managed_fields.is_some_and(|entries| for_nobody(&entries)),
-            owners: shrunk(metadata.owner_references.unwrap_or_default()),
-            provider_id: spec.provider_id,
-            pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(spec.pod_cidr),
+            uid: metadata.uid.into(),
+            resource_version: metadata.resource_version,
+            created: at(metadata.creation_timestamp),
+            deleted_at: at(metadata.deletion_timestamp),
+            labels: texts(&metadata.labels),
+            annotations: texts(&metadata.annotations),
+            finalizers: shrunk(metadata.finalizers),
+            tracked_for_nobody: for_nobody(&metadata.managed_fields),
+            owners: shrunk(metadata.owner_references.into_iter().map(OwnerReference::from).collect()),
+            provider_id: some(spec.provider_id),
+            pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(some(spec.pod_cidr)),
             unschedulable: spec.unschedulable,
-            taints: shrunk(spec.taints),
+            taints: shrunk(spec.taints.into_iter().map(Taint::from).collect()),
             conditions: shrunk(status.conditions.into_iter().map(ConditionView::from).collect()),
             kubelet_version: some(info.kubelet_version),
             boot_id: some(info.boot_id),
@@ -310,7 +336,7 @@ impl From<WireNode> for NodeView {
                 .find(|address| address.r#type == "InternalIP")
                 .map(|address| address.address),
             // What is no port is none: it must not stop the watch.
-            kubelet_port: u16::try_from(status.daemon_endpoints.kubelet_endpoint.port).unwrap_or_default(),
+            kubelet_port: endpoint.and_then(|endpoint| u16::try_from(endpoint.port).ok()).unwrap_or_default(),
             name,
         }
     }
@@ -323,14 +349,14 @@ impl From<WireCondition> for ConditionView {
             r#type: word(&condition.r#type),
             status: word(&condition.status),
             reason: word(&condition.reason),
-            since: condition.last_transition_time,
+            since: at(condition.last_transition_time),
         }
     }
 }
 
 /// Whether all of them are of writers who would not miss them.
-fn for_nobody(entries: &[ManagedFieldsEntry]) -> bool {
-    !entries.is_empty() && entries.iter().all(|entry| entry.operation.as_deref() == Some("Update"))
+fn for_nobody(entries: &[ManagedFields]) -> bool {
+    !entries.is_empty() && entries.iter().all(|entry| entry.operation == "Update")
 }
 
 /// A list without the room that its parsing left for more: most have one entry, and room for four.
@@ -339,28 +365,10 @@ fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
     list
 }
 
-impl Resource for WireNode {
-    type DynamicType = ();
-    type Scope = kube::core::ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Node".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "nodes".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+impl Wired for NodeView {
+    type Wire = WireNode;
+    const PATH: &str = "/api/v1/nodes";
+    const KIND: &str = "nodes";
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
 //! What is kept of a pod that is bound to a Node.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
+use prost::Message;
 use serde::Deserialize;
 
-use super::{PodSpecView, PodStatus, View, Word, pod_status::WireStatus, pod_wire::WireSpec, word};
+use super::{
+    PodSpecView, PodStatus, View, Wired, Word,
+    pod_status::WireStatus,
+    pod_wire::{Volume, WireSpec},
+    wire::{Metadata, at},
+    word,
+};
 use crate::api::names;
 
 /// Annotation of a pod that mirrors a file of its Node: nobody but the kubelet can move it.
@@ -102,23 +107,33 @@ impl View for PodView {
     }
 }
 
-/// A pod as the watch delivers it.
-#[derive(Clone, Debug, Deserialize)]
+/// core/v1 `Pod`, as the API server sends it.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(default)]
 pub struct WirePod {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: WireSpec,
-    #[serde(default)]
-    status: WireStatus,
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<WireSpec>,
+    #[prost(message, optional, tag = "3")]
+    status: Option<WireStatus>,
+}
+
+/// core/v1 `PodList`, as the API server sends it.
+#[derive(Clone, PartialEq, Message)]
+pub struct WirePods {
+    /// Pods.
+    #[prost(message, repeated, tag = "2")]
+    pub items: Vec<WirePod>,
 }
 
 impl From<WirePod> for PodView {
     fn from(WirePod { metadata, spec, status }: WirePod) -> Self {
-        let annotations: &BTreeMap<String, String> =
-            metadata.annotations.as_ref().unwrap_or(const { &BTreeMap::new() });
+        let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
+        let annotations = &metadata.annotations;
         let told = annotations.iter().filter(|(name, _)| name.starts_with(names::HOLLOW_PREFIX));
         let told = told.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
-        let mut owners = metadata.owner_references.iter().flatten();
+        let mut owners = metadata.owner_references.iter();
         let maker = match owners.find(|owner| owner.controller == Some(true)) {
             _ if annotations.contains_key(MIRROR) => Maker::Kubelet,
             Some(owner) if owner.kind == "DaemonSet" => Maker::DaemonSet,
@@ -128,45 +143,27 @@ impl From<WirePod> for PodView {
         Self {
             maker,
             opted_out: annotations.get(names::ANNOTATION_DO_NOT_EVICT).is_some_and(|value| value != "false"),
-            has_empty_dir: spec.volumes.iter().any(|volume| volume.empty_dir.is_some()),
+            has_empty_dir: spec.volumes.iter().any(Volume::is_empty_dir),
             priority: spec.priority,
             token: spec.token(),
-            namespace: word(&metadata.namespace.unwrap_or_default()),
-            name: metadata.name.unwrap_or_default().into(),
-            uid: metadata.uid.unwrap_or_default().into(),
-            resource_version: metadata.resource_version.unwrap_or_default(),
+            namespace: word(&metadata.namespace),
+            name: metadata.name.into(),
+            uid: metadata.uid.into(),
+            resource_version: metadata.resource_version,
             node: spec.node_name.as_str().into(),
-            deleted_at: metadata.deletion_timestamp.map(|time| time.0),
+            deleted_at: at(metadata.deletion_timestamp),
             grace_seconds: metadata.deletion_grace_period_seconds,
-            generation: metadata.generation,
+            generation: metadata.generation.filter(|generation| *generation != 0),
             spec: spec.view(told.collect()),
-            status: status.into(),
+            status: status.unwrap_or_default().into(),
         }
     }
 }
 
-impl Resource for WirePod {
-    type DynamicType = ();
-    type Scope = kube::core::NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+impl Wired for PodView {
+    type Wire = WirePod;
+    const PATH: &str = "/api/v1/pods";
+    const KIND: &str = "pods";
 }
 
 #[cfg(test)]

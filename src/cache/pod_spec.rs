@@ -2,8 +2,6 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use serde::Deserialize;
-
 use super::{Amounts, Word};
 
 /// The spec of a pod, pruned.
@@ -94,8 +92,7 @@ pub struct ContainerResources {
 }
 
 /// The times of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Probe {
     /// Seconds from the start of its container to the first try.
     pub initial_delay_seconds: u32,
@@ -127,7 +124,7 @@ impl Probe {
 }
 
 /// What happens when a container ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RestartPolicy {
     /// It starts again.
     #[default]
@@ -136,6 +133,18 @@ pub enum RestartPolicy {
     OnFailure,
     /// It stays as it is.
     Never,
+}
+
+impl RestartPolicy {
+    /// The one of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
+        }
+    }
 }
 
 /// One of the terms of which a Node has to match one.
@@ -148,19 +157,18 @@ pub struct NodeTerm {
 }
 
 /// What is asked of one label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     /// The label.
     pub key: Box<str>,
     /// How its value is compared.
     pub operator: Operator,
     /// With what.
-    #[serde(default)]
     pub values: Box<[Box<str>]>,
 }
 
 /// How a label is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// It has one of the values.
     In,
@@ -176,9 +184,23 @@ pub enum Operator {
     Lt,
 }
 
+impl Operator {
+    /// The one of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "In" => Some(Self::In),
+            "NotIn" => Some(Self::NotIn),
+            "Exists" => Some(Self::Exists),
+            "DoesNotExist" => Some(Self::DoesNotExist),
+            "Gt" => Some(Self::Gt),
+            "Lt" => Some(Self::Lt),
+            _ => None,
+        }
+    }
+}
+
 /// Which taints a pod tolerates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Toleration {
     /// Those of this key; empty for any.
     pub key: Box<str>,

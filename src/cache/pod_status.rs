@@ -3,9 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer};
+use prost::Message;
+use serde::Deserialize;
 
-use super::{Word, word};
+use super::{
+    Word,
+    wire::{Time, at},
+    word,
+};
 use crate::api::GoDuration;
 
 /// How a kubelet's message begins that says how long it waits before it starts a container again.
@@ -49,7 +54,7 @@ impl PodStatus {
 }
 
 /// How much a pod may rely on what it requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
     /// It requests nothing.
     #[default]
@@ -60,23 +65,30 @@ pub enum Qos {
     Guaranteed,
 }
 
+impl Qos {
+    /// The one of this name.
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "BestEffort" => Some(Self::BestEffort),
+            "Burstable" => Some(Self::Burstable),
+            "Guaranteed" => Some(Self::Guaranteed),
+            _ => None,
+        }
+    }
+}
+
 /// A condition of a pod, pruned.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCondition {
     /// Its type.
-    #[serde(deserialize_with = "shared")]
     pub r#type: Word,
     /// `True`, `False` or `Unknown`.
-    #[serde(deserialize_with = "shared")]
     pub status: Word,
     /// Its reason; empty when it has none.
-    #[serde(default, deserialize_with = "shared")]
     pub reason: Word,
     /// Generation of the spec that it speaks of.
     pub observed_generation: Option<i64>,
     /// When `status` changed last.
-    #[serde(rename = "lastTransitionTime")]
     pub since: Option<Timestamp>,
 }
 
@@ -129,89 +141,131 @@ pub struct Ended {
     pub finished: Option<Timestamp>,
 }
 
-/// The status as the watch delivers it.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// core/v1 `PodStatus`, as the API server sends it.
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireStatus {
-    #[serde(deserialize_with = "shared")]
-    phase: Word,
-    qos_class: Option<Qos>,
-    observed_generation: Option<i64>,
-    conditions: Box<[PodCondition]>,
-    start_time: Option<Timestamp>,
+    #[prost(string, tag = "1")]
+    phase: String,
+    #[prost(message, repeated, tag = "2")]
+    conditions: Vec<WireCondition>,
+    #[prost(string, optional, tag = "5")]
     #[serde(rename = "hostIP")]
-    host_ip: Option<Box<str>>,
+    host_ip: Option<String>,
+    #[prost(string, optional, tag = "6")]
     #[serde(rename = "podIP")]
-    pod_ip: Option<Box<str>>,
+    pod_ip: Option<String>,
+    #[prost(message, optional, tag = "7")]
+    start_time: Option<Time>,
+    #[prost(message, repeated, tag = "8")]
     container_statuses: Vec<WireContainer>,
+    #[prost(string, tag = "9")]
+    qos_class: String,
+    #[prost(message, repeated, tag = "10")]
     init_container_statuses: Vec<WireContainer>,
+    #[prost(int64, optional, tag = "17")]
+    observed_generation: Option<i64>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireCondition {
+    #[prost(string, tag = "1")]
+    r#type: String,
+    #[prost(string, tag = "2")]
+    status: String,
+    #[prost(message, optional, tag = "4")]
+    last_transition_time: Option<Time>,
+    #[prost(string, tag = "5")]
+    reason: String,
+    #[prost(int64, optional, tag = "7")]
+    observed_generation: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct WireContainer {
-    #[serde(deserialize_with = "shared")]
-    name: Word,
-    #[serde(default)]
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "2")]
+    state: Option<WireState>,
+    #[prost(message, optional, tag = "3")]
+    last_state: Option<WireState>,
+    #[prost(bool, tag = "4")]
     ready: bool,
-    started: Option<bool>,
-    #[serde(default)]
+    #[prost(int32, tag = "5")]
     restart_count: i32,
-    #[serde(default)]
-    state: WireState,
-    #[serde(default)]
-    last_state: WireState,
+    #[prost(bool, tag = "9")]
+    started: bool,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[serde(default)]
 struct WireState {
+    #[prost(message, optional, tag = "1")]
     waiting: Option<Waiting>,
+    #[prost(message, optional, tag = "2")]
     running: Option<Running>,
+    #[prost(message, optional, tag = "3")]
     terminated: Option<Terminated>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[serde(default)]
 struct Waiting {
-    #[serde(deserialize_with = "shared")]
-    reason: Word,
+    #[prost(string, tag = "1")]
+    reason: String,
+    #[prost(string, tag = "2")]
     message: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Running {
-    started_at: Option<Timestamp>,
+    #[prost(message, optional, tag = "1")]
+    started_at: Option<Time>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Terminated {
+    #[prost(int32, tag = "1")]
     exit_code: i32,
-    #[serde(deserialize_with = "shared")]
-    reason: Word,
-    started_at: Option<Timestamp>,
-    finished_at: Option<Timestamp>,
-}
-
-fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
-    Ok(word(&String::deserialize(deserializer)?))
+    #[prost(string, tag = "3")]
+    reason: String,
+    #[prost(message, optional, tag = "5")]
+    started_at: Option<Time>,
+    #[prost(message, optional, tag = "6")]
+    finished_at: Option<Time>,
 }
 
 impl From<WireStatus> for PodStatus {
     fn from(status: WireStatus) -> Self {
         let containers = |list: Vec<WireContainer>| list.into_iter().map(ContainerView::from).collect();
+        // What nobody has said protobuf sends as an empty text.
+        let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Box::from);
         Self {
-            phase: status.phase,
-            qos: status.qos_class.unwrap_or_default(),
-            observed_generation: status.observed_generation,
-            conditions: status.conditions,
-            start_time: status.start_time,
-            host_ip: status.host_ip,
-            pod_ip: status.pod_ip,
+            phase: word(&status.phase),
+            qos: Qos::named(&status.qos_class).unwrap_or_default(),
+            observed_generation: status.observed_generation.filter(|generation| *generation != 0),
+            conditions: status.conditions.into_iter().map(PodCondition::from).collect(),
+            start_time: at(status.start_time),
+            host_ip: some(status.host_ip),
+            pod_ip: some(status.pod_ip),
             containers: containers(status.container_statuses),
             init_containers: containers(status.init_container_statuses),
+        }
+    }
+}
+
+impl From<WireCondition> for PodCondition {
+    fn from(condition: WireCondition) -> Self {
+        Self {
+            r#type: word(&condition.r#type),
+            status: word(&condition.status),
+            reason: word(&condition.reason),
+            observed_generation: condition.observed_generation.filter(|generation| *generation != 0),
+            since: at(condition.last_transition_time),
         }
     }
 }
@@ -219,23 +273,24 @@ impl From<WireStatus> for PodStatus {
 impl From<WireContainer> for ContainerView {
     fn from(container: WireContainer) -> Self {
         let WireContainer { name, ready, started, restart_count, state, last_state } = container;
-        let state = match (state.terminated, state.running, state.waiting) {
+        let WireState { waiting, running, terminated } = state.unwrap_or_default();
+        let state = match (terminated, running, waiting) {
             (Some(ended), ..) => ContainerState::Ended(ended.into()),
-            (None, Some(Running { started_at }), _) => ContainerState::Running { since: started_at },
+            (None, Some(Running { started_at }), _) => ContainerState::Running { since: at(started_at) },
             (None, None, waiting) => {
                 let Waiting { reason, message } = waiting.unwrap_or_default();
-                ContainerState::Waiting { reason, back_off: back_off(&message) }
+                ContainerState::Waiting { reason: word(&reason), back_off: back_off(&message) }
             }
         };
-        let last = last_state.terminated.map(|ended| Box::new(ended.into()));
-        Self { name, ready, started: started.unwrap_or(false), restarts: restart_count, state, last }
+        let last = last_state.and_then(|state| state.terminated).map(|ended| Box::new(ended.into()));
+        Self { name: word(&name), ready, started, restarts: restart_count, state, last }
     }
 }
 
 impl From<Terminated> for Ended {
     fn from(ended: Terminated) -> Self {
         let Terminated { exit_code, reason, started_at, finished_at } = ended;
-        Self { exit_code, reason, started: started_at, finished: finished_at }
+        Self { exit_code, reason: word(&reason), started: at(started_at), finished: at(finished_at) }
     }
 }
 

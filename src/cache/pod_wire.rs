@@ -1,4 +1,4 @@
-//! The spec of a pod as the watch delivers it: fields nobody reads are skipped while parsing.
+//! The spec of a pod as the API server sends it.
 
 use std::{
     collections::BTreeMap,
@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use serde::{Deserialize, de::IgnoredAny};
+use prost::Message;
+use serde::Deserialize;
 
 use super::{
-    Amounts, Container, ContainerResources, Mount, NodeTerm, PodSpecView, Probe, Requirement, RestartPolicy,
-    TOKEN_VOLUME, Toleration, pool::Pool, word,
+    Amounts, Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement,
+    RestartPolicy, TOKEN_VOLUME, Toleration, pool::Pool, wire::Amount, word,
 };
 
 /// The specs that pods of this process have.
@@ -19,116 +19,211 @@ static SPECS: LazyLock<Pool<PodSpecView>> = LazyLock::new(Pool::default);
 /// How long a pod may take to stop that says nothing else, in seconds.
 const GRACE_SECONDS: i64 = 30;
 
-/// The spec as the watch delivers it.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// core/v1 `PodSpec`.
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireSpec {
-    pub(super) node_name: String,
-    pub(super) priority: i32,
+    #[prost(message, repeated, tag = "1")]
     pub(super) volumes: Vec<Volume>,
+    #[prost(message, repeated, tag = "2")]
     containers: Vec<WireContainer>,
-    init_containers: Vec<WireContainer>,
-    restart_policy: RestartPolicy,
-    host_network: bool,
-    readiness_gates: Vec<Gate>,
-    active_deadline_seconds: Option<i64>,
+    #[prost(string, tag = "3")]
+    restart_policy: String,
+    #[prost(int64, optional, tag = "4")]
     termination_grace_period_seconds: Option<i64>,
+    #[prost(int64, optional, tag = "5")]
+    active_deadline_seconds: Option<i64>,
+    #[prost(btree_map = "string, string", tag = "7")]
+    node_selector: BTreeMap<String, String>,
+    #[prost(string, tag = "10")]
+    pub(super) node_name: String,
+    #[prost(bool, tag = "11")]
+    host_network: bool,
+    #[prost(message, optional, tag = "18")]
+    affinity: Option<Affinity>,
+    #[prost(message, repeated, tag = "20")]
+    init_containers: Vec<WireContainer>,
+    #[prost(message, repeated, tag = "22")]
+    tolerations: Vec<WireToleration>,
+    #[prost(int32, tag = "25")]
+    pub(super) priority: i32,
+    #[prost(message, repeated, tag = "28")]
+    readiness_gates: Vec<Gate>,
+    #[prost(btree_map = "string, message", tag = "32")]
+    overhead: BTreeMap<String, Amount>,
+    #[prost(message, optional, tag = "36")]
     os: Option<Os>,
-    overhead: BTreeMap<String, Quantity>,
-    resources: WireResources,
-    node_selector: BTreeMap<Box<str>, Box<str>>,
-    affinity: Affinity,
-    tolerations: Box<[Toleration]>,
+    #[prost(message, optional, tag = "40")]
+    resources: Option<WireResources>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(default)]
 pub(super) struct Volume {
-    #[serde(default)]
+    #[prost(string, tag = "1")]
     pub(super) name: String,
-    pub(super) empty_dir: Option<IgnoredAny>,
+    #[prost(message, optional, tag = "2")]
+    #[serde(flatten)]
+    source: Option<VolumeSource>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct VolumeSource {
+    #[prost(message, optional, tag = "2")]
+    empty_dir: Option<EmptyDir>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+struct EmptyDir {}
+
+impl Volume {
+    pub(super) fn is_empty_dir(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.empty_dir.is_some())
+    }
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WireContainer {
+    #[prost(string, tag = "1")]
     name: String,
-    image: Box<str>,
-    restart_policy: Option<RestartPolicy>,
-    resources: WireResources,
-    startup_probe: Option<Probe>,
-    readiness_probe: Option<Probe>,
-    lifecycle: Lifecycle,
+    #[prost(string, tag = "2")]
+    image: String,
+    #[prost(message, optional, tag = "8")]
+    resources: Option<WireResources>,
+    #[prost(message, repeated, tag = "9")]
     volume_mounts: Vec<WireMount>,
+    #[prost(message, optional, tag = "11")]
+    readiness_probe: Option<WireProbe>,
+    #[prost(message, optional, tag = "12")]
+    lifecycle: Option<Lifecycle>,
+    #[prost(message, optional, tag = "22")]
+    startup_probe: Option<WireProbe>,
+    #[prost(string, tag = "24")]
+    restart_policy: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WireMount {
-    name: Box<str>,
-    mount_path: Box<str>,
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bool, tag = "2")]
     read_only: bool,
-    recursive_read_only: Option<Box<str>>,
+    #[prost(string, tag = "3")]
+    mount_path: String,
+    #[prost(string, tag = "7")]
+    recursive_read_only: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default)]
 struct WireResources {
-    requests: BTreeMap<String, Quantity>,
-    limits: BTreeMap<String, Quantity>,
+    #[prost(btree_map = "string, message", tag = "1")]
+    limits: BTreeMap<String, Amount>,
+    #[prost(btree_map = "string, message", tag = "2")]
+    requests: BTreeMap<String, Amount>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireProbe {
+    #[prost(int32, tag = "2")]
+    initial_delay_seconds: i32,
+    #[prost(int32, optional, tag = "4")]
+    period_seconds: Option<i32>,
+    #[prost(int32, optional, tag = "5")]
+    success_threshold: Option<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Lifecycle {
+    #[prost(message, optional, tag = "2")]
     pre_stop: Option<Hook>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
 #[serde(default)]
 struct Hook {
+    #[prost(message, optional, tag = "4")]
     sleep: Option<Sleep>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[serde(default)]
 struct Sleep {
+    #[prost(int64, tag = "1")]
     seconds: i64,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct Gate {
-    condition_type: Box<str>,
+    #[prost(string, tag = "1")]
+    condition_type: String,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(default)]
 struct Os {
-    name: Box<str>,
+    #[prost(string, tag = "1")]
+    name: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Affinity {
-    node_affinity: NodeAffinity,
+    #[prost(message, optional, tag = "1")]
+    node_affinity: Option<NodeAffinity>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct NodeAffinity {
+    #[prost(message, optional, tag = "1")]
     required_during_scheduling_ignored_during_execution: Option<Terms>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Terms {
+    #[prost(message, repeated, tag = "1")]
     node_selector_terms: Vec<WireTerm>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WireTerm {
-    match_expressions: Box<[Requirement]>,
-    match_fields: Vec<Requirement>,
+    #[prost(message, repeated, tag = "1")]
+    match_expressions: Vec<WireRequirement>,
+    #[prost(message, repeated, tag = "2")]
+    match_fields: Vec<WireRequirement>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(default)]
+struct WireRequirement {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    operator: String,
+    #[prost(string, repeated, tag = "3")]
+    values: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(default)]
+struct WireToleration {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    operator: String,
+    #[prost(string, tag = "3")]
+    value: String,
+    #[prost(string, tag = "4")]
+    effect: String,
 }
 
 impl WireSpec {
@@ -138,7 +233,9 @@ impl WireSpec {
         let limits = self.total(|resources| &resources.limits);
         let Self { node_name, affinity, .. } = self;
         let all = |list: Vec<WireContainer>| list.into_iter().map(Container::from).collect();
-        let terms = affinity.node_affinity.required_during_scheduling_ignored_during_execution;
+        let terms = affinity
+            .and_then(|affinity| affinity.node_affinity)
+            .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution);
         SPECS.share(PodSpecView {
             requests,
             limits,
@@ -147,38 +244,48 @@ impl WireSpec {
             }),
             containers: all(self.containers),
             init_containers: all(self.init_containers),
-            restart_policy: self.restart_policy,
+            restart_policy: RestartPolicy::named(&self.restart_policy).unwrap_or_default(),
             host_network: self.host_network,
-            readiness_gates: self.readiness_gates.into_iter().map(|gate| gate.condition_type).collect(),
+            readiness_gates: self
+                .readiness_gates
+                .into_iter()
+                .map(|gate| gate.condition_type.into())
+                .collect(),
             active_deadline: self.active_deadline_seconds.map(seconds),
             grace: seconds(self.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)),
-            os: self.os.map(|os| os.name),
-            node_selector: self.node_selector.into_iter().collect(),
-            tolerations: self.tolerations,
+            os: self.os.map(|os| os.name.into()),
+            node_selector: self
+                .node_selector
+                .into_iter()
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
+            tolerations: self.tolerations.into_iter().map(Toleration::from).collect(),
             told,
         })
     }
 
     /// What the pod requests, or is limited to: all its containers at once, or more while it is made ready, or what the pod
     /// itself says.
-    fn total(&self, part: impl Fn(&WireResources) -> &BTreeMap<String, Quantity>) -> Amounts {
+    fn total(&self, part: impl Fn(&WireResources) -> &BTreeMap<String, Amount>) -> Amounts {
+        let of_container = |container: &WireContainer| {
+            container.resources.as_ref().map(|resources| of(part(resources))).unwrap_or_default()
+        };
         let mut sum = self
             .containers
             .iter()
-            .fold(Amounts::default(), |sum, container| sum.plus(&of(part(&container.resources))));
+            .fold(Amounts::default(), |sum, container| sum.plus(&of_container(container)));
         let (mut sidecars, mut most) = (Amounts::default(), Amounts::default());
         for init in &self.init_containers {
-            let own = of(part(&init.resources));
+            let own = of_container(init);
             let at_once = sidecars.plus(&own);
-            if init.restart_policy == Some(RestartPolicy::Always) {
+            if RestartPolicy::named(&init.restart_policy) == Some(RestartPolicy::Always) {
                 sum = sum.plus(&own);
                 sidecars = at_once.clone();
             }
             most = most.or_more(&at_once);
         }
         let mut total = sum.or_more(&most);
-        let own = part(&self.resources);
-        if !own.is_empty() {
+        if let Some(own) = self.resources.as_ref().map(part) {
             let Amounts { milli_cpu, memory, .. } = of(own);
             total.milli_cpu = if own.contains_key("cpu") { milli_cpu } else { total.milli_cpu };
             total.memory = if own.contains_key("memory") { memory } else { total.memory };
@@ -192,8 +299,8 @@ impl WireSpec {
     }
 }
 
-fn of(amounts: &BTreeMap<String, Quantity>) -> Amounts {
-    Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount)))
+fn of(amounts: &BTreeMap<String, Amount>) -> Amounts {
+    Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount.text.as_str())))
 }
 
 fn token_suffix(volume: &str) -> Option<&str> {
@@ -203,11 +310,17 @@ fn token_suffix(volume: &str) -> Option<&str> {
 impl From<WireMount> for Mount {
     fn from(WireMount { name, mount_path, read_only, recursive_read_only }: WireMount) -> Self {
         Self {
-            volume: if token_suffix(&name).is_some() { TOKEN_VOLUME.into() } else { name },
-            path: mount_path,
+            volume: if token_suffix(&name).is_some() { TOKEN_VOLUME.into() } else { name.into() },
+            path: mount_path.into(),
             read_only,
-            recursive: recursive_read_only.is_some_and(|wish| *wish != *"Disabled"),
+            recursive: !matches!(&*recursive_read_only, "" | "Disabled"),
         }
+    }
+}
+
+impl From<WireToleration> for Toleration {
+    fn from(WireToleration { key, operator, value, effect }: WireToleration) -> Self {
+        Self { key: key.into(), operator: operator.into(), value: value.into(), effect: effect.into() }
     }
 }
 
@@ -215,6 +328,27 @@ impl From<WireMount> for Mount {
 fn seconds(seconds: i64) -> Duration {
     let bounded = seconds.clamp(0, u32::MAX.into());
     Duration::from_secs(bounded.unsigned_abs())
+}
+
+impl From<WireProbe> for Probe {
+    fn from(probe: WireProbe) -> Self {
+        let number = |number: i32| u32::try_from(number).unwrap_or_default();
+        let usual = Self::default();
+        Self {
+            initial_delay_seconds: number(probe.initial_delay_seconds),
+            period_seconds: probe.period_seconds.map_or(usual.period_seconds, number),
+            success_threshold: probe.success_threshold.map_or(usual.success_threshold, number),
+        }
+    }
+}
+
+impl From<WireResources> for ContainerResources {
+    fn from(WireResources { limits, requests }: WireResources) -> Self {
+        let written = |amounts: BTreeMap<String, Amount>| {
+            amounts.into_iter().map(|(name, amount)| (name.into(), amount.text.into())).collect()
+        };
+        Self { requests: written(requests), limits: written(limits) }
+    }
 }
 
 impl From<WireContainer> for Container {
@@ -229,20 +363,14 @@ impl From<WireContainer> for Container {
             lifecycle,
             volume_mounts,
         } = container;
-        let written = |amounts: BTreeMap<String, Quantity>| {
-            amounts.into_iter().map(|(name, amount)| (name.into(), amount.0.into())).collect()
-        };
-        let sleep = lifecycle.pre_stop.and_then(|hook| hook.sleep);
+        let sleep = lifecycle.and_then(|lifecycle| lifecycle.pre_stop).and_then(|hook| hook.sleep);
         Self {
             name: word(&name),
-            image,
-            restart_policy,
-            resources: ContainerResources {
-                requests: written(resources.requests),
-                limits: written(resources.limits),
-            },
-            startup: startup_probe,
-            readiness: readiness_probe,
+            image: image.into(),
+            restart_policy: RestartPolicy::named(&restart_policy),
+            resources: resources.unwrap_or_default().into(),
+            startup: startup_probe.map(Probe::from),
+            readiness: readiness_probe.map(Probe::from),
             pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
             mounts: volume_mounts.into_iter().map(Mount::from).collect(),
         }
@@ -250,12 +378,27 @@ impl From<WireContainer> for Container {
 }
 
 impl WireTerm {
-    /// The only field there is is the Node's name, and that is known.
+    /// The only field there is is the Node's name, and that is known. What is asked in a way that is not known matches nothing.
     fn view(self, node: &str) -> NodeTerm {
         let Self { match_expressions, match_fields } = self;
         let says_something = !match_expressions.is_empty() || !match_fields.is_empty();
-        let is_wanted = |field: &Requirement| field.matches(Some(node));
-        NodeTerm { possible: says_something && match_fields.iter().all(is_wanted), labels: match_expressions }
+        let all = |asked: Vec<WireRequirement>| -> Option<Box<[Requirement]>> {
+            asked.into_iter().map(WireRequirement::view).collect()
+        };
+        let (labels, fields) = (all(match_expressions), all(match_fields));
+        let is_wanted = |fields: &[Requirement]| fields.iter().all(|field| field.matches(Some(node)));
+        NodeTerm {
+            possible: says_something && labels.is_some() && fields.as_deref().is_some_and(is_wanted),
+            labels: labels.unwrap_or_default(),
+        }
+    }
+}
+
+impl WireRequirement {
+    fn view(self) -> Option<Requirement> {
+        let Self { key, operator, values } = self;
+        let operator = Operator::named(&operator)?;
+        Some(Requirement { key: key.into(), operator, values: values.into_iter().map(Box::from).collect() })
     }
 }
 

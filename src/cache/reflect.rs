@@ -1,27 +1,26 @@
 //! Keeps a cache filled by a watch, for as long as the process lives.
 
-use std::{collections::BTreeSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, error::Error, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     runtime::{
         WatchStreamExt,
-        utils::{Backoff, ResetTimerBackoff},
         watcher::{self, Event, watcher},
     },
 };
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::{Cache, View};
+use super::{Cache, View, Wired};
+use crate::{
+    error::chain,
+    watch::{self, Begins, Ended, Pace, Patience, Told, Watch},
+};
 
-/// The first wait of a broken watch.
-const FIRST_WAIT: Duration = Duration::from_millis(400);
-/// The longest.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// A watch that held this long is sound: the next wait is the first again.
-const CALM: Duration = Duration::from_secs(30);
+/// The shortest life of a watch (client-go `tools/cache`); the longest is twice that.
+const LEAST_LIFE: Duration = Duration::from_mins(5);
 
 /// Why a watch cannot go on: the operator lacks the right, or the kind is not installed.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +32,7 @@ pub enum ReflectError {
         kind: String,
         /// What the API server says; it names user and verb.
         #[source]
-        source: Box<watcher::Error>,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The API server does not know the kind.
     #[error(
@@ -44,13 +43,61 @@ pub enum ReflectError {
         kind: String,
         /// What the API server says.
         #[source]
-        source: Box<watcher::Error>,
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// Fills `cache` from a watch of `api`; comes back only when the first list shows that it never can.
+/// Fills `cache` from a watch in protobuf of what `config` selects; comes back only when the first list shows that it never
+/// can.
 ///
 /// A watch that breaks later is made anew with a back-off, whatever the reason: rights may come back.
+pub async fn run_wired<V: Wired>(
+    client: Client,
+    config: watcher::Config,
+    cache: Arc<Cache<V>>,
+) -> Result<(), ReflectError> {
+    let watch = Watch {
+        path: V::PATH.to_owned(),
+        fields: config.field_selector,
+        labels: config.label_selector,
+        begins: Begins::Listed,
+        least_life: LEAST_LIFE,
+        pace: Pace::VITAL,
+    };
+    loop {
+        tokio::select! {
+            error = hold(&client, &watch, &cache) => return Err(error),
+            () = cache.anew.notified() => {}
+        }
+    }
+}
+
+/// Fills `cache` until it never can.
+async fn hold<V: Wired>(client: &Client, watch: &Watch, cache: &Cache<V>) -> ReflectError {
+    let kind = V::KIND;
+    let mut listed: Option<BTreeSet<String>> = None;
+    let tell = |told: Told<'_>| match told {
+        Told::Begins => {
+            listed = Some(BTreeSet::new());
+            cache.relisting();
+        }
+        Told::Object { raw, deleted } => match V::read(raw) {
+            Ok(view) if deleted => cache.remove(&view.key()),
+            Ok(view) => {
+                if let Some(listed) = &mut listed {
+                    listed.insert(view.key());
+                }
+                cache.apply(view);
+            }
+            Err(error) => warn!(kind, %error, "an object cannot be decoded, and is left out"),
+        },
+        Told::Complete => cache.relisted(&listed.take().unwrap_or_default()),
+    };
+    let failed = |error: Ended| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
+    watch::follow(client, watch, &(), tell, failed).await
+}
+
+/// Fills `cache` from a watch of `api` in JSON, the only form that custom resources have; comes back as [`run_wired`] does.
 pub async fn run<K, V>(api: Api<K>, config: watcher::Config, cache: Arc<Cache<V>>) -> Result<(), ReflectError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -72,8 +119,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
-    let patience = ResetTimerBackoff::new(Patience::default(), CALM);
-    let mut events = pin!(watcher(api.clone(), config.clone()).backoff(patience));
+    let mut events = pin!(watcher(api.clone(), config.clone()).backoff(Patience::new(Pace::VITAL)));
     let mut listed = BTreeSet::new();
     loop {
         let event = tokio::select! {
@@ -98,44 +144,27 @@ where
             Ok(Event::Apply(object)) => cache.apply(V::from(object)),
             Ok(Event::Delete(object)) => cache.remove(&key(&object)),
             Err(error) => {
-                if !cache.in_sync()
-                    && let Some(code) = status_code(&error)
-                {
-                    let (source, kind) = (Box::new(error), kind.to_owned());
-                    match code {
-                        403 => return Err(ReflectError::Forbidden { kind, source }),
-                        404 => return Err(ReflectError::NotInstalled { kind, source }),
-                        _ => warn!(kind, error = %source, "watch failed, trying again"),
-                    }
-                } else {
-                    warn!(kind, %error, "watch failed, trying again");
-                }
+                let code = status_code(&error).filter(|_| !cache.in_sync());
+                go_on(code, kind, error)?;
             }
         }
     }
 }
 
-/// How long a broken watch waits before it is made anew; longer after each further failure. Everything here lives by
-/// watches, so [`LONGEST_WAIT`] is short, where kube's own default is 30 s; and the waits are spread, so that the watches of
-/// a process do not all come at once.
-#[derive(Debug, Default)]
-struct Patience {
-    failures: u32,
-}
-
-impl Iterator for Patience {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_WAIT);
-        self.failures = self.failures.saturating_add(1);
-        Some(wait.mul_f64(rand::random_range(0.5..=1.0)))
-    }
-}
-
-impl Backoff for Patience {
-    fn reset(&mut self) {
-        self.failures = 0;
+/// Whether it is worth to go on after an error; `code` is that of a refusal before the first list.
+fn go_on(
+    code: Option<u16>,
+    kind: &str,
+    error: impl Error + Send + Sync + 'static,
+) -> Result<(), ReflectError> {
+    let kind_of = || kind.to_owned();
+    match code {
+        Some(403) => Err(ReflectError::Forbidden { kind: kind_of(), source: Box::new(error) }),
+        Some(404) => Err(ReflectError::NotInstalled { kind: kind_of(), source: Box::new(error) }),
+        _ => {
+            warn!(kind, error = chain(&error), "watch failed, trying again");
+            Ok(())
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     api::{GoDuration, NodeSet},
-    cache::{self, Cache, NodeView, Own, ReflectError, Stage, WireNode},
+    cache::{self, Cache, NodeView, Own, ReflectError, Stage},
     operator,
 };
 
@@ -109,8 +109,7 @@ impl Shown {
         let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
         watches.spawn(cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
         if let Some(nodes) = &shown.nodes {
-            let api: Api<WireNode> = Api::all(client.clone());
-            watches.spawn(cache::run(api, watcher::Config::default(), Arc::clone(nodes)));
+            watches.spawn(cache::run_wired(client.clone(), watcher::Config::default(), Arc::clone(nodes)));
         }
         Ok(shown)
     }

@@ -23,12 +23,13 @@ use crate::api::names;
 /// Under this name they are applied.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
 /// The files in the order to apply them in: what stands in a namespace comes after it.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),
     ("rbac.yaml", include_str!("../../charts/kube-node/files/rbac.yaml")),
     ("hosts.yaml", include_str!("../../charts/kube-node/files/hosts.yaml")),
     ("roles.yaml", include_str!("../../charts/kube-node/files/roles.yaml")),
     ("policies.yaml", include_str!("../../charts/kube-node/files/policies.yaml")),
+    ("fairness.yaml", include_str!("../../charts/kube-node/files/fairness.yaml")),
 ];
 /// How long kube-apiserver may take to serve a new kind.
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);

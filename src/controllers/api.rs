@@ -7,6 +7,7 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
+use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tracing::{Instrument, debug_span, instrument::Instrumented};
@@ -167,6 +168,17 @@ pub async fn send(
     let action = LazyCell::new(action);
     let answer = traced(&action, wire::send::<AnyObject>(client, method, url, body)).await;
     answer.map(AnyObject::into_version).map_err(|source| ApiError::Wire { action: action.clone(), source })
+}
+
+/// Reads what is at `url` in protobuf.
+pub async fn read<T: Message + Default>(
+    client: &Client,
+    action: impl FnOnce() -> String,
+    url: &str,
+) -> Result<T, ApiError> {
+    let action = LazyCell::new(action);
+    let answer = traced(&action, wire::send(client, Method::GET, url, Body::None)).await;
+    answer.map_err(|source| ApiError::Wire { action: action.clone(), source })
 }
 
 /// A span of its own in traces; nothing is put into words where nobody traces.

@@ -19,7 +19,12 @@ pub struct ParseQuantityError {
 
 /// The amount in billionths; finer parts are rounded up, as Kubernetes does.
 pub fn nanos(quantity: &Quantity) -> Result<i128, ParseQuantityError> {
-    parse(&quantity.0).ok_or_else(|| ParseQuantityError { text: quantity.0.clone() })
+    nanos_of(&quantity.0)
+}
+
+/// The same of a text.
+pub fn nanos_of(text: &str) -> Result<i128, ParseQuantityError> {
+    parse(text).ok_or_else(|| ParseQuantityError { text: text.to_owned() })
 }
 
 fn parse(text: &str) -> Option<i128> {

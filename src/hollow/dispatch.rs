@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Own, Shared,
-    request::{self, Request, Window},
+    request::{self, Request, UnderWay, Window},
     schedule::{Job, Lane, Load},
     state::Clock,
 };
@@ -30,27 +30,26 @@ impl Kubelets {
         let shared = &*self.shared;
         let mut window = Window::default();
         let mut running = FuturesUnordered::new();
-        let mut renewals = 0;
+        let mut under_way = UnderWay::default();
         // A machine that stands alone has a connection and a rate of its own: it takes no room, and what befalls it says nothing
         // of others. They are no more than there are pods, and two a machine: each is under way once.
         let mut alone = FuturesUnordered::new();
         loop {
             while window.has_room(running.len()) {
                 let now = Clock::now();
-                let load = window.load(running.len() - renewals);
-                let Some((job, requests, own)) = shared.next(now, load) else { break };
+                let Some((job, requests, own)) = shared.next(now, window.load(under_way)) else { break };
                 if matches!(job.lane, Lane::Lease | Lane::Renewal) {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
                 match own {
                     None => {
-                        renewals += usize::from(job.lane == Lane::Renewal);
+                        *under_way.of(job.lane) += 1;
                         running.push(shared.send(job, requests, now.wall));
                     }
                     Some(own) => alone.push(shared.send_alone(own, job, requests, now.wall)),
                 }
             }
-            let next_due = shared.state().schedule.next_due(window.load(running.len() - renewals));
+            let next_due = shared.state().schedule.next_due(window.load(under_way));
             let timer = async {
                 match next_due {
                     Some(at) => sleep_until(at).await,
@@ -62,7 +61,7 @@ impl Kubelets {
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some((lane, overload)) = running.next(), if !running.is_empty() => {
-                    renewals -= usize::from(lane == Lane::Renewal);
+                    *under_way.of(lane) -= 1;
                     window.answered(overload);
                 }
                 Some(()) = alone.next(), if !alone.is_empty() => {}

@@ -27,6 +27,19 @@ pub enum Load {
     Light,
     /// What has time had better wait.
     Heavy,
+    /// So does what machines write of themselves: there is room for pods alone, and for renewals that are late.
+    Machines,
+}
+
+impl Load {
+    /// Whether a job that is due goes now. Renewals that are late go in any case.
+    fn lets(self, lane: Lane) -> bool {
+        match self {
+            Self::Light => true,
+            Self::Heavy => lane != Lane::Renewal,
+            Self::Machines => matches!(lane, Lane::Pod | Lane::Event),
+        }
+    }
 }
 
 /// What is to be done.
@@ -129,9 +142,9 @@ impl Schedule {
         let renewal = head(Lane::Renewal);
         let (due, lane) =
             renewal.filter(|(due, _)| now.duration_since(*due) >= RENEWAL_SLACK).or_else(|| {
-                let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal);
+                let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal && load.lets(*lane));
                 let other = others.filter_map(head).min_by_key(|(due, _)| *due);
-                other.or_else(|| renewal.filter(|_| load == Load::Light))
+                other.or_else(|| renewal.filter(|_| load.lets(Lane::Renewal)))
             })?;
         let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
         let (_, uid) = by_time.pop_first()?;
@@ -155,13 +168,16 @@ impl Schedule {
         self.start + TOGETHER.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX))
     }
 
-    /// When the next job would be handed out if `load` stayed as it is.
+    /// When the next job would be handed out if `load` stayed as it is; None when none would be.
     #[must_use]
     pub fn next_due(&self, load: Load) -> Option<Instant> {
         let due = |lane: Lane| {
             let (at, _) = self.lanes[lane as usize].by_time.first()?;
-            let waits = lane == Lane::Renewal && load == Load::Heavy;
-            Some(if waits { *at + RENEWAL_SLACK } else { *at })
+            match lane {
+                lane if load.lets(lane) => Some(*at),
+                Lane::Renewal => Some(*at + RENEWAL_SLACK),
+                _ => None,
+            }
         };
         LANES.into_iter().filter_map(due).min()
     }
@@ -184,6 +200,23 @@ mod tests {
 
     fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
+    }
+
+    #[test]
+    fn pods_and_late_renewals_go_where_machines_have_no_room() {
+        let (mut schedule, start) = begun();
+        for (lane, name) in [(Lane::Status, "machine"), (Lane::Lease, "machine"), (Lane::Renewal, "lease")] {
+            schedule.ask(lane, &uid(name), start);
+        }
+        let full = Load::Machines;
+        assert_eq!(schedule.next(start, full), None);
+        assert_eq!(schedule.next_due(full), Some(start + RENEWAL_SLACK));
+        schedule.ask(Lane::Pod, &uid("pod"), start + secs(1));
+        assert_eq!(schedule.next_due(full), Some(start + secs(1)));
+        let late = start + RENEWAL_SLACK;
+        let order: Vec<Lane> = std::iter::from_fn(|| schedule.next(late, full)).map(|job| job.lane).collect();
+        assert_eq!(order, [Lane::Renewal, Lane::Pod]);
+        assert_eq!(schedule.next_due(full), None);
     }
 
     #[test]

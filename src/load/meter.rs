@@ -2,7 +2,10 @@
 
 use prometheus::{Error, IntCounter, IntGauge, Registry};
 
-use crate::runtime::metrics::{counter, gauge};
+use crate::{
+    runtime::metrics::{counter, gauge},
+    watch,
+};
 
 /// The metrics of all machines of a process that have a load of their own.
 #[derive(Clone, Debug)]
@@ -10,14 +13,12 @@ pub struct Meter {
     /// Machines with an identity and a connection of their own.
     pub machines: IntGauge,
     open: IntGauge,
-    /// What watches brought, bookmarks included.
-    pub events: IntCounter,
-    /// How much that was, in bytes.
-    pub bytes: IntCounter,
+    events: IntCounter,
+    bytes: IntCounter,
 }
 
 /// A watch that is open.
-pub(super) struct Open(IntGauge);
+pub struct Open(IntGauge);
 
 impl Meter {
     /// Registers them; fails where their names are taken.
@@ -41,11 +42,22 @@ impl Meter {
             )?,
         })
     }
+}
 
-    /// A watch is open, until what this gives is dropped.
-    pub(super) fn open(&self) -> Open {
+impl watch::Meter for Meter {
+    type Open = Open;
+
+    fn open(&self) -> Open {
         self.open.inc();
         Open(self.open.clone())
+    }
+
+    fn bytes(&self, count: usize) {
+        self.bytes.inc_by(u64::try_from(count).unwrap_or_default());
+    }
+
+    fn event(&self) {
+        self.events.inc();
     }
 }
 

@@ -4,10 +4,8 @@
 //! What comes is counted and dropped: a machine of [`crate::hollow`] goes by the caches of its process, whoever it is to the
 //! API server. Only which Secrets and `ConfigMaps` its pods mount is remembered, since a kubelet watches each of these.
 
-mod frames;
 mod meter;
 mod mounts;
-mod reflector;
 mod watches;
 
 use std::{
@@ -27,25 +25,29 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
+use tracing::debug;
 
 pub use self::meter::Meter;
 use self::{
     mounts::{Mounts, TokenCall},
-    reflector::follow,
-    watches::{Object, Watch},
+    watches::Object,
 };
-use crate::runtime::rate::Rate;
+use crate::{
+    error::chain,
+    runtime::rate::Rate,
+    watch::{Ended, Told, Watch, follow},
+};
 
 /// Holds the watches of the kubelet of `node`, for as long as it is polled, by its client and as fast as that may ask.
 pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
     let (client, _) = road;
     let mounts = Mutex::new(Mounts::default());
     let news = Notify::new();
-    let pods = Watch::pods(node);
-    let own = join_all(Watch::of_kubelet(node).into_iter().map(async |watch| {
-        follow(client, &watch, meter, |_| {}).await;
+    let own = join_all(watches::of_kubelet(node).map(async |watch| {
+        hold(client, &watch, meter, |_| {}).await;
     }));
-    let pods = follow(client, &pods, meter, |told| {
+    let pods = watches::of_pods(node);
+    let pods = hold(client, &pods, meter, |told| {
         mounts.lock().unwrap_or_else(PoisonError::into_inner).told(&told, Instant::now());
         news.notify_one();
     });
@@ -54,6 +56,15 @@ pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infal
         _ = own => pending().await,
         never = mounted(road, meter, &mounts, &news) => never,
     }
+}
+
+/// A watch, whatever happens to it.
+async fn hold(client: &Client, watch: &Watch, meter: &Meter, tell: impl FnMut(Told<'_>)) -> Infallible {
+    let failed = |error: Ended| {
+        debug!(path = watch.path, error = chain(&error), "a watch ended");
+        Ok(())
+    };
+    follow(client, watch, meter, tell, failed).await
 }
 
 /// Watches what pods mount, each object once, and requests their tokens.
@@ -78,8 +89,8 @@ async fn mounted(road: (&Client, &Rate), meter: &Meter, mounts: &Mutex<Mounts>, 
                     continue;
                 }
                 let (handle, registration) = AbortHandle::new_pair();
-                let watch = Watch::object(&object);
-                let following = async move { follow(client, &watch, meter, |_| {}).await };
+                let watch = watches::of_object(&object);
+                let following = async move { hold(client, &watch, meter, |_| {}).await };
                 watches.push(Abortable::new(following, registration));
                 held.insert(object, handle);
             }

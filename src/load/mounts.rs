@@ -18,9 +18,10 @@ use kube::Client;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::{reflector::Told, watches::Object};
+use super::watches::Object;
 use crate::{
     runtime::rate::Rate,
+    watch::Told,
     wire::{self, AnyObject, Body},
 };
 

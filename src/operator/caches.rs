@@ -8,7 +8,7 @@ use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
 use super::Parts;
 use crate::{
     api::{NodeClass, NodeSet, names},
-    cache::{self, Cache, NodeView, Own, PodView, WireNode, WirePod},
+    cache::{self, Cache, NodeView, Own, PodView},
     hosts::HostView,
     runtime::admin::Readiness,
 };
@@ -69,11 +69,9 @@ impl Caches {
         parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.classes)));
         let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
         parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.sets)));
-        let api: Api<WireNode> = Api::all(client.clone());
-        parts.spawn(cache::run(api, nodes.clone(), Arc::clone(&self.nodes)));
+        parts.spawn(cache::run_wired(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.
-        let api: Api<WirePod> = Api::all(client.clone());
-        parts.spawn(cache::run(api, all.fields("spec.nodeName!="), Arc::clone(&self.pods)));
+        parts.spawn(cache::run_wired(client.clone(), all.fields("spec.nodeName!="), Arc::clone(&self.pods)));
     }
 
     /// Has all of them filled by new lists.

@@ -17,7 +17,7 @@ use kube::{
 };
 use kube_node::{
     api::{NodeClass, NodeSet},
-    cache::{self, Cache, View, WireNode, WirePod},
+    cache::{self, Cache, View},
     controllers::{
         Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, node::NodeController,
     },
@@ -158,8 +158,17 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
     let (controller, queue) = NodeController::new(Arc::clone(&context));
     fill::<DeserializeGuard<NodeClass>, _>(&client, watcher::Config::default(), &context.classes).await;
     fill::<DeserializeGuard<NodeSet>, _>(&client, watcher::Config::default(), &context.sets).await;
-    fill::<WireNode, _>(&client, watcher::Config::default(), &context.nodes).await;
-    fill::<WirePod, _>(&client, watcher::Config::default().fields("spec.nodeName!="), &context.pods).await;
+    let every = watcher::Config::default();
+    tokio::spawn(cache::run_wired(client.clone(), every.clone(), Arc::clone(&context.nodes)));
+    tokio::spawn(cache::run_wired(
+        client.clone(),
+        every.fields("spec.nodeName!="),
+        Arc::clone(&context.pods),
+    ));
+    eventually("watches in sync", LONG, async || {
+        (context.nodes.in_sync() && context.pods.in_sync()).then_some(())
+    })
+    .await;
     tokio::spawn(controller.run(queue, CancellationToken::new()));
     context
 }

@@ -12,6 +12,7 @@ mod deletion;
 mod disruptor;
 mod drain;
 mod endpoints;
+mod fairness;
 mod fidelity;
 mod fleet;
 mod foreign;
@@ -35,6 +36,7 @@ mod scale;
 mod taints;
 mod templates;
 mod validation;
+mod watches;
 
 /// What the cluster has besides.
 const UP: &[&str] = &[];

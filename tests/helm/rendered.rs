@@ -223,8 +223,13 @@ fn what_up_applies_is_in_the_chart() {
             assert_eq!(objects.contains(&wanted), !is_theirs, "{} {}", wanted["kind"], name(&wanted));
         }
     }
-    let without = render(&["admissionPolicies.enabled=false", "machines.createNamespace=false"]);
-    for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Namespace"] {
+    let without = render(&[
+        "admissionPolicies.enabled=false",
+        "machines.createNamespace=false",
+        "priorityAndFairness.enabled=false",
+    ]);
+    let kinds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Namespace"];
+    for kind in kinds.into_iter().chain(["FlowSchema", "PriorityLevelConfiguration"]) {
         assert!(has(&objects, kind) && !has(&without, kind), "{kind}");
     }
 }

@@ -19,12 +19,12 @@ pub use view::View;
 
 use super::{
     ApiError, Context,
-    api::{FIELD_MANAGER, call},
+    api::{FIELD_MANAGER, call, read},
     reference_to_node,
 };
 use crate::{
     api::names,
-    cache::{self, Cache, NodeView, Observer, ReflectError, WireNode},
+    cache::{self, Cache, NodeView, Observer, ReflectError, WireNode, Wired},
     core::approval::{self, Refusal, Server, Verdict},
     error::chain,
     providers::{ProviderError, Stage},
@@ -119,9 +119,13 @@ impl Approver {
     /// The Node of this name, and what of it counts. Read from the server: a watch that lags behind must neither let the
     /// machine of a Node in that is gone, nor deny that of a new one.
     async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>, Error> {
-        let api: Api<WireNode> = Api::all(self.context.client.clone());
-        let found = call(|| format!("read Node {name}"), api.get_opt(name)).await?;
-        let Some(view) = found.map(|node| Arc::new(NodeView::from(node))) else { return Ok(None) };
+        let action = || format!("read Node {name}");
+        let found = read::<WireNode>(&self.context.client, action, &NodeView::path(name)).await;
+        let view = match found {
+            Ok(node) => Arc::new(NodeView::from(node)),
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let provider = view.label(names::LABEL_PROVIDER).and_then(|name| self.context.providers.get(name));
         let (server, has_machine) = match provider {
             None => (Server::Elsewhere, false),

@@ -8,14 +8,17 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, EvictParams, ListParams, PostParams, Preconditions},
+    api::{DeleteParams, EvictParams, PostParams, Preconditions},
 };
 
 use super::{Error, NodeController, observe::Observed};
 use crate::{
     api::{NodeSet, names},
-    cache::{Maker, NodeView, Own, PodView, WirePod},
-    controllers::{ApiError, api::call},
+    cache::{Maker, NodeView, Own, PodView, WirePods, Wired},
+    controllers::{
+        ApiError,
+        api::{call, read},
+    },
     core::{
         drain::{self, Blockage, Course, Fate, Obstacle, PodId, Policy},
         node::{Machine, Pods},
@@ -64,10 +67,10 @@ impl NodeController {
     }
 
     async fn listed(&self, node: &NodeView) -> Result<Vec<drain::Pod>, ApiError> {
-        let pods: Api<WirePod> = Api::all(self.context.client.clone());
-        let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        let listed = call(|| format!("list the pods of {}", node.name), pods.list(&selector)).await?;
-        Ok(listed.items.into_iter().map(|pod| seen(&PodView::from(pod))).collect())
+        let url = format!("{}?fieldSelector=spec.nodeName%3D{}", PodView::PATH, node.name);
+        let action = || format!("list the pods of {}", node.name);
+        let WirePods { items } = read(&self.context.client, action, &url).await?;
+        Ok(items.into_iter().map(|pod| seen(&PodView::from(pod))).collect())
     }
 
     /// The set that owns the Node, as long as it exists.

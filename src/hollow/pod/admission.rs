@@ -27,9 +27,9 @@ impl Allocatable {
     #[must_use]
     pub fn of(resources: &Resources) -> Self {
         // As a resource of another name, so that it is counted in ones.
-        let pods = Amounts::of(resources.get("pods").map(|amount| ("count", amount)));
+        let pods = Amounts::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
         Self {
-            amounts: Amounts::of(resources.iter().map(|(name, amount)| (name.as_str(), amount))),
+            amounts: Amounts::of(resources.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str()))),
             pods: pods.other("count").unwrap_or(0),
         }
     }

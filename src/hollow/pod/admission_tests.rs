@@ -14,7 +14,7 @@ fn machine_of(rows: &[(&str, &str)]) -> Allocatable {
 
 fn requests(rows: &[(&str, &str)]) -> PodView {
     let amounts = resources(rows);
-    let requests = Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount)));
+    let requests = Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())));
     PodView {
         uid: "pod".into(),
         spec: PodSpecView { requests, ..PodSpecView::default() }.into(),

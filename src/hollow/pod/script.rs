@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
 use crate::{
     api::{ContainerDefaults, GoDuration, names},
     cache::{Container, PodSpecView, Probe, RestartPolicy},
@@ -231,7 +229,7 @@ pub(super) fn text(text: &str) -> Option<&str> {
 
 /// Billionths of one.
 pub(super) fn amount(text: &str) -> Option<i128> {
-    let nanos = quantity::nanos(&Quantity(text.to_owned())).ok()?;
+    let nanos = quantity::nanos_of(text).ok()?;
     // Nobody uses more than an exabyte.
     Some(nanos).filter(|nanos| (1..1_000_000_000 << 60).contains(nanos))
 }

@@ -34,8 +34,8 @@ async fn a_machine_that_stands_alone_renews_with_no_other_and_makes_room_for_non
     };
     world.state.stand_alone("uid-a", own);
     world.run(9);
-    // Long after both are due, while there is much else to do.
-    let late = world.clock(13);
+    // Both are due, the first time after 10 to 15 s, while there is much else to do.
+    let late = world.clock(16);
     let handed_out = std::iter::from_fn(|| world.state.next(late, Load::Heavy));
     let lanes: Vec<(Lane, Arc<str>)> = handed_out.map(|(job, _)| (job.lane, job.uid)).collect();
     assert_eq!(lanes, [(Lane::Lease, "uid-a".into())]);

@@ -1,40 +1,29 @@
 //! One watch, held as client-go's reflector holds it: it begins with all that there is, goes on where it was when its life is
 //! over or the API server is away, begins anew after any other end, and backs off when it fails.
 
-use std::{convert::Infallible, future::poll_fn, pin::Pin, time::Duration};
+use std::{future::poll_fn, pin::Pin};
 
 use http::{Request, StatusCode, header::ACCEPT, header::USER_AGENT};
 use http_body::Body as _;
 use kube::{Client, client::Body};
 use prost::Message;
-use tokio::time::{Instant, sleep};
-use tracing::debug;
+use tokio::time::{Duration, Instant, sleep};
 
 use super::{
-    Meter,
+    Begins, Meter, Patience, Watch,
     frames::{Frame, FrameError, Frames},
-    watches::Watch,
 };
-use crate::{
-    error::chain,
-    wire::{self, AGENT, WireError},
-};
+use crate::wire::{self, AGENT, WireError};
 
 /// What an answer is asked for: a watch in frames, and other answers whole.
 const ACCEPTED: &str = "application/vnd.kubernetes.protobuf;stream=watch,application/vnd.kubernetes.protobuf";
-/// First wait after a failure; it doubles, and each is lengthened by chance, to twice itself at most.
-const FIRST_WAIT: Duration = Duration::from_millis(800);
-/// Longest wait before that.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// After such a time without a failure the next one is the first.
-const CALM: Duration = Duration::from_mins(2);
 /// A watch that ends sooner, and brought nothing, failed.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// What a watch tells.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// All that there is comes now, up to `Complete`.
+    /// All that there is is about to be asked for; it comes up to `Complete`, or to another `Begins`.
     Begins,
     /// An object.
     Object {
@@ -49,7 +38,7 @@ pub enum Told<'a> {
 
 /// Why a watch ended before its time.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+pub enum Ended {
     /// The API server does not remember the version.
     #[error("the version is too old")]
     Expired,
@@ -60,8 +49,8 @@ enum Ended {
     #[error("the watch ended at once")]
     AtOnce,
     /// It refuses, or ended the watch so.
-    #[error("the API server answers {0}")]
-    Refused(u16),
+    #[error("the watch is refused")]
+    Refused(#[source] WireError),
     /// It cannot be reached, or no more.
     #[error("the API server cannot be reached")]
     Unreachable(#[source] Box<kube::Error>),
@@ -74,27 +63,40 @@ enum Ended {
 }
 
 impl Ended {
+    /// HTTP status of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused(error) => error.code(),
+            _ => None,
+        }
+    }
+
     /// Whether the next watch can go on where this one was. Else it begins anew, or might be refused the same way for ever: a
     /// version that the API server has not come to yet, as after a restore of etcd, it refuses with 504.
     fn keeps_place(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Refused(429))
+        matches!(self, Self::Unreachable(_)) || self.code() == Some(429)
     }
 }
 
-/// Holds a watch for as long as it is polled, and tells what comes.
-pub async fn follow(
+/// Holds a watch for as long as it is polled, and tells what comes. It goes on after every failure that `failed` puts up with.
+pub async fn follow<E>(
     client: &Client,
     watch: &Watch,
-    meter: &Meter,
+    meter: &impl Meter,
     mut tell: impl FnMut(Told<'_>),
-) -> Infallible {
+    mut failed: impl FnMut(Ended) -> Result<(), E>,
+) -> E {
     let mut since = None;
-    let mut patience = Patience::default();
+    let mut patience = Patience::new(watch.pace);
     loop {
-        let ended = once(client, watch, meter, &mut since, &mut tell).await;
+        let ended = match (&since, watch.begins) {
+            (None, Begins::Listed) => Err(Ended::NoLists),
+            _ => once(client, watch, meter, &mut since, &mut tell).await,
+        };
         let error = match ended {
             Ok(()) => continue,
-            Err(Ended::NoLists) => match list(client, watch, meter, &mut tell).await {
+            Err(Ended::NoLists) => match fill(client, watch, meter, &mut tell).await {
                 Ok(version) => {
                     since = Some(version);
                     continue;
@@ -103,11 +105,14 @@ pub async fn follow(
             },
             Err(error) => error,
         };
-        debug!(path = watch.path, error = chain(&error), "a watch ended");
         if !error.keeps_place() {
             since = None;
         }
-        sleep(patience.next(Instant::now())).await;
+        let wait = patience.wait(Instant::now());
+        if let Err(enough) = failed(error) {
+            return enough;
+        }
+        sleep(wait).await;
     }
 }
 
@@ -115,32 +120,32 @@ pub async fn follow(
 async fn once(
     client: &Client,
     watch: &Watch,
-    meter: &Meter,
+    meter: &impl Meter,
     since: &mut Option<Box<str>>,
     tell: &mut impl FnMut(Told<'_>),
 ) -> Result<(), Ended> {
     let began = Instant::now();
     let life = watch.least_life.mul_f64(rand::random_range(1.0..2.0));
+    if since.is_none() {
+        tell(Told::Begins);
+    }
     let (status, mut body) = get(client, &watch.request(since.as_deref(), life)).await?;
     match status.as_u16() {
         200 => {}
         410 => return Err(Ended::Expired),
         400 | 422 if since.is_none() => return Err(Ended::NoLists),
-        code => return Err(Ended::Refused(code)),
+        _ => return Err(refused(status, body).await),
     }
     let _open = meter.open();
-    if since.is_none() {
-        tell(Told::Begins);
-    }
     let (mut frames, mut is_empty) = (Frames::default(), true);
     while let Some(part) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let part = part.map_err(|error| Ended::Unreachable(Box::new(error)))?;
         let Ok(bytes) = part.into_data() else { continue };
-        meter.bytes.inc_by(u64::try_from(bytes.len()).unwrap_or_default());
+        meter.bytes(bytes.len());
         frames.push(&bytes);
         drop(bytes);
         while let Some(frame) = frames.next() {
-            meter.events.inc();
+            meter.event();
             is_empty = false;
             match frame? {
                 Frame::Object { version, deleted, raw } => {
@@ -158,50 +163,75 @@ async fn once(
                         *since = version.into();
                     }
                 }
-                Frame::Error(410) => return Err(Ended::Expired),
-                Frame::Error(code) => return Err(Ended::Refused(u16::try_from(code).unwrap_or_default())),
+                Frame::Error(error) if error.code() == Some(410) => return Err(Ended::Expired),
+                Frame::Error(error) => return Err(Ended::Refused(error)),
             }
         }
     }
     if is_empty && began.elapsed() < SHORT { Err(Ended::AtOnce) } else { Ok(()) }
 }
 
-/// A list; its version.
-async fn list(
+/// All that there is, by a list; its version.
+async fn fill(
     client: &Client,
     watch: &Watch,
-    meter: &Meter,
+    meter: &impl Meter,
     tell: &mut impl FnMut(Told<'_>),
 ) -> Result<Box<str>, Ended> {
-    /// A list of anything, with its items as they are.
-    #[derive(Clone, PartialEq, Message)]
-    struct AnyList {
-        #[prost(message, optional, tag = "1")]
-        metadata: Option<Meta>,
-        #[prost(bytes = "vec", repeated, tag = "2")]
-        items: Vec<Vec<u8>>,
+    tell(Told::Begins);
+    let mut token: Option<String> = None;
+    loop {
+        let page = page(client, &watch.list(token.as_deref()), meter).await?;
+        for raw in &page.items {
+            meter.event();
+            tell(Told::Object { raw, deleted: false });
+        }
+        let Meta { resource_version, r#continue } = page.metadata.unwrap_or_default();
+        if r#continue.is_empty() {
+            tell(Told::Complete);
+            return Ok(resource_version.into());
+        }
+        token = Some(r#continue);
     }
-    /// Tags are those of meta/v1 `ListMeta`.
-    #[derive(Clone, PartialEq, Eq, Message)]
-    struct Meta {
-        #[prost(string, optional, tag = "2")]
-        resource_version: Option<String>,
-    }
-    let (status, body) = get(client, &watch.list()).await?;
-    if status != StatusCode::OK {
-        return Err(Ended::Refused(status.as_u16()));
+}
+
+/// A list of anything, with its items as they are.
+#[derive(Clone, PartialEq, Message)]
+struct AnyList {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Meta>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    items: Vec<Vec<u8>>,
+}
+
+/// Tags are those of meta/v1 `ListMeta`.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Meta {
+    #[prost(string, tag = "2")]
+    resource_version: String,
+    #[prost(string, tag = "3")]
+    r#continue: String,
+}
+
+async fn page(client: &Client, uri: &str, meter: &impl Meter) -> Result<AnyList, Ended> {
+    let (status, body) = get(client, uri).await?;
+    match status {
+        StatusCode::OK => {}
+        StatusCode::GONE => return Err(Ended::Expired),
+        _ => return Err(refused(status, body).await),
     }
     let bytes = body.collect_bytes().await.map_err(|error| Ended::Unreachable(Box::new(error)))?;
-    meter.bytes.inc_by(u64::try_from(bytes.len()).unwrap_or_default());
+    meter.bytes(bytes.len());
     let raw = wire::unwrap(&bytes)?;
-    let AnyList { metadata, items } = AnyList::decode(raw.as_slice()).map_err(WireError::Decode)?;
-    tell(Told::Begins);
-    for raw in &items {
-        meter.events.inc();
-        tell(Told::Object { raw, deleted: false });
+    drop(bytes);
+    Ok(AnyList::decode(raw.as_slice()).map_err(WireError::Decode)?)
+}
+
+async fn refused(status: StatusCode, body: Body) -> Ended {
+    match body.collect_bytes().await {
+        Ok(bytes) => Ended::Refused(wire::refusal(status, &bytes)),
+        Err(error) => Ended::Unreachable(Box::new(error)),
     }
-    tell(Told::Complete);
-    Ok(metadata.and_then(|metadata| metadata.resource_version).unwrap_or_default().into())
 }
 
 async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), Ended> {
@@ -211,48 +241,19 @@ async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), Ended> {
     Ok((answer.status(), answer.into_body()))
 }
 
-/// How long to wait after a failure.
-#[derive(Debug, Default)]
-struct Patience {
-    failures: u32,
-    last: Option<Instant>,
-}
-
-impl Patience {
-    fn next(&mut self, now: Instant) -> Duration {
-        if self.last.is_some_and(|last| now.duration_since(last) > CALM) {
-            self.failures = 0;
-        }
-        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_WAIT);
-        self.failures = self.failures.saturating_add(1);
-        let wait = wait.mul_f64(rand::random_range(1.0..2.0));
-        self.last = Some(now + wait);
-        wait
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_watch_goes_on_only_where_nothing_was_said_against_it() {
+        let refused =
+            |code| Ended::Refused(WireError::Refused { code, reason: String::new(), message: String::new() });
         let unreachable = Ended::Unreachable(Box::new(kube::Error::LinesCodecMaxLineLengthExceeded));
-        assert!(unreachable.keeps_place() && Ended::Refused(429).keeps_place());
-        let over = [Ended::Expired, Ended::AtOnce, Ended::NoLists, Ended::Refused(403), Ended::Refused(500)];
-        for ended in over.into_iter().chain([Ended::Refused(504), Ended::List(WireError::NoEnvelope)]) {
+        assert!(unreachable.keeps_place() && refused(429).keeps_place());
+        let over = [Ended::Expired, Ended::AtOnce, Ended::NoLists, refused(403), refused(500)];
+        for ended in over.into_iter().chain([refused(504), Ended::List(WireError::NoEnvelope)]) {
             assert!(!ended.keeps_place(), "{ended}");
         }
-    }
-
-    #[test]
-    fn waits_are_those_of_a_reflector() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
-        let first = patience.next(now);
-        assert!((FIRST_WAIT..FIRST_WAIT * 2).contains(&first), "{first:?}");
-        let longest = (0..9).map(|_| patience.next(now)).last().unwrap();
-        assert!((LONGEST_WAIT..LONGEST_WAIT * 2).contains(&longest), "{longest:?}");
-        let rested = patience.next(now + CALM * 2);
-        assert!(rested < FIRST_WAIT * 2, "{rested:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::{Status, WatchEvent};
 use prost::Message;
 
-use crate::wire::{self, WireError};
+use crate::wire::{self, AnyObject, WireError};
 
 /// A frame beyond this is none, in bytes: the API server takes no object a fraction as large.
 const LONGEST: usize = 64 << 20;
@@ -17,7 +17,7 @@ const END_OF_LIST: &str = "k8s.io/initial-events-end";
 const KEPT: usize = 1024;
 
 /// What a frame says.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Frame {
     /// An object came or changed, or was deleted.
     Object {
@@ -35,8 +35,8 @@ pub enum Frame {
         /// Whether the list is complete that the watch began with.
         ends_list: bool,
     },
-    /// The watch ends, with the code of a status.
-    Error(i32),
+    /// The watch ends: the API server says why.
+    Error(WireError),
 }
 
 /// What is not understood.
@@ -53,44 +53,47 @@ pub enum FrameError {
     Object(#[from] WireError),
 }
 
-/// Of an object's metadata, what a watch goes by. Tags are those of meta/v1 `ObjectMeta`.
+/// Of the annotations of a bookmark, what a watch goes by. Tags are those of meta/v1 `ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
-struct Meta {
-    #[prost(string, optional, tag = "6")]
-    resource_version: Option<String>,
+struct Bookmark {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<BookmarkMeta>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BookmarkMeta {
     #[prost(map = "string, string", tag = "12")]
     annotations: HashMap<String, String>,
 }
 
-/// What every object begins with.
-#[derive(Clone, PartialEq, Message)]
-struct Any {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<Meta>,
-}
-
-/// What came and is not a whole frame yet.
+/// What came and was not told yet.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
+    /// So much of it was told.
+    told: usize,
 }
 
 impl Frames {
     /// More has come.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.told);
+        self.told = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
     /// The next whole frame.
     pub fn next(&mut self) -> Option<Result<Frame, FrameError>> {
-        let (length, rest) = self.buffer.split_first_chunk::<LENGTH>()?;
+        let (length, rest) = self.buffer.get(self.told..)?.split_first_chunk::<LENGTH>()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         if length > LONGEST {
             return Some(Err(FrameError::TooLong(length)));
         }
         let frame = read(rest.get(..length)?);
-        self.buffer.drain(..LENGTH + length);
-        if self.buffer.is_empty() {
+        self.told += LENGTH + length;
+        if self.told == self.buffer.len() {
+            self.told = 0;
+            self.buffer.clear();
             self.buffer.shrink_to(KEPT);
         }
         Some(frame)
@@ -102,12 +105,16 @@ fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
     let raw = wire::unwrap(&object.and_then(|object| object.raw).unwrap_or_default())?;
     let kind = r#type.unwrap_or_default();
     if kind == "ERROR" {
-        let status = Status::decode(raw.as_slice())?;
-        return Ok(Frame::Error(status.code.unwrap_or_default()));
+        let Status { code, reason, message, .. } = Status::decode(raw.as_slice())?;
+        return Ok(Frame::Error(WireError::Refused {
+            code: u16::try_from(code.unwrap_or_default()).unwrap_or_default(),
+            reason: reason.unwrap_or_default(),
+            message: message.unwrap_or_default(),
+        }));
     }
-    let Meta { resource_version, annotations } = Any::decode(raw.as_slice())?.metadata.unwrap_or_default();
-    let version = resource_version.unwrap_or_default();
+    let version = AnyObject::decode(raw.as_slice())?.into_version();
     Ok(if kind == "BOOKMARK" {
+        let BookmarkMeta { annotations } = Bookmark::decode(raw.as_slice())?.metadata.unwrap_or_default();
         Frame::Bookmark { version, ends_list: annotations.contains_key(END_OF_LIST) }
     } else {
         Frame::Object { version, deleted: kind == "DELETED", raw }
@@ -164,7 +171,7 @@ mod tests {
                         format!("{version} {deleted} {same}")
                     }
                     Frame::Bookmark { version, ends_list } => format!("{version} {ends_list}"),
-                    Frame::Error(code) => code.to_string(),
+                    Frame::Error(error) => error.code().unwrap().to_string(),
                 })
                 .collect();
             assert_eq!(shown, ["5 false true", "6 true", "7 true true", "8 false", "410"], "cut at {cut}");
