@@ -364,7 +364,9 @@ mod tests {
             [
                 "clusterrolebindings",
                 "clusterroles",
+                "flowschemas",
                 "namespaces",
+                "prioritylevelconfigurations",
                 "rolebindings",
                 "roles",
                 "serviceaccounts",
