@@ -71,7 +71,7 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
 }
 
 /// A client that connects as a kubelet does, with nobody else: once, by HTTP/2, with its own identity, as fast as `rate` lets it,
-/// which a request may have asked for before. /// It writes only while `fence` is open.
+/// which a request may have asked for before. It writes only while `fence` is open.
 pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
     let config = limited(config);
     if let Some(url) = config.proxy_url {
