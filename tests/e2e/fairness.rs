@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+
 use crate::bed::{LONG, Own, bed, class_spec, eventually};
 
 /// How many requests of each flow schema ran, as `schema@level`.
@@ -28,6 +31,13 @@ async fn heartbeats_and_the_lead_do_not_wait_behind_the_rest() {
     let before = dispatched();
     let own = Own::new("fairness", 3, class_spec()).await;
     own.settled(3).await;
+    // One operator alone holds no election.
+    let groups =
+        ["system:serviceaccounts", "system:serviceaccounts:kube-node-system", "system:authenticated"];
+    let operator =
+        bed().client_as("system:serviceaccount:kube-node-system:kube-node-operator", &groups).await;
+    let leases: Api<Lease> = Api::namespaced(operator, "kube-node-system");
+    leases.get_opt("kube-node-operator").await.unwrap();
     eventually("requests of each flow", LONG, async || {
         let now = dispatched();
         let more = |flow: &str| now.get(flow) > before.get(flow);
