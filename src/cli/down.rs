@@ -38,7 +38,7 @@ impl Down {
                     bail!("pid {} does not end: see {}", supervisor.pid, layout.log("up").display());
                 }
             }
-            let lock = layout.lock()?;
+            let lock = layout.lock().await?;
             let leftovers = layout.stop_leftovers(&lock).await?;
             if supervisor.is_some() || leftovers > 0 {
                 super::say(format_args!("The cluster in {} has ended.", layout.dir().display()));

@@ -173,7 +173,7 @@ impl Up {
         let layout = Layout::new(self.data_dir.as_deref())?;
         layout.prepare(KUBERNETES_VERSION)?;
         // Whoever holds it runs the cluster already; the process in the background takes it anew.
-        drop(layout.lock()?);
+        drop(layout.lock().await?);
         let path = layout.log("up");
         let log = fs::OpenOptions::new().create(true).append(true).open(&path);
         let log = log.with_context(|| format!("cannot write {}", path.display()))?;

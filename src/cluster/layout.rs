@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::{Instant, sleep};
+
 use super::{
     component::Component,
     files::{FileError, create_private_dir},
@@ -23,6 +25,11 @@ use super::{
 const EARLY: [&str; 3] = ["lock", "logs", "cluster.json.tmp"];
 /// How long a component may take to obey SIGTERM before it gets SIGKILL: kube-apiserver drains for some seconds.
 pub(super) const GRACE: Duration = Duration::from_secs(20);
+
+/// How long somebody may hold the lock who is not alive, or has not said yet who he is.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Why a data folder does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -203,19 +210,23 @@ impl Layout {
         Ok(state)
     }
 
-    /// Takes the right to run the cluster.
-    pub fn lock(&self) -> Result<DirLock, LayoutError> {
-        let file =
-            self.open_lock().map_err(|source| LayoutError::NotWritable { path: self.dir.clone(), source })?;
-        match file.try_lock() {
-            Ok(()) => Ok(DirLock { _file: file }),
-            Err(TryLockError::WouldBlock) => {
-                let supervisor = self.load().ok().flatten().and_then(|state| state.supervisor);
-                let pid = supervisor.filter(|id| id.is_alive()).map(|id| id.pid);
-                Err(LayoutError::Running { path: self.dir.clone(), pid })
-            }
-            Err(TryLockError::Error(source)) => {
-                Err(LayoutError::NotWritable { path: self.dir.clone(), source })
+    /// Takes the right to run the cluster. Of a supervisor that was killed a thread may hold it for a moment longer.
+    pub async fn lock(&self) -> Result<DirLock, LayoutError> {
+        let not_writable = |source| LayoutError::NotWritable { path: self.dir.clone(), source };
+        let file = self.open_lock().map_err(not_writable)?;
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(DirLock { _file: file }),
+                Err(TryLockError::WouldBlock) => {
+                    let supervisor = self.load().ok().flatten().and_then(|state| state.supervisor);
+                    let pid = supervisor.filter(|id| id.is_alive()).map(|id| id.pid);
+                    if pid.is_some() || Instant::now() >= deadline {
+                        return Err(LayoutError::Running { path: self.dir.clone(), pid });
+                    }
+                    sleep(LOCK_POLL).await;
+                }
+                Err(TryLockError::Error(source)) => return Err(not_writable(source)),
             }
         }
     }
@@ -266,17 +277,23 @@ mod tests {
         Layout::new(Some(&dir)).unwrap()
     }
 
-    #[test]
-    fn one_runs_a_folder_at_a_time() {
+    #[tokio::test]
+    async fn one_runs_a_folder_at_a_time() {
         let layout = layout("lock");
         let mut state = layout.prepare("1.36.3").unwrap();
-        let lock = layout.lock().unwrap();
+        let lock = layout.lock().await.unwrap();
+        // A supervisor that has not said who it is, or is no more, may be about to let go.
+        let (taken, ()) = tokio::join!(layout.lock(), async {
+            sleep(LOCK_POLL).await;
+            drop(lock);
+        });
+        let lock = taken.unwrap();
         state.supervisor = ProcessId::current();
         state.save(&layout.state()).unwrap();
-        let error = layout.lock().unwrap_err().to_string();
+        let error = layout.lock().await.unwrap_err().to_string();
         assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
         drop(lock);
-        layout.lock().unwrap();
+        layout.lock().await.unwrap();
         fs::remove_dir_all(layout.dir()).unwrap();
     }
 

@@ -137,7 +137,7 @@ impl Cluster {
         let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: a build of minutes is in vain for a folder that does not serve.
         layout.prepare(KUBERNETES_VERSION)?;
-        let lock = layout.lock()?;
+        let lock = layout.lock().await?;
         layout.stop_leftovers(&lock).await?;
         let names = programs_of(options.real_node.as_ref());
         let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
