@@ -57,8 +57,8 @@ async fn main() -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_PROVIDER));
     let bound = watcher::Config::default().fields("spec.nodeName!=");
-    tokio::spawn(cache::run_wired(client.clone(), ours, Arc::clone(&nodes)));
-    tokio::spawn(cache::run_wired(client.clone(), bound, Arc::clone(&pods)));
+    tokio::spawn(cache::run_protobuf(client.clone(), ours, Arc::clone(&nodes)));
+    tokio::spawn(cache::run_protobuf(client.clone(), bound, Arc::clone(&pods)));
     let running = tokio::spawn(kubelets.run(shutdown.clone()));
     while !(nodes.in_sync() && pods.in_sync()) {
         sleep(Duration::from_millis(10)).await;

@@ -137,9 +137,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     };
     until_shutdown(identity.keep().map(|error| Err(error.into())).boxed());
     let own = watcher::Config::default().fields(&format!("metadata.name={}", options.node));
-    until_shutdown(cache::run_wired(client.clone(), own, nodes).map(|ended| Ok(ended?)).boxed());
+    until_shutdown(cache::run_protobuf(client.clone(), own, nodes).map(|ended| Ok(ended?)).boxed());
     let own = watcher::Config::default().fields(&format!("spec.nodeName={}", options.node));
-    until_shutdown(cache::run_wired(client, own, pods).map(|ended| Ok(ended?)).boxed());
+    until_shutdown(cache::run_protobuf(client, own, pods).map(|ended| Ok(ended?)).boxed());
     let change = hollow.clone();
     let following = async move {
         dir.follow(|settings| change.update(&uid, changeable(settings))).await;

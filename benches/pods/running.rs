@@ -33,7 +33,11 @@ impl Running {
         let (sender, ready) = watch::channel(0);
         let cache: Arc<Cache<PodView>> = Arc::default();
         cache.observe(Arc::new(Tally { seen: seen_sender, count: AtomicUsize::new(0), running: sender }));
-        tokio::spawn(cache::run_wired(plane.client().await?, watcher::Config::default(), Arc::clone(&cache)));
+        tokio::spawn(cache::run_protobuf(
+            plane.client().await?,
+            watcher::Config::default(),
+            Arc::clone(&cache),
+        ));
         while !cache.in_sync() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

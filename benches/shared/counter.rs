@@ -43,7 +43,11 @@ impl Counter {
         let tally = Arc::new(Tally { inner: Mutex::new(inner), ready: sender });
         let cache: Arc<Cache<NodeView>> = Arc::default();
         cache.observe(tally.clone());
-        tokio::spawn(cache::run_wired(plane.client().await?, watcher::Config::default(), Arc::clone(&cache)));
+        tokio::spawn(cache::run_protobuf(
+            plane.client().await?,
+            watcher::Config::default(),
+            Arc::clone(&cache),
+        ));
         while !cache.in_sync() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -1,7 +1,8 @@
 //! What the process knows of the cluster: one watch for each kind, pruned to what somebody reads, shared by all.
 //!
-//! A [`Cache`] is filled by [`reflect::run_wired`], or [`reflect::run`] for kinds that have no protobuf, alone. Whoever wants to know of changes gives it an [`Observer`]; observers run
-//! in the order of the changes, on the task of the watch, and must not wait.
+//! A [`Cache`] is filled by [`reflect::run_protobuf`] alone, or by [`reflect::run`] for kinds that have no protobuf. Whoever wants
+//! to know of changes gives it an [`Observer`]; observers run in the order of the changes, on the task of the watch, and must
+//! not wait.
 
 mod amounts;
 mod node;
@@ -36,7 +37,7 @@ pub use pod_spec::{
     TOKEN_VOLUME, Toleration,
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
-pub use reflect::{ReflectError, run, run_wired};
+pub use reflect::{ReflectError, run, run_protobuf};
 pub use version::Written;
 pub use words::{Word, word};
 
@@ -49,7 +50,7 @@ pub trait View: Send + Sync + 'static {
 }
 
 /// What is kept of a kind that the API server sends as protobuf.
-pub trait Wired: View + From<Self::Wire> {
+pub trait Protobuf: View + From<Self::Wire> {
     /// The message.
     type Wire: prost::Message + Default;
     /// Path of the list.

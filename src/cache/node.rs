@@ -8,7 +8,7 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    View, Wired, Word,
+    Protobuf, View, Word,
     wire::{ManagedFields, Metadata, Time, WireTaint, at},
     word,
 };
@@ -365,7 +365,7 @@ fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
     list
 }
 
-impl Wired for NodeView {
+impl Protobuf for NodeView {
     type Wire = WireNode;
     const PATH: &str = "/api/v1/nodes";
     const KIND: &str = "nodes";

@@ -7,7 +7,7 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    PodSpecView, PodStatus, View, Wired, Word,
+    PodSpecView, PodStatus, Protobuf, View, Word,
     pod_status::WireStatus,
     pod_wire::{Volume, WireSpec},
     wire::{Metadata, at},
@@ -160,7 +160,7 @@ impl From<WirePod> for PodView {
     }
 }
 
-impl Wired for PodView {
+impl Protobuf for PodView {
     type Wire = WirePod;
     const PATH: &str = "/api/v1/pods";
     const KIND: &str = "pods";

@@ -13,7 +13,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::{Cache, View, Wired};
+use super::{Cache, Protobuf, View};
 use crate::{
     error::chain,
     watch::{self, Begins, Ended, Pace, Patience, Told, Watch},
@@ -51,15 +51,15 @@ pub enum ReflectError {
 /// can.
 ///
 /// A watch that breaks later is made anew with a back-off, whatever the reason: rights may come back.
-pub async fn run_wired<V: Wired>(
+pub async fn run_protobuf<V: Protobuf>(
     client: Client,
     config: watcher::Config,
     cache: Arc<Cache<V>>,
 ) -> Result<(), ReflectError> {
     let watch = Watch {
         path: V::PATH.to_owned(),
-        fields: config.field_selector,
-        labels: config.label_selector,
+        field_selector: config.field_selector,
+        label_selector: config.label_selector,
         begins: Begins::Listed,
         least_life: LEAST_LIFE,
         pace: Pace::VITAL,
@@ -73,7 +73,7 @@ pub async fn run_wired<V: Wired>(
 }
 
 /// Fills `cache` until it never can.
-async fn hold<V: Wired>(client: &Client, watch: &Watch, cache: &Cache<V>) -> ReflectError {
+async fn hold<V: Protobuf>(client: &Client, watch: &Watch, cache: &Cache<V>) -> ReflectError {
     let kind = V::KIND;
     let mut listed: Option<BTreeSet<String>> = None;
     let tell = |told: Told<'_>| match told {
@@ -97,7 +97,7 @@ async fn hold<V: Wired>(client: &Client, watch: &Watch, cache: &Cache<V>) -> Ref
     watch::follow(client, watch, &(), tell, failed).await
 }
 
-/// Fills `cache` from a watch of `api` in JSON, the only form that custom resources have; comes back as [`run_wired`] does.
+/// Fills `cache` from a watch of `api` in JSON, the only form that custom resources have; comes back as [`run_protobuf`] does.
 pub async fn run<K, V>(api: Api<K>, config: watcher::Config, cache: Arc<Cache<V>>) -> Result<(), ReflectError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,

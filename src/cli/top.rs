@@ -109,7 +109,7 @@ impl Shown {
         let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
         watches.spawn(cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
         if let Some(nodes) = &shown.nodes {
-            watches.spawn(cache::run_wired(client.clone(), watcher::Config::default(), Arc::clone(nodes)));
+            watches.spawn(cache::run_protobuf(client.clone(), watcher::Config::default(), Arc::clone(nodes)));
         }
         Ok(shown)
     }

@@ -53,8 +53,7 @@ pub async fn send_alone(own: &Own, requests: Vec<Request>) -> Result<String, Wir
         _ => None,
     };
     if let Some(pod) = read.filter(|path| path.contains("/pods/")) {
-        let nothing = Body::Object(Vec::new());
-        let _dropped = wire::send_in_turn::<AnyObject>((client, rate), Method::GET, pod, nothing).await;
+        let _dropped = wire::send_in_turn::<AnyObject>((client, rate), Method::GET, pod, Body::None).await;
     }
     send(client, Some(rate), requests).await
 }
@@ -102,7 +101,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Most requests under way. 20,000 pods came up in 26 to 30 s with so many, in 30 with half, in 36 to 44 with 48, and in 35
+    /// Most requests under way. 20,000 pods came up in 26 to 33 s with so many, in 30 with half, in 34 to 44 with 48, and in 35
     /// with twice as many (2 cores, docs/benchmarks.md): who has more to do at once is woken less often for it.
     const MOST: usize = 256;
     /// Most of them that are of machines themselves: each takes a connection, and renewals never pause.

@@ -45,11 +45,11 @@ pub fn of_object(Object { kind, namespace, name }: &Object) -> Watch {
     Watch { least_life: LEAST_LIFE_OF_OBJECT, ..one(&path, Some(format!("metadata.name={name}"))) }
 }
 
-fn one(path: &str, fields: Option<String>) -> Watch {
+fn one(path: &str, field_selector: Option<String>) -> Watch {
     Watch {
         path: path.to_owned(),
-        fields,
-        labels: None,
+        field_selector,
+        label_selector: None,
         begins: Begins::Streamed,
         least_life: LEAST_LIFE,
         pace: Pace::REFLECTOR,

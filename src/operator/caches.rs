@@ -69,9 +69,13 @@ impl Caches {
         parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.classes)));
         let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
         parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.sets)));
-        parts.spawn(cache::run_wired(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
+        parts.spawn(cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.
-        parts.spawn(cache::run_wired(client.clone(), all.fields("spec.nodeName!="), Arc::clone(&self.pods)));
+        parts.spawn(cache::run_protobuf(
+            client.clone(),
+            all.fields("spec.nodeName!="),
+            Arc::clone(&self.pods),
+        ));
     }
 
     /// Has all of them filled by new lists.

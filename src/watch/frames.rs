@@ -53,7 +53,7 @@ pub enum FrameError {
     Object(#[from] WireError),
 }
 
-/// Of the annotations of a bookmark, what a watch goes by. Tags are those of meta/v1 `ObjectMeta`.
+/// What of a bookmark a watch goes by besides its version. Tags are those of meta/v1 `ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
 struct Bookmark {
     #[prost(message, optional, tag = "1")]

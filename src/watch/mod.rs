@@ -21,10 +21,10 @@ pub use self::{
 pub struct Watch {
     /// Path of the list.
     pub path: String,
-    /// What of it is meant, as a field selector.
-    pub fields: Option<String>,
-    /// What of it is meant, as a label selector.
-    pub labels: Option<String>,
+    /// What of it is meant, by fields.
+    pub field_selector: Option<String>,
+    /// What of it is meant, by labels.
+    pub label_selector: Option<String>,
     /// How it begins.
     pub begins: Begins,
     /// How long it is held at least before it is made anew; twice that at most.
@@ -93,7 +93,7 @@ impl Watch {
         let one = |name: &str, selector: &Option<String>| {
             selector.as_ref().map(|selector| format!("{name}={}&", encoded(selector))).unwrap_or_default()
         };
-        one("fieldSelector", &self.fields) + &one("labelSelector", &self.labels)
+        one("fieldSelector", &self.field_selector) + &one("labelSelector", &self.label_selector)
     }
 }
 
@@ -109,8 +109,8 @@ mod tests {
     fn a_list_is_asked_for_page_by_page_or_whole() {
         let watch = |begins| Watch {
             path: "/api/v1/pods".to_owned(),
-            fields: Some("spec.nodeName!=".to_owned()),
-            labels: Some("a=b,c".to_owned()),
+            field_selector: Some("spec.nodeName!=".to_owned()),
+            label_selector: Some("a=b,c".to_owned()),
             begins,
             least_life: Duration::ZERO,
             pace: Pace::REFLECTOR,

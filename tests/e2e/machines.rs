@@ -159,8 +159,8 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
     fill::<DeserializeGuard<NodeClass>, _>(&client, watcher::Config::default(), &context.classes).await;
     fill::<DeserializeGuard<NodeSet>, _>(&client, watcher::Config::default(), &context.sets).await;
     let every = watcher::Config::default();
-    tokio::spawn(cache::run_wired(client.clone(), every.clone(), Arc::clone(&context.nodes)));
-    tokio::spawn(cache::run_wired(
+    tokio::spawn(cache::run_protobuf(client.clone(), every.clone(), Arc::clone(&context.nodes)));
+    tokio::spawn(cache::run_protobuf(
         client.clone(),
         every.fields("spec.nodeName!="),
         Arc::clone(&context.pods),

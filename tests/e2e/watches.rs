@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, Client, api::PropagationPolicy};
 use kube_node::{
-    cache::{NodeView, PodView, WireNode, WirePod, Wired},
+    cache::{NodeView, PodView, Protobuf, WireNode, WirePod},
     watch::{self, Begins, Pace, Told, Watch},
     wire::{self, Body},
 };
@@ -57,7 +57,7 @@ async fn both_forms_of_a_node_and_of_a_pod_say_the_same() {
     let told =
         json!({"hollow.kube-node.io/run-time.crashes": "1s", "hollow.kube-node.io/exit-code.crashes": "3"});
     own.pod_on(&node, "forms", told, spec).await;
-    eventually("a container has crashed twice", LONG, async || {
+    eventually("a container has started again", LONG, async || {
         let pod = own.pods.get("forms").await.unwrap();
         let crashed = pod.status.as_ref()?.container_statuses.iter().flatten().any(|c| c.restart_count >= 1);
         (phase(&pod) == "Running" && crashed).then_some(())
@@ -123,8 +123,8 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
     for begins in [Begins::Listed, Begins::Streamed] {
         let watch = Watch {
             path: "/api/v1/namespaces/watches/configmaps".to_owned(),
-            fields: Some("metadata.name!=map-007".to_owned()),
-            labels: Some("of=watches".to_owned()),
+            field_selector: Some("metadata.name!=map-007".to_owned()),
+            label_selector: Some("of=watches".to_owned()),
             begins,
             least_life: LONG,
             pace: Pace::VITAL,

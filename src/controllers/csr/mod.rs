@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     api::names,
-    cache::{self, Cache, NodeView, Observer, ReflectError, WireNode, Wired},
+    cache::{self, Cache, NodeView, Observer, Protobuf, ReflectError, WireNode},
     core::approval::{self, Refusal, Server, Verdict},
     error::chain,
     providers::{ProviderError, Stage},

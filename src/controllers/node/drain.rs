@@ -14,7 +14,7 @@ use kube::{
 use super::{Error, NodeController, observe::Observed};
 use crate::{
     api::{NodeSet, names},
-    cache::{Maker, NodeView, Own, PodView, WirePods, Wired},
+    cache::{Maker, NodeView, Own, PodView, Protobuf, WirePods},
     controllers::{
         ApiError,
         api::{call, read},
