@@ -13,7 +13,7 @@ use kube::{Api, Client, Config, api::PostParams, runtime::watcher};
 use kube_node::{
     api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
     cache::{self, Cache, NodeView, PodView},
-    hollow::{Hollow, MachineSpec, Settings},
+    hollow::{Hollow, MachineSpec, RESTART, Settings},
     runtime::telemetry::{self, LogFormat},
 };
 use prometheus::{Encoder as _, Registry, TextEncoder};
@@ -53,7 +53,8 @@ async fn main() -> anyhow::Result<()> {
     let client = Client::try_from(config)?;
     let (nodes, pods) = (Arc::new(Cache::<NodeView>::default()), Arc::new(Cache::<PodView>::default()));
     let registry = Registry::new();
-    let (hollow, kubelets) = Hollow::new(client.clone(), Arc::clone(&nodes), Arc::clone(&pods), &registry)?;
+    let (hollow, kubelets) =
+        Hollow::new(client.clone(), Arc::clone(&nodes), Arc::clone(&pods), RESTART, &registry)?;
     let shutdown = CancellationToken::new();
     let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_PROVIDER));
     let bound = watcher::Config::default().fields("spec.nodeName!=");

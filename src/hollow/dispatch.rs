@@ -119,7 +119,7 @@ mod tests {
     use crate::{
         api::{ContainerDefaults, Resources},
         cache::{Cache, NodeView, PodView},
-        hollow::{Hollow, MachineSpec, Settings},
+        hollow::{Hollow, MachineSpec, RESTART, Settings},
     };
 
     fn spec(name: &str) -> MachineSpec {
@@ -155,7 +155,7 @@ mod tests {
         );
         let nodes = Cache::full(all.map(node).collect::<Vec<_>>());
         let (hollow, kubelets) =
-            Hollow::new(everybody, nodes, Cache::<PodView>::full([]), &Registry::new()).unwrap();
+            Hollow::new(everybody, nodes, Cache::<PodView>::full([]), RESTART, &Registry::new()).unwrap();
         for name in &names {
             let own = Own { client: deaf.clone(), rate: Arc::default(), silent: watch::Sender::new(false) };
             hollow.create_alone(spec(name), own);

@@ -110,6 +110,9 @@ pub struct Machine {
     pub lease_renewed: Option<Timestamp>,
 }
 
+/// How long nobody renews Leases where a process that dies is started again at once, by `up` or by a kubelet.
+pub const RESTART: Duration = Duration::from_secs(5);
+
 /// The machines of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Hollow {
@@ -127,16 +130,18 @@ struct Shared {
 
 impl Hollow {
     /// No machines yet, and the kubelets that will serve them. Both caches must be filled by a watch, `pods` with all
-    /// pods that are bound to a Node. Fails where the names of the metrics are taken.
+    /// pods that are bound to a Node. When this process dies another one begins `vacancy` later at most. Fails where the names
+    /// of the metrics are taken.
     pub fn new(
         client: Client,
         nodes: Arc<Cache<NodeView>>,
         pods: Arc<Cache<PodView>>,
+        vacancy: Duration,
         registry: &Registry,
     ) -> Result<(Self, Kubelets), prometheus::Error> {
         let shared = Arc::new(Shared {
             client,
-            state: Mutex::new(State::new(nodes, pods)),
+            state: Mutex::new(State::new(nodes, pods, vacancy)),
             wake: Notify::new(),
             metrics: Metrics::new(registry)?,
         });

@@ -278,7 +278,7 @@ mod tests {
     }
 
     fn state() -> State {
-        State::new(Cache::full([]), Cache::full([]))
+        State::new(Cache::full([]), Cache::full([]), Duration::ZERO)
     }
 
     fn note(warns: bool, message: &str) -> Note {

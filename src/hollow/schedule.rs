@@ -11,9 +11,11 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How late a renewal may be before it goes ahead of everything else. It is due 10 s after the last one, and a Lease lives
-/// 40 s: what is left outlasts a takeover by another process, which begins at most 15 s after the end of a leader.
-const RENEWAL_SLACK: Duration = Duration::from_secs(10);
+use super::work::RENEW;
+use crate::core::node::LEASE_FRESH;
+
+/// What a process that takes over needs until it has renewed the oldest Leases.
+const RESUMPTION: Duration = Duration::from_secs(5);
 
 /// Renewals that come due within this time go together. Measured at 5,000 idle nodes: 0.08 cores with each alone, 0.045 so, and
 /// 0.62 against 0.40 in kube-apiserver (docs/benchmarks.md). A kubelet renews up to 0.4 s later than each 10 s, too (jitter of
@@ -75,6 +77,8 @@ pub struct Job {
 pub struct Schedule {
     /// Since when times are counted at which renewals go.
     start: Instant,
+    /// How late a renewal may be before it goes ahead of everything else.
+    renewal_slack: Duration,
     lanes: [Waiting; LANES.len()],
 }
 
@@ -92,10 +96,12 @@ struct State {
 }
 
 impl Schedule {
-    /// Without jobs.
+    /// Without jobs. A Lease that was not renewed because other work went first must outlast the death of this process and
+    /// `vacancy`, after which another one begins to renew.
     #[must_use]
-    pub fn new(start: Instant) -> Self {
-        Self { start, lanes: Default::default() }
+    pub fn new(start: Instant, vacancy: Duration) -> Self {
+        let renewal_slack = (LEASE_FRESH - RENEW - RESUMPTION).saturating_sub(vacancy);
+        Self { start, renewal_slack, lanes: Default::default() }
     }
 
     /// Asks for a job at `at`, or earlier if that was asked for before. A renewal goes with others, up to [`TOGETHER`] later.
@@ -141,7 +147,7 @@ impl Schedule {
         };
         let renewal = head(Lane::Renewal);
         let (due, lane) =
-            renewal.filter(|(due, _)| now.duration_since(*due) >= RENEWAL_SLACK).or_else(|| {
+            renewal.filter(|(due, _)| now.duration_since(*due) >= self.renewal_slack).or_else(|| {
                 let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal && load.lets(*lane));
                 let other = others.filter_map(head).min_by_key(|(due, _)| *due);
                 other.or_else(|| renewal.filter(|_| load.lets(Lane::Renewal)))
@@ -175,7 +181,7 @@ impl Schedule {
             let (at, _) = self.lanes[lane as usize].by_time.first()?;
             match lane {
                 lane if load.lets(lane) => Some(*at),
-                Lane::Renewal => Some(*at + RENEWAL_SLACK),
+                Lane::Renewal => Some(*at + self.renewal_slack),
                 _ => None,
             }
         };
@@ -193,12 +199,15 @@ mod tests {
         Arc::from(name)
     }
 
+    /// What is left where the next one begins 15 s later.
+    const SLACK: Duration = secs(10);
+
     fn begun() -> (Schedule, Instant) {
         let start = Instant::now();
-        (Schedule::new(start), start)
+        (Schedule::new(start, secs(15)), start)
     }
 
-    fn secs(n: u64) -> Duration {
+    const fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
     }
 
@@ -210,10 +219,10 @@ mod tests {
         }
         let full = Load::Machines;
         assert_eq!(schedule.next(start, full), None);
-        assert_eq!(schedule.next_due(full), Some(start + RENEWAL_SLACK));
+        assert_eq!(schedule.next_due(full), Some(start + SLACK));
         schedule.ask(Lane::Pod, &uid("pod"), start + secs(1));
         assert_eq!(schedule.next_due(full), Some(start + secs(1)));
-        let late = start + RENEWAL_SLACK;
+        let late = start + SLACK;
         let order: Vec<Lane> = std::iter::from_fn(|| schedule.next(late, full)).map(|job| job.lane).collect();
         assert_eq!(order, [Lane::Renewal, Lane::Pod]);
         assert_eq!(schedule.next_due(full), None);
@@ -261,6 +270,20 @@ mod tests {
         assert_eq!([next(10, heavy), next(10, light)], [None, Some(Lane::Renewal)]);
         assert_eq!(schedule.next_due(heavy), Some(start + secs(11)));
         assert_eq!(schedule.next_due(light), Some(start + secs(1)));
+    }
+
+    /// How old a Lease may be when this process dies, and so how old it is when the next one begins, by when that is.
+    #[test]
+    fn what_waited_outlasts_a_takeover() {
+        for (vacancy, oldest) in [(5, 30), (10, 25), (15, 20), (20, 15), (25, 10), (60, 10)] {
+            let start = Instant::now();
+            let mut schedule = Schedule::new(start, secs(vacancy));
+            schedule.ask(Lane::Renewal, &uid("a"), start + RENEW);
+            let late = schedule.next_due(Load::Machines);
+            assert_eq!(late, Some(start + secs(oldest)));
+            assert!(schedule.next(start + secs(oldest), Load::Machines).is_some());
+            assert!(vacancy > 25 || secs(oldest + vacancy) < LEASE_FRESH);
+        }
     }
 
     #[test]

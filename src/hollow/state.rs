@@ -76,11 +76,11 @@ pub struct State {
 }
 
 impl State {
-    /// Without machines.
+    /// Without machines. Another process begins `vacancy` after the end of this one.
     #[must_use]
-    pub fn new(node_cache: Arc<Cache<NodeView>>, pod_cache: Arc<Cache<PodView>>) -> Self {
+    pub fn new(node_cache: Arc<Cache<NodeView>>, pod_cache: Arc<Cache<PodView>>, vacancy: Duration) -> Self {
         Self {
-            schedule: Schedule::new(Instant::now()),
+            schedule: Schedule::new(Instant::now(), vacancy),
             machines: HashMap::new(),
             pods: HashMap::new(),
             addresses: Addresses::default(),

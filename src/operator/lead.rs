@@ -16,7 +16,7 @@ use crate::{
         node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     error::chain,
-    hollow::Hollow,
+    hollow::{Hollow, RESTART},
     hosts::Members,
     load::Meter,
     providers::{Ground, HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
@@ -49,10 +49,12 @@ impl Lead {
             Some(access) => access.fenced(standing.fence())?,
             None => client.clone(),
         };
+        let vacancy = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
         let (hollow, kubelets) = Hollow::new(
             hollow_client.clone(),
             Arc::clone(&caches.nodes),
             Arc::clone(&caches.pods),
+            vacancy,
             &registry,
         )?;
         parts.serve_kubelets(&hollow, options.endpoints, &registry)?;

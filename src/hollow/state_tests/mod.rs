@@ -56,7 +56,7 @@ fn pod(name: &str, node: &str) -> PodView {
 impl World {
     fn new(nodes: Vec<NodeView>, pods: Vec<PodView>) -> Self {
         Self {
-            state: State::new(Cache::full(nodes), Cache::full(pods)),
+            state: State::new(Cache::full(nodes), Cache::full(pods), secs(15)),
             start: Clock::now(),
             sent: Vec::new(),
             statuses: HashMap::new(),

@@ -88,6 +88,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     };
     let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
     info!(url = access.url, group, host = name, "connected");
+    let vacancy = presence.timing.lease();
     let mut election = Election::new(client, presence, Arc::clone(&standing));
     let fenced = access.fenced(standing.fence())?;
     caches.fill_for(&group, &fenced, &namespace, &mut parts);
@@ -99,7 +100,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     }
     let work = Box::pin(async {
         let (nodes, pods) = (Arc::clone(&caches.nodes), Arc::clone(&caches.pods));
-        let (hollow, kubelets) = Hollow::new(fenced.clone(), nodes, pods, &registry)?;
+        let (hollow, kubelets) = Hollow::new(fenced.clone(), nodes, pods, vacancy, &registry)?;
         hollow.choose_addresses_by(&name);
         parts.serve_kubelets(&hollow, endpoints, &registry)?;
         let stop = parts.shutdown().clone();
