@@ -125,7 +125,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     let pods: Arc<Cache<PodView>> = Arc::default();
     let gone = Arc::new(Gone::new(&machine.uid));
     nodes.observe(gone.clone());
-    let (hollow, kubelets) = 
+    let (hollow, kubelets) =
         Hollow::new(client.clone(), Arc::clone(&nodes), Arc::clone(&pods), hollow::RESTART, &registry)?;
     let uid: Arc<str> = machine.uid.as_str().into();
     hollow.create(spec(&machine, options.ip, settings));
