@@ -100,7 +100,7 @@ impl Schedule {
     /// `vacancy`, after which another one begins to renew.
     #[must_use]
     pub fn new(start: Instant, vacancy: Duration) -> Self {
-        let renewal_slack = (LEASE_FRESH - RENEW - RESUMPTION).saturating_sub(vacancy);
+        let renewal_slack = LEASE_FRESH.saturating_sub(RENEW + RESUMPTION + vacancy);
         Self { start, renewal_slack, lanes: Default::default() }
     }
 
