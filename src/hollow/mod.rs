@@ -110,7 +110,8 @@ pub struct Machine {
     pub lease_renewed: Option<Timestamp>,
 }
 
-/// How long nobody renews Leases where a process that dies is started again at once, by `up` or by a kubelet.
+/// How long nobody renews Leases where a process that dies is started again at once, by `up` (after half a second) or by a
+/// kubelet. One that dies again and again is away for longer, 10 s under `up`.
 pub const RESTART: Duration = Duration::from_secs(5);
 
 /// The machines of this process. Cheap to clone.

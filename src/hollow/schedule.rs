@@ -100,7 +100,7 @@ impl Schedule {
     /// `vacancy`, after which another one begins to renew.
     #[must_use]
     pub fn new(start: Instant, vacancy: Duration) -> Self {
-        let renewal_slack = LEASE_FRESH.saturating_sub(RENEW + RESUMPTION + vacancy);
+        let renewal_slack = LEASE_FRESH.saturating_sub(vacancy.saturating_add(RENEW + RESUMPTION));
         Self { start, renewal_slack, lanes: Default::default() }
     }
 
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(schedule.next_due(light), Some(start + secs(1)));
     }
 
-    /// How old a Lease may be when this process dies, and so how old it is when the next one begins, by when that is.
+    /// By the time until another process begins: at which age a Lease is renewed whatever else is due, in seconds.
     #[test]
     fn what_waited_outlasts_a_takeover() {
         for (vacancy, oldest) in [(5, 30), (10, 25), (15, 20), (20, 15), (25, 10), (60, 10)] {

@@ -54,8 +54,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Of hosts: what one of them leaves behind has to be taken over, by thousands, within the 40 s that a Node's Lease lives, less the time
-    /// that it may have been due.
+    /// Of hosts: what one of them leaves behind has to be taken over, by thousands, within the 40 s that a Node's Lease lives,
+    /// less the time that it may have been due.
     pub const HOST: Self = Self {
         lease: Duration::from_secs(10),
         deadline: Duration::from_secs(7),
