@@ -68,6 +68,7 @@ async fn replicas(own: &Own) -> i32 {
 async fn cluster_autoscaler() {
     sizes::from_zero_to_some_and_back().await;
     sizes::deletions_at_once().await;
+    sizes::while_others_write().await;
     sizes::given_up().await;
     sizes::killed_between_two_calls().await;
     template::several_sets().await;

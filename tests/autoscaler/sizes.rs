@@ -1,13 +1,14 @@
-//! Sizes: from zero and back, deletions at once, scale-ups that are given up, and an operator killed in between.
+//! Sizes: from zero and back, deletions at once, sets that others write, scale-ups that are given up, and an operator
+//! killed in between.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
 use kube_node::autoscaler::proto::instance_status::InstanceState;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::{
-    bed::{LONG, Own, bed, class_spec, eventually, name},
+    bed::{LONG, Own, audit, bed, class_spec, eventually, name},
     caller,
     caller::{fake, named, state},
     group, replicas,
@@ -112,10 +113,54 @@ pub async fn deletions_at_once() {
     own.clean_up().await;
 }
 
+/// Somebody else writes the set all the time: an order finds it in another state than it was decided on, reads it then, and
+/// is carried out once, or not at all.
+pub async fn while_others_write() {
+    let own = group("as-contended", 0, 0, 1_000, unserved()).await;
+    let others = async {
+        for count in 0.. {
+            own.patch_set(json!({"metadata": {"annotations": {"example.com/count": format!("{count}")}}}))
+                .await;
+        }
+    };
+    let orders = async {
+        let mut caller = caller().await;
+        let mut size = 0;
+        loop {
+            for _ in 0..10 {
+                match caller.increase("as-contended", 1).await {
+                    Ok(()) => size += 1,
+                    Err(error) => assert!(error.message().contains("changed 6 times"), "{error}"),
+                }
+                assert_eq!(caller.target("as-contended").await.unwrap(), size);
+            }
+            if size > 0 && is_read("as-contended") {
+                break size;
+            }
+        }
+    };
+    let size = tokio::select! {
+        () = others => unreachable!("they write without end"),
+        size = tokio::time::timeout(LONG, orders) => size.expect("an order that read the set"),
+    };
+    assert_eq!(replicas(&own).await, size);
+    own.clean_up().await;
+}
+
+/// Whether the operator has read this set, and not only watched it.
+fn is_read(set: &str) -> bool {
+    let operator = "system:serviceaccount:kube-node-system:kube-node-operator";
+    let path = format!("/apis/kube-node.io/v1alpha1/nodesets/{set}");
+    audit::calls_of(&bed().dir, operator).iter().any(|(verb, uri)| verb == "get" && *uri == path)
+}
+
+/// A class that nobody serves, so no Node is ever made.
+fn unserved() -> Value {
+    json!({"nodeController": "example.com/nobody", "capacity": {"cpu": "4"}})
+}
+
 pub async fn given_up() {
-    // Nobody serves this class, so no Node is ever made.
-    let class = json!({"nodeController": "example.com/nobody", "capacity": {"cpu": "4"}});
-    let own = group("as-given-up", 0, 0, 5, class).await;
+    let own = group("as-given-up", 0, 0, 5, unserved()).await;
     let mut caller = caller().await;
     caller.increase("as-given-up", 4).await.unwrap();
     assert_eq!((caller.target("as-given-up").await.unwrap(), replicas(&own).await), (4, 4));
