@@ -38,7 +38,7 @@ impl Kubelets {
             while window.has_room(running.len()) {
                 let now = Clock::now();
                 let Some((job, requests, own)) = shared.next(now, window.load(under_way)) else { break };
-                if matches!(job.lane, Lane::Lease | Lane::Renewal) {
+                if matches!(job.lane, Lane::Prompt | Lane::Lease | Lane::Renewal) {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
                 match own {

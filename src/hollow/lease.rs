@@ -30,6 +30,8 @@ pub struct Lease {
     known: Known,
     /// When it was renewed last.
     pub renewed: Option<Timestamp>,
+    /// Whether the last write did not succeed.
+    failed: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -44,22 +46,33 @@ enum Known {
 }
 
 impl Lease {
-    /// A Lease that a process before may have left.
+    /// A Lease that a process before may have left, renewed then.
     #[must_use]
-    pub fn of_a_known_node() -> Self {
-        Self { known: Known::Present, renewed: None }
+    pub fn of_a_known_node(renewed: Option<Timestamp>) -> Self {
+        Self { known: Known::Present, renewed, failed: false }
     }
 
-    /// What is next for it.
+    /// What is next for it. One of unknown age has no time to give to others, nor has one after a failure: it may have waited for
+    /// long before.
     #[must_use]
     pub fn lane(&self) -> Lane {
-        if self.renewed.is_none() { Lane::Lease } else { Lane::Renewal }
+        match (self.renewed, &self.known) {
+            (None, Known::Absent) => Lane::Lease,
+            (Some(_), _) if !self.failed => Lane::Renewal,
+            _ => Lane::Prompt,
+        }
     }
 
     /// Since when it is due, for one that has to be written now.
     #[must_use]
     pub fn due(&self, now: Clock) -> Instant {
         self.renewed.map_or(now.at, |renewed| now.since(time::after(renewed, RENEW)))
+    }
+
+    /// Whether this process has renewed it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self.known, Known::Version { .. })
     }
 
     /// The request that renews it.
@@ -115,6 +128,7 @@ impl Lease {
     /// Learns from the answer to a request made at `sent`. True when there is a better request to make at once.
     pub fn answered(&mut self, answer: Result<&str, &WireError>, sent: Timestamp) -> bool {
         let before = std::mem::take(&mut self.known);
+        self.failed = answer.is_err();
         match answer {
             Ok(version) => {
                 self.renewed = Some(sent);
@@ -200,6 +214,32 @@ mod tests {
         assert!(!lease.answered(Ok("2"), Timestamp::UNIX_EPOCH));
         assert!(matches!(lease.known, Known::Version { bare: true, .. }));
         assert_eq!(lease.renewed, Some(Timestamp::UNIX_EPOCH));
+    }
+
+    #[test]
+    fn only_what_went_well_has_time() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.lane(), Lane::Lease);
+        lease.answered(Err(&refused(503)), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease.lane(), Lane::Lease, "none is there that could run out");
+        lease.answered(Err(&refused(409)), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease.lane(), Lane::Prompt, "of whatever age");
+        for (answer, lane) in [
+            (Ok("1"), Lane::Renewal),
+            (Err(503), Lane::Prompt),
+            (Err(404), Lane::Prompt),
+            (Err(503), Lane::Prompt),
+            (Ok("2"), Lane::Renewal),
+        ] {
+            let answer = answer.map_err(refused);
+            lease.answered(answer.as_ref().map(|version| *version), Timestamp::UNIX_EPOCH);
+            assert_eq!(lease.lane(), lane, "{answer:?}");
+        }
+        let mut lease = Lease::of_a_known_node(None);
+        assert_eq!(lease.lane(), Lane::Prompt);
+        lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease.lane(), Lane::Lease);
+        assert_eq!(Lease::of_a_known_node(Some(Timestamp::UNIX_EPOCH)).lane(), Lane::Renewal);
     }
 
     #[test]

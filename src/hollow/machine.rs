@@ -55,7 +55,7 @@ impl Machine {
     /// What is next for its Lease. One that stands alone renews as a kubelet does, with no other, and makes room for none.
     #[must_use]
     pub fn lease_lane(&self) -> Lane {
-        if self.own.is_some() { Lane::Lease } else { self.lease.lane() }
+        if self.own.is_some() { Lane::Prompt } else { self.lease.lane() }
     }
 
     /// Whether its whole status is to be written, changed or not.

@@ -58,7 +58,7 @@ impl Metrics {
     /// A write has ended; None where it was taken.
     pub fn written(&self, lane: Lane, failure: Option<&'static str>) {
         let counter = match lane {
-            Lane::Lease | Lane::Renewal => &self.leases,
+            Lane::Prompt | Lane::Lease | Lane::Renewal => &self.leases,
             Lane::Status => &self.statuses,
             Lane::Pod => &self.pods,
             Lane::Event => &self.events,

@@ -87,7 +87,7 @@ impl UnderWay {
     /// Those of a lane.
     pub fn of(&mut self, lane: Lane) -> &mut usize {
         match lane {
-            Lane::Renewal => &mut self.renewals,
+            Lane::Prompt | Lane::Renewal => &mut self.renewals,
             Lane::Lease | Lane::Status => &mut self.machines,
             Lane::Pod | Lane::Event => &mut self.pods,
         }

@@ -29,7 +29,7 @@ pub enum Load {
     Light,
     /// What has time had better wait.
     Heavy,
-    /// So does what machines write of themselves: there is room for pods alone, and for renewals that are late.
+    /// So does what machines write of themselves: there is room for pods alone, and for Leases that cannot wait.
     Machines,
 }
 
@@ -39,7 +39,7 @@ impl Load {
         match self {
             Self::Light => true,
             Self::Heavy => lane != Lane::Renewal,
-            Self::Machines => matches!(lane, Lane::Pod | Lane::Event),
+            Self::Machines => matches!(lane, Lane::Prompt | Lane::Pod | Lane::Event),
         }
     }
 }
@@ -47,9 +47,11 @@ impl Load {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Create the Lease of a machine, or take over that of a process before; renew that of a machine that stands alone.
+    /// Renew a Lease that waits for nothing else: of unknown age, after a failure, and that of a machine that stands alone.
+    Prompt,
+    /// Create the Lease of a machine.
     Lease,
-    /// Renew a Lease of our own, of a machine that shares all with others.
+    /// Renew a Lease, of our own or that of a process before.
     Renewal,
     /// Look at the status of a machine's Node.
     Status,
@@ -59,7 +61,7 @@ pub enum Lane {
     Event,
 }
 
-const LANES: [Lane; 5] = [Lane::Lease, Lane::Renewal, Lane::Status, Lane::Pod, Lane::Event];
+const LANES: [Lane; 6] = [Lane::Prompt, Lane::Lease, Lane::Renewal, Lane::Status, Lane::Pod, Lane::Event];
 
 /// A job that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,18 +142,19 @@ impl Schedule {
     ///
     /// The longest due goes first, whatever it is; but a renewal has time until it is very late, and then goes before all
     /// others: no backlog lets a Lease run out, nor is one renewed more often than it must be while there is other work.
+    /// What is prompt goes before all of that.
     pub fn next(&mut self, now: Instant, load: Load) -> Option<Job> {
         let head = |lane: Lane| {
             let (at, _) = self.lanes[lane as usize].by_time.first()?;
             Some((*at, lane)).filter(|(at, _)| *at <= now)
         };
         let renewal = head(Lane::Renewal);
-        let (due, lane) =
-            renewal.filter(|(due, _)| now.duration_since(*due) >= self.renewal_slack).or_else(|| {
-                let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal && load.lets(*lane));
-                let other = others.filter_map(head).min_by_key(|(due, _)| *due);
-                other.or_else(|| renewal.filter(|_| load.lets(Lane::Renewal)))
-            })?;
+        let late = renewal.filter(|(due, _)| now.duration_since(*due) >= self.renewal_slack);
+        let (due, lane) = head(Lane::Prompt).or(late).or_else(|| {
+            let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal && load.lets(*lane));
+            let other = others.filter_map(head).min_by_key(|(due, _)| *due);
+            other.or_else(|| renewal.filter(|_| load.lets(Lane::Renewal)))
+        })?;
         let Waiting { by_time, jobs } = &mut self.lanes[lane as usize];
         let (_, uid) = by_time.pop_first()?;
         jobs.insert(Arc::clone(&uid), State { at: None, handed_out: true });
@@ -167,10 +170,10 @@ impl Schedule {
         }
     }
 
-    /// The first time from `at` on at which renewals go.
+    /// The first time from `at` on at which renewals go; those of a process before keep their order.
     fn together(&self, at: Instant) -> Instant {
-        let since = at.saturating_duration_since(self.start).as_nanos();
-        let turns = since.div_ceil(TOGETHER.as_nanos());
+        let Some(since) = at.checked_duration_since(self.start) else { return at };
+        let turns = since.as_nanos().div_ceil(TOGETHER.as_nanos());
         self.start + TOGETHER.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX))
     }
 
@@ -226,6 +229,18 @@ mod tests {
         let order: Vec<Lane> = std::iter::from_fn(|| schedule.next(late, full)).map(|job| job.lane).collect();
         assert_eq!(order, [Lane::Renewal, Lane::Pod]);
         assert_eq!(schedule.next_due(full), None);
+    }
+
+    #[test]
+    fn what_is_prompt_waits_for_nothing_but_its_time() {
+        let (mut schedule, start) = begun();
+        for (lane, at) in [(Lane::Pod, 0), (Lane::Lease, 0), (Lane::Renewal, 0), (Lane::Prompt, 11)] {
+            schedule.ask(lane, &uid("a"), start + secs(at));
+        }
+        let mut next = |at| schedule.next(start + secs(at), Load::Machines).map(|job| job.lane);
+        assert_eq!([next(11), next(11), next(11)], [Lane::Prompt, Lane::Renewal, Lane::Pod].map(Some));
+        schedule.ask(Lane::Prompt, &uid("b"), start + secs(12));
+        assert_eq!(schedule.next_due(Load::Machines), Some(start + secs(12)));
     }
 
     #[test]
@@ -296,6 +311,9 @@ mod tests {
         assert_eq!(schedule.next_due(Load::Light), Some(at(100)));
         let handed_out = std::iter::from_fn(|| schedule.next(at(100), Load::Light)).count();
         assert_eq!((handed_out, schedule.next_due(Load::Light)), (3, Some(at(200))));
+        let before = start.checked_sub(secs(7)).unwrap();
+        schedule.ask(Lane::Renewal, &uid("e"), before);
+        assert_eq!(schedule.next_due(Load::Light), Some(before));
     }
 
     proptest! {

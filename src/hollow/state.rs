@@ -18,11 +18,10 @@ use super::{
     schedule::{Job, Lane, Load, Schedule},
     server::{Counter, Doors},
     status::Shape,
-    work::RENEW,
 };
 use crate::{
     cache::{Cache, NodeView, PodView},
-    core::{boot, time},
+    core::boot,
     wire::WireError,
 };
 
@@ -203,7 +202,7 @@ impl State {
     #[must_use]
     pub fn own_of(&self, job: &Job) -> Option<Own> {
         let uid = match job.lane {
-            Lane::Lease | Lane::Renewal | Lane::Status => Some(&job.uid),
+            Lane::Prompt | Lane::Lease | Lane::Renewal | Lane::Status => Some(&job.uid),
             Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
             Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
         };
@@ -230,7 +229,6 @@ impl State {
         let Some(machine) = self.machines.get_mut(&uid) else { return };
         if machine.view.is_none() {
             let renewed = self.renewed_before.remove(&*view.name);
-            let mut due = now.at;
             match &self.doors {
                 None => machine.ip = machine.ip.or(ip),
                 // At its port nothing has to be written; where that is taken meanwhile, it gets another one.
@@ -246,17 +244,18 @@ impl State {
                 let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
                 machine.boot = Some(boot::first(&uid, booted));
             }
-            if view.kubelet_version.is_some() {
-                // A process before carried this machine: its status is good until the next turn, its Lease exists.
-                machine.lease = Lease::of_a_known_node();
+            // A process before carried this machine: its status is good until the next turn.
+            let was_carried = view.kubelet_version.is_some();
+            if was_carried {
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
-                // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for
-                // that was by another machine's clock.
-                due = renewed.map_or(due, |renewed| now.since(time::after(renewed, RENEW)));
             }
-            // Beside the first status, and before it where there is room for one: whoever lets pods in wants both, and
-            // the sooner it acts, the fewer others write first.
-            self.schedule.ask(machine.lease_lane(), &uid, due);
+            if was_carried || renewed.is_some() {
+                machine.lease = Lease::of_a_known_node(renewed);
+            }
+            // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for that
+            // was by another machine's clock; a new one goes beside the first status, and before it where there is room for
+            // one: whoever lets pods in wants both, and the sooner it acts, the fewer others write first.
+            self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Lane::Status, &uid, now.at);
@@ -307,7 +306,7 @@ impl State {
     }
 
     fn rest(&mut self, uid: &Arc<str>) {
-        for lane in [Lane::Lease, Lane::Renewal, Lane::Status] {
+        for lane in [Lane::Prompt, Lane::Lease, Lane::Renewal, Lane::Status] {
             self.schedule.cancel(lane, uid);
         }
     }

@@ -27,7 +27,9 @@ impl State {
     /// What a job has to send; nothing when nothing needs saying.
     pub(super) fn prepare(&mut self, job: &Job, now: Clock) -> Vec<Request> {
         match job.lane {
-            Lane::Lease | Lane::Renewal => self.prepare_lease(&job.uid, now).into_iter().collect(),
+            Lane::Prompt | Lane::Lease | Lane::Renewal => {
+                self.prepare_lease(&job.uid, now).into_iter().collect()
+            }
             Lane::Status => self.prepare_status(&job.uid, now).into_iter().collect(),
             Lane::Pod => self.prepare_pod(&job.uid, now),
             Lane::Event => self.prepare_event(now).into_iter().collect(),
@@ -43,7 +45,7 @@ impl State {
         now: Clock,
     ) {
         match job.lane {
-            Lane::Lease | Lane::Renewal => self.conclude_lease(job, answer, sent, now),
+            Lane::Prompt | Lane::Lease | Lane::Renewal => self.conclude_lease(job, answer, sent, now),
             Lane::Status => self.conclude_status(&job.uid, answer, now),
             Lane::Pod => self.conclude_pod(&job.uid, answer, now),
             Lane::Event => self.conclude_event(answer, now),
@@ -66,13 +68,14 @@ impl State {
 
     fn conclude_lease(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
         let Some(machine) = self.machines.get_mut(&job.uid) else { return };
-        let is_first = machine.lease.renewed.is_none();
+        let is_first = !machine.lease.is_ours();
         let at_once = machine.lease.answered(answer, sent);
         let at = match answer {
             Ok(_) => {
                 machine.lease_failures = 0;
-                // Machines created together do not stay together.
-                now.at + if is_first { spread(RENEW.mul_f64(1.5), 2.0 / 3.0) } else { spread(RENEW, 0.96) }
+                // Machines created together do not stay together; and none is due later than RENEW: from then on a renewal
+                // gives way, until its Lease is as old as it may become.
+                now.since(sent) + spread(RENEW, if is_first { 0.5 } else { 0.96 })
             }
             Err(_) if at_once => now.at,
             Err(error) => {
