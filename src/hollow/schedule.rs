@@ -149,8 +149,8 @@ impl Schedule {
             Some((*at, lane)).filter(|(at, _)| *at <= now)
         };
         let renewal = head(Lane::Renewal);
-        let late = renewal.filter(|(due, _)| now.duration_since(*due) >= self.renewal_slack);
-        let (due, lane) = head(Lane::Prompt).or(late).or_else(|| {
+        let pressing = renewal.filter(|(due, _)| now.duration_since(*due) >= self.renewal_slack);
+        let (due, lane) = head(Lane::Prompt).or(pressing).or_else(|| {
             let others = LANES.into_iter().filter(|lane| *lane != Lane::Renewal && load.lets(*lane));
             let other = others.filter_map(head).min_by_key(|(due, _)| *due);
             other.or_else(|| renewal.filter(|_| load.lets(Lane::Renewal)))
