@@ -234,14 +234,14 @@ impl NodeClassController {
         let mut says: Vec<Says> = self.acceptance(class).into_iter().collect();
         if class.is_leaving() {
             let message = still_used_by(users.nodes, &users.sets);
-            self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone()).await;
+            self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone());
             says.push(Says { r#type: "Deleting", status: false, reason: "InUse", message });
         }
         if let Some((secret, stand)) = credentials {
             let said = stand.says(secret, self.secrets.namespace());
             if matches!(stand, Stand::Deleting | Stand::Lost) {
                 let message = said.message.clone();
-                self.context.events.warn(&reference_to(class), said.reason, "Keep", message).await;
+                self.context.events.warn(&reference_to(class), said.reason, "Keep", message);
             }
             says.push(said);
         }

@@ -97,7 +97,7 @@ impl Lead {
             revisions: Revisions::new(client.clone(), &options.namespace),
             outstanding: Outstanding::default(),
             turns: Turns::default(),
-            events: Events::new(client.clone(), "kube-node"),
+            events: Events::register(client.clone(), "kube-node", &registry)?,
             metrics: Metrics::register(&registry, providers.keys().copied())?,
             providers,
             pod_cidrs,

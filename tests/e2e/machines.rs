@@ -148,7 +148,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         revisions: Revisions::new(client.clone(), "kube-node-system"),
         outstanding: Outstanding::default(),
         turns: Turns::default(),
-        events: Events::new(client.clone(), name),
+        events: Events::register(client.clone(), name, &registry).unwrap(),
         metrics: Metrics::register(&registry, []).unwrap(),
         providers: BTreeMap::from([(name, provider)]),
         pod_cidrs: None,

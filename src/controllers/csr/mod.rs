@@ -109,7 +109,7 @@ impl Approver {
                 warn!(user = request.username, reason, message, "denied");
                 if let Some((view, _)) = &node {
                     let on = reference_to_node(view);
-                    self.context.events.warn(&on, "CertificateDenied", "Approve", message.clone()).await;
+                    self.context.events.warn(&on, "CertificateDenied", "Approve", message.clone());
                 }
             }
         }

@@ -45,7 +45,7 @@ impl NodeController {
                 Step::Evict(pods) => blocked = self.evict(pods).await?,
                 Step::Force(pods) => {
                     let text = "drain.timeout of its set is over: the pods that are left are deleted";
-                    self.warn(&observed.node, "DrainTimedOut", text.to_owned()).await;
+                    self.warn(&observed.node, "DrainTimedOut", text.to_owned());
                     let grace = u32::try_from(LAST_GRACE.as_secs()).unwrap_or(u32::MAX);
                     self.delete_pods(pods, Some(grace)).await?;
                 }
@@ -92,7 +92,7 @@ impl NodeController {
             }
             Err(error) => {
                 let message = chain(&error);
-                self.warn(&observed.node, error.reason(), message.clone()).await;
+                self.warn(&observed.node, error.reason(), message.clone());
                 self.say(&observed.node, names::CONDITION_MACHINE, false, error.reason(), &message).await?;
                 Err(error.into())
             }

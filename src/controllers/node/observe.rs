@@ -81,7 +81,7 @@ impl NodeController {
         let class = node.class().and_then(|name| self.context.classes.get(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
         let Some(provider) = self.provider(&node, &id, class.map(|class| &**class)).await? else {
-            self.warn_of_missing_class(&node).await;
+            self.warn_of_missing_class(&node);
             return Ok(None);
         };
         let existing = provider.exists(&id).await?;
@@ -194,21 +194,21 @@ impl NodeController {
         })
     }
 
-    async fn warn_of_missing_class(&self, node: &NodeView) {
+    fn warn_of_missing_class(&self, node: &NodeView) {
         let Some(class) = node.class() else { return };
         if node.deleted_at.is_none() && self.context.classes.get(class).is_none() {
             let text = format!(
                 "there is no NodeClass {class}: create it, or correct the label {}",
                 names::LABEL_NODECLASS
             );
-            self.warn(node, "ClassNotFound", text).await;
+            self.warn(node, "ClassNotFound", text);
         }
     }
 
     async fn revision_is_gone(&self, observed: Observed, revision: &str) -> Result<Option<Observed>, Error> {
         let text =
             format!("its revision {revision} is not stored any more: delete the Node to have another made");
-        self.warn(&observed.node, "RevisionNotFound", text.clone()).await;
+        self.warn(&observed.node, "RevisionNotFound", text.clone());
         // A machine that is there goes on; none can be made.
         if observed.machine == Machine::Exists {
             return Ok(Some(observed));

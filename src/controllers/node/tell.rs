@@ -103,7 +103,7 @@ impl NodeController {
                 new
             });
             if first == Some(true) && !said {
-                self.warn(node, "DrainBlocked", says.message.clone()).await;
+                self.warn(node, "DrainBlocked", says.message.clone());
             }
         }
         self.say(node, says.r#type, says.status, says.reason, &says.message).await?;
@@ -157,14 +157,14 @@ impl NodeController {
         let node = &observed.node;
         match &observed.trouble {
             Some(Trouble { reason, message }) => {
-                self.warn(node, reason, message.clone()).await;
+                self.warn(node, reason, message.clone());
                 self.say(node, names::CONDITION_MACHINE, false, reason, message).await
             }
             None if observed.works => match &observed.last_end {
                 Some(Trouble { reason, message }) => {
                     let says = |c: &ConditionView| c.message.as_deref() == Some(message);
                     if !node.condition(names::CONDITION_MACHINE).is_some_and(says) {
-                        self.warn(node, reason, message.clone()).await;
+                        self.warn(node, reason, message.clone());
                     }
                     self.say(node, names::CONDITION_MACHINE, true, "Restarted", message).await
                 }
@@ -181,18 +181,18 @@ impl NodeController {
     /// Says that nothing can be known of the machine.
     pub(super) async fn say_unreachable(&self, node: &NodeView, error: &ProviderError) -> Result<(), Error> {
         let message = chain(error);
-        self.warn(node, error.reason(), message.clone()).await;
+        self.warn(node, error.reason(), message.clone());
         self.say(node, names::CONDITION_MACHINE, false, error.reason(), &message).await
     }
 
     /// Says that a machine has gone without our doing.
     pub(super) async fn say_lost(&self, node: &NodeView) -> Result<(), Error> {
         let text = "its machine is gone, without anybody asking us: another one is made";
-        self.warn(node, "MachineLost", text.to_owned()).await;
+        self.warn(node, "MachineLost", text.to_owned());
         self.say(node, names::CONDITION_MACHINE, false, "MachineLost", text).await
     }
 
-    pub(super) async fn warn(&self, node: &NodeView, reason: &str, text: String) {
-        self.context.events.warn(&reference_to_node(node), reason, "Reconcile", text).await;
+    pub(super) fn warn(&self, node: &NodeView, reason: &str, text: String) {
+        self.context.events.warn(&reference_to_node(node), reason, "Reconcile", text);
     }
 }

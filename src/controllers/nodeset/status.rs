@@ -94,13 +94,13 @@ impl NodeSetController {
 
     async fn write(&self, own: &Own<NodeSet>, report: &Report<'_>) -> Result<(), Error> {
         if let Some(Problem { reason, message }) = report.problem {
-            self.context.events.warn(&reference_to(own), reason, "Reconcile", message.clone()).await;
+            self.context.events.warn(&reference_to(own), reason, "Reconcile", message.clone());
         }
         let status = set::stand(report, Timestamp::now());
         if status == *report.old {
             return Ok(());
         }
-        self.say_what_changed(own, report.old, &status).await;
+        self.say_what_changed(own, report.old, &status);
         match api::replace_status::<NodeSet>(&self.context.client, own.name(), None, &status).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
@@ -111,7 +111,7 @@ impl NodeSetController {
     }
 
     /// Events of a rollout: begun, done, halted; and what has begun to degrade the set.
-    async fn say_what_changed(&self, own: &Own<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
+    fn say_what_changed(&self, own: &Own<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
         let on = reference_to(own);
         let events = &self.context.events;
         let revision =
@@ -119,12 +119,10 @@ impl NodeSetController {
         match (revision(old), revision(new)) {
             (before, Some(now)) if before.as_ref() != Some(&now) => {
                 let note = format!("rolling the nodes to revision {now}");
-                events.normal(&on, "RolloutStarted", "Rollout", note).await;
+                events.normal(&on, "RolloutStarted", "Rollout", note);
             }
             (Some(before), None) => {
-                events
-                    .normal(&on, "RolloutComplete", "Rollout", format!("all nodes have revision {before}"))
-                    .await;
+                events.normal(&on, "RolloutComplete", "Rollout", format!("all nodes have revision {before}"));
             }
             _ => {}
         }
@@ -133,7 +131,7 @@ impl NodeSetController {
             if let Some(reason) = grave.into_iter().find(|reason| *reason == wait.reason)
                 && !old.waits.iter().any(|old| old.reason == reason)
             {
-                events.warn(&on, reason, "Reconcile", wait.message.clone()).await;
+                events.warn(&on, reason, "Reconcile", wait.message.clone());
             }
         }
     }
@@ -156,7 +154,7 @@ impl NodeSetController {
     pub(super) async fn unreadable(&self, own: &Own<NodeSet>) -> Result<Outcome, Error> {
         let Err(error) = &own.object else { return Ok(Outcome::Done) };
         let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
-        if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()).await {
+        if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()) {
             return Ok(Outcome::Done);
         }
         let says = Says { r#type: "Degraded", status: true, reason: "Unreadable", message };

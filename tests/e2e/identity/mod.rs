@@ -117,6 +117,7 @@ impl Stage {
     pub fn approve(&self) {
         let client = self.operator.clone();
         let provider: Arc<dyn Provider> = self.provider.clone();
+        let registry = prometheus::Registry::new();
         let context = Arc::new(Context {
             nodes: Arc::default(),
             pods: Arc::default(),
@@ -125,8 +126,8 @@ impl Stage {
             revisions: Revisions::new(client.clone(), "kube-node-system"),
             outstanding: Outstanding::default(),
             turns: Turns::default(),
-            events: Events::new(client.clone(), self.provider.name),
-            metrics: Metrics::register(&prometheus::Registry::new(), []).unwrap(),
+            events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
+            metrics: Metrics::register(&registry, []).unwrap(),
             providers: BTreeMap::from([(self.provider.name, provider)]),
             pod_cidrs: None,
             provider_id_prefix: ProviderIdPrefix::default(),
