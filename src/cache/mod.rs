@@ -5,6 +5,7 @@
 //! not wait.
 
 mod amounts;
+mod lossy;
 mod node;
 mod own;
 mod pod;
@@ -21,7 +22,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -88,6 +89,10 @@ pub struct Cache<V> {
     /// Held for a change and while it is told: nobody is told of changes in another order.
     order: Mutex<Lists>,
     in_sync: AtomicBool,
+    /// How many lists have begun.
+    lists_begun: AtomicU64,
+    /// Which of them is complete.
+    list_complete: AtomicU64,
     /// A new list is wanted.
     anew: Notify,
 }
@@ -112,6 +117,8 @@ impl<V: View> Default for Cache<V> {
             observers: RwLock::default(),
             order: Mutex::default(),
             in_sync: AtomicBool::new(false),
+            lists_begun: AtomicU64::new(0),
+            list_complete: AtomicU64::new(0),
             anew: Notify::new(),
         }
     }
@@ -175,6 +182,19 @@ impl<V: View> Cache<V> {
         self.in_sync.load(Ordering::Acquire)
     }
 
+    /// What a write of an object of this kind, answered just now with `version`, is known by.
+    #[must_use]
+    pub fn written(&self, version: &str) -> Written {
+        Written::new(version, self.lists_begun.load(Ordering::Acquire))
+    }
+
+    /// Whether an object with the version `shown` is older than what was written, so that nothing can be concluded from it:
+    /// the watch is about to show what was written.
+    #[must_use]
+    pub fn is_outrun(&self, shown: &str, written: Written) -> bool {
+        written.outruns(shown, self.list_complete.load(Ordering::Acquire))
+    }
+
     /// A full cache, for the tests of those who read one.
     #[cfg(test)]
     pub(crate) fn full(objects: impl IntoIterator<Item = V>) -> Arc<Self> {
@@ -182,6 +202,18 @@ impl<V: View> Cache<V> {
         objects.into_iter().for_each(|object| cache.apply(object));
         cache.in_sync.store(true, Ordering::Release);
         cache
+    }
+
+    /// A whole new list, as the watch brings it.
+    #[cfg(test)]
+    pub(crate) fn list_of(&self, objects: impl IntoIterator<Item = V>) {
+        self.relisting();
+        let mut listed = BTreeSet::new();
+        for object in objects {
+            listed.insert(object.key());
+            self.apply(object);
+        }
+        self.relisted(&listed);
     }
 
     /// A new or changed object.
@@ -204,6 +236,7 @@ impl<V: View> Cache<V> {
     fn relisting(&self) {
         let mut lists = self.order();
         lists.begun = lists.wanted;
+        self.lists_begun.fetch_add(1, Ordering::AcqRel);
         drop(lists);
         for observer in self.observers() {
             observer.relisting();
@@ -218,6 +251,7 @@ impl<V: View> Cache<V> {
             self.remove(&key);
         }
         let lists = self.order();
+        self.list_complete.store(self.lists_begun.load(Ordering::Acquire), Ordering::Release);
         self.in_sync.store(lists.begun == lists.wanted, Ordering::Release);
         drop(lists);
         for observer in self.observers() {

@@ -208,6 +208,7 @@ impl View for NodeView {
 
 /// core/v1 `Node`, as the API server sends it.
 #[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 pub struct WireNode {
     #[prost(message, optional, tag = "1")]
@@ -219,6 +220,7 @@ pub struct WireNode {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
     #[prost(string, tag = "1")]
@@ -237,6 +239,7 @@ struct Spec {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     #[prost(message, repeated, tag = "4")]
@@ -250,6 +253,7 @@ struct Status {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct DaemonEndpoints {
     #[prost(message, optional, tag = "1")]
@@ -257,6 +261,7 @@ struct DaemonEndpoints {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 struct KubeletEndpoint {
     #[prost(int32, tag = "1")]
@@ -265,6 +270,7 @@ struct KubeletEndpoint {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireCondition {
     #[prost(string, tag = "1")]
@@ -280,6 +286,7 @@ struct WireCondition {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 struct Info {
     #[prost(string, tag = "3")]
@@ -291,6 +298,7 @@ struct Info {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 struct Address {
     #[prost(string, tag = "1")]

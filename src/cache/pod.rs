@@ -109,6 +109,7 @@ impl View for PodView {
 
 /// core/v1 `Pod`, as the API server sends it.
 #[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 pub struct WirePod {
     #[prost(message, optional, tag = "1")]
@@ -121,6 +122,7 @@ pub struct WirePod {
 
 /// core/v1 `PodList`, as the API server sends it.
 #[derive(Clone, PartialEq, Message)]
+#[prost(prost_path = "crate::cache::lossy")]
 pub struct WirePods {
     /// Pods.
     #[prost(message, repeated, tag = "2")]

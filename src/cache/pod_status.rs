@@ -143,6 +143,7 @@ pub struct Ended {
 
 /// core/v1 `PodStatus`, as the API server sends it.
 #[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireStatus {
     #[prost(string, tag = "1")]
@@ -168,6 +169,7 @@ pub(super) struct WireStatus {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireCondition {
     #[prost(string, tag = "1")]
@@ -183,6 +185,7 @@ struct WireCondition {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireContainer {
     #[prost(string, tag = "1")]
@@ -200,6 +203,7 @@ struct WireContainer {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 struct WireState {
     #[prost(message, optional, tag = "1")]
@@ -211,6 +215,7 @@ struct WireState {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(default)]
 struct Waiting {
     #[prost(string, tag = "1")]
@@ -220,6 +225,7 @@ struct Waiting {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Running {
     #[prost(message, optional, tag = "1")]
@@ -227,6 +233,7 @@ struct Running {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::cache::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Terminated {
     #[prost(int32, tag = "1")]

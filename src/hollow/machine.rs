@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{Own, Settings, lease::Lease, schedule::Lane, server::Counter, state::Clock, status::Shape};
 use crate::{
-    cache::{NodeView, Written},
+    cache::{Cache, NodeView, View, Written},
     core::{
         boot,
         disruptor::{self, Behaviour, Phase},
@@ -81,14 +81,14 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Whether they outrun what is shown with `version`.
+    /// Whether they outrun what `cache` shows with `version`.
     #[must_use]
-    pub fn outrun(&self, version: &str) -> bool {
-        self.version.outruns(version)
+    pub fn outrun<V: View>(&self, version: &str, cache: &Cache<V>) -> bool {
+        cache.is_outrun(version, self.version)
     }
 
-    /// A write made `version`.
-    pub fn wrote(&mut self, version: &str) {
-        *self = Self { version: Written::version(version), failures: 0 };
+    /// A write was taken.
+    pub fn wrote(&mut self, version: Written) {
+        *self = Self { version, failures: 0 };
     }
 }

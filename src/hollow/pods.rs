@@ -163,7 +163,7 @@ impl State {
             machine.boot_at(&owner, now).and_then(|boot| boot::rebooted(&owner, boot)).map(to_seconds);
         let settings = Arc::clone(&machine.settings);
         let pod = self.pods.get(uid)?;
-        if pod.dismissed || pod.writes.outrun(&view.resource_version) {
+        if pod.dismissed || pod.writes.outrun(&view.resource_version, &self.pod_cache) {
             return None;
         }
         let is_new = !pod.is_admitted() && view.deleted_at.is_none() && !view.is_finished();
@@ -321,7 +321,7 @@ impl State {
     pub(super) fn conclude_pod(&mut self, uid: &Arc<str>, answer: Result<&str, &WireError>, now: Clock) {
         let Some(pod) = self.pods.get_mut(uid) else { return };
         match answer {
-            Ok(version) => pod.writes.wrote(version),
+            Ok(version) => pod.writes.wrote(self.pod_cache.written(version)),
             Err(error) => {
                 pod.dismissed = false;
                 pod.writes.failures = pod.writes.failures.saturating_add(1);

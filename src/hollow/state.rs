@@ -168,9 +168,12 @@ impl State {
         let Some((uid, machine)) = self.machines.remove_entry(uid) else { return };
         self.tell(&uid, &machine);
         self.rest(&uid);
-        self.by_node.remove(&machine.node);
-        for pod in self.pod_cache.group(&machine.node) {
-            self.forget_pod(&pod.uid);
+        // A Node made again under its name has a machine of its own, which the name and the pods belong to by now.
+        if self.by_node.get(&machine.node) == Some(&uid) {
+            self.by_node.remove(&machine.node);
+            for pod in self.pod_cache.group(&machine.node) {
+                self.forget_pod(&pod.uid);
+            }
         }
         self.close_door(machine.port);
         if let Some(doors) = self.doors.as_ref().filter(|_| machine.own.is_some()) {

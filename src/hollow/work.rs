@@ -134,7 +134,7 @@ impl State {
             healthy: phase.healthy,
         };
         // What the cache shows is older than what was written: its change will ask again.
-        let outrun = machine.status.outrun(&view.resource_version);
+        let outrun = machine.status.outrun(&view.resource_version, &self.node_cache);
         let is_due = machine.is_due(now);
         let says_nothing_new = outrun || report.is_shown_by(&view);
         if let Some(at) = machine.report_at.filter(|_| !is_due && says_nothing_new) {
@@ -164,7 +164,7 @@ impl State {
         }
         let at = match answer {
             Ok(version) => {
-                machine.status.wrote(version);
+                machine.status.wrote(self.node_cache.written(version));
                 let at = now.at + spread(REPORT.mul_f64(1.5), 1.0 / 3.0);
                 machine.report_at = Some(at);
                 at

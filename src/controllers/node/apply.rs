@@ -118,7 +118,7 @@ impl NodeController {
             // Somebody changed the list meanwhile; the watch is about to show it.
             Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
             other => {
-                self.writes.wrote(&node.name, &other?);
+                self.writes.wrote(&node.name, self.context.nodes.written(&other?));
                 Ok(())
             }
         }

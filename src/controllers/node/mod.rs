@@ -118,7 +118,7 @@ impl NodeController {
             self.writes.forget(name);
             return Ok(Outcome::Done);
         };
-        if self.writes.outruns(&node) {
+        if self.writes.outruns(&node, &self.context.nodes) {
             return Ok(Outcome::Done);
         }
         let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
@@ -204,12 +204,19 @@ impl Observer<NodeView> for NodeController {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         match (old, new) {
             (_, Some(new)) => self.requests.add(Key::Node(Arc::clone(&new.name))),
-            (Some(old), None) => {
-                self.requests.add(Key::Node(Arc::clone(&old.name)));
-                // Its finalizer may have been taken off by force.
-                self.requests.add(Key::Machine(old.machine_id()));
-            }
+            (Some(old), None) => self.requests.add(Key::Node(Arc::clone(&old.name))),
             (None, None) => {}
+        }
+        // Its finalizer may have been taken off by force, and another Node may have its name by now.
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.requests.add(Key::Machine(old.machine_id()));
+        }
+    }
+
+    /// What was written and never shown is over with a new list, as after a restore of etcd.
+    fn relisted(&self) {
+        for node in self.writes.nodes() {
+            self.requests.add(Key::Node(node));
         }
     }
 }

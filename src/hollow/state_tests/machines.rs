@@ -220,3 +220,41 @@ fn an_older_view_is_not_answered() {
     world.run(3);
     assert_eq!(world.times("PATCH status").len(), 1);
 }
+
+#[test]
+fn a_node_made_again_under_its_name_keeps_its_new_machine() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(1);
+    let again = Arc::new(NodeView { uid: "uid-again".into(), ..node("a", 9) });
+    let now = world.clock(2);
+    world.state.lost_node(&Arc::new(node("a", 1)));
+    world.state.node_cache = Cache::full([NodeView::clone(&again)]);
+    world.state.pod_cache = Cache::full([pod("web", "a")]);
+    world.state.saw_node(&again, now);
+    world.create_as("a", "uid-again");
+    // The machine of the Node before is found without a Node, and taken away last.
+    world.state.delete("uid-a");
+    assert_eq!(world.state.machine_of("a").map(|uid| &**uid), Some("uid-again"));
+    world.run(5);
+    assert_eq!(world.statuses["web"]["phase"], "Running", "its pods start");
+    world.state.delete("uid-again");
+    assert!(world.state.machine_of("a").is_none() && world.state.pods.is_empty());
+}
+
+#[test]
+fn a_restore_of_etcd_does_not_silence_a_machine() {
+    let mut world = World::new(vec![node("a", 1)], vec![]);
+    world.create("a", None);
+    world.run(1);
+    assert_eq!(world.times("PATCH status"), [0], "it made version 1,000");
+    // What the restored cluster shows is older, and the write is not in it.
+    let restored = Arc::new(node("a", 2));
+    world.state.saw_node(&restored, world.clock(2));
+    world.run(3);
+    assert_eq!(world.times("PATCH status"), [0], "the watch might be late");
+    world.state.node_cache.list_of([node("a", 2)]);
+    world.state.relisted(world.clock(4));
+    world.run(5);
+    assert_eq!(world.times("PATCH status").len(), 2, "{:?}", world.sent);
+}

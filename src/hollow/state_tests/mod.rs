@@ -68,9 +68,17 @@ impl World {
     }
 
     fn create(&mut self, name: &str, failures: Option<Failures>) {
+        self.create_with(name, &format!("uid-{name}"), failures);
+    }
+
+    fn create_as(&mut self, name: &str, uid: &str) {
+        self.create_with(name, uid, None);
+    }
+
+    fn create_with(&mut self, name: &str, uid: &str, failures: Option<Failures>) {
         let spec = MachineSpec {
             node: name.into(),
-            uid: format!("uid-{name}").into(),
+            uid: uid.into(),
             capacity: Resources::new(),
             allocatable: Resources::from([("pods".to_owned(), Quantity("110".to_owned()))]),
             kubelet_version: "v1.36.3".to_owned(),

@@ -1,0 +1,108 @@
+//! `prost`, but for strings that are not UTF-8: each byte sequence that is none becomes U+FFFD, as in the API server's JSON.
+//!
+//! Go writes any bytes as a protobuf string, and the API server checks only the fields that it validates: whoever may create
+//! a pod may write such an annotation. `prost` refuses the whole message for it, and with that message the whole list.
+//!
+//! A message takes this module by `#[prost(prost_path = "crate::cache::lossy")]`.
+
+pub use prost::*;
+
+/// As `prost` has it, with another `string`.
+pub mod encoding {
+    pub use prost::encoding::*;
+
+    /// Strings.
+    pub mod string {
+        pub use prost::encoding::string::{encode, encode_repeated, encoded_len, encoded_len_repeated};
+        use prost::{
+            DecodeError,
+            bytes::Buf,
+            encoding::{DecodeContext, WireType, bytes},
+        };
+
+        /// Reads one.
+        pub fn merge(
+            wire_type: WireType,
+            value: &mut String,
+            buf: &mut impl Buf,
+            ctx: DecodeContext,
+        ) -> Result<(), DecodeError> {
+            let mut read = std::mem::take(value).into_bytes();
+            bytes::merge(wire_type, &mut read, buf, ctx)?;
+            *value = String::from_utf8(read)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+            Ok(())
+        }
+
+        /// Reads another one of several.
+        pub fn merge_repeated(
+            wire_type: WireType,
+            values: &mut Vec<String>,
+            buf: &mut impl Buf,
+            ctx: DecodeContext,
+        ) -> Result<(), DecodeError> {
+            let mut value = String::new();
+            merge(wire_type, &mut value, buf, ctx)?;
+            values.push(value);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use prost::Message;
+
+    /// The same fields as strings and as what may be in them.
+    #[derive(Clone, PartialEq, Message)]
+    #[prost(prost_path = "crate::cache::lossy")]
+    struct Texts {
+        #[prost(string, tag = "1")]
+        one: String,
+        #[prost(string, optional, tag = "2")]
+        maybe: Option<String>,
+        #[prost(string, repeated, tag = "3")]
+        many: Vec<String>,
+        #[prost(btree_map = "string, string", tag = "4")]
+        named: BTreeMap<String, String>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Bytes {
+        #[prost(bytes = "vec", tag = "1")]
+        one: Vec<u8>,
+        #[prost(bytes = "vec", optional, tag = "2")]
+        maybe: Option<Vec<u8>>,
+        #[prost(bytes = "vec", repeated, tag = "3")]
+        many: Vec<Vec<u8>>,
+        #[prost(message, repeated, tag = "4")]
+        named: Vec<Entry>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Entry {
+        #[prost(bytes = "vec", tag = "1")]
+        key: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")]
+        value: Vec<u8>,
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_as_the_json_of_the_api_server_has_them(one: Vec<u8>, maybe: Option<Vec<u8>>, many: Vec<Vec<u8>>, value: Vec<u8>) {
+            let named = vec![Entry { key: b"key\xff".to_vec(), value: value.clone() }];
+            let bytes = Bytes { one: one.clone(), maybe: maybe.clone(), many: many.clone(), named }.encode_to_vec();
+            let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+            let texts = Texts {
+                one: lossy(&one),
+                maybe: maybe.as_ref().map(lossy),
+                many: many.iter().map(lossy).collect(),
+                named: [("key\u{fffd}".to_owned(), lossy(&value))].into(),
+            };
+            assert_eq!(Texts::decode(bytes.as_slice()), Ok(texts.clone()));
+            assert_eq!(Texts::decode(texts.encode_to_vec().as_slice()), Ok(texts));
+        }
+    }
+}
