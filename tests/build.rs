@@ -18,16 +18,35 @@ case "$1" in
   env) pwd; pwd ;;
   build)
     if [ -n "$FAKE_GO_SAYS" ]; then echo "$FAKE_GO_SAYS" >&2; exit 1; fi
-    for last in "$@"; do :; done
     while [ "$1" != -o ]; do shift; done
-    echo "$last" >> "$FAKE_GO_LOG"
-    echo half > "$2"
+    out=$2
+    shift 2
+    for package in "$@"; do
+      program=${package##*/}
+      [ "$program" != v3 ] || program=server
+      echo "$package" >> "$FAKE_GO_LOG"
+      echo half > "$out/$program"
+    done
     sleep "${FAKE_GO_SECONDS:-0.2}"
-    printf '#!/bin/sh\nexit 7\n' > "$2"
-    chmod +x "$2"
+    for package in "$@"; do
+      program=${package##*/}
+      [ "$program" != v3 ] || program=server
+      printf '#!/bin/sh\nexit 7\n' > "$out/$program"
+      chmod +x "$out/$program"
+    done
     ;;
 esac
 "#;
+
+/// Programs as envtest's folder has them, each with the release that it reports.
+fn assets(dir: &Path, programs: &[(&str, &str)]) {
+    fs::create_dir_all(dir).unwrap();
+    for (name, says) in programs {
+        let script = format!("#!/bin/sh\ncase \"$*\" in *version*) echo '{says}' ;; *) exit 8 ;; esac\n");
+        fs::write(dir.join(name), script).unwrap();
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
 
 struct Scene {
     dir: PathBuf,
@@ -95,21 +114,51 @@ fn two_at_once_build_everything_once() {
 fn a_build_that_was_cut_off_leaves_nothing_broken() {
     let scene = Scene::new("cut");
     let mut child = scene.start("a", &[("FAKE_GO_SECONDS", "0.5")]);
-    while scene.builds().len() < 3 {
+    while scene.builds().len() < 5 {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let before = scene.builds().len();
+    let cut_off = scene.builds().len();
     let output = scene.start("a", &[]).wait_with_output().unwrap();
     assert!(said(&output).contains("etcd ended while it was starting"), "{}", said(&output));
-    // Two were whole and are kept; the third was half a file and is built again.
-    assert_eq!(scene.builds().len() - before, 3, "{:?}", scene.builds());
+    // Half files are no programs: all are built again.
+    assert_eq!(scene.builds().len() - cut_off, 5, "{:?}", scene.builds());
     assert!(
         said(&output).contains("signal") || said(&output).contains("exit status: 7"),
         "{}",
         said(&output)
     );
+}
+
+#[test]
+fn assets_that_fit_are_used_and_the_rest_is_built() {
+    let scene = Scene::new("envtest");
+    let dir = scene.dir.join("envtest");
+    let fit =
+        [("etcd", "etcd Version: 3.6.4"), ("kube-apiserver", "Kubernetes v1.36.0"), ("kubectl", "v1.36.0")];
+    assets(&dir, &fit);
+    let output = scene.up("a", &[("KUBEBUILDER_ASSETS", &dir.display().to_string())]).output().unwrap();
+    // It is envtest's etcd that is run.
+    assert!(said(&output).contains("exit status: 8"), "{}", said(&output));
+    let mut builds = scene.builds();
+    builds.sort();
+    assert_eq!(builds, ["kube-controller-manager", "kube-scheduler"]);
+}
+
+#[test]
+fn no_controller_manager_is_newer_than_its_api_server() {
+    let scene = Scene::new("older");
+    let dir = scene.dir.join("envtest");
+    let older =
+        [("etcd", "etcd Version: 3.6.4"), ("kube-apiserver", "Kubernetes v1.34.1"), ("kubectl", "v1.34.1")];
+    assets(&dir, &older);
+    let output = scene.up("a", &[("KUBEBUILDER_ASSETS", &dir.display().to_string())]).output().unwrap();
+    let notice = "KUBEBUILDER_ASSETS: kube-apiserver 1.34, kubectl 1.34 not used";
+    assert!(said(&output).contains(notice), "{}", said(&output));
+    let mut builds = scene.builds();
+    builds.sort();
+    assert_eq!(builds, ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"]);
 }
 
 #[test]
@@ -119,10 +168,10 @@ fn what_is_missing_is_said_with_what_to_do() {
         (
             "network",
             ("FAKE_GO_SAYS", "go: k8s.io/api@v0: Get \"https://x\": dial tcp: lookup x: no such host"),
-            "cannot download the Go modules of etcd: check the network",
+            ": check the network and the variables GOPROXY",
         ),
         ("full", ("FAKE_GO_SAYS", "write /x: no space left on device"), "not enough room on the disk"),
-        ("broken", ("FAKE_GO_SAYS", "main.go:1:1: syntax error"), "the build of etcd failed"),
+        ("broken", ("FAKE_GO_SAYS", "main.go:1:1: syntax error"), "failed: main.go:1:1: syntax error"),
     ] {
         let scene = Scene::new(name);
         let output = scene.up("a", &[env]).output().unwrap();

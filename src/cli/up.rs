@@ -89,13 +89,13 @@ struct RealNode {
     /// Add a node with containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
     #[arg(long = "real-node", id = "real_node")]
     wanted: bool,
-    /// containerd, 1.6 or later; found when absent
+    /// containerd, 2.0 or later, with its shim and ctr; built when absent
     #[arg(long, value_name = "FILE", requires = "real_node")]
     containerd: Option<PathBuf>,
-    /// runc; found when absent
+    /// runc; built when absent
     #[arg(long, value_name = "FILE", requires = "real_node")]
     runc: Option<PathBuf>,
-    /// Folder of the CNI plugins bridge, host-local, loopback and portmap; found when absent
+    /// Folder of the CNI plugins bridge, host-local, loopback and portmap; built when absent
     #[arg(long, value_name = "DIR", requires = "real_node")]
     cni_dir: Option<PathBuf>,
     /// Have the image of upstream kubemark on it, building kubemark where needed

@@ -1,5 +1,5 @@
-//! The programs of the control plane, and where they come from: a folder named by the user, `KUBEBUILDER_ASSETS`, the
-//! user's cache folder, or a build from the Go modules pinned here (see [`super::build`]).
+//! The programs of a cluster, and where they come from: a folder named by the user, `KUBEBUILDER_ASSETS`, the user's
+//! cache folder, or a build from the Go modules pinned here (see [`super::build`]).
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{build, files::FileError, progress::Progress};
+use super::{assets, build, files::FileError, progress::Progress};
 
 /// The Kubernetes that is built, as pinned in modules/kubernetes/go.mod.
 pub const KUBERNETES_VERSION: &str = "1.36.3";
@@ -20,6 +20,18 @@ pub const CONTROL_PLANE: [&str; 5] =
 pub const REAL_NODE: [&str; 2] = ["kubelet", "kube-proxy"];
 /// What the image of upstream kubemark holds.
 pub const KUBEMARK: [&str; 1] = ["kubemark"];
+/// The containerd that is built, as pinned in modules/containerd/go.mod.
+pub const CONTAINERD_VERSION: &str = "2.2.9";
+/// The runc that is built, as pinned in modules/runc/go.mod.
+pub const RUNC_VERSION: &str = "1.5.2";
+/// The CNI plugins that are built, as pinned in modules/cni/go.mod.
+pub const CNI_VERSION: &str = "1.9.1";
+/// containerd, its shim and its client.
+pub const CONTAINERD: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
+/// The program that containerd's shim calls.
+pub const RUNC: [&str; 1] = ["runc"];
+/// The plugins that the real node's network is made of.
+pub const CNI_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
 /// Where tests of other projects keep the same binaries.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
@@ -44,16 +56,16 @@ pub enum BinariesError {
     )]
     NoHome,
     /// There is no Go.
-    #[error("Go is not installed: the control plane is built from source once, which needs Go {}.{} or later on PATH (https://go.dev/dl), or name ready binaries with --binaries", super::go::MINIMUM.0, super::go::MINIMUM.1)]
+    #[error("Go is not installed: the programs of a cluster are built from source once, which needs Go {}.{} or later on PATH (https://go.dev/dl), or name ready binaries with --binaries", super::go::MINIMUM.0, super::go::MINIMUM.1)]
     NoGo(#[source] io::Error),
     /// The Go there is does not do.
-    #[error("Go is too old: {found}; the control plane needs Go {}.{} or later (https://go.dev/dl), or name ready binaries with --binaries", super::go::MINIMUM.0, super::go::MINIMUM.1)]
+    #[error("Go is too old: {found}; the programs of a cluster need Go {}.{} or later (https://go.dev/dl), or name ready binaries with --binaries", super::go::MINIMUM.0, super::go::MINIMUM.1)]
     OldGo {
         /// What it says of itself.
         found: String,
     },
     /// The disk is full, or will be.
-    #[error("not enough room on the disk: building the control plane needs {} GiB free in {}{}", build::NEEDED_BYTES >> 30, dir.display(), free.map(|free| format!(", there are {:.1}", free as f64 / f64::from(1 << 30))).unwrap_or_default())]
+    #[error("not enough room on the disk: building needs {} GiB free in {}{}", build::NEEDED_BYTES >> 30, dir.display(), free.map(|free| format!(", there are {:.1}", free as f64 / f64::from(1 << 30))).unwrap_or_default())]
     DiskFull {
         /// Which folder.
         dir: PathBuf,
@@ -62,27 +74,37 @@ pub enum BinariesError {
     },
     /// Modules could not be downloaded.
     #[error(
-        "cannot download the Go modules of {program}: check the network and the variables GOPROXY and HTTPS_PROXY, then try again; what is built already is kept ({detail})"
+        "cannot download the Go modules of {programs}: check the network and the variables GOPROXY and HTTPS_PROXY, then try again; what is built already is kept ({detail})"
     )]
     Network {
         /// What was being built.
-        program: &'static str,
+        programs: String,
         /// The end of what Go said.
         detail: String,
     },
     /// The compiler was killed.
     #[error(
-        "the build of {program} was killed, most likely because memory ran out: it needs about 2 GB free; what is built already is kept"
+        "the build of {programs} was killed, most likely because memory ran out: it needs about 2 GB free; what is built already is kept"
     )]
     Killed {
         /// What was being built.
-        program: &'static str,
+        programs: String,
+    },
+    /// There is no C compiler.
+    #[error(
+        "no C compiler: {programs} is partly C; install one (on Debian and Ubuntu gcc and libc6-dev), or name a ready one with --runc ({detail})"
+    )]
+    NoCompiler {
+        /// What was being built.
+        programs: String,
+        /// What Go says of it.
+        detail: String,
     },
     /// The build failed for another reason.
-    #[error("the build of {program} failed: {detail}")]
+    #[error("the build of {programs} failed: {detail}")]
     Build {
         /// What was being built.
-        program: &'static str,
+        programs: String,
         /// The end of what Go said.
         detail: String,
     },
@@ -116,8 +138,34 @@ impl Binaries {
             return Self::in_dir(dir, names, "--binaries");
         }
         if let Some(dir) = std::env::var_os(ASSETS_VARIABLE).filter(|dir| !dir.is_empty()) {
-            return Self::in_dir(Path::new(&dir), names, ASSETS_VARIABLE);
+            return Self::from_assets(Path::new(&dir), names, progress).await;
         }
+        Self::cached(names, progress).await
+    }
+
+    /// A complete folder is used as it stands; what an incomplete one lacks, or has of another release, is built.
+    async fn from_assets(
+        dir: &Path,
+        names: &[&'static str],
+        progress: &Progress,
+    ) -> Result<Self, BinariesError> {
+        let complete = Self::in_dir(dir, names, ASSETS_VARIABLE);
+        if complete.is_ok() || missing(dir, &CONTROL_PLANE).len() == CONTROL_PLANE.len() {
+            return complete;
+        }
+        let assets::Sorted { fit, unfit } = assets::sort(dir);
+        if !unfit.is_empty() {
+            progress.line(&format!(
+                "{ASSETS_VARIABLE}: {} not used, since a cluster mixes no releases: the rest would be built of Kubernetes {KUBERNETES_VERSION} and etcd {ETCD_VERSION}",
+                unfit.join(", ")
+            ));
+        }
+        let rest: Vec<_> = names.iter().copied().filter(|name| !fit.contains(name)).collect();
+        let built = Self::cached(&rest, progress).await?;
+        if fit.is_empty() { Ok(built) } else { Ok(Self { dir: assets::link(dir, &fit, &built)? }) }
+    }
+
+    async fn cached(names: &[&'static str], progress: &Progress) -> Result<Self, BinariesError> {
         let dir = Self::cache_dir()?;
         if !missing(&dir, names).is_empty() {
             build::build(&dir, names, progress).await?;
@@ -127,8 +175,12 @@ impl Binaries {
 
     /// Where built binaries are kept; the versions are part of the path, so that releases do not mix.
     pub fn cache_dir() -> Result<PathBuf, BinariesError> {
-        let dirs = directories::ProjectDirs::from("", "", "kube-node").ok_or(BinariesError::NoHome)?;
-        Ok(dirs.cache_dir().join(format!("kubernetes-{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}")))
+        cache(&format!("kubernetes-{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}"))
+    }
+
+    /// The same for the programs of a real node's containers.
+    pub fn runtime_cache_dir() -> Result<PathBuf, BinariesError> {
+        cache(&format!("containerd-{CONTAINERD_VERSION}-runc-{RUNC_VERSION}-cni-{CNI_VERSION}"))
     }
 
     /// The binaries of a folder, all of which must be there.
@@ -162,12 +214,26 @@ impl Binaries {
     }
 }
 
+fn cache(name: &str) -> Result<PathBuf, BinariesError> {
+    let dirs = directories::ProjectDirs::from("", "", "kube-node").ok_or(BinariesError::NoHome)?;
+    Ok(dirs.cache_dir().join(name))
+}
+
+/// Major and minor release as a program reports it: `Kubernetes v1.36.3`, `etcd Version: 3.6.8`, and
+/// `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1`.
+pub(super) fn release_in(text: &str) -> Option<(u32, u32)> {
+    text.split_ascii_whitespace().find_map(|word| {
+        let mut parts = word.trim_start_matches('v').split('.');
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    })
+}
+
 /// Which programs a folder lacks.
 pub(super) fn missing(dir: &Path, names: &[&'static str]) -> Vec<&'static str> {
     names.iter().copied().filter(|name| !is_executable(&dir.join(name))).collect()
 }
 
-fn is_executable(path: &Path) -> bool {
+pub(super) fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
@@ -193,8 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_those_of_the_modules() {
-        assert!(build::KUBERNETES.go_mod.contains(&format!("k8s.io/kubernetes v{KUBERNETES_VERSION}")));
-        assert!(build::ETCD.go_mod.contains(&format!("go.etcd.io/etcd/server/v3 v{ETCD_VERSION}")));
+    fn releases() {
+        let debian = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1";
+        assert_eq!(release_in(debian), Some((1, 6)));
+        let upstream =
+            "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376";
+        assert_eq!(release_in(upstream), Some((2, 1)));
+        assert_eq!(release_in("containerd devel"), None);
+        assert_eq!(release_in("Client Version: v1.36.3\nKustomize Version: v5.7.1"), Some((1, 36)));
+        assert_eq!(release_in("etcd Version: 3.6.8\nGit SHA: abc\nGo Version: go1.26"), Some((3, 6)));
     }
 }

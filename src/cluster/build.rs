@@ -1,15 +1,20 @@
-//! Builds the programs of Kubernetes from the Go modules pinned in `modules/`, once for a user.
+//! Builds programs from the Go modules pinned in `modules/`, once for a user.
+//!
+//! Input: a cache folder and the names of programs. Output: the programs in that folder.
 //!
 //! Each program is built into a scratch folder and renamed into the cache when complete: what is in the cache is
-//! whole, and a build that was cut off goes on where it stopped. A lock lets one process build at a time.
+//! whole, and a build that was cut off goes on where it stopped, thanks to Go's own cache. A lock lets one process
+//! build at a time.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     path::{Path, PathBuf},
     process::Stdio,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
+use futures::future::try_join_all;
 use nix::{
     sys::{
         signal::{Signal, killpg},
@@ -24,9 +29,10 @@ use tokio::{
 };
 
 use super::{
-    binaries::{self, BinariesError, KUBERNETES_VERSION},
+    binaries::{self, BinariesError},
     files::{create_private_dir, write_public},
     go::{self, Failure},
+    modules::{Module, Replaced},
     progress::Progress,
 };
 
@@ -34,32 +40,6 @@ use super::{
 pub const NEEDED_BYTES: u64 = 4 << 30;
 /// How much of Go's output is kept for an error, in bytes.
 const KEPT_OUTPUT: usize = 64 << 10;
-
-/// A pinned module.
-pub(super) struct Module {
-    name: &'static str,
-    pub(super) go_mod: &'static str,
-    go_sum: &'static str,
-}
-
-pub(super) const KUBERNETES: Module = Module {
-    name: "kubernetes",
-    go_mod: include_str!("modules/kubernetes/go.mod"),
-    go_sum: include_str!("modules/kubernetes/go.sum"),
-};
-
-pub(super) const ETCD: Module = Module {
-    name: "etcd",
-    go_mod: include_str!("modules/etcd/go.mod"),
-    go_sum: include_str!("modules/etcd/go.sum"),
-};
-
-fn package(program: &str) -> (&'static Module, String) {
-    match program {
-        "etcd" => (&ETCD, "go.etcd.io/etcd/server/v3".to_owned()),
-        program => (&KUBERNETES, format!("k8s.io/kubernetes/cmd/{program}")),
-    }
-}
 
 /// Fills the cache folder with every program of these that it lacks.
 pub(super) async fn build(
@@ -77,28 +57,52 @@ pub(super) async fn build(
     let scratch = cache.join("scratch");
     // What a build that was cut off has left; ours alone, thanks to the lock.
     let _ = fs::remove_dir_all(&scratch);
-    create_private_dir(&scratch.join("built"))?;
-    for module in [&KUBERNETES, &ETCD] {
-        let dir = scratch.join(module.name);
-        create_private_dir(&dir)?;
-        write_public(&dir.join("go.mod"), module.go_mod)?;
-        write_public(&dir.join("go.sum"), module.go_sum)?;
-    }
-    check_go(&scratch.join(KUBERNETES.name)).await?;
+    let batches = batches(&scratch, &missing)?;
+    check_go(&batches[0].dir).await?;
     check_disk(cache, &scratch).await?;
+    let list = missing.join(", ");
     progress.line(&format!(
-        "Building {} of Kubernetes {KUBERNETES_VERSION} from source, once: the first takes 5 to 10 minutes on two cores",
-        missing.join(", ")
+        "Building {list} from source, once: a whole control plane takes about 5 minutes on two cores"
     ));
-    let started = Instant::now();
-    for program in &missing {
-        let at = names.iter().position(|name| name == program).unwrap_or_default() + 1;
-        let step = format!("Building {program} ({at} of {})", names.len());
-        build_one(program, &step, &scratch, cache, progress).await?;
+    progress.step(&format!("Building {list}"));
+    let (started, count) = (Instant::now(), Count::default());
+    let builds = try_join_all(batches.iter().map(|batch| batch.build(cache, &count)));
+    tokio::select! {
+        built = builds => built.map(drop)?,
+        () = count.show(&list, progress) => unreachable!("the count is shown until the builds end"),
     }
     let _ = fs::remove_dir_all(&scratch);
     progress.line(&format!("Built in {} s, kept in {}", started.elapsed().as_secs(), cache.display()));
     Ok(())
+}
+
+/// Programs of one module: one call of Go builds them, so that none waits for another one's linking.
+struct Batch {
+    module: &'static Module,
+    programs: Vec<&'static str>,
+    /// Folder of go.mod.
+    dir: PathBuf,
+    /// Folder that Go writes to.
+    built: PathBuf,
+}
+
+/// Sorts the programs by module and writes the files that pin each.
+fn batches(scratch: &Path, programs: &[&'static str]) -> Result<Vec<Batch>, BinariesError> {
+    let mut batches: Vec<Batch> = Vec::new();
+    for &program in programs {
+        let module = Module::of(program);
+        if let Some(batch) = batches.iter_mut().find(|batch| batch.module.name == module.name) {
+            batch.programs.push(program);
+            continue;
+        }
+        let dir = scratch.join(module.name);
+        let built = dir.join("built");
+        create_private_dir(&built)?;
+        write_public(&dir.join("go.mod"), module.go_mod)?;
+        write_public(&dir.join("go.sum"), module.go_sum)?;
+        batches.push(Batch { module, programs: vec![program], dir, built });
+    }
+    Ok(batches)
 }
 
 /// Waits for its turn to build. The system gives the lock back when a process ends, however it ends.
@@ -123,18 +127,23 @@ async fn lock(cache: &Path, progress: &Progress) -> Result<File, BinariesError> 
 }
 
 /// The Go command, with nothing of the user's settings that would change what is built.
-fn go_command(dir: &Path) -> Command {
+fn go_command(dir: &Path, cgo: bool) -> Command {
     let mut command = Command::new("go");
-    command.current_dir(dir).env("CGO_ENABLED", "0").env("GOWORK", "off").stdin(Stdio::null());
-    for variable in ["GOFLAGS", "GOOS", "GOARCH", "GO111MODULE"] {
+    command.current_dir(dir).env("CGO_ENABLED", if cgo { "1" } else { "0" }).env("GOWORK", "off");
+    for variable in ["GOFLAGS", "GOOS", "GOARCH", "GO111MODULE", "CGO_CFLAGS", "CGO_LDFLAGS"] {
         command.env_remove(variable);
     }
+    if cgo && std::env::var_os("CC").is_none() {
+        // Rust links by this name; Go's own default is gcc, which need not be there.
+        command.env("CC", "cc");
+    }
+    command.stdin(Stdio::null());
     command
 }
 
 async fn check_go(dir: &Path) -> Result<(), BinariesError> {
     // In the module's folder, so that Go switches to the toolchain the module asks for where it can.
-    let output = go_command(dir).arg("version").output().await.map_err(BinariesError::NoGo)?;
+    let output = go_command(dir, false).arg("version").output().await.map_err(BinariesError::NoGo)?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     match go::parse_version(&text) {
         Some(version) if output.status.success() && version >= go::MINIMUM => Ok(()),
@@ -148,7 +157,7 @@ async fn check_go(dir: &Path) -> Result<(), BinariesError> {
 }
 
 async fn check_disk(cache: &Path, dir: &Path) -> Result<(), BinariesError> {
-    let output = go_command(dir).args(["env", "GOCACHE", "GOMODCACHE"]).output().await;
+    let output = go_command(dir, false).args(["env", "GOCACHE", "GOMODCACHE"]).output().await;
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     for dir in text.lines().map(Path::new).chain([cache]) {
         let Some(existing) = dir.ancestors().find(|dir| dir.exists()) else { continue };
@@ -173,103 +182,116 @@ impl Drop for Group {
     }
 }
 
-async fn build_one(
-    program: &'static str,
-    step: &str,
-    scratch: &Path,
-    cache: &Path,
-    progress: &Progress,
-) -> Result<(), BinariesError> {
-    let (module, package) = package(program);
-    // Beside the modules, one of which has the name of its program.
-    let built = scratch.join("built").join(program);
-    progress.step(step);
-    let mut child = go_command(&scratch.join(module.name))
-        .args(["build", "-v", "-trimpath", "-ldflags", &ldflags(), "-o"])
-        .arg(&built)
-        .arg(&package)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(BinariesError::NoGo)?;
-    let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
-    let output = follow(&mut child, step, progress).await;
-    let status = child
-        .wait()
-        .await
-        .map_err(|source| BinariesError::Io { action: format!("wait for the build of {program}"), source })?;
-    group.0 = None;
-    if !status.success() {
-        let detail = go::last_errors(&output, 2);
-        return Err(match go::classify(&output) {
-            Failure::DiskFull => BinariesError::DiskFull { dir: cache.to_owned(), free: None },
-            Failure::Network => BinariesError::Network { program, detail },
-            Failure::TooOld => BinariesError::OldGo { found: detail },
-            Failure::Killed => BinariesError::Killed { program },
-            Failure::Other => BinariesError::Build { program, detail },
-        });
+impl Batch {
+    async fn build(&self, cache: &Path, count: &Count) -> Result<(), BinariesError> {
+        let Self { module, programs, dir, built } = self;
+        let mut command = go_command(dir, module.cgo);
+        command.args(["build", "-v", "-trimpath", "-tags", module.tags, "-ldflags", &module.ldflags()]);
+        if let Some(replaced) = &module.replaced {
+            self.replace(replaced, cache).await?;
+        }
+        let mut child = command
+            .arg("-o")
+            // The slash makes it a folder, for one program as for several.
+            .arg(format!("{}/", built.display()))
+            .args(programs.iter().map(|program| module.package(program)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(BinariesError::NoGo)?;
+        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+        let output = count.follow(&mut child).await;
+        let waited =
+            |source| BinariesError::Io { action: format!("wait for the build of {}", self.what()), source };
+        let status = child.wait().await.map_err(waited)?;
+        group.0 = None;
+        if !status.success() {
+            return Err(self.failed(&output, cache));
+        }
+        for program in programs {
+            let target = cache.join(program);
+            fs::rename(built.join(Module::file_name(program)), &target).map_err(|source| {
+                BinariesError::Io { action: format!("move {program} to {}", target.display()), source }
+            })?;
+        }
+        Ok(())
     }
-    let target: PathBuf = cache.join(program);
-    fs::rename(&built, &target).map_err(|source| BinariesError::Io {
-        action: format!("move {program} to {}", target.display()),
-        source,
-    })
-}
 
-/// Shows how far Go is: with `-v` it names each package it compiles, on standard error. Returns the end of it.
-async fn follow(child: &mut Child, step: &str, progress: &Progress) -> String {
-    let Some(stderr) = child.stderr.take() else { return String::new() };
-    let mut lines = BufReader::new(stderr).lines();
-    let mut tick = interval(Duration::from_millis(500));
-    let (started, mut packages, mut downloads, mut kept) = (Instant::now(), 0_u32, 0_u32, String::new());
-    loop {
-        tokio::select! {
-            line = lines.next_line() => match line {
-                Ok(Some(line)) => {
-                    if line.starts_with("go: downloading") {
-                        downloads += 1;
-                    } else if !line.contains(' ') {
-                        packages += 1;
-                    }
-                    if kept.len() < KEPT_OUTPUT || line.contains(' ') {
-                        kept.push_str(&line);
-                        kept.push('\n');
-                    }
-                }
-                _ => return kept,
-            },
-            _ = tick.tick() => progress.update(&format!(
-                "{step}: {}{packages} packages compiled, {} s",
-                if downloads > 0 { format!("{downloads} modules downloaded, ") } else { String::new() },
-                started.elapsed().as_secs(),
-            )),
+    fn what(&self) -> String {
+        self.programs.join(", ")
+    }
+
+    fn failed(&self, output: &str, cache: &Path) -> BinariesError {
+        let (programs, detail) = (self.what(), go::last_errors(output, 2));
+        match go::classify(output) {
+            Failure::DiskFull => BinariesError::DiskFull { dir: cache.to_owned(), free: None },
+            Failure::Network => BinariesError::Network { programs, detail },
+            Failure::TooOld => BinariesError::OldGo { found: detail },
+            Failure::Killed => BinariesError::Killed { programs },
+            Failure::NoCompiler => BinariesError::NoCompiler { programs, detail },
+            Failure::Other => BinariesError::Build { programs, detail },
         }
     }
+
+    /// Copies the module's dependencies beside its go.mod, where Go then takes them from, and replaces the file there.
+    async fn replace(&self, replaced: &Replaced, cache: &Path) -> Result<(), BinariesError> {
+        let vendor = go_command(&self.dir, false).args(["mod", "vendor"]).output().await;
+        let output = vendor.map_err(BinariesError::NoGo)?;
+        if !output.status.success() {
+            return Err(self.failed(&String::from_utf8_lossy(&output.stderr), cache));
+        }
+        Ok(write_public(&self.dir.join("vendor").join(replaced.file), replaced.by)?)
+    }
 }
 
-/// Without the version stamped in, the server reports v0.0.0, which clients refuse.
-fn ldflags() -> String {
-    let mut parts = KUBERNETES_VERSION.split('.');
-    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let version = "-X k8s.io/component-base/version";
-    format!(
-        "-s -w {version}.gitVersion=v{KUBERNETES_VERSION} {version}.gitMajor={major} {version}.gitMinor={minor}"
-    )
+/// Progress of all batches together.
+#[derive(Default)]
+struct Count {
+    packages: AtomicU32,
+    downloads: AtomicU32,
+}
+
+impl Count {
+    /// Counts what Go names on standard error: each package that it compiles, with `-v`. Returns the end of it.
+    async fn follow(&self, child: &mut Child) -> String {
+        let mut kept = String::new();
+        let Some(stderr) = child.stderr.take() else { return kept };
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if line.starts_with("go: downloading") {
+                self.downloads.fetch_add(1, Ordering::Relaxed);
+            } else if !line.contains(' ') {
+                self.packages.fetch_add(1, Ordering::Relaxed);
+            }
+            if kept.len() < KEPT_OUTPUT || line.contains(' ') {
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        }
+        kept
+    }
+
+    /// Shows the counts until it is dropped.
+    async fn show(&self, what: &str, progress: &Progress) {
+        let (mut tick, started) = (interval(Duration::from_millis(500)), Instant::now());
+        loop {
+            tick.tick().await;
+            let downloads = match self.downloads.load(Ordering::Relaxed) {
+                0 => String::new(),
+                downloads => format!("{downloads} modules downloaded, "),
+            };
+            let packages = self.packages.load(Ordering::Relaxed);
+            let seconds = started.elapsed().as_secs();
+            progress
+                .update(&format!("Building {what}: {downloads}{packages} packages compiled, {seconds} s"));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_version_is_stamped_in() {
-        let flags = ldflags();
-        assert!(
-            flags.contains("version.gitVersion=v1.36.3 ") && flags.ends_with("version.gitMinor=36"),
-            "{flags}"
-        );
-    }
 
     #[tokio::test]
     async fn the_second_builder_waits_for_the_first() {

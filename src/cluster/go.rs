@@ -22,6 +22,8 @@ pub enum Failure {
     TooOld,
     /// The compiler was killed, as the system does where memory runs out.
     Killed,
+    /// There is no C compiler.
+    NoCompiler,
     /// Something else.
     Other,
 }
@@ -36,6 +38,9 @@ pub fn classify(output: &str) -> Failure {
     }
     if has(&["signal: killed", "cannot allocate memory"]) {
         return Failure::Killed;
+    }
+    if has(&["cgo: c compiler"]) {
+        return Failure::NoCompiler;
     }
     // Before the network: without one, Go reports both.
     if has(&["toolchain not available", "download go1.", "requires go >= ", "invalid go version"]) {
@@ -96,6 +101,10 @@ mod tests {
             ("go: go.mod requires go >= 1.26.0 (running go 1.24.1; GOTOOLCHAIN=local)", Failure::TooOld),
             ("go: download go1.26 for linux/amd64: dial tcp: i/o timeout", Failure::TooOld),
             ("compile: signal: killed", Failure::Killed),
+            (
+                "cgo: C compiler \"cc\" not found: exec: \"cc\": executable file not found in $PATH",
+                Failure::NoCompiler,
+            ),
             ("main.go:3: undefined: foo", Failure::Other),
         ] {
             assert_eq!(classify(output), failure, "{output}");

@@ -6,6 +6,7 @@
 //! ([`state`]) names each process by pid and start time: `down` and the next `up` find what a killed supervisor has left.
 //! Where a real node is asked for ([`real_node`]), it is one process more, with others inside.
 
+mod assets;
 pub mod binaries;
 mod build;
 pub mod component;
@@ -18,6 +19,7 @@ mod keeper;
 pub mod kubeconfig;
 pub mod layout;
 mod manifests;
+mod modules;
 pub mod pki;
 pub mod ports;
 pub mod procs;

@@ -141,6 +141,9 @@ impl Cluster {
         layout.stop_leftovers(&lock).await?;
         let names = programs_of(options.real_node.as_ref());
         let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
+        if let Some(real_node) = &options.real_node {
+            real_node::Programs::build(real_node, progress).await?;
+        }
         let data_dir = layout.dir().to_owned();
         let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
         if assembled.is_err() {

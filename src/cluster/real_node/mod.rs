@@ -62,7 +62,7 @@ const DESCRIPTION: &str = "node.json";
 /// Bit of `CAP_SYS_RESOURCE` in the sets of `/proc/self/status`.
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
-/// What a real node is to be; programs are looked for where they are not named.
+/// What a real node is to be; programs are built where they are not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// containerd; its shim and `ctr` are looked for beside it, too.

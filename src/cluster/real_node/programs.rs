@@ -1,8 +1,8 @@
-//! What a real node is run with and what the distribution has to bring: containerd, runc, CNI plugins and a few tools.
+//! Programs of a real node besides kubelet and kube-proxy: containerd, runc and CNI plugins, which are built unless named
+//! by the user, and a few tools that the distribution has to bring.
 
 use std::{
-    env, fs, io,
-    os::unix::fs::PermissionsExt,
+    env, io,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -11,17 +11,19 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::Options;
+use crate::cluster::{
+    binaries::{self, Binaries, BinariesError, is_executable, missing},
+    build,
+    progress::Progress,
+};
 
-/// What the script of this repository installs, said where something is missing.
-const REMEDY: &str = "install them (on Debian and Ubuntu tests/real-node/install.sh of kube-node's repository does), or say where they are with --containerd, --runc and --cni-dir";
-/// The oldest containerd that a kubelet of this release talks to.
-const MINIMUM: (u32, u32) = (1, 6);
-/// Where distributions and upstream put CNI plugins.
-const CNI_DIRS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
-/// The plugins that the node's network is made of.
-const PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
+/// Said where a tool is missing.
+const REMEDY: &str =
+    "install them (on Debian and Ubuntu tests/real-node/install.sh of kube-node's repository does)";
+/// The oldest containerd that understands the node's configuration.
+const MINIMUM: (u32, u32) = (2, 0);
 /// Tools that kube-node, kube-proxy and the plugins call.
-const TOOLS: [&str; 5] = ["ip", "nft", "iptables", "unshare", "nsenter"];
+const TOOLS: [&str; 4] = ["ip", "nft", "unshare", "nsenter"];
 /// Where root finds programs that are not on everybody's PATH.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -31,14 +33,25 @@ pub enum ProgramsError {
     /// Namespaces and mounts are root's.
     #[error("a real node needs root: start kube-node as root, or leave --real-node away")]
     NotRoot,
-    /// Something is not installed.
+    /// A tool is not installed.
     #[error("a real node needs {}, which this machine lacks: {REMEDY}", missing.join(", "))]
     Missing {
-        /// What is not there.
-        missing: Vec<String>,
+        /// The tools.
+        missing: Vec<&'static str>,
     },
-    /// The containerd there is does not do.
-    #[error("{} is containerd {found}, a real node needs {}.{} or later: {REMEDY}", path.display(), MINIMUM.0, MINIMUM.1)]
+    /// A flag names what is not there.
+    #[error("{flag}: there is no program {}", path.display())]
+    NotThere {
+        /// The flag.
+        flag: &'static str,
+        /// The program that is missing.
+        path: PathBuf,
+    },
+    /// The programs that would be built have no place.
+    #[error(transparent)]
+    Binaries(#[from] BinariesError),
+    /// The containerd that the user names does not do.
+    #[error("{} is containerd {found}, a real node needs {}.{} or later: leave --containerd away to have one built", path.display(), MINIMUM.0, MINIMUM.1)]
     TooOld {
         /// The program.
         path: PathBuf,
@@ -55,11 +68,11 @@ pub enum ProgramsError {
     },
 }
 
-/// Paths of what was found.
+/// Paths of the programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Programs {
-    /// The runtime. Its shim and its client lie beside it or on PATH.
+    /// The runtime. Its shim lies beside it or on PATH.
     pub containerd: PathBuf,
     /// containerd's client.
     pub ctr: PathBuf,
@@ -72,70 +85,97 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Looks for everything, and names all that is missing at once.
+    /// Finds the tools and what the options name; the paths of other programs are those that [`Self::build`] builds.
     pub fn find(options: &Options) -> Result<Self, ProgramsError> {
         if !geteuid().is_root() {
             return Err(ProgramsError::NotRoot);
         }
-        let mut missing = Vec::new();
-        let mut path = format!("{}:{ROOT_PATH}", env::var("PATH").unwrap_or_default());
-        let mut find = |name: &str, said: Option<&Path>, path: &str| {
-            let found = match said {
-                Some(said) => Some(said.to_owned()).filter(|said| is_executable(said)),
-                None => search(name, path),
-            };
-            found.unwrap_or_else(|| {
-                missing.push(
-                    said.map_or_else(|| name.to_owned(), |said| format!("{name} at {}", said.display())),
-                );
-                PathBuf::new()
-            })
-        };
-        let containerd = find("containerd", options.containerd.as_deref(), &path);
-        if let Some(beside) = containerd.parent().filter(|_| options.containerd.is_some()) {
-            path = format!("{}:{path}", beside.display());
-        }
-        let ctr = find("ctr", None, &path);
-        find("containerd-shim-runc-v2", None, &path);
-        let runc = find("runc", options.runc.as_deref(), &path);
-        for tool in TOOLS {
-            find(tool, None, &path);
-        }
-        let cni_dir = cni_dir(options.cni_dir.as_deref(), &mut missing);
+        let built = Binaries::runtime_cache_dir()?;
+        let path = format!("{}:{ROOT_PATH}", env::var("PATH").unwrap_or_default());
+        let missing: Vec<_> = TOOLS.into_iter().filter(|tool| search(tool, &path).is_none()).collect();
         if !missing.is_empty() {
             return Err(ProgramsError::Missing { missing });
         }
-        check_version(&containerd)?;
+        let (containerd, ctr, path) = match &options.containerd {
+            Some(containerd) => {
+                named("--containerd", containerd)?;
+                let path = match containerd.parent().filter(|beside| beside.is_absolute()) {
+                    Some(beside) => format!("{}:{path}", beside.display()),
+                    None => path,
+                };
+                let beside = |name: &str| {
+                    let missing = || ProgramsError::NotThere {
+                        flag: "--containerd",
+                        path: containerd.with_file_name(name),
+                    };
+                    search(name, &path).ok_or_else(missing)
+                };
+                beside("containerd-shim-runc-v2")?;
+                check_version(containerd)?;
+                (containerd.clone(), beside("ctr")?, path)
+            }
+            None => (built.join("containerd"), built.join("ctr"), format!("{}:{path}", built.display())),
+        };
+        let runc = match &options.runc {
+            Some(runc) => named("--runc", runc)?,
+            None => built.join("runc"),
+        };
+        let cni_dir = match &options.cni_dir {
+            Some(dir) => {
+                for plugin in binaries::CNI_PLUGINS {
+                    named("--cni-dir", &dir.join(plugin))?;
+                }
+                dir.clone()
+            }
+            None => built,
+        };
         Ok(Self { containerd, ctr, runc, cni_dir, path })
+    }
+
+    /// Builds the programs that the options do not name, once for a user.
+    pub async fn build(options: &Options, progress: &Progress) -> Result<(), ProgramsError> {
+        let names = built_for(options);
+        let dir = Binaries::runtime_cache_dir()?;
+        if !missing(&dir, &names).is_empty() {
+            build::build(&dir, &names, progress).await?;
+        }
+        Ok(())
     }
 }
 
-/// The folder that has most of the plugins; what it lacks is noted.
-fn cni_dir(said: Option<&Path>, missing: &mut Vec<String>) -> PathBuf {
-    let lacks = |dir: &Path| -> Vec<&str> {
-        PLUGINS.into_iter().filter(|plugin| !is_executable(&dir.join(plugin))).collect()
-    };
-    let candidates: Vec<PathBuf> =
-        said.map_or_else(|| CNI_DIRS.map(PathBuf::from).to_vec(), |said| vec![said.to_owned()]);
-    let best = candidates.into_iter().min_by_key(|dir| lacks(dir).len()).unwrap_or_default();
-    missing
-        .extend(lacks(&best).iter().map(|plugin| format!("the CNI plugin {plugin} in {}", best.display())));
-    best
+/// The programs that the user does not name.
+fn built_for(options: &Options) -> Vec<&'static str> {
+    let Options { containerd, runc, cni_dir, kubemark: _ } = options;
+    let mut names = Vec::new();
+    if containerd.is_none() {
+        names.extend(binaries::CONTAINERD);
+    }
+    if runc.is_none() {
+        names.extend(binaries::RUNC);
+    }
+    if cni_dir.is_none() {
+        names.extend(binaries::CNI_PLUGINS);
+    }
+    names
+}
+
+/// A program that a flag names.
+fn named(flag: &'static str, path: &Path) -> Result<PathBuf, ProgramsError> {
+    if is_executable(path) {
+        return Ok(path.to_owned());
+    }
+    Err(ProgramsError::NotThere { flag, path: path.to_owned() })
 }
 
 fn search(name: &str, path: &str) -> Option<PathBuf> {
     env::split_paths(path).map(|dir| dir.join(name)).find(|file| file.is_absolute() && is_executable(file))
 }
 
-fn is_executable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
-
 fn check_version(containerd: &Path) -> Result<(), ProgramsError> {
     let output = Command::new(containerd).arg("--version").output();
     let output = output.map_err(|source| ProgramsError::Run { path: containerd.to_owned(), source })?;
     let text = String::from_utf8_lossy(&output.stdout);
-    match parse_version(&text) {
+    match binaries::release_in(&text) {
         Some(version) if version < MINIMUM => Err(ProgramsError::TooOld {
             path: containerd.to_owned(),
             found: format!("{}.{}", version.0, version.1),
@@ -145,34 +185,24 @@ fn check_version(containerd: &Path) -> Result<(), ProgramsError> {
     }
 }
 
-/// Major and minor release out of `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1`.
-fn parse_version(text: &str) -> Option<(u32, u32)> {
-    text.split_ascii_whitespace().find_map(|word| {
-        let mut parts = word.trim_start_matches('v').split('.');
-        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
-        let debian = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1";
-        assert_eq!(parse_version(debian), Some((1, 6)));
-        let upstream =
-            "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376";
-        assert_eq!(parse_version(upstream), Some((2, 1)));
-        assert_eq!(parse_version("containerd devel"), None);
-        assert!(parse_version("containerd x 1.5.18").unwrap() < MINIMUM);
+    fn what_is_named_is_not_built() {
+        assert_eq!(built_for(&Options::default()).len(), 8);
+        let options = Options {
+            containerd: Some("/usr/bin/containerd".into()),
+            cni_dir: Some("/usr/lib/cni".into()),
+            ..Options::default()
+        };
+        assert_eq!(built_for(&options), ["runc"]);
     }
 
     #[test]
-    fn a_folder_without_plugins_is_named() {
-        let mut missing = Vec::new();
-        cni_dir(Some(Path::new("/nonexistent")), &mut missing);
-        assert_eq!(missing.len(), PLUGINS.len());
-        assert_eq!(missing[0], "the CNI plugin bridge in /nonexistent");
+    fn a_named_program_that_is_missing_is_an_error() {
+        let error = named("--cni-dir", Path::new("/nonexistent/bridge")).unwrap_err().to_string();
+        assert_eq!(error, "--cni-dir: there is no program /nonexistent/bridge");
     }
 }

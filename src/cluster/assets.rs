@@ -1,0 +1,104 @@
+//! An incomplete folder of binaries, as envtest makes them: etcd, kube-apiserver and kubectl.
+//!
+//! Invariant: all programs of a cluster are of one minor release, so no kube-controller-manager or kube-scheduler is
+//! newer than its kube-apiserver.
+
+use std::{
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{
+    binaries::{
+        Binaries, BinariesError, CONTROL_PLANE, ETCD_VERSION, KUBEMARK, KUBERNETES_VERSION, REAL_NODE,
+        is_executable, release_in,
+    },
+    files::create_private_dir,
+};
+
+/// Programs of the control plane that a folder has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Sorted {
+    /// Programs of the release that would be built.
+    pub(super) fit: Vec<&'static str>,
+    /// The others, each with its release.
+    pub(super) unfit: Vec<String>,
+}
+
+pub(super) fn sort(dir: &Path) -> Sorted {
+    let mut sorted = Sorted::default();
+    for name in CONTROL_PLANE {
+        let program = dir.join(name);
+        if !is_executable(&program) {
+            continue;
+        }
+        let wanted = if name == "etcd" { ETCD_VERSION } else { KUBERNETES_VERSION };
+        match release_of(&program) {
+            release if release.is_some() && release == release_in(wanted) => sorted.fit.push(name),
+            Some((major, minor)) => sorted.unfit.push(format!("{name} {major}.{minor}")),
+            None => sorted.unfit.push(format!("{name} of no known release")),
+        }
+    }
+    sorted
+}
+
+fn release_of(program: &Path) -> Option<(u32, u32)> {
+    let arguments: &[&str] =
+        if program.ends_with("kubectl") { &["version", "--client"] } else { &["--version"] };
+    let output = Command::new(program).args(arguments).output().ok()?;
+    release_in(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Makes a folder with links to the fitting programs of `dir` and to those that were built.
+pub(super) fn link(dir: &Path, fit: &[&str], built: &Binaries) -> Result<PathBuf, BinariesError> {
+    let dir = std::path::absolute(dir).map_err(failed("find", dir))?;
+    let hash = Sha256::digest(dir.as_os_str().as_bytes());
+    let links =
+        built.dir().join(format!("assets-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]));
+    create_private_dir(&links)?;
+    for name in [&CONTROL_PLANE[..], &REAL_NODE, &KUBEMARK].concat() {
+        let program = if fit.contains(&name) { dir.join(name) } else { built.path(name) };
+        if is_executable(&program) {
+            // Renamed, since another process may start a cluster from the same links now.
+            let new = links.join(format!("{name}.{}", std::process::id()));
+            symlink(&program, &new).map_err(failed("link", &program))?;
+            fs::rename(&new, links.join(name)).map_err(failed("link", &program))?;
+        }
+    }
+    Ok(links)
+}
+
+fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> BinariesError {
+    let action = format!("{action} {}", path.display());
+    move |source| BinariesError::Io { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_another_release_do_not_fit() {
+        let dir = std::env::temp_dir().join(format!("kube-node-assets-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (name, says) in [
+            ("etcd", "etcd Version: 3.6.1"),
+            ("kube-apiserver", "Kubernetes v1.35.2"),
+            ("kubectl", "Client Version: v1.36.0"),
+            ("kube-scheduler", "no version"),
+        ] {
+            fs::write(dir.join(name), format!("#!/bin/sh\necho '{says}'\n")).unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let Sorted { fit, unfit } = sort(&dir);
+        assert_eq!(fit, ["etcd", "kubectl"]);
+        assert_eq!(unfit, ["kube-apiserver 1.35", "kube-scheduler of no known release"]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
