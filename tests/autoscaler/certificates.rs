@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
 
 use serde_json::json;
 
-use crate::{
+use super::{
     bed::{LONG, Own, bed, class_spec, eventually},
     caller,
     channel::{Credentials, connect},

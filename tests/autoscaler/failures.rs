@@ -7,7 +7,7 @@ use prost::Message;
 use serde_json::json;
 use tonic::Code;
 
-use crate::{
+use super::{
     bed::{LONG, Own, class_spec, eventually},
     caller,
     caller::{fake, named, state},

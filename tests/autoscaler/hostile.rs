@@ -12,7 +12,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tonic::Code;
 
-use crate::{
+use super::{
     bed::{bed, class_spec, create},
     caller,
     caller::{fake, named},
@@ -54,7 +54,7 @@ pub async fn nonsense() {
     .unwrap();
     let stranger = fake("cloud://as-by-hand");
     assert_eq!(caller.group_of(stranger.clone()).await.unwrap(), "");
-    crate::bed::eventually("the Node is known", crate::bed::LONG, async || {
+    super::bed::eventually("the Node is known", super::bed::LONG, async || {
         (caller.delete("as-hostile", vec![stranger.clone()]).await.err()?.code() == Code::InvalidArgument)
             .then_some(())
     })

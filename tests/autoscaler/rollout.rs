@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::{
+use super::{
     bed::{LONG, bed, class_spec, condition, eventually, name},
     caller,
     caller::named,

@@ -7,7 +7,7 @@ use kube_node::autoscaler::proto::instance_status::InstanceState;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{
+use super::{
     bed::{LONG, Own, audit, bed, class_spec, eventually, name},
     caller,
     caller::{fake, named, state},

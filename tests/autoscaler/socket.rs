@@ -27,7 +27,7 @@ use tonic_reflection::pb::v1::{
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-use crate::{
+use super::{
     bed::{LONG, class_spec, create, eventually, further::Further},
     caller::Caller,
     channel::{channel_to_socket, connect_to_socket},

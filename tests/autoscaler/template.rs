@@ -18,7 +18,7 @@ use prost::Message;
 use serde_json::json;
 use tonic::Code;
 
-use crate::{
+use super::{
     bed::{class_spec, taints},
     caller,
     caller::named,

@@ -10,6 +10,7 @@ pub mod diary;
 pub mod disruptor;
 pub mod further;
 pub mod go_program;
+pub mod http;
 pub mod operators;
 mod workload;
 
@@ -42,13 +43,15 @@ pub struct Bed {
     pub dir: PathBuf,
 }
 
-/// The cluster of this process, started with the arguments `UP` of its test binary.
+/// The cluster of the suite that this module is part of, started with the suite's arguments `UP`.
 pub fn bed() -> &'static Bed {
     static BED: OnceLock<Bed> = OnceLock::new();
     BED.get_or_init(|| {
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bed-{}", std::process::id()));
-        let bed = Bed { dir };
-        bed.up(crate::UP);
+        // Suites of one binary have clusters of their own.
+        let suite = module_path!().rsplit("::").nth(1).unwrap_or("tests");
+        let name = format!("bed-{suite}-{}", std::process::id());
+        let bed = Bed { dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name) };
+        bed.up(super::UP);
         bed
     })
 }
@@ -135,8 +138,7 @@ impl Bed {
     /// The operator's metrics.
     pub fn metrics(&self) -> String {
         let port = self.state()["ports"]["operator"].as_u64().unwrap();
-        let output = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{port}/metrics")]).output();
-        String::from_utf8(output.expect("curl").stdout).unwrap()
+        http::get(format!("http://127.0.0.1:{port}/metrics")).unwrap_or_default()
     }
 }
 

@@ -13,7 +13,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use super::{Bed, LONG, eventually};
+use super::{Bed, LONG, eventually, http};
 
 /// By which identity an operator acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +66,7 @@ impl Operator {
     }
 
     fn asked(&self, path: &str) -> Option<String> {
-        let url = format!("http://127.0.0.1:{}/{path}", self.admin);
-        let output = Command::new("curl").args(["-sf", "--max-time", "5", &url]).output().expect("curl");
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        http::get(format!("http://127.0.0.1:{}/{path}", self.admin))
     }
 
     pub async fn is_ready(&self) {

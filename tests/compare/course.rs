@@ -10,7 +10,7 @@ use kube::{
 use kube_node::api::names;
 use serde_json::{Map, Value, json};
 
-use crate::{
+use super::{
     NAMESPACE,
     bed::{LONG, create, eventually},
     record::Record,

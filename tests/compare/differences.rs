@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::facts::{Aspect, Fact, Facts};
+use super::facts::{Aspect, Fact, Facts};
 
 /// One place: what only the real one shows there, and what only the other one does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,8 +30,7 @@ pub fn between(scenario: &'static str, real: &Facts, other: &Facts) -> Vec<Diffe
     places.filter(|place| !place.missing.is_empty() || !place.extra.is_empty()).collect()
 }
 
-#[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     fn facts(rows: &[(Aspect, &[&str])]) -> Facts {
@@ -44,8 +43,7 @@ mod tests {
         found.map(|place| (place.aspect, place.missing, place.extra)).collect()
     }
 
-    #[test]
-    fn what_is_missing_and_what_is_extra_is_one_place() {
+    pub fn what_is_missing_and_what_is_extra_is_one_place() {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let real = facts(&[(Aspect::Phases, &["Failed"]), (Aspect::Events, &["Pulled", "Started"])]);
         assert_eq!(found(&real, &real), []);
@@ -58,8 +56,7 @@ mod tests {
         assert_eq!(found(&real, &Facts::new()).len(), 2, "a system that shows nothing");
     }
 
-    #[test]
-    fn a_step_that_a_slow_kubelet_left_out_is_no_difference_and_one_that_is_missing_is() {
+    pub fn a_step_that_a_slow_kubelet_left_out_is_no_difference_and_one_that_is_missing_is() {
         let short = facts(&[(Aspect::Containers, &["running"])]);
         let long = facts(&[(Aspect::Containers, &["waiting", "running"])]);
         assert_eq!(found(&short, &long), []);

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use serde_json::Value;
 
-use crate::{
+use super::{
     course::Outcome,
     record::Story,
     scenarios::{End, Scenario},
@@ -346,14 +346,13 @@ fn identifiers_left_out(text: &str) -> String {
     text.split_inclusive(['/', ':']).map(|word| if is_id(word) { "64 digits" } else { word }).collect()
 }
 
-#[cfg(test)]
-mod tests {
+pub mod tests {
     use std::time::Instant;
 
     use serde_json::json;
 
+    use super::super::scenarios;
     use super::*;
-    use crate::scenarios;
 
     fn shown(phase: &str, ready: &str, state: &Value) -> (Instant, Value) {
         let pod = json!({"metadata": {"generation": 1}, "status": {
@@ -370,8 +369,7 @@ mod tests {
         of_pod(&plain, &Story { shown, gone: None }, Outcome::default(), &Known::default())
     }
 
-    #[test]
-    fn what_passes_by_is_told_from_what_stays() {
+    pub fn what_passes_by_is_told_from_what_stays() {
         let waits = json!({"waiting": {"reason": "ContainerCreating"}});
         let runs = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
         let ends = json!({"terminated": {"exitCode": 3, "reason": "Error"}});

@@ -5,7 +5,7 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     facts::{Aspect, Facts, Known, flatten, staying},
     systems::Place,
 };

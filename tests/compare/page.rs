@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
 };
 
-use crate::{differences::Difference, facts::Aspect};
+use super::{differences::Difference, facts::Aspect};
 
 const BEGIN: &str = "<!-- tests/compare writes: begin -->\n";
 const END: &str = "<!-- tests/compare writes: end -->\n";
@@ -142,16 +142,14 @@ fn read(stored: &str) -> Stored {
     rows.collect()
 }
 
-#[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     fn difference(aspect: Aspect, scenario: &'static str) -> Difference {
         Difference { aspect, missing: vec!["Failed".to_owned()], extra: vec![], scenario }
     }
 
-    #[test]
-    fn a_table_is_read_as_it_was_written_and_reasons_are_kept() {
+    pub fn a_table_is_read_as_it_was_written_and_reasons_are_kept() {
         let found = by_kind(&[difference(Aspect::Status, "plain"), difference(Aspect::Status, "two")]);
         let table = differences(found.clone(), &Stored::new());
         assert_eq!(complaints(&found, &read(&table)).len(), 1, "nobody has said why");
@@ -160,8 +158,7 @@ mod tests {
         assert_eq!(differences(found, &read(&explained)), explained);
     }
 
-    #[test]
-    fn what_is_not_listed_and_what_is_stale_is_told() {
+    pub fn what_is_not_listed_and_what_is_stale_is_told() {
         let [one, two] = ["plain", "two"].map(|scenario| by_kind(&[difference(Aspect::Status, scenario)]));
         let stored = read(&differences(one.clone(), &Stored::new()).replace("| ? |", "| so |"));
         assert_eq!(complaints(&one, &stored).len(), 0);

@@ -17,7 +17,7 @@ use kube::{
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bed::{LONG, eventually};
+use super::bed::{LONG, eventually};
 
 /// What was seen of one pod.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use crate::bed::containers::in_its_network;
+use super::bed::containers::in_its_network;
 
 /// Static, so that it runs from an image that has nothing else; tests/real-node/install.sh installs it.
 const BUSYBOX: &str = "/bin/busybox";

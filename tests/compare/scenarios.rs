@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     SLOT, TAINT,
     registry::{IMAGE, MISSING},
 };

@@ -10,7 +10,7 @@ use kube::{
 use kube_node::{core::birth, images};
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     SLOT, TAINT,
     bed::{Own, bed, create, eventually, is_ready, name},
     kwok::{self, Kwok},
@@ -118,7 +118,7 @@ async fn prepare(nodes: &Api<Node>, node: &str) {
     eventually(&format!("{node} is Ready, with a slot"), UP, async || {
         let node = nodes.get(node).await.unwrap();
         let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
-        let is_open = !crate::bed::taints(&node).iter().any(|(key, _)| key.contains("not-ready"));
+        let is_open = !super::bed::taints(&node).iter().any(|(key, _)| key.contains("not-ready"));
         (is_ready(&node) && is_open && allocatable.contains_key(SLOT)).then_some(())
     })
     .await;

@@ -1,6 +1,6 @@
 //! The example, broken in one place each, and the clause that is broken by that.
 
-use crate::example::{Edit, Example};
+use super::example::{Edit, Example};
 
 /// A broken example.
 pub struct Mutant {

@@ -12,11 +12,11 @@ use std::{
 
 use kube_node::cluster::Binaries;
 
-use crate::{
-    bed::bed,
+use super::{
     document::{Block, Document},
     root,
 };
+use crate::bed::bed;
 
 /// A folder with `kube-node` and the cluster's kubectl.
 fn programs() -> &'static Path {

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::bed::bed;
+use crate::bed::{bed, http};
 
 fn kube_node(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args).output().unwrap()
@@ -145,9 +145,8 @@ fn the_operator_says_why_it_cannot_work() {
 fn the_operator_can_be_looked_at() {
     let port = bed().state()["ports"]["operator"].as_u64().unwrap();
     for path in ["healthz", "readyz"] {
-        let output =
-            Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{port}/{path}")]).output().unwrap();
-        assert_eq!(output.stdout, b"ok", "{path}");
+        let answer = http::get(format!("http://127.0.0.1:{port}/{path}"));
+        assert_eq!(answer.as_deref(), Some("ok"), "{path}");
     }
     let metrics = bed().metrics();
     for name in ["kube_node_reconciles_total", "kube_node_machines", "kube_node_hollow_machines"] {

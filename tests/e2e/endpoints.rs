@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually, name, phase};
+use crate::bed::{LONG, Own, bed, class_spec, eventually, http::Request, name, phase};
 
 /// A node of its own with a pod `test` that runs, which these annotations are about.
 async fn pod_on_a_node(test: &str, told: Value, more: Value) -> (Own, Node) {
@@ -68,18 +68,21 @@ fn endpoint(node: &Node) -> (String, i32) {
     (address.address.clone(), endpoint.port)
 }
 
-/// Asks a kubelet directly: the code, and the answer.
-fn ask(node: &Node, path: &str, args: &[&str]) -> (String, String) {
+/// A request to a kubelet directly.
+fn ask(node: &Node, path: &str) -> Request {
     let (address, port) = endpoint(node);
-    let output = Command::new("curl")
-        .args(["-sk", "--max-time", "60", "-w", "\n%{http_code}"])
-        .args(args)
-        .arg(format!("https://{address}:{port}{path}"))
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let (answer, code) = text.rsplit_once('\n').unwrap();
-    (code.to_owned(), answer.to_owned())
+    Request::get(format!("https://{address}:{port}{path}"))
+}
+
+/// One by the identity that kube-apiserver has for kubelets.
+fn ask_as_apiserver(node: &Node, path: &str) -> Request {
+    let [certificate, key] = pki("kubelet-client");
+    ask(node, path).identity(&certificate, &key)
+}
+
+/// Files of an identity of the cluster.
+fn pki(name: &str) -> [String; 2] {
+    ["crt", "key"].map(|ending| bed().dir.join(format!("pki/{name}.{ending}")).display().to_string())
 }
 
 #[tokio::test]
@@ -215,12 +218,11 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
         "--clusterrole=end-usage",
         "--serviceaccount=default:end-usage",
     ]);
-    let bearer =
-        |account| format!("Authorization: Bearer {}", bed().kubectl(&["create", "token", account]).trim());
-    let (may, may_not) = (bearer(may), bearer("end-usage-not"));
+    let token = |account| bed().kubectl(&["create", "token", account]).trim().to_owned();
+    let (may, may_not) = (token(may), token("end-usage-not"));
     let counter = || {
-        let (code, metrics) = ask(&node, "/metrics/resource", &["-H", &may]);
-        assert_eq!(code, "200", "{metrics}");
+        let (code, metrics) = ask(&node, "/metrics/resource").bearer(&may).answer().unwrap();
+        assert_eq!(code, 200, "{metrics}");
         let of =
             "container_cpu_usage_seconds_total{container=\"main\",namespace=\"default\",pod=\"end-usage\"} ";
         let line = metrics.lines().find_map(|line| line.strip_prefix(of)).expect(&metrics).to_owned();
@@ -235,24 +237,26 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     let (used, time) = (second.0 - first.0, second.1 - first.1);
     // It is written with the milliseconds of its time.
     assert!((used / time - 0.25).abs() < 0.001, "{used} core-seconds in {time} s");
-    let (code, its) = ask(&node, "/metrics", &["-H", &may]);
+    let (code, its) = ask(&node, "/metrics").bearer(&may).answer().unwrap();
     let named = format!("kubelet_node_name{{node=\"{}\"}} 1", name(&node));
-    assert!(code == "200" && its.lines().any(|line| line == named), "{its}");
+    assert!(code == 200 && its.lines().any(|line| line == named), "{its}");
     assert!(!its.contains("kube_node_"), "those of the process are nobody's but its own: {its}");
-    for (path, args, code) in [
-        ("/metrics/resource", &["-H", &may_not][..], "403"),
-        ("/metrics/resource", &[], "401"),
-        ("/metrics/resource", &["-H", "Authorization: Bearer wrong"], "401"),
-        ("/pods", &["-H", &may], "403"),
-        ("/containerLogs/default/end-usage/main", &["-H", &may], "403"),
-        ("/healthz", &[], "401"),
+    for (path, token, code) in [
+        ("/metrics/resource", Some(&*may_not), 403),
+        ("/metrics/resource", None, 401),
+        ("/metrics/resource", Some("wrong"), 401),
+        ("/pods", Some(&may), 403),
+        ("/containerLogs/default/end-usage/main", Some(&may), 403),
+        ("/healthz", None, 401),
         // What is authorized is what is served.
-        ("//metrics", &["-H", &may], "403"),
-        ("/run/default/end-usage/main?cmd=true", &["-H", &may], "403"),
+        ("//metrics", Some(&may), 403),
+        ("/run/default/end-usage/main?cmd=true", Some(&may), 403),
     ] {
-        assert_eq!(ask(&node, path, args).0, code, "{path} {args:?}");
+        let request = ask(&node, path);
+        let request = token.map_or(request.clone(), |token| request.bearer(token));
+        assert_eq!(request.answer().unwrap().0, code, "{path} {token:?}");
     }
-    let (_, why) = ask(&node, "/pods", &["-H", &may]);
+    let (_, why) = ask(&node, "/pods").bearer(&may).answer().unwrap();
     let reader = "system:serviceaccount:default:end-usage";
     assert_eq!(
         why,
@@ -260,38 +264,37 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     );
 
     // Certificates: one of the cluster's authority, and one of nobody's.
-    let pki = |file: &str| bed().dir.join("pki").join(file).display().to_string();
-    let cluster = ["--cert", &pki("kubelet-client.crt"), "--key", &pki("kubelet-client.key")];
-    let (code, pods) = ask(&node, "/pods", &cluster);
-    assert_eq!(code, "200");
+    let (code, pods) = ask_as_apiserver(&node, "/pods").answer().unwrap();
+    assert_eq!(code, 200);
     let pods: Value = serde_json::from_str(&pods).unwrap();
     assert_eq!(pods["items"][0]["metadata"]["name"], "end-usage");
-    for (path, args, expected) in [
-        ("//metrics", &[][..], ("404", "404 page not found\n")),
-        ("/run/default/end-usage/main?cmd=true", &[], ("405", "405: Method Not Allowed")),
-        ("/run/default/end-usage/main?cmd=true", &["-X", "POST"], ("200", "")),
-        ("/configz", &[], ("501", "a hollow kubelet does not serve this\n")),
+    for (path, method, expected) in [
+        ("//metrics", "GET", (404, "404 page not found\n")),
+        ("/run/default/end-usage/main?cmd=true", "GET", (405, "405: Method Not Allowed")),
+        ("/run/default/end-usage/main?cmd=true", "POST", (200, "")),
+        ("/configz", "GET", (501, "a hollow kubelet does not serve this\n")),
         (
             "/containerLogs/default/end-usage/main?tailLines=x",
-            &[],
-            ("400", r#"{"message": "Unable to decode query."}"#),
+            "GET",
+            (400, r#"{"message": "Unable to decode query."}"#),
         ),
         (
             "/containerLogs/default/end-usage/main?tailLines=-1",
-            &[],
-            ("422", r#"{"message": "Invalid request."}"#),
+            "GET",
+            (422, r#"{"message": "Invalid request."}"#),
         ),
         (
             "/containerLogs/default/end-usage/none",
-            &[],
-            ("404", "container \"none\" not found in pod \"end-usage\""),
+            "GET",
+            (404, "container \"none\" not found in pod \"end-usage\""),
         ),
     ] {
-        let (code, answer) = ask(&node, path, &[&cluster[..], args].concat());
-        assert_eq!((&*code, &*answer), expected, "{path}");
+        let (code, answer) = ask_as_apiserver(&node, path).method(method).answer().unwrap();
+        assert_eq!((code, &*answer), expected, "{path}");
     }
-    let strange = ["--cert", &pki("front-proxy-client.crt"), "--key", &pki("front-proxy-client.key")];
-    assert_eq!(ask(&node, "/pods", &strange).0, "000", "the authority is another one");
+    let [certificate, key] = pki("front-proxy-client");
+    let strange = ask(&node, "/pods").identity(&certificate, &key);
+    assert_eq!(strange.answer(), None, "the authority is another one");
     bed().kubectl(&["delete", "clusterrolebinding,clusterrole", "end-usage"]);
     own.clean_up().await;
 }
@@ -306,11 +309,9 @@ async fn a_kubelet_answers_for_its_own_pods() {
     })
     .await;
     assert_ne!(endpoint(&nodes[0]).1, endpoint(&nodes[1]).1);
-    let pki = |file: &str| bed().dir.join("pki").join(file).display().to_string();
-    let cluster = ["--cert", &pki("kubelet-client.crt"), "--key", &pki("kubelet-client.key")];
     let path = "/containerLogs/default/end-own/main";
-    let [here, there] = [0, 1].map(|node: usize| ask(&nodes[node], path, &cluster));
-    assert_eq!(here.0, "200", "{}", here.1);
-    assert_eq!(there, ("404".to_owned(), "pod \"end-own\" does not exist".to_owned()));
+    let [here, there] = [0, 1].map(|node: usize| ask_as_apiserver(&nodes[node], path).answer().unwrap());
+    assert_eq!(here.0, 200, "{}", here.1);
+    assert_eq!(there, (404, "pod \"end-own\" does not exist".to_owned()));
     own.clean_up().await;
 }

@@ -13,7 +13,9 @@ use crate::{
     bed::{
         LONG, Own, always, bed, condition, delete,
         disruptor::{Subject, is_disrupted},
-        eventually, phase,
+        eventually,
+        http::{self, Request},
+        phase,
     },
     kubemark::Kubemark,
 };
@@ -133,31 +135,28 @@ async fn whoever_is_inside_the_pod_is_the_machine_and_nobody_else() {
     let kubemark = Kubemark::start("kubemark-inside", &Value::Null).await;
     kubemark.ready().await;
     let url = format!("http://127.0.0.1:{}/readyz", kubemark.probe_port);
-    let probed = Command::new("curl").args(["-sf", &url]).output().unwrap();
-    assert_eq!(probed.stdout, b"ok", "kubemark may start");
+    assert_eq!(http::get(url).as_deref(), Some("ok"), "kubemark may start");
     let review = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
-    let posted = ["-X", "POST", "-H", "Content-Type: application/json"];
-    let who = kubemark.curl(
-        &[&posted[..], &["-H", "Authorization: Bearer x", "-H", "Impersonate-User: admin", "-d", review]]
-            .concat(),
-        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-    );
+    let post =
+        |request: Request, body| request.method("POST").header("Content-Type", "application/json").body(body);
+    let who = kubemark.ask("/apis/authentication.k8s.io/v1/selfsubjectreviews", |request| {
+        post(request, review).bearer("x").header("Impersonate-User", "admin")
+    });
     assert_eq!(who["status"]["userInfo"]["username"], "system:node:kubemark-inside", "{who}");
-    let nodes = kubemark.curl(&[], "/api/v1/nodes");
+    let nodes = kubemark.ask("/api/v1/nodes", |request| request);
     assert_eq!(nodes["reason"], "Forbidden", "Node authorization holds: {nodes}");
-    let upgraded = kubemark.curl(&["-H", "Connection: Upgrade", "-H", "Upgrade: SPDY/3.1"], "/api/v1/pods");
+    let upgraded = kubemark
+        .ask("/api/v1/pods", |request| request.header("Connection", "Upgrade").header("Upgrade", "SPDY/3.1"));
     assert_eq!((&upgraded["code"], &upgraded["reason"]), (&json!(501), &json!("NotImplemented")));
     let status = "/api/v1/nodes/kubemark-inside/status";
-    let packed = ["-X", "PUT", "-H", "Content-Type: application/vnd.kubernetes.protobuf", "-d", "k8s"];
-    let refused = kubemark.curl(&packed, status);
+    let refused = kubemark.ask(status, |request| {
+        request.method("PUT").header("Content-Type", "application/vnd.kubernetes.protobuf").body("k8s")
+    });
     assert_eq!(refused["code"], 415, "{refused}");
     assert!(refused["message"].as_str().unwrap().contains("--kube-api-content-type=application/json"));
-    let huge = kubemark.dir.join("huge");
-    std::fs::write(&huge, vec![b'x'; 4 << 20]).unwrap();
-    let refused = kubemark
-        .curl(&[&posted[..], &["--data-binary", &format!("@{}", huge.display())]].concat(), "/api/v1/pods");
-    assert_eq!(refused["code"], 413, "{refused}");
-    let again = kubemark.curl(&[&posted[..], &["-d", "{}"]].concat(), "/api/v1/nodes");
+    let refused = kubemark.announced(4 << 20);
+    assert!(refused.starts_with("HTTP/1.1 413 "), "{refused}");
+    let again = kubemark.ask("/api/v1/nodes", |request| post(request, "{}"));
     assert_eq!(again["reason"], "AlreadyExists", "{again}");
     kubemark.clean_up().await;
 }

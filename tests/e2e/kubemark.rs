@@ -2,9 +2,10 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use k8s_openapi::api::core::v1::Node;
@@ -20,7 +21,7 @@ use kube_node::{
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{LONG, disruptor::Subject, eventually, is_ready},
+    bed::{LONG, disruptor::Subject, eventually, http::Request, is_ready},
     identity::Stage,
 };
 
@@ -161,14 +162,20 @@ impl Kubemark {
     }
 
     /// Asks the guard, as whoever is inside the pod may.
-    pub fn curl(&self, args: &[&str], path: &str) -> Value {
-        let Output { stdout, .. } = Command::new("curl")
-            .args(["-s", "--max-time", "20"])
-            .args(args)
-            .arg(format!("http://127.0.0.1:{}{path}", self.port))
-            .output()
-            .unwrap();
-        serde_json::from_slice(&stdout).unwrap_or_else(|_| json!(String::from_utf8_lossy(&stdout)))
+    pub fn ask(&self, path: &str, change: impl FnOnce(Request) -> Request) -> Value {
+        let request = Request::get(format!("http://127.0.0.1:{}{path}", self.port));
+        let (_, answer) = change(request).answer().unwrap();
+        serde_json::from_str(&answer).unwrap_or_else(|_| json!(answer))
+    }
+
+    /// What the guard says to a POST whose body has so many bytes, before any of them is sent.
+    pub fn announced(&self, length: usize) -> String {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let head = "POST /api/v1/pods HTTP/1.1\r\nHost: guard\r\nContent-Type: application/json\r\nConnection: close\r\n";
+        write!(connection, "{head}Content-Length: {length}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
     }
 
     pub fn said(&self, log: &str) -> String {

@@ -1,13 +1,14 @@
 //! `up --listen-address`: kube-apiserver at a further address of this machine. 127.0.0.2 is one that every machine has.
 
-use std::{
-    net::TcpListener,
-    process::{Command, Output},
-};
+use std::{net::TcpListener, process::Output};
 
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use serde_json::Value;
 
@@ -57,8 +58,8 @@ async fn the_api_server_is_reached_at_the_addresses_of_this_start() {
     assert!(version_at(&cluster, "127.0.0.2").await.is_err(), "not asked for any more");
 
     // Without its supervisor the server goes on, on 127.0.0.1.
-    let supervisor = cluster.state()["supervisor"]["pid"].as_i64().unwrap();
-    Command::new("kill").args(["-KILL", &supervisor.to_string()]).status().unwrap();
+    let supervisor = i32::try_from(cluster.state()["supervisor"]["pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(supervisor), Signal::SIGKILL).unwrap();
     eventually("the way in is closed", LONG, async || {
         version_at(&cluster, "127.0.0.3").await.is_err().then_some(())
     })

@@ -1,15 +1,25 @@
-//! The main job on a real control plane: all tests of this binary share one, each works on objects of its own.
+//! The tests on a real control plane. Those of [`alone`] have clusters of their own; all others share one, and each works on
+//! objects of its own.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "a suite with a cluster of its own has a copy of the module that holds it"
+)]
 
+mod alone;
 #[path = "../bed/mod.rs"]
 mod bed;
 mod classes;
 mod commands;
+#[path = "../conformance/mod.rs"]
+mod conformance;
 mod credentials;
 mod deletion;
 mod disruptor;
+#[path = "../docs/mod.rs"]
+mod docs;
 mod drain;
 mod endpoints;
 mod fairness;
@@ -26,6 +36,8 @@ mod listen;
 mod load;
 mod machine_pods;
 mod machines;
+#[path = "../metrics_server/mod.rs"]
+mod metrics_server;
 mod pod_cidrs;
 mod pods;
 mod policies;

@@ -1,12 +1,6 @@
 //! The cluster of this test binary, what helm does to it, and what is alive there.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Command, Output},
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, path::PathBuf, process::Output, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
@@ -21,8 +15,8 @@ use nix::{
 };
 use serde_json::json;
 
-use crate::{
-    bed::{LONG, Own, bed, class_spec, condition, create, eventually, name},
+use super::{
+    bed::{LONG, Own, bed, class_spec, condition, create, eventually, http, name},
     channel::{Credentials, connect_to},
     program::{copy_of_chart, said, try_helm},
 };
@@ -88,8 +82,7 @@ pub async fn machines_carried(client: &Client, count: usize) {
         let mut carried = Vec::new();
         for pod in operators(client).await {
             let url = format!("http://{}:8080/metrics", pod.status?.pod_ip?);
-            let metrics = Command::new("curl").args(["-sf", "--max-time", "5", &url]).output().expect("curl");
-            let metrics = String::from_utf8(metrics.stdout).expect("text");
+            let metrics = http::get(&url).unwrap_or_default();
             let machines = metrics.lines().find_map(|line| line.strip_prefix("kube_node_hollow_machines "));
             carried.extend(machines.and_then(|machines| machines.parse::<usize>().ok()));
         }

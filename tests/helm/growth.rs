@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::{
+use super::{
     bed::{
         LONG, Own, bed, class_spec, create,
         diary::{Diary, leased},

@@ -4,7 +4,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::Api;
 use serde_json::json;
 
-use crate::{
+use super::{
     bed::{LONG, Own, bed, class_spec, create, eventually, is_ready, name},
     cluster::{Fleet, NAMESPACE, upgrade},
     program::CHART,
@@ -34,7 +34,7 @@ async fn living(own: &Own) -> Vec<(String, String)> {
         .iter()
         .map(|node| {
             assert!(is_ready(node));
-            let ready = crate::bed::condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap();
+            let ready = super::bed::condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap();
             (name(node), ready.0.to_string())
         })
         .collect();

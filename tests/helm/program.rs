@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-use crate::bed::go_program::GoProgram;
+use super::go_program::GoProgram;
 
 const HELM: GoProgram = GoProgram {
     name: "helm",

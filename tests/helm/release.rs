@@ -17,7 +17,7 @@ use kube_node::cluster::pki::AutoscalerCertificates;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
-use crate::{
+use super::{
     bed::{LONG, Own, bed, class_spec, create, delete, eventually},
     channel::Credentials,
     cluster::{
@@ -29,8 +29,7 @@ use crate::{
     program::{CHART, said, try_helm},
 };
 
-#[tokio::test]
-async fn from_install_to_uninstall() {
+pub async fn from_install_to_uninstall() {
     // `up` has applied what the chart brings.
     let cleanup = bed().kube_node(&["cleanup", "--all"]);
     assert!(cleanup.status.success(), "{}", said(&cleanup));

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::program::{CHART, offline, said};
+use super::program::{CHART, offline, said};
 
 /// The objects of a chart with these `--set` values.
 pub fn render_chart(chart: &str, set: &[&str]) -> Result<Vec<Value>, String> {

@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::{
+use super::{
     GROUP,
     bed::{LONG, Own, bed, class_spec, diary::Diary, eventually},
     group::Group,

@@ -1,6 +1,6 @@
 //! What people change: hosts, Nodes, classes.
 
-use std::{collections::BTreeSet, process::Command};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{
@@ -9,10 +9,9 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{
+use super::{
     NODES,
-    bed::diary::Diary,
-    bed::{LONG, Own, bed, condition, eventually, is_ready, name},
+    bed::{LONG, Own, bed, condition, diary::Diary, eventually, http::Request, is_ready, name},
     group::Group,
     in_the_operator, write_node,
 };
@@ -28,12 +27,10 @@ pub async fn addresses_are_unique(own: &Own) {
     let nodes: BTreeSet<(String, i32)> = own.my_nodes().await.iter().map(of_node).collect();
     assert_eq!(nodes.len(), NODES);
     // A host asks by itself who a client is, and what it may.
-    let token = format!("Authorization: Bearer {}", bed().kubectl(&["create", "token", "default"]).trim());
+    let token = bed().kubectl(&["create", "token", "default"]);
     for (address, port) in nodes.iter().take(3) {
         let url = format!("https://{address}:{port}/healthz");
-        let asked =
-            Command::new("curl").args(["-sk", "--max-time", "60", "-H", &token, &url]).output().unwrap();
-        let answer = String::from_utf8(asked.stdout).unwrap();
+        let (_, answer) = Request::get(&url).bearer(token.trim()).answer().unwrap();
         let who = "Forbidden (user=system:serviceaccount:default:default, verb=get";
         assert!(answer.starts_with(who), "{url}: {answer}");
     }

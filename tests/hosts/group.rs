@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube_node::hosts::share;
 
-use crate::{
+use super::{
     bed::{LONG, Own, eventually},
     host::Host,
 };

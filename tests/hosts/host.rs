@@ -12,9 +12,9 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{
+use super::{
     GROUP,
-    bed::{LONG, bed, eventually},
+    bed::{LONG, bed, eventually, http},
 };
 
 /// Killed when dropped.
@@ -43,9 +43,7 @@ impl Host {
     }
 
     pub fn asked(&self, path: &str) -> Option<String> {
-        let url = format!("http://127.0.0.1:{}/{path}", self.admin);
-        let output = Command::new("curl").args(["-sf", "--max-time", "5", &url]).output().expect("curl");
-        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        http::get(format!("http://127.0.0.1:{}/{path}", self.admin))
     }
 
     /// The value of a metric without labels; None where nobody answers.

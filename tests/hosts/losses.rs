@@ -5,7 +5,7 @@ use kube::{Api, api::DeleteParams};
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
-use crate::{
+use super::{
     NODES,
     bed::diary::Diary,
     bed::{LONG, Own, bed, eventually},

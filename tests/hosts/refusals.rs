@@ -1,6 +1,6 @@
 //! What cannot be, and who says so.
 
-use crate::{
+use super::{
     bed::{LONG, Own, bed, condition, eventually, name},
     host::Host,
 };

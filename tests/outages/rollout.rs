@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::{
+use super::{
     RECOVERY,
     bed::{Own, bed, class_spec, eventually, is_ready, taints},
     nothing_lost_or_doubled, operator_is_back,

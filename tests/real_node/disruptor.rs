@@ -41,44 +41,37 @@ impl<const UPSTREAM: bool> Subject for Pod<UPSTREAM> {
     }
 }
 
-#[tokio::test]
-async fn our_pod_by_turns() {
+pub async fn our_pod_by_turns() {
     let _node = crate::NODE.read().await;
     unhealthy_and_healthy_by_turns::<Pod<false>>("own-turns").await;
 }
 
-#[tokio::test]
-async fn our_pod_after_a_while() {
+pub async fn our_pod_after_a_while() {
     let _node = crate::NODE.read().await;
     unhealthy_for_ever_after_a_while::<Pod<false>>("own-after").await;
 }
 
-#[tokio::test]
-async fn our_pod_in_silence() {
+pub async fn our_pod_in_silence() {
     let _node = crate::NODE.read().await;
     a_silent_node_becomes_unknown::<Pod<false>>("own-silent").await;
 }
 
-#[tokio::test]
-async fn our_pod_reboots() {
+pub async fn our_pod_reboots() {
     let _node = crate::NODE.read().await;
     a_reboot_takes_its_pods_along::<Pod<false>>("own-reboot", "Silent").await;
 }
 
-#[tokio::test]
-async fn an_upstream_pod_by_turns() {
+pub async fn an_upstream_pod_by_turns() {
     let _node = crate::NODE.read().await;
     unhealthy_and_healthy_by_turns::<Pod<true>>("up-turns").await;
 }
 
-#[tokio::test]
-async fn an_upstream_pod_after_a_while() {
+pub async fn an_upstream_pod_after_a_while() {
     let _node = crate::NODE.read().await;
     unhealthy_for_ever_after_a_while::<Pod<true>>("up-after").await;
 }
 
-#[tokio::test]
-async fn an_upstream_pod_in_silence() {
+pub async fn an_upstream_pod_in_silence() {
     let _node = crate::NODE.read().await;
     a_silent_node_becomes_unknown::<Pod<true>>("up-silent").await;
 }

@@ -36,8 +36,7 @@ async fn pods() -> Vec<(String, String)> {
         .collect()
 }
 
-#[tokio::test]
-async fn from_create_to_cleanup() {
+pub async fn from_create_to_cleanup() {
     let _node = crate::NODE.read().await;
     let upstream = images::KUBEMARK.rsplit_once(':').unwrap();
     for version in [None, Some(upstream.1)] {

@@ -130,8 +130,7 @@ async fn identities(client: &Client, nodes: &[Node]) -> bool {
     })
 }
 
-#[tokio::test]
-async fn machines_of_another_cluster() {
+pub async fn machines_of_another_cluster() {
     let _node = crate::NODE.read().await;
     let guest = Guest::start().await;
     let here = Own::of(guest.client.clone(), "here");

@@ -26,8 +26,7 @@ use crate::{
 /// How soon it has to be known that a machine is gone; it takes a tenth of a second.
 const NOTICED: Duration = Duration::from_secs(2);
 
-#[tokio::test]
-async fn five_of_each_are_ready_and_what_their_class_says() {
+pub async fn five_of_each_are_ready_and_what_their_class_says() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
         let own = Own::new(&kind.name("five"), 5, kind.class(json!({}))).await;
@@ -74,8 +73,7 @@ async fn five_of_each_are_ready_and_what_their_class_says() {
     }
 }
 
-#[tokio::test]
-async fn a_changed_class_rolls_through() {
+pub async fn a_changed_class_rolls_through() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
         let own = Own::new(&kind.name("roll"), 2, kind.class(json!({}))).await;
@@ -95,8 +93,7 @@ async fn a_changed_class_rolls_through() {
     }
 }
 
-#[tokio::test]
-async fn a_machine_lingers_for_the_deletion_timeout() {
+pub async fn a_machine_lingers_for_the_deletion_timeout() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
         let own = Own::new(&kind.name("linger"), 1, kind.class(json!({"deletionTimeout": "10s"}))).await;
@@ -122,8 +119,7 @@ async fn a_machine_lingers_for_the_deletion_timeout() {
     }
 }
 
-#[tokio::test]
-async fn a_killed_process_is_told_and_comes_back_as_the_same_machine() {
+pub async fn a_killed_process_is_told_and_comes_back_as_the_same_machine() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
         let own = Own::new(&kind.name("kill"), 1, kind.class(json!({}))).await;
@@ -151,8 +147,7 @@ async fn a_killed_process_is_told_and_comes_back_as_the_same_machine() {
     }
 }
 
-#[tokio::test]
-async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
+pub async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
         let own = Own::new(&kind.name("lost"), 1, kind.class(json!({}))).await;
@@ -175,8 +170,7 @@ async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
     }
 }
 
-#[tokio::test]
-async fn a_machine_that_dies_while_nobody_looks_is_made_again() {
+pub async fn a_machine_that_dies_while_nobody_looks_is_made_again() {
     let _node = crate::NODE.read().await;
     let own = Own::new("unseen", 1, Kind::Own.class(json!({}))).await;
     let node = ready(&own, 1).await.remove(0);

@@ -48,8 +48,7 @@ pub fn ctr(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[tokio::test]
-async fn the_node_is_ready_and_open_to_all() {
+pub async fn the_node_is_ready_and_open_to_all() {
     let _node = crate::NODE.read().await;
     let nodes: Api<Node> = Api::all(bed().client().await);
     let node = nodes.get("real-node").await.unwrap();
@@ -65,8 +64,7 @@ async fn the_node_is_ready_and_open_to_all() {
     }
 }
 
-#[tokio::test]
-async fn pods_of_our_image_run_and_are_reached() {
+pub async fn pods_of_our_image_run_and_are_reached() {
     let _node = crate::NODE.read().await;
     let pods = pods().await;
     run(&pods, "says", &["--version"]).await;
@@ -86,8 +84,7 @@ async fn pods_of_our_image_run_and_are_reached() {
     }
 }
 
-#[tokio::test]
-async fn pods_reach_the_api_server_at_its_service() {
+pub async fn pods_reach_the_api_server_at_its_service() {
     let _node = crate::NODE.read().await;
     let pods = pods().await;
     // It asks the API server, by the Service, whether it may work, and is told that it may not.
@@ -98,8 +95,7 @@ async fn pods_reach_the_api_server_at_its_service() {
     delete(&pods, "asks", PropagationPolicy::Background).await;
 }
 
-#[tokio::test]
-async fn images_are_those_that_are_written() {
+pub async fn images_are_those_that_are_written() {
     let _node = crate::NODE.read().await;
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("images-{}", std::process::id()));
     let output = Command::new(env!("CARGO_BIN_EXE_kube-node"))
@@ -123,8 +119,7 @@ async fn images_are_those_that_are_written() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
-#[tokio::test]
-async fn what_is_killed_comes_back_under_the_pods() {
+pub async fn what_is_killed_comes_back_under_the_pods() {
     let _node = crate::NODE.write().await;
     let pods = pods().await;
     run(&pods, "survivor", &["pause"]).await;

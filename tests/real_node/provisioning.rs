@@ -20,8 +20,7 @@ use crate::{
 /// Tag of the images with a shell.
 const SHELL: &str = "shell";
 
-#[tokio::test]
-async fn files_reach_the_machine_as_they_were_asked_for() {
+pub async fn files_reach_the_machine_as_they_were_asked_for() {
     let _node = crate::NODE.read().await;
     let client = bed().client().await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "kube-node-system");
@@ -63,8 +62,7 @@ async fn files_reach_the_machine_as_they_were_asked_for() {
     maps.delete("units", &DeleteParams::default()).await.unwrap();
 }
 
-#[tokio::test]
-async fn versions_are_reported_as_they_were_asked_for() {
+pub async fn versions_are_reported_as_they_were_asked_for() {
     let _node = crate::NODE.read().await;
     // Of upstream it picks the image; what its kubelet says is the image's own.
     for (kind, version) in [(Kind::Own, "v1.35.1"), (Kind::Upstream, "v1.36.3")] {
@@ -126,16 +124,14 @@ async fn commands_run_before_the_kubelet(kind: Kind) {
     own.clean_up().await;
 }
 
-#[tokio::test]
-async fn commands_of_an_upstream_image() {
+pub async fn commands_of_an_upstream_image() {
     let _node = crate::NODE.read().await;
     import_images_with_a_shell();
     commands_run_before_the_kubelet(Kind::Upstream).await;
 }
 
 /// The operator's image of machines is one with a shell, for as long as this takes.
-#[tokio::test]
-async fn commands_of_our_own_image() {
+pub async fn commands_of_our_own_image() {
     let _node = crate::NODE.write().await;
     import_images_with_a_shell();
     let image = format!("operator=--machine-image=localhost/kube-node:{SHELL}");

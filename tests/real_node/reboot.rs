@@ -15,8 +15,7 @@ use crate::{
 };
 
 /// As after a power cut: nothing runs, nothing in memory is left, and the kubelet finds the pods that it has to run.
-#[tokio::test]
-async fn machines_come_back_after_a_power_cut() {
+pub async fn machines_come_back_after_a_power_cut() {
     let _node = crate::NODE.write().await;
     let mut sets = Vec::new();
     for kind in BOTH {

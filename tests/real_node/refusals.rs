@@ -28,24 +28,27 @@ fn up(args: &[&str]) -> String {
     said
 }
 
-#[test]
-fn what_is_missing_is_named_with_what_to_do() {
-    let said = up(&["--real-node", "--cni-dir", "/nonexistent", "--runc", "/nonexistent/runc"]);
+pub fn what_is_missing_is_named_with_what_to_do() {
+    let said = up(&["--real-node", "--runc", "/nonexistent/runc"]);
+    assert!(said.contains("--runc: there is no program /nonexistent/runc"), "{said}");
+    let said = up(&["--real-node", "--cni-dir", "/nonexistent"]);
+    assert!(said.contains("--cni-dir: there is no program /nonexistent/bridge"), "{said}");
+    let old = program("containerd", "containerd github.com/containerd/containerd 1.7.2 abc");
+    let said = up(&["--real-node", "--containerd", old.to_str().unwrap()]);
+    assert!(said.contains("is containerd 1.7, a real node needs 2.0 or later"), "{said}");
+    fs::remove_dir_all(old.parent().unwrap()).unwrap();
+    let alone = program("containerd", "containerd github.com/containerd/containerd/v2 v2.2.9");
+    let said = up(&["--real-node", "--containerd", alone.to_str().unwrap()]);
     assert!(
-        said.contains("a real node needs runc at /nonexistent/runc, the CNI plugin bridge in /nonexistent, "),
+        said.contains("--containerd: there is no program") && said.contains("/containerd-shim-runc-v2"),
         "{said}"
     );
-    assert!(said.contains("tests/real-node/install.sh"), "{said}");
-    let old = program("containerd", "containerd github.com/containerd/containerd 1.5.9 abc");
-    let said = up(&["--real-node", "--containerd", old.to_str().unwrap()]);
-    assert!(said.contains("is containerd 1.5, a real node needs 1.6 or later"), "{said}");
-    fs::remove_dir_all(old.parent().unwrap()).unwrap();
+    fs::remove_dir_all(alone.parent().unwrap()).unwrap();
     let said = up(&["--cni-dir", "/opt/cni/bin"]);
     assert!(said.contains("--real-node"), "{said}");
 }
 
-#[test]
-fn who_is_not_root_is_told_so() {
+pub fn who_is_not_root_is_told_so() {
     // The program may lie where nobody else looks.
     let copy = std::env::temp_dir().join(format!("kube-node-{}", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_kube-node"), &copy).unwrap();
@@ -59,8 +62,7 @@ fn who_is_not_root_is_told_so() {
     assert!(said.contains("a real node needs root"), "{said}");
 }
 
-#[test]
-fn images_of_programs_that_would_not_run_are_refused() {
+pub fn images_of_programs_that_would_not_run_are_refused() {
     let dir = std::env::temp_dir();
     let image = |args: &[&str]| {
         refusal(

@@ -8,8 +8,7 @@ use crate::{
     kinds::{Kind, UP, machine, pod_of, ready},
 };
 
-#[tokio::test]
-async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
+pub async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
     let _node = crate::NODE.read().await;
     let missing =
         Own::new("no-image", 1, Kind::Own.class(json!({"kubemark": {"image": "localhost/none:v1"}}))).await;
@@ -42,8 +41,7 @@ async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
 }
 
 /// Commands need a shell, which the images have only where somebody asks for it.
-#[tokio::test]
-async fn commands_without_a_shell_are_told() {
+pub async fn commands_without_a_shell_are_told() {
     let _node = crate::NODE.read().await;
     for (kind, reasons) in [
         (Kind::Own, ["ContainerExited", "CrashLoopBackOff"]),
@@ -61,8 +59,7 @@ async fn commands_without_a_shell_are_told() {
     }
 }
 
-#[tokio::test]
-async fn a_machine_out_of_memory_says_so() {
+pub async fn a_machine_out_of_memory_says_so() {
     let _node = crate::NODE.read().await;
     let resources = json!({"requests": {"memory": "10Mi"}, "limits": {"memory": "12Mi"}});
     let class = Kind::Upstream.class(json!({"kubemark": {"resources": resources}}));
@@ -84,8 +81,7 @@ async fn a_machine_out_of_memory_says_so() {
 }
 
 /// The kubelet of the real node evicts a pod whose log outgrows its limit.
-#[tokio::test]
-async fn an_evicted_machine_is_told_and_made_again() {
+pub async fn an_evicted_machine_is_told_and_made_again() {
     let _node = crate::NODE.read().await;
     let resources = json!({"limits": {"ephemeral-storage": "64Ki"}});
     let class = Kind::Upstream.class(json!({"kubemark": {"resources": resources, "extraArgs": ["--v=10"]}}));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::bed::bed;
+use super::bed::bed;
 
 /// A metric: all that is exported of it.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually};
+use super::bed::{LONG, Own, bed, class_spec, eventually};
 
 /// The lines of looks at an object.
 fn lines(controller: &str, object: &str) -> Vec<Value> {

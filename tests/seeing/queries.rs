@@ -10,7 +10,7 @@ use promql_parser::{
 };
 use serde_json::Value;
 
-use crate::{
+use super::{
     code,
     exposition::{self, Metric},
     rows, table,

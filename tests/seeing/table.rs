@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
+use super::{
     bed::{Own, class_spec},
     code, exposition, rows,
 };

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::bed::{Own, bed, class_spec};
+use super::bed::{Own, bed, class_spec};
 
 #[tokio::test]
 async fn into_a_file_it_is_printed_once() {

@@ -24,7 +24,7 @@ use tonic::{
     transport::{Certificate, Identity, Server, ServerTlsConfig},
 };
 
-use crate::bed::{
+use super::bed::{
     Bed, LONG, Own, class_spec, create, eventually,
     further::Further,
     operators::{Operator, Who, free_port},

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::bed::audit::log;
+use super::bed::audit::log;
 
-/// The user of [`crate::bed::operators::Who::Admin`]. The test itself acts as somebody else.
+/// The user of [`super::bed::operators::Who::Admin`]. The test itself acts as somebody else.
 pub const ADMIN: &str = "kubernetes-admin";
 
 /// The record that every test cluster keeps of our programs, with all that anybody writes besides.

@@ -10,7 +10,7 @@ use nix::{
 };
 use tokio::time::sleep;
 
-use crate::{
+use super::{
     audit::{ADMIN, Audit},
     bed::{
         LONG, Own,

@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use nix::sys::signal::Signal;
 
-use crate::{
+use super::{
     bed::{
         LONG, Own,
         diary::Diary,

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep};
 
-use crate::{
+use super::{
     bed::{
         LONG, Own,
         diary::{Diary, leased},

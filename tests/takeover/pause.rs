@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
 
-use crate::{
+use super::{
     audit::{ADMIN, Audit},
     bed::{
         LONG, Own, always,

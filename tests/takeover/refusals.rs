@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::bed::{
+use super::bed::{
     LONG, eventually,
     further::Further,
     operators::{Operator, Who},

@@ -1,5 +1,4 @@
-//! What a real node leaves behind when it ends, in whatever way: nothing. Two clusters run side by side first. Needs root
-//! and the packages that tests/real-node/install.sh installs; without them the start fails and says so.
+//! What a real node leaves behind when it ends, in whatever way: nothing. Two clusters run side by side first.
 //!
 //! A target of its own: what this machine has is compared before and after. Only the real nodes of other clusters are left
 //! out, by their names.
@@ -7,11 +6,14 @@
 // No runtime runs here, and a test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+#[path = "../real_node/harness.rs"]
+mod harness;
+
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, ExitCode, Output},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -243,8 +245,11 @@ fn strike(pids: &[Pid]) {
     }
 }
 
+fn main() -> ExitCode {
+    harness::run("teardown", harness::trials! { blocking nothing_stays }, Vec::new())
+}
+
 /// In one test, so that they come one after another.
-#[test]
 fn nothing_stays() {
     let before = Traces::at_rest();
     two_at_once(&before);

@@ -99,6 +99,7 @@ impl Programs {
         let (containerd, ctr, path) = match &options.containerd {
             Some(containerd) => {
                 named("--containerd", containerd)?;
+                check_version(containerd)?;
                 let path = match containerd.parent().filter(|beside| beside.is_absolute()) {
                     Some(beside) => format!("{}:{path}", beside.display()),
                     None => path,
@@ -111,7 +112,6 @@ impl Programs {
                     search(name, &path).ok_or_else(missing)
                 };
                 beside("containerd-shim-runc-v2")?;
-                check_version(containerd)?;
                 (containerd.clone(), beside("ctr")?, path)
             }
             None => (built.join("containerd"), built.join("ctr"), format!("{}:{path}", built.display())),

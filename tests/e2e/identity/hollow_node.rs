@@ -20,7 +20,7 @@ use nix::{
 use serde_json::{Value, json};
 
 use super::Stage;
-use crate::bed::{LONG, Own, always, condition, eventually, is_ready, phase};
+use crate::bed::{LONG, Own, always, condition, eventually, http::Request, is_ready, phase};
 
 /// A machine's folders and its process, while it runs.
 struct Machine {
@@ -89,10 +89,8 @@ impl Machine {
 
     /// What a probe gets: the code, or None while nobody listens.
     fn probe(&self, path: &str) -> Option<String> {
-        let url = format!("http://127.0.0.1:{}{path}", self.port);
-        let output =
-            Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
-        Some(String::from_utf8(output.unwrap().stdout).unwrap()).filter(|code| code != "000")
+        let (code, _) = Request::get(format!("http://127.0.0.1:{}{path}", self.port)).answer()?;
+        Some(code.to_string())
     }
 }
 

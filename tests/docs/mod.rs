@@ -10,8 +10,6 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod document;
 mod links;
 mod shell;
@@ -19,9 +17,6 @@ mod shell;
 use std::{fs, path::PathBuf, sync::Mutex, thread};
 
 use document::Document;
-
-/// What the cluster for dry runs has besides.
-const UP: &[&str] = &["--without-operator"];
 
 /// Documents that are run at once.
 const LANES: usize = 2;

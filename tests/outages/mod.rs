@@ -22,9 +22,9 @@ use kube::{
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use crate::bed::{Own, bed, class_spec, create, diary::leased, eventually, is_ready};
+use self::bed::{LONG, Own, bed, class_spec, create, diary::leased, eventually, is_ready};
 
 /// What the cluster has besides.
 const UP: &[&str] = &[];
@@ -170,20 +170,13 @@ async fn objects_of_an_older_definition() {
 }
 
 /// What an operator says that is started by hand; it must end by itself.
-fn operator_says() -> String {
-    let kubeconfig = bed().dir.join("kubeconfig");
-    let output = std::process::Command::new("timeout")
-        .args([
-            "90",
-            env!("CARGO_BIN_EXE_kube-node"),
-            "operator",
-            "--admin-address",
-            "127.0.0.1:0",
-            "--kubeconfig",
-        ])
-        .arg(kubeconfig)
-        .output()
-        .unwrap();
+async fn operator_says() -> String {
+    let mut operator = tokio::process::Command::new(env!("CARGO_BIN_EXE_kube-node"));
+    operator
+        .args(["operator", "--admin-address", "127.0.0.1:0", "--kubeconfig"])
+        .arg(bed().dir.join("kubeconfig"));
+    operator.kill_on_drop(true);
+    let output = timeout(LONG, operator.output()).await.expect("it ends").unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
@@ -197,12 +190,12 @@ async fn definitions_that_are_older_or_missing() {
     crds.patch("nodesets.kube-node.io", &PatchParams::default(), &older).await.unwrap();
     // The API server publishes the change some seconds later.
     sleep(Duration::from_secs(5)).await;
-    let said = operator_says();
+    let said = operator_says().await;
     assert!(said.contains("definition of NodeSet lacks spec.expireAfter"), "{said}");
     for name in ["nodesets.kube-node.io", "nodeclasses.kube-node.io"] {
         bed().kubectl(&["delete", "crd", name]);
     }
-    let said = operator_says();
+    let said = operator_says().await;
     assert!(
         said.contains("install the CustomResourceDefinitions first") || said.contains("has no kinds of"),
         "{said}"

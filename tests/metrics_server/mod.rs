@@ -5,9 +5,6 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
-
 use std::{
     net::TcpListener,
     path::Path,
@@ -18,8 +15,6 @@ use serde_json::json;
 
 use crate::bed::{LONG, Own, bed, class_spec, eventually, go_program::GoProgram, name};
 
-/// What the cluster has besides.
-const UP: &[&str] = &[];
 const METRICS_SERVER: GoProgram = GoProgram {
     name: "metrics-server",
     folder: "tests/metrics_server",

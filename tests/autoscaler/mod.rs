@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{
+use self::{
     bed::{Own, bed, eventually},
     caller::Caller,
     channel::{Credentials, connect},

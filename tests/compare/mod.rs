@@ -12,12 +12,12 @@
 #[path = "../bed/mod.rs"]
 mod bed;
 mod course;
-mod differences;
-mod facts;
+pub mod differences;
+pub mod facts;
 #[path = "../../benches/kwok/mod.rs"]
 mod kwok;
 mod node;
-mod page;
+pub mod page;
 mod record;
 mod registry;
 mod scenarios;
@@ -35,8 +35,8 @@ use k8s_openapi::api::core::v1::{Event, Namespace, Node};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::json;
 
-use crate::{
-    bed::{bed, create, go_program},
+use self::{
+    bed::{bed, create},
     course::{Outcome, pod_name},
     facts::{Fact, Facts, Known},
     page::Row,
@@ -72,8 +72,7 @@ const HICCUPS: [&str; 3] = ["FailedMount", "FailedCreatePodSandBox", "SandboxCha
 /// A scenario on a node, and how that went.
 type Ran<'a> = (&'a Scenario, &'a Place, Outcome);
 
-#[tokio::test]
-async fn ours_differs_least_and_each_difference_is_explained() {
+pub async fn ours_differs_least_and_each_difference_is_explained() {
     let kwok = kwok::build().expect("KWOK is built");
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compare");
     let _ = fs::remove_dir_all(&dir);

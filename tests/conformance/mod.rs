@@ -6,18 +6,13 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod example;
 mod mutants;
 
 use std::thread;
 
-use bed::bed;
+use crate::bed::bed;
 use example::{Example, conformance};
-
-/// What the cluster has besides.
-const UP: &[&str] = &[];
 
 #[test]
 fn the_example_keeps_the_contract() {

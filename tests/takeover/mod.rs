@@ -5,20 +5,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod audit;
-#[path = "../bed/mod.rs"]
-mod bed;
 mod deaf;
 mod ends;
 mod kills;
 mod pause;
 mod refusals;
 
+use crate::bed::{self, Own, class_spec, create, further::Further};
 use audit::Audit;
-use bed::{Own, class_spec, create, further::Further};
 use serde_json::json;
-
-/// Every test of this binary has its operators started by hand.
-const UP: &[&str] = &[];
 
 #[tokio::test]
 async fn takeover() {
