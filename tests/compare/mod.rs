@@ -3,7 +3,7 @@
 //! than the real kubelet does, it differs. Ours has to differ in the fewest places, and docs/fidelity.md has to list and
 //! explain each of them.
 //!
-//! `KUBE_NODE_WRITE=1 cargo test --test compare` writes the tables of docs/fidelity.md. What was seen, and what was made of
+//! `KUBE_NODE_WRITE=1 cargo test --test real_node compare` writes the tables of docs/fidelity.md. What was seen, and what was made of
 //! it, is in `target/*/tmp/compare` afterwards. Needs root, like the tests of the real node, and Go.
 
 // A test that cannot go on says so by a panic.

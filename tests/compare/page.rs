@@ -13,7 +13,7 @@ use super::{differences::Difference, facts::Aspect};
 
 const BEGIN: &str = "<!-- tests/compare writes: begin -->\n";
 const END: &str = "<!-- tests/compare writes: end -->\n";
-const COMMAND: &str = "KUBE_NODE_WRITE=1 cargo test --test compare";
+const COMMAND: &str = "KUBE_NODE_WRITE=1 cargo test --test real_node compare";
 /// What stands where nobody has said why.
 const UNEXPLAINED: &str = "?";
 

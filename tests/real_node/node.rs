@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PropagationPolicy};
-use kube_node::images;
+use kube_node::{cluster::Binaries, images};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -41,9 +41,10 @@ async fn pods() -> Api<Pod> {
 
 /// Runs containerd's own client against the node.
 pub fn ctr(args: &[&str]) -> String {
+    let program = Binaries::runtime_cache_dir().unwrap().join("ctr");
     let socket = format!("/proc/{}/root/run/containerd/containerd.sock", daemons()["containerd"]);
     let output =
-        Command::new("ctr").args(["--address", &socket, "-n", "k8s.io"]).args(args).output().unwrap();
+        Command::new(program).args(["--address", &socket, "-n", "k8s.io"]).args(args).output().unwrap();
     assert!(output.status.success(), "ctr {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
