@@ -31,6 +31,7 @@ pub fn between(scenario: &'static str, real: &Facts, other: &Facts) -> Vec<Diffe
 }
 
 pub mod tests {
+    #[allow(clippy::wildcard_imports, reason = "tests of this file, in no module that only tests have")]
     use super::*;
 
     fn facts(rows: &[(Aspect, &[&str])]) -> Facts {

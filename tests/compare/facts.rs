@@ -352,6 +352,7 @@ pub mod tests {
     use serde_json::json;
 
     use super::super::scenarios;
+    #[allow(clippy::wildcard_imports, reason = "tests of this file, in no module that only tests have")]
     use super::*;
 
     fn shown(phase: &str, ready: &str, state: &Value) -> (Instant, Value) {

@@ -143,6 +143,7 @@ fn read(stored: &str) -> Stored {
 }
 
 pub mod tests {
+    #[allow(clippy::wildcard_imports, reason = "tests of this file, in no module that only tests have")]
     use super::*;
 
     fn difference(aspect: Aspect, scenario: &'static str) -> Difference {
