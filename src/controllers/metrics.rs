@@ -10,7 +10,7 @@ use crate::{
     core::{causes::Cause, wait::Wait},
     runtime::{
         metrics::{counters, gauges, histograms},
-        queue::Outcome,
+        work_queue::Action,
     },
 };
 
@@ -88,8 +88,8 @@ impl Metrics {
     }
 
     /// A look has ended.
-    pub fn looked(&self, controller: &str, outcome: Outcome, took: Duration) {
-        let result = if outcome == Outcome::Failed { "error" } else { SUCCESS };
+    pub fn looked(&self, controller: &str, outcome: Action, took: Duration) {
+        let result = if outcome == Action::Failed { "error" } else { SUCCESS };
         self.looks.with_label_values(&[controller, result]).inc();
         self.look_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
     }

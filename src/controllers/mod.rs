@@ -35,7 +35,7 @@ use crate::{
     api::{NodeClass, NodeSet},
     cache::{Cache, NodeView, Own, PodView},
     providers::Provider,
-    runtime::queue::Outcome,
+    runtime::work_queue::Action,
 };
 
 /// What the controllers share.
@@ -88,13 +88,13 @@ impl Context {
         &self,
         controller: &'static str,
         object: &str,
-        look: impl Future<Output = Outcome>,
-    ) -> Outcome {
+        look: impl Future<Output = Action>,
+    ) -> Action {
         let id = format!("{:016x}", rand::random::<u64>());
         let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
         let start = Instant::now();
         let outcome = look.instrument(span.clone()).await;
-        if outcome == Outcome::Failed {
+        if outcome == Action::Failed {
             span.record("otel.status_code", "ERROR");
         }
         self.metrics.looked(controller, outcome, start.elapsed());

@@ -27,11 +27,11 @@ use crate::{
         revision::Machine,
     },
     error::chain,
-    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+    runtime::work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 
 /// Least time between two looks at one class: its status counts Nodes.
-const PACE: Pace = Pace { concurrency: 2, least_distance: Duration::from_secs(1) };
+const CONFIG: Config = Config { concurrency: 2, min_interval: Duration::from_secs(1) };
 
 /// Time between two looks at the stored revisions of one class: it asks for a list.
 const TIDY_INTERVAL: Duration = Duration::from_mins(1);
@@ -63,7 +63,7 @@ pub struct NodeClassController {
     context: Arc<Context>,
     /// Credentials that classes name.
     secrets: Secrets,
-    requests: Requests<String>,
+    requests: WorkQueue<String>,
     /// When the revisions of a class were looked at last.
     tidied: Mutex<HashMap<String, Instant>>,
 }
@@ -71,8 +71,8 @@ pub struct NodeClassController {
 impl NodeClassController {
     /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
     #[must_use]
-    pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Queue<String>) {
-        let (requests, queue) = queue();
+    pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Consumer<String>) {
+        let (requests, queue) = work_queue();
         let controller = Arc::new(Self { context, secrets, requests, tidied: Mutex::default() });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
@@ -81,20 +81,20 @@ impl NodeClassController {
     }
 
     /// Works until `stop`, and finishes what is under way.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
-        run(queue, PACE, &stop, |name| {
+    pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
+        run(queue, CONFIG, &stop, |name| {
             let controller = Arc::clone(&self);
             async move {
                 let look = async {
                     match controller.look(&name).await {
                         Ok(outcome) => outcome,
-                        Err(RevisionsError::Api(error)) if error.is_not_found() => Outcome::Done,
+                        Err(RevisionsError::Api(error)) if error.is_not_found() => Action::AwaitChange,
                         Err(RevisionsError::Api(error)) if error.is_conflict() => {
-                            Outcome::After(PACE.least_distance)
+                            Action::RequeueAfter(CONFIG.min_interval)
                         }
                         Err(error) => {
                             warn!(error = chain(&error), "look failed");
-                            Outcome::Failed
+                            Action::Failed
                         }
                     }
                 };
@@ -104,14 +104,14 @@ impl NodeClassController {
         .await;
     }
 
-    async fn look(&self, name: &str) -> Result<Outcome, RevisionsError> {
+    async fn look(&self, name: &str) -> Result<Action, RevisionsError> {
         let Some(class) = self.context.classes.get(name) else {
             self.tidied.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.context.revisions.forget(name);
             if let Some(secret) = self.secrets.of(name) {
                 self.give_up_credentials(name, &secret).await?;
             }
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         };
         let users = self.users(name);
         if class.is_leaving() && users.is_none() {
@@ -120,16 +120,18 @@ impl NodeClassController {
                 self.give_up_credentials(name, secret).await?;
             }
             self.set_finalizer(&class, false).await?;
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         if !class.is_leaving() && self.set_finalizer(&class, true).await? {
             // Its echo brings the next look.
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         let credentials = self.keep_credentials(&class).await?;
         self.status(&class, &users, credentials.as_ref()).await?;
         Ok(match self.tidy_revisions(&class, users.revisions).await? {
-            Outcome::After(time) if credentials.is_some() => Outcome::After(time.min(LOOK_INTERVAL)),
+            Action::RequeueAfter(time) if credentials.is_some() => {
+                Action::RequeueAfter(time.min(LOOK_INTERVAL))
+            }
             other => other,
         })
     }
@@ -173,18 +175,18 @@ impl NodeClassController {
         &self,
         own: &Own<NodeClass>,
         mut needed: BTreeSet<String>,
-    ) -> Result<Outcome, RevisionsError> {
+    ) -> Result<Action, RevisionsError> {
         let class = own.name();
         let now = Instant::now();
         let last = self.tidied.lock().unwrap_or_else(PoisonError::into_inner).get(class).copied();
         if let Some(left) = last.and_then(|last| TIDY_INTERVAL.checked_sub(now.duration_since(last))) {
-            return Ok(Outcome::After(left));
+            return Ok(Action::RequeueAfter(left));
         }
         self.tidied.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
         let mut limit = None;
         for own in self.context.sets.group(class) {
             // What a set that cannot be read needs is not known.
-            let Ok(set) = &own.object else { return Ok(Outcome::After(TIDY_INTERVAL)) };
+            let Ok(set) = &own.object else { return Ok(Action::RequeueAfter(TIDY_INTERVAL)) };
             needed.extend(set.spec.revision.clone());
             let status = set.status.clone().unwrap_or_default();
             needed.extend(status.current_revision.into_iter().chain(status.update_revision));
@@ -199,7 +201,7 @@ impl NodeClassController {
         if restored > 0 {
             warn!(class, count = restored, "stored revisions again that somebody had deleted");
         }
-        Ok(Outcome::After(TIDY_INTERVAL))
+        Ok(Action::RequeueAfter(TIDY_INTERVAL))
     }
 
     /// Whether that changed anything.

@@ -28,7 +28,7 @@ use crate::{
     core::approval::{self, Refusal, Server, Verdict},
     error::chain,
     providers::{ProviderError, Stage},
-    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+    runtime::work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 
 /// Requests looked at at once.
@@ -49,14 +49,14 @@ enum Error {
 pub struct Approver {
     context: Arc<Context>,
     csrs: Arc<Cache<View>>,
-    requests: Requests<String>,
+    requests: WorkQueue<String>,
 }
 
 impl Approver {
     /// An approver, and the queue to give to [`Self::run`]. [`Self::watch`] fills the queue.
     #[must_use]
-    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
-        let (requests, queue) = queue();
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
+        let (requests, queue) = work_queue();
         let approver = Arc::new(Self { context, csrs: Arc::default(), requests });
         approver.csrs.observe(approver.clone());
         (approver, queue)
@@ -70,21 +70,21 @@ impl Approver {
     }
 
     /// Works until `stop`, and finishes what is under way. The caches of the context must be in sync.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
-        let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        run(queue, pace, &stop, |name| {
+    pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
+        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
+        run(queue, config, &stop, |name| {
             let approver = Arc::clone(&self);
             async move {
                 let look = async {
                     match approver.look(&name).await {
-                        Ok(()) => Outcome::Done,
+                        Ok(()) => Action::AwaitChange,
                         // It went, or somebody decided meanwhile: the watch brings the news.
                         Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => {
-                            Outcome::Done
+                            Action::AwaitChange
                         }
                         Err(error) => {
                             warn!(error = chain(&error), "look failed");
-                            Outcome::Failed
+                            Action::Failed
                         }
                     }
                 };

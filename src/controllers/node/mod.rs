@@ -26,7 +26,7 @@ use crate::{
     core::{node, wait::Wait},
     error::chain,
     providers::{MachineId, ProviderError},
-    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+    runtime::work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 
 /// Nodes looked at at once; each look writes one thing at a time.
@@ -62,7 +62,7 @@ pub enum Error {
 /// The controller.
 pub struct NodeController {
     context: Arc<Context>,
-    requests: Requests<Key>,
+    requests: WorkQueue<Key>,
     told: Told,
     writes: Writes,
     attachments: Attachments,
@@ -71,8 +71,8 @@ pub struct NodeController {
 impl NodeController {
     /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
     #[must_use]
-    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<Key>) {
-        let (requests, queue) = queue();
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<Key>) {
+        let (requests, queue) = work_queue();
         let granted = requests.clone();
         context.turns.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
         let attachments = Attachments::new(context.client.clone());
@@ -91,9 +91,9 @@ impl NodeController {
     }
 
     /// Works until `stop`, and finishes what is under way.
-    pub async fn run(self: Arc<Self>, queue: Queue<Key>, stop: CancellationToken) {
-        let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        let work = run(queue, pace, &stop, |key| {
+    pub async fn run(self: Arc<Self>, queue: Consumer<Key>, stop: CancellationToken) {
+        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
+        let work = run(queue, config, &stop, |key| {
             let controller = Arc::clone(&self);
             async move {
                 let look = Box::pin(async { outcome(controller.look(&key).await) });
@@ -104,22 +104,22 @@ impl NodeController {
         tokio::join!(work, stop.run_until_cancelled(looking));
     }
 
-    async fn look(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn look(&self, key: &Key) -> Result<Action, Error> {
         match key {
             Key::Node(name) => self.look_at_node(name).await,
             Key::Machine(id) => self.look_at_machine(id).await,
         }
     }
 
-    async fn look_at_node(&self, name: &Arc<str>) -> Result<Outcome, Error> {
+    async fn look_at_node(&self, name: &Arc<str>) -> Result<Action, Error> {
         let metrics = &self.context.metrics;
         let Some(node) = self.context.nodes.get(name) else {
             self.told.forget(name, metrics);
             self.writes.forget(name);
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         };
         if self.writes.outruns(&node, &self.context.nodes) {
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
             Err(Error::Provider(error @ ProviderError::Unreachable { .. })) => {
@@ -130,7 +130,7 @@ impl NodeController {
         };
         let Some(observed) = observed else {
             self.told.forget(name, metrics);
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         };
         let plan = node::decide(
             &observed.node_state(),
@@ -149,7 +149,7 @@ impl NodeController {
             self.tell(&observed.node, &wait).await?;
         }
         applied?;
-        Ok(plan.look_again.map_or(Outcome::Done, Outcome::After))
+        Ok(plan.look_again.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
     /// Looks at every machine that its provider has something to say of.
@@ -173,20 +173,20 @@ impl NodeController {
 }
 
 /// What a look's end means for the next one.
-fn outcome(result: Result<Outcome, Error>) -> Outcome {
+fn outcome(result: Result<Action, Error>) -> Action {
     match result {
         Ok(outcome) => outcome,
         // It changed meanwhile: the watch brings the news, this only makes sure.
-        Err(Error::Api(error)) if error.is_conflict() => Outcome::After(CONFLICT_RETRY),
+        Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(CONFLICT_RETRY),
         // It went meanwhile.
-        Err(Error::Api(error)) if error.is_not_found() => Outcome::Done,
+        Err(Error::Api(error)) if error.is_not_found() => Action::AwaitChange,
         Err(Error::Provider(error)) => {
             debug!(error = chain(&error), "provider");
-            error.retry_after().map_or(Outcome::Failed, Outcome::After)
+            error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
         }
         Err(error) => {
             warn!(error = chain(&error), "look failed");
-            Outcome::Failed
+            Action::Failed
         }
     }
 }

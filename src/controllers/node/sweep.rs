@@ -5,7 +5,7 @@ use kube::Api;
 use tracing::{info, warn};
 
 use super::{Error, Key, NodeController};
-use crate::{controllers::api::call, error::chain, providers::MachineId, runtime::queue::Outcome};
+use crate::{controllers::api::call, error::chain, providers::MachineId, runtime::work_queue::Action};
 
 impl NodeController {
     /// Asks for a look at every machine whose Node is not known.
@@ -30,10 +30,10 @@ impl NodeController {
     }
 
     /// A machine with a Node is that Node's business; one without is deleted, once the server itself says so.
-    pub(super) async fn look_at_machine(&self, id: &MachineId) -> Result<Outcome, Error> {
+    pub(super) async fn look_at_machine(&self, id: &MachineId) -> Result<Action, Error> {
         if self.has_node(id) {
             self.requests.add(Key::Node(id.node.clone()));
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         for provider in self.context.providers.values() {
             if provider.exists(id).await?.is_none() {
@@ -46,6 +46,6 @@ impl NodeController {
                 provider.delete(id).await?;
             }
         }
-        Ok(Outcome::Done)
+        Ok(Action::AwaitChange)
     }
 }

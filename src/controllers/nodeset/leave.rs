@@ -16,7 +16,7 @@ use crate::{
     api::{NodeSet, names},
     cache::{NodeView, Own},
     controllers::api::{self, call},
-    runtime::queue::Outcome,
+    runtime::work_queue::Action,
 };
 
 /// Finalizer by which the garbage collector takes owner references off before it lets an owner go.
@@ -26,13 +26,13 @@ const DELETIONS_AT_ONCE: usize = 32;
 
 impl NodeSetController {
     /// One look at a set whose deletion was asked for.
-    pub(super) async fn leave(&self, set: &Own<NodeSet>) -> Result<Outcome, Error> {
+    pub(super) async fn leave(&self, set: &Own<NodeSet>) -> Result<Action, Error> {
         if !set.has_finalizer(names::FINALIZER_NODES) {
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         // Nodes are not deleted while the garbage collector takes their owner away: it was asked to keep them.
         if set.has_finalizer(FINALIZER_ORPHAN) {
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
         self.forget_what_never_came(set.name()).await?;
@@ -47,10 +47,10 @@ impl NodeSetController {
             .collect();
         if owned.is_empty() {
             if pending > 0 {
-                return Ok(Outcome::After(RETRY));
+                return Ok(Action::RequeueAfter(RETRY));
             }
             self.remove_finalizer(set).await?;
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         let staying: Vec<_> = owned.iter().filter(|node| node.deleted_at.is_none()).cloned().collect();
         let conflicts: Vec<bool> = stream::iter(staying)
@@ -66,7 +66,11 @@ impl NodeSetController {
             .await?;
         let views: Vec<&NodeView> = owned.iter().map(AsRef::as_ref).collect();
         self.leaving_status(set, &views).await?;
-        Ok(if conflicts.contains(&true) { Outcome::After(Duration::from_millis(500)) } else { Outcome::Done })
+        Ok(if conflicts.contains(&true) {
+            Action::RequeueAfter(Duration::from_millis(500))
+        } else {
+            Action::AwaitChange
+        })
     }
 
     /// Creations whose outcome nobody knows are looked up, where nothing will ask for them again.

@@ -27,13 +27,13 @@ use crate::{
         turnover::{self, Member},
     },
     error::chain,
-    runtime::queue::{Outcome, Pace, Queue, Requests, queue, run},
+    runtime::work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 
 /// Sets looked at at once; each one creates and deletes its Nodes many at a time.
 const CONCURRENCY: usize = 8;
 /// Least time between two looks at one set: it changes with each of its Nodes, and its status is one write a look.
-const LEAST_DISTANCE: Duration = Duration::from_millis(300);
+const MIN_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Why a look failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,14 +52,14 @@ pub struct NodeSetController {
     /// The status of each set as this process wrote it last, with the set's UID: the watch lags behind, and the clock of a
     /// rollout must not go back.
     written: Mutex<HashMap<String, (Option<String>, NodeSetStatus)>>,
-    requests: Requests<String>,
+    requests: WorkQueue<String>,
 }
 
 impl NodeSetController {
     /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
     #[must_use]
-    pub fn new(context: Arc<Context>) -> (Arc<Self>, Queue<String>) {
-        let (requests, queue) = queue();
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
+        let (requests, queue) = work_queue();
         let controller = Arc::new(Self { context, written: Mutex::default(), requests });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
@@ -68,9 +68,9 @@ impl NodeSetController {
     }
 
     /// Works until `stop`, and finishes what is under way.
-    pub async fn run(self: Arc<Self>, queue: Queue<String>, stop: CancellationToken) {
-        let pace = Pace { concurrency: CONCURRENCY, least_distance: LEAST_DISTANCE };
-        run(queue, pace, &stop, |name| {
+    pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
+        let config = Config { concurrency: CONCURRENCY, min_interval: MIN_INTERVAL };
+        run(queue, config, &stop, |name| {
             let controller = Arc::clone(&self);
             async move {
                 let look = Box::pin(async {
@@ -79,10 +79,10 @@ impl NodeSetController {
                     match outcome {
                         Ok(outcome) => outcome,
                         // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
-                        Err(Error::Api(error)) if error.is_conflict() => Outcome::After(LEAST_DISTANCE),
+                        Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(MIN_INTERVAL),
                         Err(error) => {
                             warn!(error = chain(&error), "look failed");
-                            Outcome::Failed
+                            Action::Failed
                         }
                     }
                 });
@@ -93,12 +93,12 @@ impl NodeSetController {
     }
 
     /// One look at one set.
-    async fn look(&self, name: &str) -> Result<Outcome, Error> {
+    async fn look(&self, name: &str) -> Result<Action, Error> {
         let Some(set) = self.context.sets.get(name) else {
             self.context.outstanding.forget(name);
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.context.turns.set(name, []);
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         };
         if set.is_leaving() {
             return self.leave(&set).await;

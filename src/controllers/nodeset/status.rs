@@ -18,7 +18,7 @@ use crate::{
         set::{self, Problem, Report},
         turnover::{Counts, Member, Plan},
     },
-    runtime::queue::Outcome,
+    runtime::work_queue::Action,
 };
 
 /// What a look has seen and decided.
@@ -37,7 +37,7 @@ impl NodeSetController {
         set: &NodeSet,
         seen: Seen<'_>,
         applied: &Applied,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Action, Error> {
         let report = Report {
             replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
             generation: set.metadata.generation,
@@ -63,11 +63,11 @@ impl NodeSetController {
         }
         self.write(own, &report).await?;
         Ok(match seen.plan.look_again {
-            _ if applied.failed => Outcome::Failed,
-            _ if applied.more => Outcome::After(Duration::ZERO),
+            _ if applied.failed => Action::Failed,
+            _ if applied.more => Action::RequeueAfter(Duration::ZERO),
             // A condition's time is whole seconds, so the moment may be up to one later than it says.
-            Some(left) => Outcome::After(left.min(Duration::from_hours(1)) + RETRY),
-            None => Outcome::Done,
+            Some(left) => Action::RequeueAfter(left.min(Duration::from_hours(1)) + RETRY),
+            None => Action::AwaitChange,
         })
     }
 
@@ -151,11 +151,11 @@ impl NodeSetController {
     }
 
     /// Says of a set that nobody can read what is wrong with it. It is left as it is, its Nodes too.
-    pub(super) async fn unreadable(&self, own: &Own<NodeSet>) -> Result<Outcome, Error> {
-        let Err(error) = &own.object else { return Ok(Outcome::Done) };
+    pub(super) async fn unreadable(&self, own: &Own<NodeSet>) -> Result<Action, Error> {
+        let Err(error) = &own.object else { return Ok(Action::AwaitChange) };
         let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
         if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()) {
-            return Ok(Outcome::Done);
+            return Ok(Action::AwaitChange);
         }
         let says = Says { r#type: "Degraded", status: true, reason: "Unreadable", message };
         let status = NodeSetStatus {
@@ -166,7 +166,7 @@ impl NodeSetController {
         let conditions = serde_json::json!({ "conditions": status.conditions });
         match api::patch_status::<NodeSet>(&self.context.client, own.name(), &conditions).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
-            _ => Ok(Outcome::Done),
+            _ => Ok(Action::AwaitChange),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     providers::{InProcess, Order, Provider, ProviderError},
     runtime::{
         leader::clock::Moment,
-        queue::{Outcome, Pace, Queue, Requests, queue, run},
+        work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
     },
 };
 
@@ -57,7 +57,7 @@ pub(super) struct Carrier {
     /// Who was present when shares were looked at last.
     present: Mutex<Present>,
     machines: InProcess,
-    requests: Requests<Arc<str>>,
+    requests: WorkQueue<Arc<str>>,
 }
 
 impl Carrier {
@@ -68,8 +68,8 @@ impl Carrier {
         revisions: Revisions,
         members: Arc<Members>,
         machines: InProcess,
-    ) -> (Arc<Self>, Queue<Arc<str>>) {
-        let (requests, queue) = queue();
+    ) -> (Arc<Self>, Consumer<Arc<str>>) {
+        let (requests, queue) = work_queue();
         let carrier = Arc::new(Self {
             group: group.into(),
             host: host.into(),
@@ -102,12 +102,12 @@ impl Carrier {
     /// Works until `stop`, and finishes what is under way. `peers` shows how many hosts there are.
     pub(super) async fn run(
         self: Arc<Self>,
-        queue: Queue<Arc<str>>,
+        queue: Consumer<Arc<str>>,
         peers: IntGauge,
         stop: CancellationToken,
     ) {
-        let pace = Pace { concurrency: CONCURRENCY, least_distance: Duration::ZERO };
-        let work = run(queue, pace, &stop, |name| {
+        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
+        let work = run(queue, config, &stop, |name| {
             let carrier = Arc::clone(&self);
             async move { carrier.look(&name).await }
         });
@@ -147,7 +147,7 @@ impl Carrier {
         }
     }
 
-    async fn look(&self, name: &Arc<str>) -> Outcome {
+    async fn look(&self, name: &Arc<str>) -> Action {
         let node = self.caches.nodes.get(name).filter(|node| self.is_ours(node));
         if let Some(uid) = self.machines.machine_of(name)
             && node.as_ref().is_none_or(|node| node.uid != uid)
@@ -155,12 +155,12 @@ impl Carrier {
             debug!(node = &**name, "drops its machine");
             self.machines.remove(&uid);
         }
-        let Some(node) = node else { return Outcome::Done };
+        let Some(node) = node else { return Action::AwaitChange };
         match self.carry(&node).await {
-            Ok(()) => Outcome::Done,
+            Ok(()) => Action::AwaitChange,
             Err(error) => {
                 warn!(node = &**name, error = chain(&error), "cannot carry its machine");
-                Outcome::Failed
+                Action::Failed
             }
         }
     }

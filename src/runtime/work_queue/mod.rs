@@ -1,0 +1,126 @@
+//! A work queue of keys, as controllers of Kubernetes use it.
+//!
+//! Input: keys from event handlers ([`WorkQueue::add`]) and the [`Action`] that each reconciliation ends with. Output: at most
+//! `concurrency` reconciliations at once.
+//!
+//! Invariants: a key waits at most once and is reconciled at most once at a time; the key that is due first starts first, equal
+//! ones in order of arrival, so no key starves; two starts of one key are at least `min_interval` apart, whatever asked for them.
+
+mod schedule;
+
+use std::{
+    future::Future,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt, future::OptionFuture, stream::FuturesUnordered};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+pub use self::schedule::Schedule;
+
+/// What follows a reconciliation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The next one comes with the next change.
+    AwaitChange,
+    /// The next one comes after this time at the latest.
+    RequeueAfter(Duration),
+    /// It failed: the next one comes after the key's back-off at the latest.
+    Failed,
+}
+
+/// How a queue is worked off.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Most reconciliations at once, at least 1.
+    pub concurrency: usize,
+    /// Least time between two starts of one key; zero for none.
+    pub min_interval: Duration,
+}
+
+/// The end that takes keys. Cheap to clone.
+#[derive(Debug)]
+pub struct WorkQueue<K> {
+    shared: Arc<Shared<K>>,
+}
+
+/// The end that gives keys, for [`run`].
+#[derive(Debug)]
+pub struct Consumer<K> {
+    shared: Arc<Shared<K>>,
+}
+
+#[derive(Debug)]
+struct Shared<K> {
+    schedule: Mutex<Schedule<K>>,
+    /// A key became the one that is due first.
+    earlier: Notify,
+}
+
+/// Both ends of a new queue.
+#[must_use]
+pub fn work_queue<K: Eq + Hash + Clone>() -> (WorkQueue<K>, Consumer<K>) {
+    let shared = Arc::new(Shared { schedule: Mutex::default(), earlier: Notify::new() });
+    (WorkQueue { shared: Arc::clone(&shared) }, Consumer { shared })
+}
+
+impl<K> Clone for WorkQueue<K> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K: Eq + Hash + Clone> WorkQueue<K> {
+    /// Asks for a reconciliation of `key` as soon as its interval allows. A key that waits already keeps its place.
+    pub fn add(&self, key: K) {
+        if self.shared.schedule().add(key, Instant::now()) {
+            self.shared.earlier.notify_one();
+        }
+    }
+}
+
+impl<K> Shared<K> {
+    fn schedule(&self) -> MutexGuard<'_, Schedule<K>> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Works the queue off until `stop`, and finishes the reconciliations under way.
+pub async fn run<K, F, Fut>(consumer: Consumer<K>, config: Config, stop: &CancellationToken, reconcile: F)
+where
+    K: Eq + Hash + Clone,
+    F: Fn(K) -> Fut,
+    Fut: Future<Output = Action>,
+{
+    let Consumer { shared } = consumer;
+    let mut running = FuturesUnordered::new();
+    while !stop.is_cancelled() {
+        while running.len() < config.concurrency.max(1) {
+            let next = shared.schedule().start(Instant::now(), config.min_interval);
+            let Some(key) = next else { break };
+            let future = reconcile(key.clone());
+            running.push(async move { (key, future.await) });
+        }
+        // While all places are taken no key can start, so neither time nor new keys are of interest.
+        let has_room = running.len() < config.concurrency.max(1);
+        let due = if has_room { shared.schedule().next_due() } else { None };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            Some((key, action)) = running.next(), if !running.is_empty() => {
+                shared.schedule().finish(key, action, Instant::now());
+            }
+            () = shared.earlier.notified(), if has_room => {}
+            Some(()) = OptionFuture::from(due.map(sleep_until)) => {}
+        }
+    }
+    while running.next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Which key starts next, and when: all of a work queue but its clock and its tasks.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry},
+    hash::Hash,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::Action;
+
+/// First wait after a failure; it doubles with each further one.
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait after a failure.
+const BACKOFF_LONGEST: Duration = Duration::from_mins(1);
+/// Longest wait of any kind: a clock cannot tell every time.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
+/// A place among the waiting keys: when the key is due, and its number of arrival.
+type Place = (Instant, u64);
+
+/// The keys of a queue. Each operation costs the logarithm of the number of waiting keys at most.
+#[derive(Debug)]
+pub struct Schedule<K> {
+    /// Keys that wait, the first to start first. A key that runs is never among them.
+    waiting: BTreeMap<Place, K>,
+    keys: HashMap<K, State>,
+    /// Keys whose interval has not ended, by its end: they are remembered until then.
+    started: VecDeque<(Instant, K)>,
+    /// The next number of arrival.
+    arrivals: u64,
+}
+
+/// A key that waits, runs, has failed, or started within its interval.
+#[derive(Debug)]
+struct State {
+    /// Its place; while it runs, the one it takes afterwards.
+    place: Option<Place>,
+    is_running: bool,
+    /// The end of its interval.
+    not_before: Option<Instant>,
+    /// Failures since the last success.
+    failures: u32,
+}
+
+impl<K> Default for Schedule<K> {
+    fn default() -> Self {
+        Self { waiting: BTreeMap::new(), keys: HashMap::new(), started: VecDeque::new(), arrivals: 0 }
+    }
+}
+
+impl<K: Eq + Hash + Clone> Schedule<K> {
+    /// Asks for a start of `key`. Returns true if the key became the first to start.
+    pub fn add(&mut self, key: K, now: Instant) -> bool {
+        let place = self.place_at(now);
+        let state = self.keys.entry(key.clone()).or_insert_with(State::idle);
+        let place = state.allowed(place);
+        if state.place.is_some_and(|present| present <= place) {
+            return false;
+        }
+        let former = state.place.replace(place);
+        if state.is_running {
+            return false;
+        }
+        if let Some(former) = former {
+            self.waiting.remove(&former);
+        }
+        self.waiting.insert(place, key);
+        self.first() == Some(place)
+    }
+
+    /// Takes the first key that is due. Until [`Self::finish`] it does not start again; afterwards not before `min_interval`
+    /// has passed since now.
+    pub fn start(&mut self, now: Instant, min_interval: Duration) -> Option<K> {
+        self.forget(now);
+        let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
+        let key = first.remove();
+        // A key that waits has a state.
+        let state = self.keys.entry(key.clone()).or_insert_with(State::idle);
+        state.place = None;
+        state.is_running = true;
+        if !min_interval.is_zero() {
+            let not_before = now + min_interval;
+            state.not_before = Some(not_before);
+            self.started.push_back((not_before, key.clone()));
+        }
+        Some(key)
+    }
+
+    /// Ends what [`Self::start`] began.
+    pub fn finish(&mut self, key: K, action: Action, now: Instant) {
+        let Entry::Occupied(mut entry) = self.keys.entry(key) else { return };
+        let state = entry.get_mut();
+        state.is_running = false;
+        state.failures = if action == Action::Failed { state.failures.saturating_add(1) } else { 0 };
+        let delay = match action {
+            Action::AwaitChange => None,
+            Action::RequeueAfter(delay) => Some(delay),
+            Action::Failed => Some(backoff(state.failures)),
+        };
+        let again = delay.map(|delay| {
+            self.arrivals += 1;
+            state.allowed((now + delay.min(LONGEST), self.arrivals))
+        });
+        state.place = state.place.into_iter().chain(again).min();
+        match state.place {
+            Some(place) => {
+                self.waiting.insert(place, entry.key().clone());
+            }
+            None if state.is_forgettable(now) => {
+                entry.remove();
+            }
+            None => {}
+        }
+    }
+
+    /// When the first waiting key is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.first().map(|(due, _)| due)
+    }
+
+    /// How many keys wait for their start; those that run are not among them.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many keys are remembered.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn first(&self) -> Option<Place> {
+        self.waiting.first_key_value().map(|(place, _)| *place)
+    }
+
+    fn place_at(&mut self, due: Instant) -> Place {
+        self.arrivals += 1;
+        (due, self.arrivals)
+    }
+
+    /// Forgets idle keys whose interval has ended.
+    fn forget(&mut self, now: Instant) {
+        while let Some((_, key)) = self.started.pop_front_if(|(end, _)| *end <= now) {
+            if let Entry::Occupied(entry) = self.keys.entry(key)
+                && entry.get().is_forgettable(now)
+            {
+                entry.remove();
+            }
+        }
+    }
+}
+
+impl State {
+    const fn idle() -> Self {
+        Self { place: None, is_running: false, not_before: None, failures: 0 }
+    }
+
+    /// The place, moved behind the end of the interval.
+    fn allowed(&self, (due, arrival): Place) -> Place {
+        (self.not_before.map_or(due, |not_before| due.max(not_before)), arrival)
+    }
+
+    /// Whether a state made anew would be the same. A failed key waits, so its failures are kept.
+    fn is_forgettable(&self, now: Instant) -> bool {
+        self.place.is_none() && !self.is_running && self.not_before.is_none_or(|not_before| not_before <= now)
+    }
+}
+
+/// The wait after the `count`th failure in a row.
+fn backoff(count: u32) -> Duration {
+    BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(BACKOFF_LONGEST)
+}
