@@ -21,6 +21,9 @@ use crate::{
 
 /// The shortest life of a watch (client-go `tools/cache`); the longest is twice that.
 const LEAST_LIFE: Duration = Duration::from_mins(5);
+/// Life of a watch in JSON, in seconds. kube's watcher gives a watch up that is silent for 5 s longer, so a dead one is noticed
+/// within 120 s, and none is that serves, whether its server sends bookmarks or not.
+const JSON_LIFE: u32 = 115;
 
 /// Why a watch cannot go on: the operator lacks the right, or the kind is not installed.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +122,8 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
-    let mut events = pin!(watcher(api.clone(), config.clone()).backoff(Patience::new(Pace::VITAL)));
+    let mut events =
+        pin!(watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(Patience::new(Pace::VITAL)));
     let mut listed = BTreeSet::new();
     loop {
         let event = tokio::select! {

@@ -19,7 +19,7 @@ use secrecy::ExposeSecret;
 use serde::Deserialize;
 
 use super::{IdentityError, store::Certificate};
-use crate::runtime::connection::limited;
+use crate::runtime::connection;
 
 /// The file as it was read.
 pub(super) struct Bootstrap {
@@ -41,7 +41,7 @@ impl Bootstrap {
         let file: Kubeconfig = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
         let config = config.map_err(|error| failed(error.into()))?;
-        Ok(Self { path: path.to_owned(), config: limited(config) })
+        Ok(Self { path: path.to_owned(), config })
     }
 
     /// A client that shows the token.
@@ -63,7 +63,7 @@ impl Bootstrap {
         let mut config = self.config.clone();
         config.auth_info = auth_info;
         let url = config.cluster_url.to_string();
-        Client::try_from(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
+        connection::client(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
     }
 }
 

@@ -8,11 +8,7 @@ use kube::{
 };
 
 use super::OperatorError;
-use crate::runtime::{
-    connection::{fenced, limited},
-    leader::Fence,
-    preflight,
-};
+use crate::runtime::{connection, leader::Fence, preflight};
 
 /// An identity, and where it leads to.
 #[derive(Clone)]
@@ -57,12 +53,12 @@ impl Access {
 
     /// A client that does what it is asked to.
     pub fn client(&self) -> Result<Client, OperatorError> {
-        Client::try_from(limited(self.config.clone())).map_err(|source| self.no_client(source))
+        connection::client(self.config.clone()).map_err(|source| self.no_client(source))
     }
 
     /// A client that writes only while `fence` is open.
     pub(super) fn fenced(&self, fence: &Fence) -> Result<Client, OperatorError> {
-        fenced(self.config.clone(), fence).map_err(|source| self.no_client(source))
+        connection::fenced(self.config.clone(), fence).map_err(|source| self.no_client(source))
     }
 
     /// The client, once the API server has answered.

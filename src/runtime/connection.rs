@@ -1,4 +1,8 @@
-//! How every client of ours connects: with limits, and without what kube does by itself.
+//! Clients of API servers: with time limits, and without what kube does by itself.
+//!
+//! Invariant: a connection whose packets are dropped silently is noticed within 45 s, idle or not. The kernel asks by TCP
+//! keepalive and gives unanswered data up after `TCP_USER_TIMEOUT`; HTTP/2 connections are asked by pings, too. A peer that
+//! acknowledges on behalf of a dead API server (a load balancer) is noticed by the silence of watches: see [`crate::watch`].
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -25,14 +29,21 @@ use super::{
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Silence after which the kernel asks the peer whether it is there. Go's servers and clients have the same.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
+/// Time between two such questions.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// `TCP_USER_TIMEOUT`: how long data or keepalives stay unanswered before the kernel gives the connection up. It decides at the
+/// next question, so an idle connection ends 35 s after the last packet; data sent just before the first question adds up to
+/// 45 s.
+const UNANSWERED_LIMIT: Duration = Duration::from_secs(30);
 /// An HTTP/2 connection on which nothing comes for so long is tried, as client-go does it.
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// One that does not answer for so long is given up.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The configuration with our limits.
-#[must_use]
-pub fn limited(mut config: Config) -> Config {
+fn limited(mut config: Config) -> Config {
     // kube takes it from HTTPS_PROXY, whatever NO_PROXY says; a proxy is no way to this machine.
     if config.cluster_url.host().is_some_and(is_loopback) {
         config.proxy_url = None;
@@ -44,6 +55,23 @@ pub fn limited(mut config: Config) -> Config {
     config
 }
 
+/// Connections over TCP that are noticed to be dead.
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_keepalive(Some(KEEPALIVE_TIME));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_tcp_user_timeout(Some(UNANSWERED_LIMIT));
+    tcp
+}
+
+/// A client that writes whenever it is asked to.
+pub fn client(config: Config) -> kube::Result<Client> {
+    fenced(config, &Fence::open())
+}
+
 /// A client that writes only while `fence` is open. kube's own makes its connections behind a door that is closed to us, and
 /// what was asked for in time may wait there; so this is made of kube's parts, with the door next to the connections.
 pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
@@ -51,9 +79,7 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
     if let Some(url) = config.proxy_url {
         return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
     }
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(http)?);
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -81,16 +107,12 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
     tls.alpn_protocols = vec![b"h2".to_vec()];
     // A kubelet resumes none either, and the room for them is more than all the rest of a connection.
     tls.resumption = Resumption::disabled();
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(config.connect_timeout);
     let name = config.tls_server_name.clone().and_then(|name| ServerName::try_from(name).ok());
     let resolver: Arc<dyn ResolveServerName + Send + Sync> = match name {
         Some(name) => Arc::new(FixedServerNameResolver::new(name)),
         None => Arc::new(DefaultServerNameResolver::default()),
     };
-    let connector = HttpsConnector::new(http, tls, false, resolver);
+    let connector = HttpsConnector::new(tcp(), tls, false, resolver);
     let connections: legacy::Client<_, Passing> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_only(true)

@@ -7,7 +7,7 @@ use http::{Request, StatusCode, header::ACCEPT, header::USER_AGENT};
 use http_body::Body as _;
 use kube::{Client, client::Body};
 use prost::Message;
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::{
     Begins, Meter, Patience, Watch,
@@ -19,6 +19,11 @@ use crate::wire::{self, AGENT, WireError};
 const ACCEPTED: &str = "application/vnd.kubernetes.protobuf;stream=watch,application/vnd.kubernetes.protobuf";
 /// A watch that ends sooner, and brought nothing, failed.
 const SHORT: Duration = Duration::from_secs(1);
+/// Longest silence of a watch that has brought a bookmark. kube-apiserver sends one about every minute (`cacher`:
+/// `bookmarkFrequency`), so two in a row are missing.
+const SILENCE: Duration = Duration::from_mins(2);
+/// How long a watch may be silent beyond the life that it was asked for.
+const LATE: Duration = Duration::from_secs(5);
 
 /// What a watch tells.
 #[derive(Debug)]
@@ -48,6 +53,9 @@ pub enum Ended {
     /// It ended at once.
     #[error("the watch ended at once")]
     AtOnce,
+    /// Its connection is open, and brings nothing any more.
+    #[error("the watch has been silent for {} s", .0.as_secs())]
+    Silent(Duration),
     /// It refuses, or ended the watch so.
     #[error("the watch is refused")]
     Refused(#[source] WireError),
@@ -75,7 +83,7 @@ impl Ended {
     /// Whether the next watch can go on where this one was. Else it begins anew, or might be refused the same way for ever: a
     /// version that the API server has not come to yet, as after a restore of etcd, it refuses with 504.
     fn keeps_place(&self) -> bool {
-        matches!(self, Self::Unreachable(_)) || self.code() == Some(429)
+        matches!(self, Self::Unreachable(_) | Self::Silent(_)) || self.code() == Some(429)
     }
 }
 
@@ -138,7 +146,11 @@ async fn once(
     }
     let _open = meter.open();
     let (mut frames, mut is_empty) = (Frames::default(), true);
-    while let Some(part) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+    // Not every server sends bookmarks, though all are asked to: one without a watch cache sends none.
+    let mut limit = life + LATE;
+    loop {
+        let next = timeout(limit, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
+        let Some(part) = next.map_err(|_| Ended::Silent(limit))? else { break };
         let part = part.map_err(|error| Ended::Unreachable(Box::new(error)))?;
         let Ok(bytes) = part.into_data() else { continue };
         meter.bytes(bytes.len());
@@ -156,6 +168,10 @@ async fn once(
                     }
                 }
                 Frame::Bookmark { version, ends_list } => {
+                    // The one that ends the list comes without a watch cache's clock.
+                    if !ends_list {
+                        limit = SILENCE;
+                    }
                     if since.is_none() && ends_list {
                         tell(Told::Complete);
                         *since = Some(version.into());
