@@ -90,9 +90,6 @@ pub enum HollowNodeError {
     /// No port for probes.
     #[error(transparent)]
     Probes(#[from] AdminError),
-    /// The port for probes failed.
-    #[error("the port for probes failed")]
-    ProbesServe(#[source] io::Error),
     /// A metric is registered twice: a mistake in the program.
     #[error("a metric cannot be registered")]
     Metrics(#[from] prometheus::Error),
@@ -113,7 +110,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
         let readiness = readiness(Arc::clone(&nodes), options.node.clone());
         let admin = Admin::bind(address, "--probe-port").await?;
         let serving = admin.serve(registry.clone(), readiness, shutdown.clone());
-        parts.spawn(serving.map(|ended| ended.map_err(HollowNodeError::ProbesServe)));
+        parts.spawn(serving.map(Ok));
     }
     let begun = shutdown.run_until_cancelled(async {
         commands(&machine.commands).await?;

@@ -56,6 +56,8 @@ pub struct Options {
     pub machine_image: String,
     /// URL of the API server as machines reach it; as the operator does when None.
     pub machine_api_server: Option<String>,
+    /// Whether credentials of classes may lead to servers that are not verified.
+    pub insecure_credentials: bool,
     /// The server for cluster-autoscaler, where there is to be one.
     pub autoscaler: Option<autoscaler::Options>,
     /// The election of a leader; None: this is the only operator.
@@ -93,9 +95,6 @@ pub enum OperatorError {
     /// No admin port.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The admin port failed.
-    #[error("the admin port failed")]
-    AdminServe(#[source] io::Error),
     /// A metric is registered twice: a mistake in the program.
     #[error("a metric cannot be registered")]
     Metrics(#[from] prometheus::Error),

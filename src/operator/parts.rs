@@ -81,8 +81,8 @@ impl Parts {
 
     /// Starts the admin port.
     pub(super) fn serve(&mut self, admin: Admin, registry: Registry, readiness: Readiness) {
-        let serving = admin.serve(registry, readiness, self.shutdown.clone());
-        self.tasks.spawn(serving.map(|result| result.map_err(OperatorError::AdminServe)));
+        let stop = self.shutdown.clone();
+        self.spawn_until_done(admin.serve(registry, readiness, stop));
     }
 
     /// Waits until a part ends, which none should.

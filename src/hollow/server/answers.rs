@@ -63,7 +63,7 @@ pub async fn answer(
     let token = bearer(request.headers()).map(ToOwned::to_owned);
     let shown = (caller.user(Timestamp::now()), token.as_deref());
     let asked = (&method, route.subresources());
-    let answer = match server.access.check(&seen.node, asked, shown).await {
+    let answer = match server.access.check(&seen.node, asked, shown, caller.address).await {
         Ok(()) if !caller.place.admit().await => {
             text(StatusCode::SERVICE_UNAVAILABLE, "too many clients of hollow kubelets: try again later")
         }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::TcpStream,
+    net::{IpAddr, TcpStream},
     pin::pin,
     sync::Arc,
     time::{Duration, Instant},
@@ -45,6 +45,8 @@ pub struct Caller {
     pub machine: Arc<str>,
     /// The user that its certificate names, for as long as that holds.
     pub shown: Option<Shown>,
+    /// Where it came from.
+    pub address: IpAddr,
     /// When it came.
     pub since: Instant,
     /// Its place among the connections, held until nobody needs it.
@@ -60,19 +62,22 @@ impl Caller {
 }
 
 /// Serves a connection in a task of its own.
-pub fn begin(server: &Arc<Server>, stream: TcpStream, machine: Arc<str>, place: Place) {
-    let server = Arc::clone(server);
+pub fn begin(server: &Arc<Server>, client: (TcpStream, IpAddr), machine: Arc<str>, place: Place) {
+    let (server, place) = (Arc::clone(server), Arc::new(place));
     let shutdown = server.shutdown.clone();
     tokio::spawn(shutdown.run_until_cancelled_owned(async move {
-        if let Err(error) = serve(&server, stream, machine, Arc::new(place)).await {
-            debug!(%error, "a client of a kubelet is gone");
+        tokio::select! {
+            ended = serve(&server, client, machine, Arc::clone(&place)) => if let Err(error) = ended {
+                debug!(%error, "a client of a kubelet is gone");
+            },
+            () = place.is_lost() => debug!("a client of a kubelet has lost its place to others"),
         }
     }));
 }
 
 async fn serve(
     server: &Arc<Server>,
-    stream: TcpStream,
+    (stream, address): (TcpStream, IpAddr),
     machine: Arc<str>,
     place: Arc<Place>,
 ) -> io::Result<()> {
@@ -87,7 +92,10 @@ async fn serve(
     let stream = handshake.await??;
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let shown = shown.and_then(|shown| Shown::of_certificate(shown));
-    let caller = Caller { machine, shown, since: Instant::now(), place: Arc::clone(&place) };
+    if shown.is_some() {
+        place.authenticate();
+    }
+    let caller = Caller { machine, shown, address, since: Instant::now(), place: Arc::clone(&place) };
     let service = service_fn(|request: Request<Incoming>| {
         let (server, caller) = (Arc::clone(server), caller.clone());
         async move { respond(server, caller, request).await }

@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
     fmt, io,
-    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
     ops::RangeInclusive,
     str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -255,12 +255,12 @@ impl Doors {
         table.alone = table.alone.saturating_sub(1);
     }
 
-    /// Lets those in who knock, for as long as this is waited for: each with the UID of the machine at whose door it came, and
-    /// with a place. While there are no places, nobody is let in.
+    /// Lets those in who knock, for as long as this is waited for: each with its address, the UID of the machine at whose door it
+    /// came, and a place.
     pub async fn attend(
         &self,
         places: &Places,
-        enter: impl Fn(TcpStream, Arc<str>, Place) + Send,
+        enter: impl Fn((TcpStream, IpAddr), Arc<str>, Place) + Send,
     ) -> io::Result<Infallible> {
         #[expect(
             deprecated,
@@ -282,7 +282,9 @@ impl Doors {
             for event in &events[..count] {
                 let Ok(port) = u16::try_from(event.data()) else { continue };
                 match self.accept(port) {
-                    Ok(Some((stream, machine))) => enter(stream, machine, places.enter().await?),
+                    Ok(Some((stream, address, machine))) => {
+                        enter((stream, address), machine, places.enter(address));
+                    }
                     Ok(None) => {}
                     Err(error) if is_out_of_files(&error) => {
                         self.metrics.failed(DoorError::TooManyFiles { limit: self.files }.reason());
@@ -296,12 +298,12 @@ impl Doors {
         }
     }
 
-    /// Who knocks at a door, and the machine whose it is; None where nobody does any more.
-    fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, Arc<str>)>> {
+    /// Who knocks at a door, from where, and the machine whose it is; None where nobody does any more.
+    fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, IpAddr, Arc<str>)>> {
         let table = self.table();
         let Some(door) = table.open.get(&port) else { return Ok(None) };
         match door.listener.accept() {
-            Ok((stream, _)) => Ok(Some((stream, Arc::clone(&door.machine)))),
+            Ok((stream, address)) => Ok(Some((stream, address.ip(), Arc::clone(&door.machine)))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }

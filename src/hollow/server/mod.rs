@@ -162,8 +162,8 @@ impl Server {
         info!(address = %server.options.address, ports = %server.options.ports, "kubelets are served");
         let all = async {
             tokio::join!(server.refresh(), async {
-                let attended = server.doors.attend(&server.places, |stream, machine, place| {
-                    connection::begin(&server, stream, machine, place);
+                let attended = server.doors.attend(&server.places, |client, machine, place| {
+                    connection::begin(&server, client, machine, place);
                 });
                 let Err(error) = attended.await;
                 warn!(error = chain(&error), "kubelets are no longer served");

@@ -1,10 +1,10 @@
-//! Places among the connections: few for those who have not yet shown that they may ask anything, and many for those who have.
+//! Connections of clients: few of those who have not yet shown that they may ask anything, and many of those who have.
 //!
 //! Whoever reads metrics keeps a connection to each node between two readings. Idle ones must not take the places of others,
 //! so an answer ends its connection while places are scarce.
 
 use std::{
-    io,
+    net::IpAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -13,35 +13,40 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 
 /// Connections at once of clients that were let in.
 pub const GUESTS: usize = 1_024;
-/// Connections at once of clients that were not, or not yet; whoever else knocks waits for one of them to end.
+/// Connections at once of clients that were not, or not yet.
 pub const STRANGERS: usize = 256;
 /// How long a client that may ask waits for a place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All places.
 pub struct Places {
-    strangers: Arc<Semaphore>,
+    strangers: ConnectionLimiter,
     guests: Arc<Semaphore>,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { strangers: Arc::new(Semaphore::new(STRANGERS)), guests: Arc::new(Semaphore::new(GUESTS)) }
+        Self { strangers: ConnectionLimiter::new(STRANGERS), guests: Arc::new(Semaphore::new(GUESTS)) }
     }
 }
 
 impl Places {
-    /// A place for who knocks, once there is one.
-    pub async fn enter(&self) -> io::Result<Place> {
-        let stranger = Arc::clone(&self.strangers).acquire_owned().await.map_err(io::Error::other)?;
-        Ok(Place {
+    /// A place for who knocks. Where there is none left, somebody else who was not let in loses the own.
+    #[must_use]
+    pub fn enter(&self, address: IpAddr) -> Place {
+        let stranger = self.strangers.admit(Some(address));
+        Place {
+            evicted: stranger.evicted().clone(),
             stranger: Mutex::new(Some(stranger)),
             guest: OnceLock::new(),
             guests: Arc::clone(&self.guests),
-        })
+        }
     }
 
     /// Whether connections are to end with their answers, so that nobody idle is in the way.
@@ -53,7 +58,8 @@ impl Places {
 
 /// The place of one connection.
 pub struct Place {
-    stranger: Mutex<Option<OwnedSemaphorePermit>>,
+    evicted: CancellationToken,
+    stranger: Mutex<Option<ConnectionPermit>>,
     guest: OnceLock<OwnedSemaphorePermit>,
     guests: Arc<Semaphore>,
 }
@@ -77,34 +83,63 @@ impl Place {
     pub fn is_guests(&self) -> bool {
         self.guest.get().is_some()
     }
+
+    /// The client has shown a certificate of the cluster: it loses its place after those who have not.
+    pub fn authenticate(&self) {
+        let stranger = self.stranger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stranger) = &*stranger {
+            stranger.authenticate();
+        }
+    }
+
+    /// Comes back once the client has lost its place to another one; one that was let in never does.
+    pub async fn is_lost(&self) {
+        self.evicted.cancelled().await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
+
+    const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const ATTACKER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn is_lost(place: &Place) -> bool {
+        place.is_lost().now_or_never().is_some()
+    }
 
     #[tokio::test(start_paused = true)]
     async fn strangers_and_guests_are_not_in_each_others_way() {
         let places = Places::default();
         let mut guests = Vec::new();
         for guest in 0..GUESTS {
-            let place = places.enter().await.unwrap();
+            let place = places.enter(SERVER);
             assert_eq!(places.are_scarce(), guest > GUESTS / 2, "{guest}");
             assert!(!place.is_guests() && place.admit().await && place.admit().await && place.is_guests());
             guests.push(place);
         }
-        // More knock than there are places for strangers; none of them is let in, and none keeps a guest waiting.
-        let mut strangers = Vec::new();
-        for _ in 0..STRANGERS {
-            strangers.push(places.enter().await.unwrap());
-        }
-        assert!(timeout(PATIENCE, places.enter()).await.is_err());
+        let strangers: Vec<_> = (0..STRANGERS).map(|_| places.enter(SERVER)).collect();
         assert!(!strangers[0].admit().await, "there is no room");
         guests.pop();
         assert!(strangers[0].admit().await);
-        assert!(
-            timeout(PATIENCE, places.enter()).await.is_ok(),
-            "who was let in has left a stranger's place"
-        );
+        assert!(!strangers.iter().chain(&guests).any(is_lost), "who was let in has left a stranger's place");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_takes_all_places_loses_them_to_others() {
+        let places = Places::default();
+        let attack: Vec<_> = (0..2 * STRANGERS).map(|_| places.enter(ATTACKER)).collect();
+        let asking: Vec<_> = (0..STRANGERS / 4).map(|_| places.enter(SERVER)).collect();
+        asking.iter().for_each(Place::authenticate);
+        let more: Vec<_> = (0..2 * STRANGERS).map(|_| places.enter(ATTACKER)).collect();
+        assert!(!asking.iter().any(is_lost));
+        let left = attack.iter().chain(&more).filter(|place| !is_lost(place)).count();
+        assert_eq!(left, STRANGERS - STRANGERS / 4);
+        for place in &asking {
+            assert!(place.admit().await);
+        }
     }
 }

@@ -3,9 +3,10 @@
 //! asked, and how long an answer holds, is as kubelet 1.36 has it (pkg/kubelet/server/auth.go).
 
 mod memory;
+mod reviews;
 mod user;
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use http::Method;
 use k8s_openapi::api::{
@@ -14,14 +15,14 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use sha2::{Digest, Sha256};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use self::memory::Memory;
 pub use self::user::{Shown, User};
+use self::{
+    memory::Memory,
+    reviews::{Asker, Reviews},
+};
 use crate::error::chain;
 
 /// How long it is known whose a token is, or that it is nobody's.
@@ -30,8 +31,6 @@ const TOKEN_KNOWN: Duration = Duration::from_mins(2);
 const ALLOWED_KNOWN: Duration = Duration::from_mins(5);
 /// How long it is known that there is none.
 const DENIED_KNOWN: Duration = Duration::from_secs(30);
-/// Reviews under way at once.
-const AT_ONCE: usize = 16;
 /// How long a review may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -60,32 +59,29 @@ pub struct Access {
     client: Client,
     tokens: Memory<[u8; 32], Option<User>>,
     rights: Memory<[u8; 32], bool>,
-    reviews: Semaphore,
+    reviews: Reviews,
 }
 
 impl Access {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self {
-            client,
-            tokens: Memory::default(),
-            rights: Memory::default(),
-            reviews: Semaphore::new(AT_ONCE),
-        }
+        Self { client, tokens: Memory::default(), rights: Memory::default(), reviews: Reviews::default() }
     }
 
-    /// Whether a request to the kubelet of `node` is to be answered, and whose it is.
+    /// Whether a request from `address` to the kubelet of `node` is to be answered.
     pub async fn check(
         &self,
         node: &str,
         (method, subresources): (&Method, &[&str]),
         shown: (Option<&User>, Option<&str>),
+        address: IpAddr,
     ) -> Result<(), Refusal> {
-        let user = match shown {
-            (Some(user), _) => user.clone(),
-            (None, Some(token)) => match self.user_of(token).await {
-                Ok(user) => user.ok_or(Refusal::Unauthenticated)?,
+        let with_token = Asker::Token(address);
+        let (user, by) = match shown {
+            (Some(user), _) => (user.clone(), Asker::Certificate),
+            (None, Some(token)) => match self.user_of(token, with_token).await {
+                Ok(user) => (user.ok_or(Refusal::Unauthenticated)?, with_token),
                 Err(error) => {
                     warn!(node, error = chain(&error), "a kubelet could not find out whose a token is");
                     return Err(Refusal::Unauthenticated);
@@ -95,7 +91,7 @@ impl Access {
         };
         let verb = verb(method);
         for subresource in subresources {
-            match self.may(&user, verb, node, subresource).await {
+            match self.may((&user, by), verb, node, subresource).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
@@ -120,20 +116,26 @@ impl Access {
     }
 
     /// Whose a token is.
-    async fn user_of(&self, token: &str) -> Result<Option<User>, ReviewError> {
+    async fn user_of(&self, token: &str, by: Asker) -> Result<Option<User>, ReviewError> {
         let key: [u8; 32] = Sha256::digest(token).into();
         if let Some(user) = self.tokens.recall(&key, Instant::now()) {
             return Ok(user);
         }
         let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let status = self.review(review).await?.status.unwrap_or_default();
+        let status = self.review(review, by).await?.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true)).map(User::from);
         self.tokens.keep(key, user.clone(), Instant::now() + TOKEN_KNOWN);
         Ok(user)
     }
 
-    async fn may(&self, user: &User, verb: &str, node: &str, subresource: &str) -> Result<bool, ReviewError> {
+    async fn may(
+        &self,
+        (user, by): (&User, Asker),
+        verb: &str,
+        node: &str,
+        subresource: &str,
+    ) -> Result<bool, ReviewError> {
         let key = user.digest(&[verb, node, subresource]);
         if let Some(may) = self.rights.recall(&key, Instant::now()) {
             return Ok(may);
@@ -156,14 +158,14 @@ impl Access {
             ..SubjectAccessReviewSpec::default()
         };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let may = self.review(review).await?.status.is_some_and(|status| status.allowed);
+        let may = self.review(review, by).await?.status.is_some_and(|status| status.allowed);
         let known = if may { ALLOWED_KNOWN } else { DENIED_KNOWN };
         self.rights.keep(key, may, Instant::now() + known);
         Ok(may)
     }
 
     /// Asks the API server.
-    async fn review<K>(&self, review: K) -> Result<K, ReviewError>
+    async fn review<K>(&self, review: K, by: Asker) -> Result<K, ReviewError>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
             + Clone
@@ -173,8 +175,7 @@ impl Access {
     {
         let api: Api<K> = Api::all(self.client.clone());
         let asked = timeout(LIMIT, async {
-            // It is never closed.
-            let _place = self.reviews.acquire().await;
+            let _turn = self.reviews.turn(by).await;
             api.create(&PostParams::default(), &review).await
         });
         match asked.await {
