@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 pub use amounts::Amounts;
 pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use own::Own;
-pub use pod::{Maker, PodView, WirePod, WirePods};
+pub use pod::{HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, Maker, PodView, WirePod, WirePods, hollow_annotation};
 pub use pod_spec::{
     Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
     TOKEN_VOLUME, Toleration,

@@ -1,6 +1,6 @@
 //! What is kept of a pod that is bound to a Node.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use prost::Message;
@@ -17,6 +17,29 @@ use crate::api::names;
 
 /// Annotation of a pod that mirrors a file of its Node: nobody but the kubelet can move it.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Annotations that say what hollow containers do. Each may end with a dot and the name of a container.
+pub const HOLLOW_ANNOTATIONS: [&str; 13] = [
+    names::ANNOTATION_START_TIME,
+    names::ANNOTATION_IMAGE_ERROR,
+    names::ANNOTATION_START_ERROR,
+    names::ANNOTATION_READY_TIME,
+    names::ANNOTATION_RUN_TIME,
+    names::ANNOTATION_EXIT_CODE,
+    names::ANNOTATION_EXIT_REASON,
+    names::ANNOTATION_STOP_TIME,
+    names::ANNOTATION_LOG_LINE,
+    names::ANNOTATION_LOG_INTERVAL,
+    names::ANNOTATION_CPU,
+    names::ANNOTATION_MEMORY,
+    names::ANNOTATION_EXEC_EXIT_CODE,
+];
+/// Longest value of such an annotation, in bytes.
+pub const LONGEST_ANNOTATION: usize = 4 << 10;
+/// Most bytes of such annotations that are kept of one pod, with their keys: a pod may carry 256 KiB.
+const MOST_ANNOTATIONS: usize = 16 << 10;
+/// Annotations of a pod that are kept by their keys alone, so that people are told what is wrong with them.
+const MOST_MISTAKES: usize = 4;
 
 /// Priority from which on a pod is critical: that of the class `system-cluster-critical`.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
@@ -133,8 +156,7 @@ impl From<WirePod> for PodView {
     fn from(WirePod { metadata, spec, status }: WirePod) -> Self {
         let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
         let annotations = &metadata.annotations;
-        let told = annotations.iter().filter(|(name, _)| name.starts_with(names::HOLLOW_PREFIX));
-        let told = told.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
+        let told = told(annotations, |container| spec.has_container(container));
         let mut owners = metadata.owner_references.iter();
         let maker = match owners.find(|owner| owner.controller == Some(true)) {
             _ if annotations.contains_key(MIRROR) => Maker::Kubelet,
@@ -156,10 +178,38 @@ impl From<WirePod> for PodView {
             deleted_at: at(metadata.deletion_timestamp),
             grace_seconds: metadata.deletion_grace_period_seconds,
             generation: metadata.generation.filter(|generation| *generation != 0),
-            spec: spec.view(told.collect()),
+            spec: spec.view(told),
             status: status.unwrap_or_default().into(),
         }
     }
+}
+
+/// What an annotation says, and of which container; None for all.
+#[must_use]
+pub fn hollow_annotation(key: &str) -> (&str, Option<&str>) {
+    let end = key.rfind('/').and_then(|slash| Some(slash + key[slash..].find('.')?));
+    end.map_or((key, None), |dot| (&key[..dot], Some(&key[dot + 1..])))
+}
+
+/// What annotations say of hollow containers, within limits. Of one that says nothing, or too much, the value is empty.
+fn told(
+    annotations: &BTreeMap<String, String>,
+    has_container: impl Fn(&str) -> bool,
+) -> Box<[(Box<str>, Box<str>)]> {
+    let (mut left, mut mistakes) = (MOST_ANNOTATIONS, MOST_MISTAKES);
+    let hollow = annotations.iter().filter(|(key, _)| key.starts_with(names::HOLLOW_PREFIX));
+    let told = hollow.filter_map(|(key, value)| {
+        let (what, container) = hollow_annotation(key);
+        let says_something = HOLLOW_ANNOTATIONS.contains(&what) && container.is_none_or(&has_container);
+        let rest = left.checked_sub(key.len() + value.len()).filter(|_| value.len() <= LONGEST_ANNOTATION);
+        if let Some(rest) = rest.filter(|_| says_something) {
+            left = rest;
+            return Some((key.as_str().into(), value.as_str().into()));
+        }
+        mistakes = mistakes.checked_sub(1)?;
+        Some((key.as_str().into(), Box::default()))
+    });
+    told.collect()
 }
 
 impl Protobuf for PodView {
@@ -192,5 +242,40 @@ mod tests {
         assert_eq!((pod.maker, pod.priority), (Maker::Controller, -7));
         let no = json!({"metadata": {"name": "a", "annotations": {"kube-node.io/do-not-evict": "false"}}});
         assert!(!view(no).opted_out);
+    }
+
+    #[test]
+    fn of_hostile_annotations_little_is_kept() {
+        let full = |key: &str| format!("{}{key}", names::HOLLOW_PREFIX);
+        let kept = |annotations: BTreeMap<String, String>| {
+            let pod = json!({"metadata": {"name": "a", "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}});
+            view(pod).spec.told.clone()
+        };
+        let size = |told: &[(Box<str>, Box<str>)]| {
+            told.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+        };
+        let large = "x".repeat(LONGEST_ANNOTATION + 1);
+        // What means something is kept, however much else there is.
+        let mut mixed: BTreeMap<_, _> =
+            (0..3_000).map(|n| (full(&format!("a{n}")), "y".repeat(60))).collect();
+        mixed.insert(full("run-time"), "5s".to_owned());
+        mixed.insert(full("run-time.c"), "6s".to_owned());
+        mixed.insert(full("log-line"), large.clone());
+        let told = kept(mixed);
+        let value = |key: &str| told.iter().find(|(own, _)| **own == *full(key)).map(|(_, value)| &**value);
+        assert_eq!((value("run-time"), value("run-time.c")), (Some("5s"), Some("6s")));
+        assert_eq!(told.len(), 2 + MOST_MISTAKES);
+        assert!(size(&told) < 1_024, "{}", size(&told));
+        // One that is too long is named, and says nothing.
+        assert_eq!(*kept([(full("log-line"), large)].into()), [(full("log-line").into(), "".into())]);
+        // Nor does a container for each annotation help, or one that there is not.
+        let suffixed = |n: usize| (full(&format!("log-line.c{n}")), "z".repeat(50));
+        assert_eq!(kept((0..3_000).map(suffixed).collect()).len(), MOST_MISTAKES);
+        let containers: Vec<Value> = (0..60).map(|n| json!({"name": format!("c{n}")})).collect();
+        let annotations: BTreeMap<_, _> =
+            (0..60).map(|n| (full(&format!("log-line.c{n}")), "z".repeat(LONGEST_ANNOTATION))).collect();
+        let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": containers}});
+        let told = view(pod).spec.told.clone();
+        assert!(size(&told) <= MOST_ANNOTATIONS + 1_024, "{}", size(&told));
     }
 }

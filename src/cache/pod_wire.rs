@@ -246,6 +246,11 @@ struct WireToleration {
 }
 
 impl WireSpec {
+    /// Whether there is a container of this name.
+    pub(super) fn has_container(&self, name: &str) -> bool {
+        self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
+    }
+
     /// The shared form. `told` are the annotations that say what hollow containers do.
     pub(super) fn view(self, told: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
         let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     api::{ContainerDefaults, GoDuration, names},
-    cache::{Container, PodSpecView, Probe, RestartPolicy},
+    cache::{Container, LONGEST_ANNOTATION, PodSpecView, Probe, RestartPolicy, hollow_annotation},
     core::quantity,
 };
 
@@ -163,23 +163,17 @@ impl<'a, 'b> Told<'a, 'b> {
     pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
         let said = |wanted: Option<&str>| {
             let mut all = self.pod.told.iter();
-            let (_, value) = all.find(|(key, _)| parts(key) == (what, wanted))?;
+            let (_, value) = all.find(|(key, _)| hollow_annotation(key) == (what, wanted))?;
             read(value)
         };
         said(Some(self.container)).or_else(|| said(None).filter(|_| self.of_all))
     }
 }
 
-/// What an annotation tells, and of which container; None for all.
-fn parts(key: &str) -> (&str, Option<&str>) {
-    let end = key.rfind('/').and_then(|slash| Some(slash + key[slash..].find('.')?));
-    end.map_or((key, None), |dot| (&key[..dot], Some(&key[dot + 1..])))
-}
-
 /// What in the annotations of `pod` cannot be read, with what to write instead.
 pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
     pod.told.iter().filter_map(|(key, value)| {
-        let (what, container) = parts(key);
+        let (what, container) = hollow_annotation(key);
         let Some((_, write)) = TELLS.iter().find(|(known, _)| *known == what) else {
             let known = TELLS.map(|(known, _)| known).join(", ");
             return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
@@ -200,7 +194,14 @@ pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
             names::ANNOTATION_CPU | names::ANNOTATION_MEMORY => amount(value).is_some(),
             _ => duration(value).is_some(),
         };
-        (!is_read).then(|| format!("annotation {key}: {value:?} cannot be read: write {write}"))
+        let wrong = || {
+            if value.is_empty() {
+                format!("is empty or longer than {LONGEST_ANNOTATION} bytes")
+            } else {
+                format!("{value:?} cannot be read")
+            }
+        };
+        (!is_read).then(|| format!("annotation {key}: {}: write {write}", wrong()))
     })
 }
 
@@ -319,6 +320,11 @@ mod tests {
     }
 
     #[test]
+    fn the_cache_keeps_what_is_read_here() {
+        assert_eq!(TELLS.map(|(key, _)| key), crate::cache::HOLLOW_ANNOTATIONS);
+    }
+
+    #[test]
     fn a_mistake_is_named_with_what_to_write_and_the_default_used() {
         let wrong = [
             ("run-time", "9", "a duration"),
@@ -327,6 +333,7 @@ mod tests {
             ("exit-reason", "out of memory", "OOMKilled"),
             ("ready-time", "later", "never"),
             ("start-error", " ", "why the container"),
+            ("log-line", "", "longer than 4096 bytes"),
             ("runtime", "5s", "/run-time, "),
             ("run-time.c", "5s", "no container \"c\""),
         ];
