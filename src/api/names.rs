@@ -57,6 +57,8 @@ pub const ANNOTATION_DRAIN_STARTED: &str = "kube-node.io/drain-started";
 pub const OPERATOR_NAMESPACE: &str = "kube-node-system";
 /// Lease in it by which the one operator is elected that works.
 pub const OPERATOR_LEASE: &str = "kube-node-operator";
+/// Name of cluster-autoscaler's certificate, as `up` and the chart make it: with it the operator's server lets a client in.
+pub const AUTOSCALER_CLIENT: &str = "cluster-autoscaler";
 /// Namespace of machines that are pods, and of what they begin with.
 pub const MACHINE_NAMESPACE: &str = "kubemark";
 /// ServiceAccount of machines that are pods: it may ask for certificates, and nothing else.

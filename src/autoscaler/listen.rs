@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     pin::Pin,
@@ -15,18 +15,21 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
     time::timeout,
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::runtime::tls::Certificates;
+use crate::runtime::{
+    connection_limiter::ConnectionLimiter,
+    tls::{self, Certificates},
+};
 
 /// How long a client may take to show its certificate.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Handshakes at once: there is one cluster-autoscaler, perhaps two; whoever else knocks waits.
+/// Handshakes at once: there is one cluster-autoscaler, perhaps two; of all others the oldest make way.
 const HANDSHAKES: usize = 64;
 /// After an error of the system, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -79,6 +82,14 @@ impl FromStr for Address {
     }
 }
 
+/// Who is let in by TLS.
+pub(super) struct Clients {
+    /// What the server shows, and the authority of its clients.
+    pub(super) certificates: Arc<Certificates>,
+    /// A client's certificate has one of these names: its authority may have signed others.
+    pub(super) names: Vec<String>,
+}
+
 /// A listener of either kind.
 pub(super) enum Listener {
     Tcp(TcpListener),
@@ -113,44 +124,47 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<Stream> {
+    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok((Stream::Tcp(stream), Some(address.ip())))
             }
-            Self::Unix { listener, .. } => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => Ok((Stream::Unix(listener.accept().await?.0), None)),
         }
     }
 
-    /// Lets connections in until nobody takes them any more.
-    pub(super) async fn run(
-        self,
-        certificates: Option<Arc<Certificates>>,
-        to: mpsc::Sender<io::Result<Connection>>,
-    ) {
-        let room = Arc::new(Semaphore::new(HANDSHAKES));
+    /// Lets connections in until nobody takes them any more. Without `clients` there is no TLS.
+    pub(super) async fn run(self, clients: Option<Clients>, to: mpsc::Sender<io::Result<Connection>>) {
+        let clients = clients.map(Arc::new);
+        let limiter = ConnectionLimiter::new(HANDSHAKES);
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
                 () = to.closed() => return,
             };
-            let stream = match accepted {
-                Ok(stream) => stream,
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     debug!(%error, "a connection was lost at the door");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
-            let acceptor = certificates.as_ref().map(|now| TlsAcceptor::from(now.config()));
-            let to = to.clone();
+            let permit = limiter.admit(address);
+            let (clients, to) = (clients.clone(), to.clone());
             tokio::spawn(async move {
-                let _place = place;
-                match timeout(HANDSHAKE_LIMIT, shake_hands(stream, acceptor)).await {
+                let shaken = timeout(HANDSHAKE_LIMIT, shake_hands(stream, clients.as_deref()));
+                let Some(shaken) = permit.evicted().run_until_cancelled(shaken).await else {
+                    return debug!("a client made way for others before it said who it is");
+                };
+                drop(permit);
+                match shaken {
                     Ok(Ok(connection)) => drop(to.send(Ok(connection)).await),
+                    Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        warn!(%error, ?address, "a client was not let in");
+                    }
                     Ok(Err(error)) => debug!(%error, "a client was not let in"),
                     Err(_) => debug!("a client did not say who it is"),
                 }
@@ -171,17 +185,34 @@ async fn forget_dead_socket(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn shake_hands(stream: Stream, acceptor: Option<TlsAcceptor>) -> io::Result<Connection> {
-    let Some(acceptor) = acceptor else {
+async fn shake_hands(stream: Stream, clients: Option<&Clients>) -> io::Result<Connection> {
+    let Some(clients) = clients else {
         return Ok(match stream {
             Stream::Tcp(stream) => Connection(Box::new(stream)),
             Stream::Unix(stream) => Connection(Box::new(stream)),
         });
     };
+    let acceptor = TlsAcceptor::from(clients.certificates.config());
     Ok(match stream {
-        Stream::Tcp(stream) => Connection(Box::new(acceptor.accept(stream).await?)),
-        Stream::Unix(stream) => Connection(Box::new(acceptor.accept(stream).await?)),
+        Stream::Tcp(stream) => Connection(Box::new(clients.check(acceptor.accept(stream).await?)?)),
+        Stream::Unix(stream) => Connection(Box::new(clients.check(acceptor.accept(stream).await?)?)),
     })
+}
+
+impl Clients {
+    /// The connection, if the certificate of its client has an allowed name.
+    fn check<S>(&self, stream: TlsStream<S>) -> io::Result<TlsStream<S>> {
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let names = shown.map(|own| tls::names_of(own)).unwrap_or_default();
+        if names.iter().any(|name| self.names.contains(name)) {
+            return Ok(stream);
+        }
+        let (shown, allowed) = (names.join(", "), self.names.join(", "));
+        let why = format!(
+            "its certificate is for {shown:?}, and --autoscaler-client-name allows {allowed:?}: name it there, or use the certificate of cluster-autoscaler"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
 }
 
 enum Stream {
@@ -256,6 +287,102 @@ mod tests {
         }
         for text in ["8086", "localhost:8086", "unix://run/a.sock", ""] {
             assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    mod handshakes {
+        use std::net::Ipv4Addr;
+
+        use jiff::Timestamp;
+        use rustls::{
+            ClientConfig, RootCertStore,
+            pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        };
+        use tokio::{io::AsyncReadExt, net::TcpSocket, time::Instant};
+        use tokio_rustls::TlsConnector;
+
+        use super::super::*;
+        use crate::{
+            cluster::pki::AutoscalerCertificates,
+            runtime::tls::{self, Material, Pem},
+        };
+
+        struct Served {
+            port: u16,
+            connector: TlsConnector,
+            connections: mpsc::Receiver<io::Result<Connection>>,
+        }
+
+        /// A listener that lets clients with these names in. The connector has the certificate of cluster-autoscaler.
+        async fn serve(names: &[&str]) -> Served {
+            let all = AutoscalerCertificates::make(&["localhost"], &[]).unwrap();
+            let pem = |text: &str| Pem { path: "test".into(), text: text.as_bytes().to_vec() };
+            let material = Material {
+                cert: pem(&all.server.certificate),
+                key: pem(&all.server.key),
+                clients: tls::Clients::Known(pem(&all.ca)),
+                protocol: b"h2",
+            };
+            let certificates = Arc::new(Certificates::load(&material, Timestamp::now()).unwrap());
+            let clients = Clients { certificates, names: names.iter().map(ToString::to_string).collect() };
+            let listener = Listener::bind(&Address::Tcp((Ipv4Addr::LOCALHOST, 0).into())).await.unwrap();
+            let Listener::Tcp(tcp) = &listener else { unreachable!("a port was asked for") };
+            let port = tcp.local_addr().unwrap().port();
+            let (to, connections) = mpsc::channel(8);
+            tokio::spawn(listener.run(Some(clients), to));
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_slice(all.ca.as_bytes()).unwrap()).unwrap();
+            let chain = vec![CertificateDer::from_pem_slice(all.client.certificate.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(all.client.key.as_bytes()).unwrap();
+            let mut config =
+                ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .with_root_certificates(roots)
+                    .with_client_auth_cert(chain, key)
+                    .unwrap();
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Served { port, connector: TlsConnector::from(Arc::new(config)), connections }
+        }
+
+        async fn connect(port: u16, from: [u8; 4]) -> TcpStream {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((IpAddr::from(from), 0).into()).unwrap();
+            socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.unwrap()
+        }
+
+        #[tokio::test]
+        async fn silent_connections_keep_nobody_out() {
+            let mut served = serve(&["cluster-autoscaler"]).await;
+            let mut attack = Vec::new();
+            for _ in 0..4 * HANDSHAKES {
+                attack.push(connect(served.port, [127, 0, 0, 2]).await);
+            }
+            let begin = Instant::now();
+            let name = ServerName::try_from("localhost").unwrap();
+            let stream = connect(served.port, [127, 0, 0, 1]).await;
+            let shaken = timeout(Duration::from_secs(2), served.connector.connect(name, stream)).await;
+            let _client = shaken.expect("a handshake in time").unwrap();
+            let let_in = timeout(Duration::from_secs(2), served.connections.recv()).await;
+            assert!(matches!(let_in, Ok(Some(Ok(_)))), "after {:?}", begin.elapsed());
+        }
+
+        #[tokio::test]
+        async fn a_certificate_of_the_authority_is_not_enough_without_an_allowed_name() {
+            for (names, is_let_in) in
+                [(&["cluster-autoscaler", "other"][..], true), (&["other"], false), (&[], false)]
+            {
+                let mut served = serve(names).await;
+                let stream = connect(served.port, [127, 0, 0, 1]).await;
+                let name = ServerName::try_from("localhost").unwrap();
+                let mut client = served.connector.connect(name, stream).await.unwrap();
+                if is_let_in {
+                    assert!(served.connections.recv().await.unwrap().is_ok());
+                } else {
+                    let ended = timeout(Duration::from_secs(5), client.read_u8()).await.expect("the end");
+                    assert!(ended.is_err() && served.connections.try_recv().is_err(), "{names:?}");
+                }
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub use listen::Address;
 
 use self::{
     groups::Groups,
-    listen::Listener,
+    listen::{Clients, Listener},
     metrics::Metrics,
     proto::cloud_provider_server::{CloudProviderServer, SERVICE_NAME},
     service::Service,
@@ -65,6 +65,8 @@ pub struct Options {
     pub address: Address,
     /// Its certificates; none where it speaks plainly, on this machine alone.
     pub tls: Option<Files>,
+    /// Names of which a client's certificate must have one.
+    pub client_names: Vec<String>,
     /// Whether options of sets are served: cluster-autoscaler has to be one that understands the answer.
     pub options: bool,
 }
@@ -149,7 +151,7 @@ impl Autoscaler {
     }
 
     async fn serve(&self, shutdown: &CancellationToken, said: &mut String) -> Result<(), ServeError> {
-        let Options { address, tls, options } = &self.options;
+        let Options { address, tls, client_names, options } = &self.options;
         if tls.is_none() && !address.is_local() {
             return Err(ServeError::Open { address: address.clone() });
         }
@@ -175,7 +177,9 @@ impl Autoscaler {
             if groups.in_sync() { Ok(request) } else { Err(Status::unavailable(NOT_LISTED)) }
         });
         let (sender, connections) = mpsc::channel(CALLS_AT_ONCE);
-        let door = tokio::spawn(listener.run(certificates.clone(), sender));
+        let clients =
+            certificates.clone().map(|certificates| Clients { certificates, names: client_names.clone() });
+        let door = tokio::spawn(listener.run(clients, sender));
         let (interval, patience) = KEEPALIVE;
         let serving = Server::builder()
             .timeout(CALL_LIMIT)

@@ -17,7 +17,10 @@ use rustls::{
     version::TLS13,
 };
 use sha2::{Digest, Sha256};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::{
+    extensions::GeneralName,
+    prelude::{FromDer, X509Certificate},
+};
 
 /// Where the certificates are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +192,20 @@ impl Certificates {
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(true)
     }
+}
+
+/// The names that a certificate (DER) is for: common names, DNS names and URIs. None where it cannot be read.
+#[must_use]
+pub fn names_of(certificate: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    let alternative = alternative.iter().flat_map(|names| &names.value.general_names);
+    let alternative = alternative.filter_map(|name| match name {
+        GeneralName::DNSName(name) | GeneralName::URI(name) => Some(*name),
+        _ => None,
+    });
+    common.chain(alternative).map(ToOwned::to_owned).collect()
 }
 
 /// None where all is as it was, and the certificate is valid still.

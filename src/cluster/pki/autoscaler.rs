@@ -16,6 +16,7 @@ use super::{
     super::files::{create_private_dir, write_public},
     Identity, LIFETIME, Pki, PkiError, Use, authority_params, leaf, still_good,
 };
+use crate::api::names;
 
 /// The certificates of one server and its one client.
 #[derive(Clone)]
@@ -30,15 +31,15 @@ pub struct AutoscalerCertificates {
 
 impl AutoscalerCertificates {
     /// Makes all of them, for a server of these names and addresses.
-    pub fn make(names: &[&str], addresses: &[IpAddr]) -> Result<Self, PkiError> {
+    pub fn make(server_names: &[&str], addresses: &[IpAddr]) -> Result<Self, PkiError> {
         let failed = |source| PkiError::Certificate { name: "ca".into(), source };
         let key = KeyPair::generate().map_err(failed)?;
         let params = authority_params("kube-node-autoscaler");
         let ca = params.self_signed(&key).map_err(failed)?.pem();
         Ok(Self {
             ca,
-            server: leaf("kube-node", &Use::Server { names, addresses }, &params, &key)?,
-            client: leaf("cluster-autoscaler", &Use::Client { groups: &[] }, &params, &key)?,
+            server: leaf("kube-node", &Use::Server { names: server_names, addresses }, &params, &key)?,
+            client: leaf(names::AUTOSCALER_CLIENT, &Use::Client { groups: &[] }, &params, &key)?,
         })
     }
 }
