@@ -49,6 +49,9 @@ pub struct Operator {
     /// URL of the API server as machines that are pods reach it; as the operator reaches it when absent
     #[arg(long, value_name = "URL")]
     machine_api_server: Option<String>,
+    /// Accept credentials of a `NodeClass` whose kubeconfig leads to a server without TLS, or does not have it verified
+    #[arg(long)]
+    insecure_credentials: bool,
     #[command(flatten)]
     pod_cidrs: PodCidrArgs,
     #[command(flatten)]
@@ -99,6 +102,9 @@ struct AutoscalerArgs {
     /// The authority of those who may call
     #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
     autoscaler_client_ca: Option<PathBuf>,
+    /// Name that the certificate of who may call has, as its common name, DNS name or URI; may be repeated
+    #[arg(long, value_name = "NAME", requires = "autoscaler_cert", default_value = names::AUTOSCALER_CLIENT)]
+    autoscaler_client_name: Vec<String>,
     /// Without TLS: anybody who reaches the address may resize the cluster; for loopback and unix sockets alone
     #[arg(long, requires = "autoscaler_address", conflicts_with = "autoscaler_cert")]
     autoscaler_plaintext: bool,
@@ -120,7 +126,12 @@ impl AutoscalerArgs {
             ),
             _ => None,
         };
-        Ok(Some(autoscaler::Options { address, tls, options: self.autoscaler_options }))
+        Ok(Some(autoscaler::Options {
+            address,
+            tls,
+            client_names: self.autoscaler_client_name,
+            options: self.autoscaler_options,
+        }))
     }
 }
 
@@ -210,6 +221,7 @@ impl Operator {
                 },
                 machine_image: self.machine_image,
                 machine_api_server: self.machine_api_server,
+                insecure_credentials: self.insecure_credentials,
                 autoscaler,
                 election,
             };

@@ -79,6 +79,7 @@ impl Lead {
                 ca: options.client.ca(),
             },
             fence: standing.fence().clone(),
+            insecure_credentials: options.insecure_credentials,
         };
         let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
         let kubemark: Arc<dyn Provider> =

@@ -126,7 +126,7 @@ async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
 /// The machines in the cluster that a Secret leads to.
 async fn hosted(client: &Client, secret: &str, ours: &ListParams) -> Result<Place, Finding> {
     const TOPIC: &str = "hosting";
-    let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open());
+    let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
     let (there, _) = credentials.connect().await.map_err(|error| match error {
         CredentialsError::Read { .. } => Finding::unknown(TOPIC, error),
         error => Finding::new(Verdict::Bad, TOPIC, chain(&error)),

@@ -122,6 +122,7 @@ pub struct Hosts {
     client: Client,
     namespace: String,
     fence: Fence,
+    insecure_credentials: bool,
     selector: String,
     changes: Arc<Watchers>,
     home: Arc<Host>,
@@ -146,6 +147,7 @@ impl Hosts {
             client,
             namespace: options.namespace.clone(),
             fence: options.fence.clone(),
+            insecure_credentials: options.insecure_credentials,
             selector,
             changes,
             home,
@@ -164,7 +166,13 @@ impl Hosts {
         let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.changes));
         let follow = Follow {
             host: Arc::clone(&new),
-            credentials: Credentials::new(&self.client, &self.namespace, name, &self.fence),
+            credentials: Credentials::new(
+                &self.client,
+                &self.namespace,
+                name,
+                &self.fence,
+                self.insecure_credentials,
+            ),
             selector: self.selector.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(follow.run()));

@@ -59,10 +59,11 @@ use crate::{
 const NAME: &str = "kubemark";
 /// Longest that a provider's call may take: several requests, each answered in well under a second.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// How long the token lives by which a machine asks for its certificate.
-const TOKEN_LIFE: Duration = Duration::from_hours(1);
-/// A machine that is not Ready gets another token when its own lives no longer than this.
-const TOKEN_LEFT_MIN: Duration = Duration::from_mins(30);
+/// How long the token lives by which a machine asks for its certificate: the shortest time that the API server grants.
+const TOKEN_LIFE: Duration = token::LIFETIME_MIN;
+/// A machine that is not Ready gets another token when its own lives no longer than this. A kubelet brings it to the machine's folder
+/// within two minutes.
+const TOKEN_LEFT_MIN: Duration = Duration::from_mins(5);
 
 /// What the provider has to know.
 #[derive(Clone, Debug)]
@@ -77,6 +78,8 @@ pub struct Options {
     pub api_server: ApiServer,
     /// What writes to other clusters go through.
     pub fence: Fence,
+    /// Whether credentials may lead to servers that are not verified.
+    pub insecure_credentials: bool,
 }
 
 /// How machines reach the API server.
