@@ -7,8 +7,8 @@ COPY . .
 # Linked statically, as .cargo/config.toml asks; below target/<tuple>, which differs between machines.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target \
-    cargo build --release --locked --bins \
-    && install -D --strip --target-directory /image target/*/release/kube-node target/*/release/kube-node-machine \
+    cargo build --profile dist --locked --bins \
+    && install -D --strip --target-directory /image target/*/dist/kube-node target/*/dist/kube-node-machine \
     && install -d -m 1777 /image/tmp \
     && install -d /image/etc \
     && printf 'root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n' >/image/etc/passwd \

@@ -1,6 +1,6 @@
 //! What one machine takes in memory that is a pod: our own image and upstream kubemark, side by side on one real node.
 //!
-//! `cargo bench --bench machines`, as root, with the packages that tests/real-node/install.sh installs. The table goes to
+//! `cargo bench --profile dist --bench machines`, as root, with the packages that tests/real-node/install.sh installs. The table goes to
 //! standard output.
 
 #[path = "../shared/mod.rs"]
