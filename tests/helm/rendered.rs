@@ -93,7 +93,19 @@ fn flags_follow_values_and_the_program_knows_them() {
                 "--autoscaler-cert=/certificates/tls.crt",
                 "--autoscaler-key=/certificates/tls.key",
                 "--autoscaler-client-ca=/certificates/ca.crt",
+                "--autoscaler-client-name=cluster-autoscaler",
                 "--autoscaler-options",
+            ],
+        ),
+        (
+            &["autoscaler.enabled=true", "autoscaler.clientNames={a.example,b}"],
+            &[
+                "--autoscaler-address=0.0.0.0:8086",
+                "--autoscaler-cert=/certificates/tls.crt",
+                "--autoscaler-key=/certificates/tls.key",
+                "--autoscaler-client-ca=/certificates/ca.crt",
+                "--autoscaler-client-name=a.example",
+                "--autoscaler-client-name=b",
             ],
         ),
     ];
