@@ -2,8 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -166,16 +165,6 @@ impl Kubemark {
         let request = Request::get(format!("http://127.0.0.1:{}{path}", self.port));
         let (_, answer) = change(request).answer().unwrap();
         serde_json::from_str(&answer).unwrap_or_else(|_| json!(answer))
-    }
-
-    /// What the guard says to a POST whose body has so many bytes, before any of them is sent.
-    pub fn announced(&self, length: usize) -> String {
-        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let head = "POST /api/v1/pods HTTP/1.1\r\nHost: guard\r\nContent-Type: application/json\r\nConnection: close\r\n";
-        write!(connection, "{head}Content-Length: {length}\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).unwrap();
-        answer
     }
 
     pub fn said(&self, log: &str) -> String {

@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 /// Installs what is missing; names it with `--check`.
 const INSTALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real-node/install.sh");
 /// Tests that run at once: most wait most of the time.
-const THREADS: usize = 8;
+const THREADS: usize = 6;
 
 /// Makes tests of functions. A function that stands in no list is dead code, which the compiler tells.
 macro_rules! trials {
