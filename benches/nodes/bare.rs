@@ -38,9 +38,9 @@ pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-leas
 const RENEWED_AT: Duration = Duration::from_secs(30);
 
 /// A Lease that was written.
-struct Held {
-    name: String,
-    version: String,
+pub struct Held {
+    pub name: String,
+    pub version: String,
     renewed: Instant,
 }
 
@@ -126,7 +126,7 @@ pub fn with_taints(name: &str, cluster_size: usize) -> Node {
 }
 
 /// Creates a Lease, or renews the one of `version`.
-async fn lease(client: &Client, name: String, version: Option<String>) -> anyhow::Result<Held> {
+pub async fn lease(client: &Client, name: String, version: Option<String>) -> anyhow::Result<Held> {
     let (method, path) = match version {
         None => (Method::POST, LEASES.to_owned()),
         Some(_) => (Method::PUT, format!("{LEASES}/{name}")),
@@ -184,6 +184,6 @@ pub fn ready() -> Value {
 }
 
 /// The version that the write made.
-async fn send(client: &Client, method: Method, path: &str, body: Body) -> anyhow::Result<String> {
+pub async fn send(client: &Client, method: Method, path: &str, body: Body) -> anyhow::Result<String> {
     Ok(wire::send::<AnyObject>(client, method, path, body).await?.into_version())
 }

@@ -5,6 +5,7 @@
 //! `target/bench/nodes.json` and, as curves, to `docs/benchmarks/`.
 
 mod bare;
+mod beside;
 #[path = "../../tests/bed/go_program.rs"]
 mod go_program;
 #[path = "../kwok/mod.rs"]
@@ -40,6 +41,12 @@ struct Arguments {
     /// What is measured, in this order, each round
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::KwokAfter, System::Kwok, System::Ours])]
     systems: Vec<System>,
+    /// Numbers of Nodes that are not hollow beside those of kube-node
+    #[arg(long, value_delimiter = ',', default_values_t = [0])]
+    beside: Vec<usize>,
+    /// Admission policies without which kube-node is measured as well
+    #[arg(long, value_delimiter = ',')]
+    without_policies: Vec<String>,
     /// How long it idles after the last node is Ready, in seconds
     #[arg(long, default_value_t = 60)]
     idle: u64,
@@ -68,12 +75,23 @@ enum System {
     Ours,
 }
 
+/// What is there besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Surroundings {
+    /// Nodes that are not hollow.
+    beside: usize,
+    /// Whether the policies of `--without-policies` are gone.
+    reduced: bool,
+}
+
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 struct Measured {
     system: System,
     nodes: usize,
     round: usize,
+    #[serde(flatten)]
+    surroundings: Surroundings,
     /// Seconds from the first write until the last node was Ready and open to pods.
     seconds: f64,
     /// Nodes that never came within the limit.
@@ -113,13 +131,16 @@ fn main() -> anyhow::Result<()> {
     for round in 0..arguments.repeat {
         for &nodes in &arguments.nodes {
             for &system in &arguments.systems {
-                let measured = runtime.block_on(measure(&arguments, system, nodes, round, kwok.as_ref()))?;
-                eprintln!(
-                    "round {round}: {system:?} {nodes} nodes in {:.1} s, {:.1} writes a node, CPU {:.1?} ms a node, idle {:?}",
-                    measured.seconds, measured.writes_per_node, measured.cpu_per_node, measured.idle
-                );
-                all.push(measured);
-                report::write(&all, &arguments.plots)?;
+                for surroundings in surroundings(&arguments, system) {
+                    let work = measure(&arguments, system, nodes, round, surroundings, kwok.as_ref());
+                    let measured = runtime.block_on(work)?;
+                    eprintln!(
+                        "round {round}: {system:?} {nodes} nodes, {surroundings:?}, in {:.1} s, {:.1} writes a node, CPU {:.1?} ms a node, idle {:?}",
+                        measured.seconds, measured.writes_per_node, measured.cpu_per_node, measured.idle
+                    );
+                    all.push(measured);
+                    report::write(&all, &arguments.plots)?;
+                }
             }
         }
     }
@@ -127,11 +148,25 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Only kube-node has policies, and something to protect.
+fn surroundings(arguments: &Arguments, system: System) -> Vec<Surroundings> {
+    if system != System::Ours {
+        return vec![Surroundings::default()];
+    }
+    let reduced: &[bool] = if arguments.without_policies.is_empty() { &[false] } else { &[false, true] };
+    let each = arguments
+        .beside
+        .iter()
+        .flat_map(|&beside| reduced.iter().map(move |&reduced| Surroundings { beside, reduced }));
+    each.collect()
+}
+
 async fn measure(
     arguments: &Arguments,
     system: System,
     nodes: usize,
     round: usize,
+    surroundings: Surroundings,
     kwok: Option<&kwok::Kwok>,
 ) -> anyhow::Result<Measured> {
     let plane = if system == System::Ours {
@@ -139,6 +174,10 @@ async fn measure(
     } else {
         Plane::without_operator(&[])?
     };
+    if surroundings.reduced {
+        beside::without_policies(&plane, &arguments.without_policies).await?;
+    }
+    let _renewed = beside::create(&plane, surroundings.beside).await?;
     let counter = Counter::start(&plane).await?;
     let process = match system {
         System::Bare | System::KwokAfter => None,
@@ -182,6 +221,7 @@ async fn measure(
         system,
         nodes,
         round,
+        surroundings,
         seconds: reached.seconds,
         missing: nodes.saturating_sub(reached.ready),
         writes_per_node: spent.writes / nodes as f64,

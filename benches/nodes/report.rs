@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use crate::{
-    Measured, System,
+    Measured, Surroundings, System,
     shared::{COMPONENTS, spread},
 };
 
@@ -28,19 +28,20 @@ pub fn write(all: &[Measured], plots: &Path) -> anyhow::Result<()> {
 
 /// A table in Markdown: medians, with the least and the greatest.
 pub fn table(all: &[Measured]) -> String {
-    let mut groups: BTreeMap<(usize, System), Vec<&Measured>> = BTreeMap::new();
+    let mut groups: BTreeMap<(usize, System, Surroundings), Vec<&Measured>> = BTreeMap::new();
     for measured in all {
-        groups.entry((measured.nodes, measured.system)).or_default().push(measured);
+        groups.entry((measured.nodes, measured.system, measured.surroundings)).or_default().push(measured);
     }
     let mut text = String::from(
         "| nodes | system | seconds to Ready | never came | writes a node | ms a write | CPU, ms a node: kube-apiserver | etcd | controller-manager | scheduler | itself |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for ((nodes, system), of) in &groups {
+    for ((nodes, system, around), of) in &groups {
+        let system = named(*system, *around);
         let figure =
             |value: &dyn Fn(&Measured) -> f64| spread(&of.iter().map(|m| value(m)).collect::<Vec<_>>());
         let _ = write!(
             text,
-            "| {nodes} | {system:?} | {} | {} | {} | {} |",
+            "| {nodes} | {system} | {} | {} | {} | {} |",
             figure(&|measured| measured.seconds),
             of.iter().map(|measured| measured.missing).max().unwrap_or(0),
             figure(&|measured| measured.writes_per_node),
@@ -52,7 +53,8 @@ pub fn table(all: &[Measured]) -> String {
         text.push('\n');
     }
     text += "\nIdle:\n\n| nodes | system | CPU, cores | kube-apiserver, cores | RSS, MiB | oldest Lease, s | turned not Ready |\n| --- | --- | --- | --- | --- | --- | --- |\n";
-    for ((nodes, system), of) in groups {
+    for ((nodes, system, around), of) in groups {
+        let system = named(system, around);
         let idle: Vec<&crate::Idle> = of.iter().filter_map(|measured| measured.idle.as_ref()).collect();
         if idle.is_empty() {
             continue;
@@ -61,7 +63,7 @@ pub fn table(all: &[Measured]) -> String {
             |value: fn(&crate::Idle) -> f64| spread(&idle.iter().map(|idle| value(idle)).collect::<Vec<_>>());
         let _ = writeln!(
             text,
-            "| {nodes} | {system:?} | {} | {} | {} | {} | {} |",
+            "| {nodes} | {system} | {} | {} | {} | {} | {} |",
             figure(|idle| idle.cores),
             figure(|idle| idle.apiserver_cores),
             figure(|idle| idle.rss_mib),
@@ -70,6 +72,18 @@ pub fn table(all: &[Measured]) -> String {
         );
     }
     text
+}
+
+/// A system with what is there besides.
+fn named(system: System, Surroundings { beside, reduced }: Surroundings) -> String {
+    let mut name = format!("{system:?}");
+    if beside > 0 {
+        let _ = write!(name, " beside {beside}");
+    }
+    if reduced {
+        name += ", without policies";
+    }
+    name
 }
 
 /// Ready nodes over time, a line a measurement.
