@@ -1,7 +1,9 @@
 # The image of kube-node for those who have a container engine; without one, `kube-node image` makes the same.
 #
 #   docker build --tag kube-node .
-FROM rust:1.95-bookworm AS build
+# By digest for what is published: docs/releases.md.
+ARG BASE=rust:1.95-bookworm
+FROM ${BASE} AS build
 WORKDIR /source
 COPY . .
 # Linked statically, as .cargo/config.toml asks; below target/<tuple>, which differs between machines.
