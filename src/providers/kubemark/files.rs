@@ -14,9 +14,10 @@ const MODE: i32 = 0o644;
 /// Users and groups that every image of ours has, besides numbers.
 const NAMES: [(&str, i64); 2] = [("root", 0), ("nonroot", USER)];
 
-/// Types of Secrets that are somebody's identity. Whoever writes classes may be let to create one of the first, without reading
-/// it: the control plane would fill it with the token of any ServiceAccount of the namespace, the operator's too.
-const IDENTITIES: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+/// Types of Secrets that are for no machine: tokens, with which the control plane fills a Secret for any ServiceAccount of the
+/// namespace, and releases of helm with the values given to it.
+const IDENTITIES: [&str; 3] =
+    ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
 
 /// Where the contents of files are read from.
 #[derive(Clone, Debug)]
@@ -87,7 +88,7 @@ impl Sources {
 fn identity(path: &str, name: &str, r#type: Option<&str>) -> Option<String> {
     let r#type = r#type.filter(|r#type| IDENTITIES.contains(r#type))?;
     Some(format!(
-        "file {path}: Secret {name} is of type {type}, and no machine gets somebody else's identity: put what it needs into a Secret of type Opaque"
+        "file {path}: Secret {name} is of type {type}, and no machine gets what belongs to somebody else: put what it needs into a Secret of type Opaque"
     ))
 }
 
