@@ -12,8 +12,9 @@ pub const LABEL_NODECLASS: &str = "kube-node.io/nodeclass";
 /// Label of a Node: the revision its machine is built from. By the NodeSetController; on a Node written by
 /// hand by the NodeController.
 pub const LABEL_REVISION: &str = "kube-node.io/revision";
-/// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it. By the
-/// NodeSetController; on a Node written by hand by the NodeController.
+/// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it. Of the Lease of a hollow Node: the
+/// same, so that its renewals cost no policy anything. By the NodeSetController; on a Node written by hand by the
+/// NodeController; of a Lease by whoever carries the machine.
 pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
 /// Label of a Node: the group of hosts that carries its hollow machine; none where the operator does. Of the Lease of
 /// such a host: its group. By the NodeSetController; on a Node written by hand by the NodeController; of a Lease by
@@ -55,6 +56,14 @@ pub const ANNOTATION_DO_NOT_EVICT: &str = "kube-node.io/do-not-evict";
 pub const ANNOTATION_DRAIN_STARTED: &str = "kube-node.io/drain-started";
 /// Namespace of the operator, its service accounts and the revisions, where nobody chooses another one.
 pub const OPERATOR_NAMESPACE: &str = "kube-node-system";
+/// ServiceAccount of the operator. Its annotations are the parameters of the admission policies.
+pub const OPERATOR_SERVICE_ACCOUNT: &str = "kube-node-operator";
+/// Annotation of the operator's ServiceAccount: names of the NodeSets that there are and were, each between spaces; no kubelet
+/// creates a Node of theirs. By the operator.
+pub const ANNOTATION_NODESETS: &str = "kube-node.io/nodesets";
+/// Annotation of the operator's ServiceAccount: names of the Nodes that are not hollow, each between spaces; the hollow kubelets
+/// write no pod and no Lease of theirs. By the operator.
+pub const ANNOTATION_NODES_NOT_HOLLOW: &str = "kube-node.io/nodes-not-hollow";
 /// Lease in it by which the one operator is elected that works.
 pub const OPERATOR_LEASE: &str = "kube-node-operator";
 /// Name of cluster-autoscaler's certificate, as `up` and the chart make it: with it the operator's server lets a client in.

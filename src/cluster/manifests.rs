@@ -351,7 +351,7 @@ mod tests {
                 object.name_any()
             );
         }
-        assert_eq!(bindings, 22);
+        assert_eq!(bindings, 27);
     }
 
     #[test]
@@ -379,7 +379,8 @@ mod tests {
     #[test]
     fn the_policy_knows_the_names_that_sets_make() {
         let policy = include_str!("../../charts/kube-node/files/policies.yaml");
-        let pattern = format!("^[{}]{{{}}}$", String::from_utf8_lossy(birth::ALPHABET), birth::SUFFIX_LENGTH);
+        let pattern =
+            format!("^.+-[{}]{{{}}}$", String::from_utf8_lossy(birth::ALPHABET), birth::SUFFIX_LENGTH);
         assert!(policy.contains(&format!(".matches('{pattern}')")), "{pattern}");
     }
 

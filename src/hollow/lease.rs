@@ -1,6 +1,9 @@
 //! The Lease of a machine: which request renews it with what is known of the server's state.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use http::Method;
 use jiff::Timestamp;
@@ -15,12 +18,15 @@ use tokio::time::Instant;
 
 use super::{request::Request, schedule::Lane, state::Clock, work::RENEW};
 use crate::{
+    api::names,
     core::time,
     wire::{Body, WireError, envelope},
 };
 
 /// Namespace of all Leases of Nodes.
 const NAMESPACE: &str = "kube-node-lease";
+/// Label of a Lease that the shared identity writes.
+const LABEL: (&str, &str) = (names::LABEL_PROVIDER, "hollow");
 /// How long a Lease lives without a renewal, in seconds; a kubelet's default.
 const DURATION_SECONDS: i32 = 40;
 
@@ -79,13 +85,19 @@ impl Lease {
     ///
     /// Nobody else writes it, so a PUT needs no GET before. One PUT empties managedFields, after which the server stops
     /// to keep them: each renewal costs it a third less. (The server ignores that in a POST.)
+    ///
+    /// `labelled`: the identity that all hollow kubelets share writes this Lease. The label spares each renewal an admission
+    /// policy.
     #[must_use]
-    pub fn request(&self, node: &Arc<str>, uid: &Arc<str>, now: Timestamp) -> Request {
+    pub fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
+        let labels: BTreeMap<String, String> =
+            labelled.then(|| (LABEL.0.to_owned(), LABEL.1.to_owned())).into_iter().collect();
         let object = |version: Option<&str>, empty_fields: bool| {
             let lease = PbLease {
                 metadata: Some(ObjectMeta {
                     name: Some(node.to_string()),
                     namespace: Some(NAMESPACE.to_owned()),
+                    labels: labels.clone(),
                     resource_version: version.map(str::to_owned),
                     owner_references: vec![OwnerReference {
                         api_version: Some("v1".to_owned()),
@@ -115,7 +127,7 @@ impl Lease {
             Known::Present => Request {
                 method: Method::PATCH,
                 path: format!("{all}/{node}"),
-                body: Body::MergePatch(take_over(node, uid, now)),
+                body: Body::MergePatch(take_over(node, uid, &labels, now)),
             },
             Known::Version { version, bare } => Request {
                 method: Method::PUT,
@@ -175,9 +187,10 @@ pub async fn renewals(client: &Client) -> kube::Result<HashMap<String, Timestamp
 }
 
 /// The patch that makes any Lease ours.
-fn take_over(node: &str, uid: &str, now: Timestamp) -> Vec<u8> {
+fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Timestamp) -> Vec<u8> {
     json!({
         "metadata": {
+            "labels": labels,
             "managedFields": [{}],
             "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid }],
         },
@@ -201,7 +214,7 @@ mod tests {
     }
 
     fn method(lease: &Lease) -> Method {
-        lease.request(&"a".into(), &"u".into(), Timestamp::UNIX_EPOCH).method
+        lease.request(&"a".into(), &"u".into(), true, Timestamp::UNIX_EPOCH).method
     }
 
     #[test]
@@ -258,8 +271,29 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_of_the_shared_identity_is_labelled_by_each_write() {
+        let label = b"kube-node.io/provider";
+        for known in [Known::Absent, Known::Present, Known::Version { version: "1".into(), bare: true }] {
+            let lease = Lease { known, ..Lease::default() };
+            for labelled in [true, false] {
+                let (Body::Object(bytes) | Body::MergePatch(bytes)) =
+                    lease.request(&"a".into(), &"u".into(), labelled, Timestamp::UNIX_EPOCH).body
+                else {
+                    panic!("another body")
+                };
+                assert_eq!(
+                    bytes.windows(label.len()).any(|part| part == label),
+                    labelled,
+                    "{:?}",
+                    lease.known
+                );
+            }
+        }
+    }
+
+    #[test]
     fn a_renewal_time_has_six_digits() {
-        let patch = String::from_utf8(take_over("a", "u", Timestamp::UNIX_EPOCH)).unwrap();
+        let patch = String::from_utf8(take_over("a", "u", &BTreeMap::new(), Timestamp::UNIX_EPOCH)).unwrap();
         assert!(patch.contains("1970-01-01T00:00:00.000000Z"), "{patch}");
     }
 }

@@ -14,6 +14,7 @@ use super::{
     status::Report,
 };
 use crate::{
+    api::names,
     core::boot,
     wire::{Body, WireError},
 };
@@ -55,7 +56,9 @@ impl State {
     fn prepare_lease(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
         let machine = self.machines.get(uid)?;
         // Without its Node there is nothing to hold a Lease for.
-        machine.view.as_ref()?;
+        let view = machine.view.as_ref()?;
+        // A machine that is a pod runs this code as well, by an identity of its own.
+        let is_shared = machine.own.is_none() && view.label(names::LABEL_PROVIDER) == Some("hollow");
         let phase = machine.phase(now);
         if machine.is_silent(phase) {
             if let Some(left) = phase.changes_in {
@@ -63,7 +66,7 @@ impl State {
             }
             return None;
         }
-        Some(machine.lease.request(&machine.node, uid, now.wall))
+        Some(machine.lease.request(&machine.node, uid, is_shared, now.wall))
     }
 
     fn conclude_lease(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {

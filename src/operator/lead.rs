@@ -12,8 +12,8 @@ use super::{Caches, OperatorError, Options, Parts};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
-        Context, Events, Metrics, Outstanding, PodCidrs, Revisions, Secrets, Turns, csr::Approver,
-        node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
+        Context, Events, Metrics, Outstanding, PodCidrs, PolicyParameters, Revisions, Secrets, Turns,
+        csr::Approver, node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
     },
     error::chain,
     hollow::{Hollow, RESTART},
@@ -109,7 +109,8 @@ impl Lead {
         parts.spawn_until_done(kubelets.run(stop.clone()));
         let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
         let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
-        let secrets = Secrets::new(client, &options.namespace);
+        let secrets = Secrets::new(client.clone(), &options.namespace);
+        let parameters = PolicyParameters::new(client, &context);
         let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
         if let Some(options) = options.autoscaler {
             let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
@@ -126,7 +127,8 @@ impl Lead {
                     sets.run(set_queue, stop.clone()),
                     nodes.run(node_queue, stop.clone()),
                     classes.run(class_queue, stop.clone()),
-                    approver.run(csr_queue, stop.clone())
+                    approver.run(csr_queue, stop.clone()),
+                    parameters.run(stop.clone())
                 );
             }
         });

@@ -45,6 +45,7 @@ mod roles;
 mod rollout;
 mod rollout_commands;
 mod scale;
+mod secrets;
 mod taints;
 mod templates;
 mod validation;

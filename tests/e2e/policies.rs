@@ -5,6 +5,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PropagationPolicy},
 };
+use kube_node::api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, name};
@@ -81,4 +82,38 @@ async fn a_kubelet_writes_nothing_that_the_operator_decides_by() {
         .unwrap();
 
     delete(&admin, "policy-kubelet", PropagationPolicy::Background).await;
+}
+
+#[tokio::test]
+async fn a_class_makes_no_pod_trust_its_nodes() {
+    let own = Own::without_set("policy-labels", class_spec()).await;
+    own.create_set(0, json!({})).await;
+    for (key, is_refused) in [
+        ("node-role.kubernetes.io/control-plane", true),
+        ("node-restriction.kubernetes.io/tier", true),
+        ("team.node-restriction.kubernetes.io/tier", true),
+        ("example.com/node-role.kubernetes.io", false),
+        ("my-node-role.kubernetes.io/x", false),
+        ("node.kubernetes.io/pool", false),
+    ] {
+        let change = Patch::Merge(json!({"spec": {"template": {"labels": {key: "a"}}}}));
+        let params = PatchParams { dry_run: true, ..PatchParams::default() };
+        let (classes, sets): (Api<NodeClass>, Api<NodeSet>) = (own.classes.clone(), own.sets.clone());
+        let answers = [
+            classes.patch("policy-labels", &params, &change).await.map(drop),
+            sets.patch("policy-labels", &params, &change).await.map(drop),
+        ];
+        for answer in answers {
+            let Err(error) = answer else {
+                assert!(!is_refused, "{key}");
+                continue;
+            };
+            assert!(is_refused, "{key}: {error}");
+            let wanted = format!("label {key} of spec.template makes pods trust a node");
+            assert!(error.to_string().contains(&wanted), "{error}");
+            let instead = format!("for example example.com/{}", key.split('/').nth(1).unwrap());
+            assert!(error.to_string().contains(&instead), "{error}");
+        }
+    }
+    own.clean_up().await;
 }

@@ -148,6 +148,19 @@ async fn attempt(action: &str, client: &Client) -> kube::Result<()> {
         "create a Secret in the operator's namespace" => {
             try_create(&secrets(NAMESPACE), &post, json!({"metadata": {"name": "roles-new"}})).await
         }
+        "replace what a Secret in the operator's namespace holds" => {
+            let change = Patch::Merge(json!({"stringData": {"key": "new"}}));
+            secrets(NAMESPACE).patch(NAME, &dry, &change).await.map(drop)
+        }
+        "see what a Secret in the operator's namespace holds by a patch" => {
+            secrets(NAMESPACE).patch(NAME, &dry, &Patch::Merge(json!({}))).await.map(drop)
+        }
+        "create a Secret for the operator's token" => {
+            let annotations = json!({"kubernetes.io/service-account.name": "kube-node-operator"});
+            let metadata = json!({"name": "roles-new", "annotations": annotations});
+            let secret = json!({"metadata": metadata, "type": "kubernetes.io/service-account-token"});
+            try_create(&secrets(NAMESPACE), &post, secret).await
+        }
         "read a Secret in the operator's namespace" => secrets(NAMESPACE).get(NAME).await.map(drop),
         "create a Secret in another namespace" => {
             try_create(&secrets("default"), &post, json!({"metadata": {"name": "roles-new"}})).await
@@ -218,11 +231,11 @@ async fn people_may_do_what_the_docs_say_and_nothing_more() {
     own.create_set(0, json!({})).await;
     own.settled(0).await;
     let secrets = Api::<Secret>::namespaced(own.client.clone(), NAMESPACE);
-    create(&secrets, json!({"metadata": {"name": NAME}})).await.unwrap();
+    create(&secrets, json!({"metadata": {"name": NAME}, "stringData": {"key": "old"}})).await.unwrap();
     create(&own.nodes, json!({"metadata": {"name": NAME}})).await.unwrap();
     let (people, rows) = table();
     let actions: BTreeSet<&str> = rows.iter().map(|(action, _)| action.as_str()).collect();
-    assert_eq!((people.len(), rows.len(), actions.len()), (7, 23, 23), "nothing is left out, or said twice");
+    assert_eq!((people.len(), rows.len(), actions.len()), (7, 26, 26), "nothing is left out, or said twice");
 
     let mut wrong = Vec::new();
     for (column, person) in people.iter().enumerate() {

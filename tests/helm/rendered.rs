@@ -247,6 +247,41 @@ fn what_up_applies_is_in_the_chart() {
 }
 
 #[test]
+fn protected_labels_are_refused_unless_they_are_allowed() {
+    let name_of = "kube-node-protected-labels";
+    let policies = |objects: &[Value]| {
+        let kinds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+        let named = |kind| all(objects, kind).iter().filter(|object| name(object) == name_of).count();
+        (kinds.map(named), all(objects, kinds[0]).len())
+    };
+    let (usual, count) = policies(&render(&[]));
+    assert_eq!(usual, [1, 1]);
+    assert_eq!(policies(&render(&["admissionPolicies.allowProtectedLabels=true"])), ([0, 0], count - 1));
+}
+
+#[test]
+fn machines_are_confined() {
+    let ports = |set: &[&str]| -> Vec<i64> {
+        let objects = render(set);
+        let spec = one(&objects, "NetworkPolicy", "kube-node-machines")["spec"].clone();
+        assert_eq!(spec["ingress"], json!([]), "nobody calls them");
+        spec["egress"][0]["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|port| port["port"].as_i64().unwrap())
+            .collect()
+    };
+    assert_eq!(ports(&[]), [53, 53, 443, 6443]);
+    assert_eq!(ports(&["machines.apiServer=https://192.0.2.1:8443"]), [53, 53, 443, 6443, 8443]);
+    assert_eq!(ports(&["machines.apiServer=https://api.example.com"]), [53, 53, 443, 6443]);
+    let objects = render(&[]);
+    let labels = &one(&objects, "Namespace", "kubemark")["metadata"]["labels"];
+    assert_eq!(labels["pod-security.kubernetes.io/enforce"], "baseline");
+    assert!(all(&render(&["networkPolicy.enabled=false"]), "NetworkPolicy").is_empty());
+}
+
+#[test]
 fn jobs_have_the_least_rights() {
     let objects = render(&["autoscaler.enabled=true", "autoscaler.clientNamespace=kube-system"]);
     for (secret, namespace) in

@@ -64,6 +64,8 @@ pub(super) enum Left {
     Name(String),
     /// A label that was to be left out.
     Asked(String),
+    /// A label that admission policies keep from templates.
+    Protected(String),
     /// A taint that says how a Node stands.
     Taint(String),
     /// A Node that has not said what it has.
@@ -77,6 +79,9 @@ impl fmt::Display for Left {
         match self {
             Self::Name(key) => write!(f, "label {key} is left out: it differs from Node to Node"),
             Self::Asked(key) => write!(f, "label {key} is left out, as asked"),
+            Self::Protected(key) => {
+                write!(f, "label {key} is left out: a NodeClass may not make pods trust its nodes")
+            }
             Self::Taint(key) => write!(f, "taint {key} is left out: it says how a Node stands just now"),
             Self::Silent(node) => write!(f, "Node {node} is left out: it has not said what it has"),
             Self::System(system) => {
@@ -106,6 +111,8 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<Portrait>, Vec
                 Left::Name
             } else if unwanted.contains(key) {
                 Left::Asked
+            } else if is_protected(key) {
+                Left::Protected
             } else {
                 return true;
             };
@@ -126,6 +133,15 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<Portrait>, Vec
         portraits.push(Portrait { shape, labels, taints });
     }
     (portraits, left)
+}
+
+/// As the policy kube-node-protected-labels has it.
+fn is_protected(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(prefix, _)| {
+        prefix == "node-role.kubernetes.io"
+            || prefix == "node-restriction.kubernetes.io"
+            || prefix.ends_with(".node-restriction.kubernetes.io")
+    })
 }
 
 /// Keys whose value is another one on each Node that has it. A place is none, even where there is one Node in each.
@@ -191,6 +207,7 @@ mod tests {
                 "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "pool": "a",
                 "topology.kubernetes.io/zone": name, "example.com/machine": name,
                 MACHINE_TYPE: "m.large", "kube-node.io/nodeset": "x",
+                "node-role.kubernetes.io/worker": "", "a.node-restriction.kubernetes.io/b": "c",
             }},
             "spec": {"taints": [
                 {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
@@ -228,7 +245,9 @@ mod tests {
         assert_eq!(
             said.into_iter().collect::<Vec<_>>(),
             [
+                "label a.node-restriction.kubernetes.io/b is left out: a NodeClass may not make pods trust its nodes",
                 "label example.com/machine is left out: it differs from Node to Node",
+                "label node-role.kubernetes.io/worker is left out: a NodeClass may not make pods trust its nodes",
                 "label pool is left out, as asked",
                 "taint node.kubernetes.io/not-ready is left out: it says how a Node stands just now",
             ]

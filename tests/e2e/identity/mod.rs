@@ -5,6 +5,7 @@ mod flow;
 mod forgeries;
 mod hollow_node;
 mod stolen;
+mod stolen_hollow;
 
 use std::{
     collections::{BTreeMap, HashSet},

@@ -57,7 +57,7 @@ impl By {
 }
 
 /// As in docs/security.md.
-const FORBIDDEN: [(&str, By); 33] = [
+const FORBIDDEN: [(&str, By); 34] = [
     ("write the status of another Node", By::Restriction),
     ("label another Node", By::Restriction),
     ("change a label of its Node under kube-node.io/", By::Policy),
@@ -71,6 +71,7 @@ const FORBIDDEN: [(&str, By); 33] = [
     ("delete its Node", By::Authorization),
     ("create another Node", By::Restriction),
     ("create its Node again after that was deleted", By::Policy),
+    ("create its Node again after its NodeSet was deleted", By::Policy),
     ("list all Nodes", By::Authorization),
     ("renew the Lease of another Node", By::Authorization),
     ("read a Lease in another namespace", By::Authorization),
@@ -140,7 +141,8 @@ async fn attempt(action: &str, thief: &Client) -> kube::Result<()> {
         }
         "delete its Node" => nodes.delete(MINE, &DeleteParams::default()).await.map(drop),
         "create another Node" => create(&nodes, json!({"metadata": {"name": "stolen-new"}})).await.map(drop),
-        "create its Node again after that was deleted" => {
+        "create its Node again after that was deleted"
+        | "create its Node again after its NodeSet was deleted" => {
             create(&nodes, json!({"metadata": {"name": MINE}})).await.map(drop)
         }
         "list all Nodes" => nodes.list(&ListParams::default()).await.map(drop),
@@ -260,6 +262,11 @@ async fn a_stolen_credential_is_good_for_its_own_node_alone() {
         attempt("open or close its Node to the scheduler", &thief).await.err()
     })
     .await;
+    eventually("the operator has named the NodeSet to them", LONG, async || {
+        let error = attempt("create its Node again after that was deleted", &thief).await.unwrap_err();
+        matches!(error, kube::Error::Api(status) if status.code == 403).then_some(())
+    })
+    .await;
 
     for (action, by) in FORBIDDEN {
         if action == "create its Node again after that was deleted" {
@@ -276,11 +283,14 @@ async fn a_stolen_credential_is_good_for_its_own_node_alone() {
     }
     stage.remove(MINE).await;
     let again = attempt("create its Node again after that was deleted", &thief).await.unwrap_err();
-    assert!(again.to_string().contains("NodeSet stolen creates its Nodes itself"), "{again}");
+    assert!(again.to_string().contains("its NodeSet creates its Nodes itself"), "{again}");
     assert!(stage.nodes.get_opt(MINE).await.unwrap().is_none());
 
     let _ = secrets.delete("stolen", &DeleteParams::default()).await;
     let _ = own.pods.delete("stolen-other", &DeleteParams::default().grace_period(0)).await;
     stage.remove(OTHER).await;
     own.clean_up().await;
+    // The certificate outlives the NodeSet.
+    let again = attempt("create its Node again after its NodeSet was deleted", &thief).await.unwrap_err();
+    assert!(again.to_string().contains("its NodeSet creates its Nodes itself"), "{again}");
 }

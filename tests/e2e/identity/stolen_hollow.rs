@@ -1,0 +1,226 @@
+//! The stolen token of the identity that hollow kubelets share: what it does not open. docs/security.md has the same table; each
+//! line is tried here. By impersonation: the record of a token's calls would show rights that nobody needs.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod, Secret, ServiceAccount},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
+};
+use kube_node::api::NodeSet;
+use serde_json::{Value, json};
+
+use crate::bed::{LONG, Own, bed, class_spec, create, eventually, name};
+
+const DOCS: &str = include_str!("../../../docs/security.md");
+const SYSTEM: &str = "kube-system";
+const OPERATOR: &str = "kube-node-system";
+const LEASES: &str = "kube-node-lease";
+/// Of a ServiceAccount in its namespace.
+const GROUPS: [&str; 3] =
+    ["system:serviceaccounts", "system:serviceaccounts:kube-node-system", "system:authenticated"];
+/// A Node that is not hollow, its pod, and a pod that no Node has.
+const REAL: &str = "stolen-real";
+const PENDING: &str = "stolen-pending";
+/// Who refuses.
+const POLICY: &str = "policy of kube-node";
+const RBAC: &str = "authorization";
+
+/// As in docs/security.md.
+const FORBIDDEN: [(&str, &str); 19] = [
+    ("delete a pod of a Node that is not hollow", POLICY),
+    ("write the status of a pod of a Node that is not hollow", POLICY),
+    ("delete a pod that no Node has", POLICY),
+    ("change the labels of a pod of a hollow Node", POLICY),
+    ("renew the Lease of a Node that is not hollow", POLICY),
+    ("the same with the label of hollow Nodes", POLICY),
+    ("create the Lease of a Node that is not hollow", POLICY),
+    ("write the status of a Node that is not hollow", POLICY),
+    ("take the Lease by which operators elect their leader", POLICY),
+    ("change a pod", RBAC),
+    ("evict a pod", RBAC),
+    ("delete a Lease", RBAC),
+    ("create a Node", RBAC),
+    ("delete a Node", RBAC),
+    ("take a Node off the list of those that are not hollow", RBAC),
+    ("read a Secret", RBAC),
+    ("create a pod", RBAC),
+    ("request a token of the operator", RBAC),
+    ("scale a NodeSet", RBAC),
+];
+
+/// One try, which changes nothing where it is let through.
+async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(thief.clone(), SYSTEM);
+    let leases: Api<Lease> = Api::namespaced(thief.clone(), LEASES);
+    let nodes: Api<Node> = Api::all(thief.clone());
+    let (dry, post) = (
+        PatchParams { dry_run: true, ..PatchParams::default() },
+        PostParams { dry_run: true, ..PostParams::default() },
+    );
+    let remove = DeleteParams::default().grace_period(0).dry_run();
+    let renewed = json!({"spec": {"holderIdentity": REAL, "renewTime": "2038-01-01T00:00:00.000000Z"}});
+    match action {
+        "delete a pod of a Node that is not hollow" => pods.delete(REAL, &remove).await.map(drop),
+        "write the status of a pod of a Node that is not hollow" => {
+            let change = json!({"status": {"podIP": "192.0.2.1", "podIPs": [{"ip": "192.0.2.1"}]}});
+            pods.patch_status(REAL, &dry, &Patch::Merge(change)).await.map(drop)
+        }
+        "delete a pod that no Node has" => pods.delete(PENDING, &remove).await.map(drop),
+        "change the labels of a pod of a hollow Node" => {
+            let change = json!({"metadata": {"labels": {"k8s-app": "kube-dns"}}});
+            let pods: Api<Pod> = Api::default_namespaced(thief.clone());
+            pods.patch_status(hollow_pod, &dry, &Patch::Merge(change)).await.map(drop)
+        }
+        "renew the Lease of a Node that is not hollow" => {
+            leases.patch(REAL, &dry, &Patch::Merge(renewed)).await.map(drop)
+        }
+        "the same with the label of hollow Nodes" => {
+            let mut change = renewed;
+            change["metadata"] = json!({"labels": {"kube-node.io/provider": "hollow"}});
+            leases.patch(REAL, &dry, &Patch::Merge(change)).await.map(drop)
+        }
+        "create the Lease of a Node that is not hollow" => {
+            let labels = json!({"kube-node.io/provider": "hollow"});
+            let lease = json!({"metadata": {"name": "stolen-silent", "labels": labels}});
+            leases.create(&post, &serde_json::from_value(lease).unwrap()).await.map(drop)
+        }
+        "write the status of a Node that is not hollow" => {
+            let change = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+            nodes.patch_status(REAL, &dry, &Patch::Strategic(change)).await.map(drop)
+        }
+        "take the Lease by which operators elect their leader" => {
+            let leases: Api<Lease> = Api::namespaced(thief.clone(), OPERATOR);
+            let lease = json!({"metadata": {"name": "kube-node-operator"}});
+            leases.create(&post, &serde_json::from_value(lease).unwrap()).await.map(drop)
+        }
+        "change a pod" => {
+            let change = json!({"spec": {"activeDeadlineSeconds": 1}});
+            pods.patch(REAL, &dry, &Patch::Merge(change)).await.map(drop)
+        }
+        "evict a pod" => {
+            let params = EvictParams { post_options: post, ..EvictParams::default() };
+            pods.evict(REAL, &params).await.map(drop)
+        }
+        "delete a Lease" => leases.delete(REAL, &remove).await.map(drop),
+        "create a Node" => {
+            let node = json!({"metadata": {"name": "stolen-new"}});
+            nodes.create(&post, &serde_json::from_value(node).unwrap()).await.map(drop)
+        }
+        "delete a Node" => nodes.delete(REAL, &remove).await.map(drop),
+        "take a Node off the list of those that are not hollow" => {
+            let accounts: Api<ServiceAccount> = Api::namespaced(thief.clone(), OPERATOR);
+            let change = json!({"metadata": {"annotations": {"kube-node.io/nodes-not-hollow": ""}}});
+            accounts.patch("kube-node-operator", &dry, &Patch::Merge(change)).await.map(drop)
+        }
+        "read a Secret" => {
+            Api::<Secret>::namespaced(thief.clone(), OPERATOR).list(&ListParams::default()).await.map(drop)
+        }
+        "create a pod" => {
+            let spec = json!({"containers": [{"name": "main", "image": "example.com/main:1"}]});
+            let pod = json!({"metadata": {"name": "stolen-new"}, "spec": spec});
+            pods.create(&post, &serde_json::from_value(pod).unwrap()).await.map(drop)
+        }
+        "request a token of the operator" => {
+            let accounts: Api<ServiceAccount> = Api::namespaced(thief.clone(), OPERATOR);
+            let wanted =
+                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+            let params = PostParams::default();
+            accounts
+                .create_subresource("token", "kube-node-operator", &params, &wanted)
+                .await
+                .map(|_: Value| ())
+        }
+        "scale a NodeSet" => {
+            let sets: Api<NodeSet> = Api::all(thief.clone());
+            sets.patch_scale("stolen-hollow", &dry, &Patch::Merge(json!({"spec": {"replicas": 9}})))
+                .await
+                .map(drop)
+        }
+        other => panic!("nobody tries to {other}"),
+    }
+}
+
+#[test]
+fn the_docs_have_the_same_table() {
+    let section = DOCS.split("<!-- stolen-hollow -->").nth(1).expect("a table between two marks");
+    let rows: BTreeSet<&str> = section.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+    let wanted: Vec<String> = FORBIDDEN.iter().map(|(action, by)| format!("| {action} | {by} |")).collect();
+    assert_eq!(rows, wanted.iter().map(String::as_str).collect());
+}
+
+#[tokio::test]
+async fn a_stolen_hollow_token_is_good_for_hollow_nodes_alone() {
+    let own = Own::new("stolen-hollow", 1, class_spec()).await;
+    let hollow = name(&own.settled(1).await[0]);
+    let pods: Api<Pod> = Api::namespaced(own.client.clone(), SYSTEM);
+    let leases: Api<Lease> = Api::namespaced(own.client.clone(), LEASES);
+    for node in [REAL, "stolen-silent"] {
+        create(&own.nodes, json!({"metadata": {"name": node}})).await.unwrap();
+    }
+    create(&leases, json!({"metadata": {"name": REAL}, "spec": {"holderIdentity": REAL}})).await.unwrap();
+    for (pod, place) in
+        [(REAL, json!({"nodeName": REAL})), (PENDING, json!({"nodeSelector": {"no": "such"}}))]
+    {
+        let mut spec = json!({
+            "containers": [{"name": "main", "image": "example.com/main:1"}],
+            "tolerations": [{"operator": "Exists"}], "automountServiceAccountToken": false,
+        });
+        spec.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
+        create(&pods, json!({"metadata": {"name": pod}, "spec": spec})).await.unwrap();
+    }
+    own.pod_on(&hollow, "stolen-hollow", json!({}), json!({})).await;
+
+    for identity in ["kube-node-hollow-host", "kube-node-hollow"] {
+        let user = format!("system:serviceaccount:{OPERATOR}:{identity}");
+        let thief = bed().client_as(&user, &GROUPS).await;
+
+        // It is good for what hollow kubelets do.
+        let condition = json!({"status": {"conditions": [{"type": "example.com/Tried", "status": "True"}]}});
+        let params = PatchParams::default();
+        let mine: Api<Pod> = Api::default_namespaced(thief.clone());
+        mine.patch_status("stolen-hollow", &params, &Patch::Strategic(&condition)).await.unwrap();
+        mine.delete("stolen-hollow", &DeleteParams::default().dry_run()).await.unwrap();
+        let renew = json!({"spec": {"renewTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()}});
+        let own_leases: Api<Lease> = Api::namespaced(thief.clone(), LEASES);
+        own_leases.patch(&hollow, &params, &Patch::Merge(renew)).await.unwrap();
+
+        // The operator lists a new Node within seconds.
+        eventually("the real Nodes are protected", LONG, async || {
+            attempt(FORBIDDEN[0].0, &thief, "stolen-hollow").await.err()?;
+            attempt("create the Lease of a Node that is not hollow", &thief, "stolen-hollow").await.err()
+        })
+        .await;
+        for (action, by) in FORBIDDEN {
+            if action.starts_with("take the Lease") && identity == "kube-node-hollow" {
+                continue;
+            }
+            let message = match attempt(action, &thief, "stolen-hollow").await {
+                Err(kube::Error::Api(status)) if status.code == 403 => status.message.clone(),
+                other => panic!("{identity}: {action}: {other:?}"),
+            };
+            let by_policy = message.contains("ValidatingAdmissionPolicy 'kube-node-");
+            assert_eq!(by_policy, by == POLICY, "{identity}: {action}: {message}");
+        }
+    }
+
+    let lease = leases.get(&hollow).await.unwrap();
+    assert_eq!(
+        lease.metadata.labels.unwrap()["kube-node.io/provider"],
+        "hollow",
+        "its renewals cost nothing"
+    );
+    for pod in [REAL, PENDING] {
+        pods.delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+    let _ = own.pods.delete("stolen-hollow", &DeleteParams::default().grace_period(0)).await;
+    for node in [REAL, "stolen-silent"] {
+        own.nodes.delete(node, &DeleteParams::default()).await.unwrap();
+    }
+    let _ = leases.delete(REAL, &DeleteParams::default()).await;
+    own.clean_up().await;
+}
