@@ -9,6 +9,8 @@ use crate::api::Resources;
 
 /// Billionths in one.
 const NANO: i128 = 1_000_000_000;
+/// The same as a power of ten.
+const NANO_EXPONENT: i32 = 9;
 
 /// Why a text is no quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,33 +41,36 @@ fn parse(text: &str) -> Option<i128> {
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
     }
-    let (multiplier, divisor) = scale(suffix)?;
+    let (multiplier, exponent) = scale(suffix)?;
     let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
-    let divisor = divisor.checked_mul(10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?)?;
-    let scaled = digits.checked_mul(multiplier)?.checked_mul(NANO)?;
-    let rounded_up = scaled.checked_add(divisor - 1)?.checked_div(divisor)?;
+    let scaled = digits.checked_mul(multiplier)?;
+    let exponent = exponent.checked_add(NANO_EXPONENT)?.checked_sub(i32::try_from(fraction.len()).ok()?)?;
+    let power = 10_i128.checked_pow(exponent.unsigned_abs());
+    let rounded_up = match power {
+        _ if scaled == 0 => 0,
+        Some(power) if exponent >= 0 => scaled.checked_mul(power)?,
+        Some(power) => scaled / power + i128::from(scaled % power != 0),
+        None if exponent >= 0 => return None,
+        // Less than a billionth, however many digits it has.
+        None => 1,
+    };
     Some(if negative { -rounded_up } else { rounded_up })
 }
 
-/// A suffix as a fraction: multiplier and divisor.
-fn scale(suffix: &str) -> Option<(i128, i128)> {
-    const DECIMAL: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
+/// A suffix as a factor and a power of ten.
+fn scale(suffix: &str) -> Option<(i128, i32)> {
+    const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
     const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    const SMALL: [&str; 4] = ["", "m", "u", "n"];
-    let power =
-        |names: &[&str]| names.iter().position(|name| *name == suffix).and_then(|at| u32::try_from(at).ok());
-    if let Some(at) = power(&DECIMAL) {
-        return Some((1_000_i128.pow(at), 1));
+    let place = |names: &[&str]| {
+        names.iter().position(|name| *name == suffix).and_then(|place| i32::try_from(place).ok())
+    };
+    if let Some(place) = place(&DECIMAL) {
+        return Some((1, 3 * place - NANO_EXPONENT));
     }
-    if let Some(at) = power(&BINARY) {
-        return Some((1_024_i128.pow(at), 1));
+    if let Some(place) = place(&BINARY) {
+        return Some((1_024_i128.pow(place.unsigned_abs()), 0));
     }
-    if let Some(at) = power(&SMALL) {
-        return Some((1, 1_000_i128.pow(at)));
-    }
-    let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-    let size = 10_i128.checked_pow(exponent.unsigned_abs())?;
-    Some(if exponent < 0 { (1, size) } else { (size, 1) })
+    Some((1, suffix.strip_prefix(['e', 'E'])?.parse().ok()?))
 }
 
 /// The amounts in a form in which equal amounts read equally, however they were written: billionths.
@@ -126,6 +131,11 @@ mod tests {
             ("16Gi", 16 * 1024 * 1024 * 1024 * NANO),
             ("-1k", -1_000 * NANO),
             ("0.1n", 1),
+            ("0e99", 0),
+            ("1e-99", 1),
+            ("15.6250000000000000001Gi", 16_777_216_000_000_000_001),
+            ("9223372036854775806", 9_223_372_036_854_775_806 * NANO),
+            ("7.9999999999999999999Ei", 9_223_372_036_854_775_807_884_707_850),
         ] {
             assert_eq!(of(text), Ok(nanos), "{text}");
         }
