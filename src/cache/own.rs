@@ -3,10 +3,12 @@
 //! An object stored under an older definition may not fit the types of today. It must neither stop the watch of the
 //! others nor look like one that is gone: its metadata is always there.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, core::DeserializeGuard};
+use kube::Resource;
+use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::View;
 use crate::api::{NodeClass, NodeSet};
@@ -18,6 +20,8 @@ pub struct Own<K> {
     pub metadata: ObjectMeta,
     /// The object, for whoever keeps it longer than the cache does, or why it cannot be read.
     pub object: Result<Arc<K>, String>,
+    /// The class that a NodeSet names which cannot be read otherwise: it uses that class all the same.
+    pub class: Option<String>,
 }
 
 impl<K> Own<K> {
@@ -40,18 +44,54 @@ impl<K> Own<K> {
     }
 }
 
-impl<K: Resource> From<DeserializeGuard<K>> for Own<K> {
-    fn from(DeserializeGuard(result): DeserializeGuard<K>) -> Self {
-        match result {
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Own<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Value::deserialize(deserializer)?;
+        let own = match K::deserialize(&raw) {
             Ok(mut object) => {
                 object.meta_mut().managed_fields = None;
-                Self { metadata: object.meta().clone(), object: Ok(Arc::new(object)) }
+                Self { metadata: object.meta().clone(), object: Ok(Arc::new(object)), class: None }
             }
-            Err(invalid) => Self {
-                metadata: ObjectMeta { managed_fields: None, ..invalid.metadata },
-                object: Err(invalid.error),
-            },
-        }
+            Err(error) => {
+                let metadata = ObjectMeta::deserialize(&raw["metadata"]).map_err(de::Error::custom)?;
+                Self {
+                    metadata: ObjectMeta { managed_fields: None, ..metadata },
+                    object: Err(error.to_string()),
+                    class: raw["spec"]["nodeClassName"].as_str().map(str::to_owned),
+                }
+            }
+        };
+        Ok(own)
+    }
+}
+
+/// As the API server serves `K`.
+impl<K: Resource> Resource for Own<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dynamic: &K::DynamicType) -> Cow<'_, str> {
+        K::kind(dynamic)
+    }
+
+    fn group(dynamic: &K::DynamicType) -> Cow<'_, str> {
+        K::group(dynamic)
+    }
+
+    fn version(dynamic: &K::DynamicType) -> Cow<'_, str> {
+        K::version(dynamic)
+    }
+
+    fn plural(dynamic: &K::DynamicType) -> Cow<'_, str> {
+        K::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
 }
 
@@ -72,6 +112,42 @@ impl View for Own<NodeSet> {
     }
 
     fn group(&self) -> Option<&str> {
-        self.object.as_ref().ok().map(|set| set.spec.node_class_name.as_str())
+        match &self.object {
+            Ok(set) => Some(&set.spec.node_class_name),
+            Err(_) => self.class.as_deref(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_set_that_cannot_be_read_uses_its_class() {
+        let stored = |spec: Value| {
+            serde_json::from_value::<Own<NodeSet>>(json!({
+                "apiVersion": "kube-node.io/v1alpha1",
+                "kind": "NodeSet",
+                "metadata": {"name": "set", "managedFields": [{}]},
+                "spec": spec,
+            }))
+            .unwrap()
+        };
+        let read = stored(json!({"nodeClassName": "medium"}));
+        assert_eq!(
+            (read.key().as_str(), View::group(&read), read.object.is_ok()),
+            ("set", Some("medium"), true)
+        );
+        let odd = stored(json!({"nodeClassName": "medium", "replicas": "many"}));
+        assert_eq!(
+            (odd.key().as_str(), View::group(&odd), odd.object.is_ok()),
+            ("set", Some("medium"), false)
+        );
+        assert_eq!((odd.metadata.managed_fields, read.metadata.managed_fields), (None, None));
+        let nameless = stored(json!({"nodeClassName": 7}));
+        assert_eq!((View::group(&nameless), nameless.object.is_ok()), (None, false));
     }
 }

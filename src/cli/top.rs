@@ -12,12 +12,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, Client,
-    api::ListParams,
-    core::{DeserializeGuard, PartialObjectMeta},
-    runtime::watcher,
-};
+use kube::{Api, Client, api::ListParams, core::PartialObjectMeta, runtime::watcher};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -106,7 +101,7 @@ impl Shown {
             Err(error) => return Err(error.into()),
         };
         let shown = Self { nodes: may_see_nodes.then(Arc::default), ..Self::default() };
-        let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
+        let api: Api<Own<NodeSet>> = Api::all(client.clone());
         watches.spawn(cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
         if let Some(nodes) = &shown.nodes {
             watches.spawn(cache::run_protobuf(client.clone(), watcher::Config::default(), Arc::clone(nodes)));
@@ -297,7 +292,7 @@ mod tests {
             },
         }))
         .unwrap();
-        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)) }
+        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)), class: None }
     }
 
     fn wait(message: &str) -> Value {
@@ -353,7 +348,7 @@ mod tests {
         let text = Shown { nodes: None, ..shown() }.text(None, at(), None);
         assert!(text.starts_with("NodeSets 3   Nodes 9 wanted (you may not list Nodes)\n"), "{text}");
         let metadata = set("x", 3, &json!([])).metadata;
-        let unreadable = Own { metadata, object: Err("no replicas".to_owned()) };
+        let unreadable = Own { metadata, object: Err("no replicas".to_owned()), class: None };
         let text = Shown { sets: Cache::full([unreadable]), nodes: None }.text(None, at(), None);
         assert!(
             text.ends_with(

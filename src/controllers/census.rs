@@ -107,7 +107,7 @@ mod tests {
             "status": {"conditions": conditions},
         }))
         .unwrap();
-        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)) }
+        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)), class: None }
     }
 
     fn node(name: &str, class: bool, posted: bool) -> NodeView {

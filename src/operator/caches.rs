@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
+use kube::{Api, Client, runtime::watcher};
 
 use super::Parts;
 use crate::{
@@ -65,9 +65,9 @@ impl Caches {
         let all = watcher::Config::default();
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
         parts.spawn(cache::run(api, all.clone().labels(hosts), Arc::clone(&self.hosts)));
-        let api: Api<DeserializeGuard<NodeClass>> = Api::all(client.clone());
+        let api: Api<Own<NodeClass>> = Api::all(client.clone());
         parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.classes)));
-        let api: Api<DeserializeGuard<NodeSet>> = Api::all(client.clone());
+        let api: Api<Own<NodeSet>> = Api::all(client.clone());
         parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.sets)));
         parts.spawn(cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.

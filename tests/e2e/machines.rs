@@ -12,12 +12,11 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream
 use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams, PropagationPolicy},
-    core::DeserializeGuard,
     runtime::watcher,
 };
 use kube_node::{
     api::{NodeClass, NodeSet},
-    cache::{self, Cache, View},
+    cache::{self, Cache, Own as Stored, View},
     controllers::{
         Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, node::NodeController,
     },
@@ -156,8 +155,8 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         client: client.clone(),
     });
     let (controller, queue) = NodeController::new(Arc::clone(&context));
-    fill::<DeserializeGuard<NodeClass>, _>(&client, watcher::Config::default(), &context.classes).await;
-    fill::<DeserializeGuard<NodeSet>, _>(&client, watcher::Config::default(), &context.sets).await;
+    fill::<Stored<NodeClass>, _>(&client, watcher::Config::default(), &context.classes).await;
+    fill::<Stored<NodeSet>, _>(&client, watcher::Config::default(), &context.sets).await;
     let every = watcher::Config::default();
     tokio::spawn(cache::run_protobuf(client.clone(), every.clone(), Arc::clone(&context.nodes)));
     tokio::spawn(cache::run_protobuf(
