@@ -5,6 +5,8 @@ use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::schema;
+
 /// A span of time, never negative, written as Go's `time.Duration` prints it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(pub Duration);
@@ -21,7 +23,7 @@ const UNITS: [(&str, u64); 4] =
     [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)];
 
 /// What the schema lets through; [`GoDuration::from_str`] agrees with it.
-const PATTERN: &str = r"^(0|([0-9]+(\.[0-9]+)?(h|ms|m|s))+)$";
+const PATTERN: &str = "^(0|([0-9]+([.][0-9]+)?(h|ms|m|s))+)$";
 
 /// Longest text of a duration, in bytes.
 const MAX_LENGTH: usize = 32;
@@ -46,26 +48,26 @@ impl FromStr for GoDuration {
             let (unit, next) = tail.split_at(unit_end);
             let scale =
                 UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos).ok_or_else(refuse)?;
-            let part = scaled(number, scale).ok_or_else(refuse)?;
-            total = total.checked_add(part).ok_or_else(refuse)?;
+            total = total.saturating_add(scaled(number, scale).ok_or_else(refuse)?);
             rest = next;
         }
         Ok(Self(Duration::from_nanos(total)))
     }
 }
 
-/// `number` (decimal, with an optional fraction) times `scale`; None where it is malformed or overflows.
+/// `number` (decimal, with an optional fraction) times `scale`, or the longest span there is; None where it is malformed.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     if !digits(whole) || !digits(fraction) {
         return None;
     }
-    let mut nanos = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+    // All digits: only a number that is too large cannot be parsed.
+    let mut nanos = whole.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(scale);
     let mut place = scale;
     for digit in fraction.bytes() {
         place /= 10;
-        nanos = nanos.checked_add(u64::from(digit - b'0') * place)?;
+        nanos = nanos.saturating_add(u64::from(digit - b'0') * place);
     }
     Some(nanos)
 }
@@ -109,7 +111,10 @@ impl JsonSchema for GoDuration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": PATTERN, "maxLength": MAX_LENGTH })
+        json_schema!({ "type": "string", "maxLength": MAX_LENGTH, "x-kubernetes-validations": [schema::rule(
+            format!("self.matches('{PATTERN}')"),
+            "write a duration, for example 30s or 1h30m",
+        )] })
     }
 }
 
@@ -135,13 +140,21 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_duration_and_says_what_to_write() {
-        for text in ["", "5", "-5s", "s", "5 s", "1d", "..5s", "1.s", "99999999999h", "5s3"] {
+        for text in ["", "5", "-5s", "s", "5 s", "1d", "..5s", "1.s", "5s3"] {
             let error = text.parse::<GoDuration>().expect_err(text);
             assert!(error.to_string().contains("1m30s"), "{error}");
         }
     }
 
     proptest! {
+        /// An object that the schema accepts can always be read.
+        #[test]
+        fn what_the_schema_accepts_is_read(
+            text in "(0|([0-9]{1,12}([.][0-9]{1,4})?(h|ms|m|s)){1,4})".prop_filter("too long", |text| text.len() <= MAX_LENGTH)
+        ) {
+            prop_assert!(text.parse::<GoDuration>().is_ok());
+        }
+
         #[test]
         fn survives_the_round_trip(millis in 0_u64..1_000_000_000_000) {
             let duration = GoDuration(Duration::from_millis(millis));

@@ -5,7 +5,9 @@ mod duration;
 pub mod names;
 mod node_class;
 mod node_set;
+mod schema;
 mod shared;
+pub mod taints;
 
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{

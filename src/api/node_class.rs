@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 
 use super::{
     GoDuration, LocalRef, NodeTemplate, Resources, SecretKeyRef,
-    shared::{conditions, resources},
+    schema::{self, resources},
+    shared::conditions,
 };
 
 /// A kind of nodes: who provisions its machines, and what they are.
@@ -45,7 +46,11 @@ use super::{
         type_ = "string",
         priority = 1,
         json_path = r#".status.conditions[?(@.type=="Accepted")].message"#
-    )
+    ),
+    // One that is there already keeps its name: status and finalizers of it must still be written.
+    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 63")
+        .message("the name is too long: it is a label of the class's nodes, so use 63 characters or fewer")
+        .optional_old_self(true)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -74,12 +79,12 @@ use super::{
 pub struct NodeClassSpec {
     /// Name of the NodeController that serves this class: `hollow`, `kubemark`, or that of somebody else's controller,
     /// which ours leaves alone. Like `StorageClass.provisioner`.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub node_controller: String,
     /// Free name of the kind of machine; becomes the label `node.kubernetes.io/instance-type`; absent,
     /// there is no such label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
     /// What a machine has, by resource name, extended resources included. Only a class of somebody else's NodeController
     /// may do without.
@@ -131,7 +136,11 @@ pub struct Provisioning {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 64),
-        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"])
+        extend(
+            "x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["path"],
+            "x-kubernetes-validations" = [schema::files_size()]
+        )
     )]
     pub files: Option<Vec<ProvisionedFile>>,
     /// The kubelet; that of the Kubernetes release which kube-node is built for when absent.
@@ -143,7 +152,11 @@ pub struct Provisioning {
     /// Commands run before the kubelet starts, by /bin/sh of the machine's image; one that fails keeps the kubelet from
     /// starting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64), inner(length(max = 4096)))]
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 4096)),
+        extend("x-kubernetes-validations" = [schema::commands_size()])
+    )]
     pub commands: Option<Vec<String>>,
 }
 
@@ -154,15 +167,15 @@ pub struct Provisioning {
     .message("a file has one source: set exactly one of content, secretKeyRef and configMapKeyRef"))]
 pub struct ProvisionedFile {
     /// Absolute path on the machine.
-    #[schemars(length(min = 2, max = 4096), regex(pattern = "^/"))]
+    #[schemars(length(min = 2, max = 4096), extend("x-kubernetes-validations" = [schema::file_path()]))]
     pub path: String,
     /// `user:group`: root, nonroot or numbers, for example "root:root". The machine's own user when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 65))]
+    #[schemars(length(max = 65), extend("x-kubernetes-validations" = [schema::file_owner()]))]
     pub owner: Option<String>,
     /// Octal mode, for example "0640"; 0644 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^0?[0-7]{3}$"))]
+    #[schemars(length(max = 4), extend("x-kubernetes-validations" = [schema::file_mode()]))]
     pub permissions: Option<String>,
     /// Where the content comes from: exactly one of three.
     #[serde(flatten)]
@@ -189,7 +202,7 @@ pub struct FileSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KubeletSource {
     /// The version it reports, for example v1.36.3.
-    #[schemars(length(max = 63), regex(pattern = r"^v[0-9]+\.[0-9]+\.[0-9]+"))]
+    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::version()]))]
     pub version: String,
 }
 
@@ -254,25 +267,31 @@ pub struct KubemarkMachine {
     /// Image of an upstream kubemark; our own hollow kubelet when absent. Without a tag it gets
     /// `provisioning.kubelet.version` as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 1024), extend("x-kubernetes-validations" = [schema::image()]))]
     pub image: Option<String>,
     /// Requests and limits of the pod; requests of 20m and 50Mi, and a limit of 100m, when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::requirements")]
     pub resources: Option<ResourceRequirements>,
     /// Node selector of the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::node_selector")]
     pub node_selector: BTreeMap<String, String>,
     /// Tolerations of the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
     /// Affinity of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::affinity")]
     pub affinity: Option<Affinity>,
     /// Pull secrets of the pod, in its namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub image_pull_secrets: Vec<LocalRef>,
     /// Further arguments of the hollow kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128), inner(length(max = 4096)))]
     pub extra_args: Vec<String>,
 }
 

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 
 use super::{
     Failures, GoDuration, NodeTemplate, Resources,
-    shared::{conditions, int_or_percent, resources},
+    schema::{self, int_or_percent, resources},
+    shared::conditions,
 };
 
 /// Ensures that a number of Nodes of one class exist at any time.
@@ -56,7 +57,7 @@ pub struct NodeSetSpec {
     #[schemars(range(min = 0, max = 100_000))]
     pub replicas: i32,
     /// The NodeClass of the Nodes.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [schema::object_name()]))]
     pub node_class_name: String,
     /// Labels, annotations and taints of every Node of the set; wins over the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +67,7 @@ pub struct NodeSetSpec {
     pub class_overrides: Option<ClassOverrides>,
     /// Pins the revision of the machines, for example v1-9f86d08188; the class's newest when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub revision: Option<String>,
     /// Lets cluster-autoscaler scale the set; absent, it leaves the set alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,8 +111,10 @@ fn one() -> i32 {
 }
 
 /// Fields of the class that a set may change without leave of the admin.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
+    .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"))]
 pub struct ClassOverrides {
     /// Replaces amounts of the class's capacity, name by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +126,7 @@ pub struct ClassOverrides {
     pub reserved: Option<Resources>,
     /// Replaces the machine type; that of the class when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
     /// Replaces the disruptor; that of the class when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,7 +230,7 @@ pub struct RollingUpdate {
     pub max_unavailable: Option<IntOrString>,
     /// How many Nodes keep the old revision, so that the others try the new one first; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub partition: Option<i32>,
 }
 
@@ -296,6 +299,7 @@ pub struct Remediation {
     pub node_startup_timeout: Option<GoDuration>,
     /// Conditions of an initialised Node that make it sick.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub unhealthy_conditions: Vec<UnhealthyCondition>,
     /// While more Nodes are sick than this, a number or a percentage, none is replaced; 100% when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -303,7 +307,7 @@ pub struct Remediation {
     pub max_unhealthy: Option<IntOrString>,
     /// How many repairs run at once; as many as the budget allows when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 2_147_483_647))]
     pub max_in_flight: Option<i32>,
 }
 
@@ -311,10 +315,10 @@ pub struct Remediation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnhealthyCondition {
     /// Type of the condition, for example Ready.
-    #[schemars(length(min = 1, max = 316))]
+    #[schemars(length(min = 1, max = 317), extend("x-kubernetes-validations" = [schema::qualified()]))]
     pub r#type: String,
     /// Its status: True, False or Unknown.
-    #[schemars(regex(pattern = "^(True|False|Unknown)$"))]
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
     /// How long it must last, for example 5m.
     pub r#for: GoDuration,

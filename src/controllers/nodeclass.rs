@@ -25,6 +25,7 @@ use crate::{
         conditions::{self, Says},
         history,
         revision::Machine,
+        template::reserved_taints,
     },
     error::chain,
     runtime::work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
@@ -275,10 +276,18 @@ impl NodeClassController {
         if !self.context.providers.contains_key(controller) {
             return None;
         }
-        match Machine::resolve(&object.spec, None).check() {
-            Ok(()) => says(true, "Accepted", format!("served by the NodeController {controller}")),
-            Err(error) => says(false, "InvalidMachine", error.to_string()),
+        if let Err(error) = Machine::resolve(&object.spec, None).check() {
+            return says(false, "InvalidMachine", error.to_string());
         }
+        let reserved = object.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
+        if !reserved.is_empty() {
+            let message = format!(
+                "the template names taints that others set and remove, so no node gets them: remove {}",
+                reserved.join(", ")
+            );
+            return says(false, "ReservedTaint", message);
+        }
+        says(true, "Accepted", format!("served by the NodeController {controller}"))
     }
 }
 

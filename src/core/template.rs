@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 
 use super::texts::Texts;
-use crate::api::{NodeTemplate, names::ANNOTATION_APPLIED};
+use crate::api::{NodeTemplate, names::ANNOTATION_APPLIED, taints};
 
 /// What the templates of class and set say together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,8 +68,12 @@ impl Desired {
         for template in [class, set].into_iter().flatten() {
             desired.labels.extend(template.labels.clone());
             desired.annotations.extend(template.annotations.clone());
-            template.taints.iter().for_each(|taint| put(&mut desired.taints, taint));
-            template.startup_taints.iter().for_each(|taint| put(&mut desired.startup_taints, taint));
+            // Their owners would take reserved taints off for ever.
+            let kept = template.taints.iter().filter(|taint| !taints::is_reserved(&taint.key));
+            kept.for_each(|taint| put(&mut desired.taints, taint));
+            let kept =
+                template.startup_taints.iter().filter(|taint| !taints::is_reserved_at_birth(&taint.key));
+            kept.for_each(|taint| put(&mut desired.startup_taints, taint));
         }
         // A Node's own name, which no template can know.
         desired.labels.remove("kubernetes.io/hostname");
@@ -129,13 +133,21 @@ impl Desired {
             .cloned()
             .collect();
         for taint in &self.taints {
-            if taints.iter().any(|own| same(own, taint) && own.value == taint.value) {
+            if taints.iter().any(|own| same(own, taint) && value(own) == value(taint)) {
                 continue;
             }
             put(&mut taints, taint);
         }
         (taints != current).then_some(taints)
     }
+}
+
+/// The reserved taints that a template names, although the schema refuses them by now: its Nodes do not get these.
+#[must_use]
+pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
+    let kept = template.taints.iter().filter(|taint| taints::is_reserved(&taint.key));
+    let once = template.startup_taints.iter().filter(|taint| taints::is_reserved_at_birth(&taint.key));
+    kept.chain(once).map(|taint| taint.key.as_str()).collect()
 }
 
 /// Whether an annotation of a Node is somebody else's: it is there, and no template brought it.
@@ -166,6 +178,11 @@ fn difference(
 /// Two taints of one key and effect are one taint to the API server.
 fn same(a: &Taint, b: &Taint) -> bool {
     a.key == b.key && a.effect == b.effect
+}
+
+/// The value of a taint. The API server keeps no empty one: to it that is the same as none.
+fn value(taint: &Taint) -> Option<&str> {
+    taint.value.as_deref().filter(|value| !value.is_empty())
 }
 
 fn id(taint: &Taint) -> String {
@@ -224,7 +241,9 @@ mod tests {
                     };
                 }
             }
-            if let Some(taints) = change.taints {
+            if let Some(mut taints) = change.taints {
+                // As the API server sends it back.
+                taints.iter_mut().for_each(|taint| taint.value = value(taint).map(str::to_owned));
                 self.taints = taints;
             }
         }
@@ -294,12 +313,43 @@ mod tests {
         assert_eq!(node.change(&desired), None);
     }
 
+    #[test]
+    fn an_empty_value_is_none() {
+        let mut node = Node::default();
+        let desired = Desired { taints: vec![taint("t", "")], ..Desired::default() };
+        node.bring_to(&desired);
+        assert_eq!((node.taints[0].value.as_deref(), node.change(&desired)), (None, None));
+        node.taints[0].value = Some("x".to_owned());
+        node.bring_to(&desired);
+        assert_eq!((node.taints[0].value.as_deref(), node.change(&desired)), (None, None));
+    }
+
+    /// The schema refuses them; an object may have been stored before it did.
+    #[test]
+    fn reserved_taints_are_left_to_whose_they_are() {
+        let keys = ["node.kubernetes.io/not-ready", "kube-node.io/uninitialized", taints::HOLLOW, "own"];
+        let all: Vec<Taint> =
+            keys.iter().chain(&[taints::CLOUD_UNINITIALIZED]).map(|key| taint(key, "")).collect();
+        let template = NodeTemplate { taints: all.clone(), startup_taints: all, ..NodeTemplate::default() };
+        let desired = Desired::merge(Some(&template), None);
+        let keys = |taints: &[Taint]| taints.iter().map(|taint| taint.key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&desired.taints), [taints::HOLLOW, "own"]);
+        assert_eq!(keys(&desired.startup_taints), [taints::HOLLOW, "own", taints::CLOUD_UNINITIALIZED]);
+        let [not_ready, ours] = ["node.kubernetes.io/not-ready", "kube-node.io/uninitialized"];
+        assert_eq!(
+            reserved_taints(&template),
+            [not_ready, ours, taints::CLOUD_UNINITIALIZED, not_ready, ours]
+        );
+        assert_eq!(reserved_taints(&NodeTemplate::default()), [""; 0]);
+    }
+
     fn small_map() -> impl Strategy<Value = BTreeMap<String, String>> {
         btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]", 0..4)
     }
 
     fn desired() -> impl Strategy<Value = Desired> {
-        (small_map(), small_map(), small_map()).prop_map(|(labels, annotations, taints)| Desired {
+        let taints = btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]?", 0..4);
+        (small_map(), small_map(), taints).prop_map(|(labels, annotations, taints)| Desired {
             labels,
             annotations,
             taints: taints.iter().map(|(key, value)| taint(key, value)).collect(),
@@ -325,7 +375,7 @@ mod tests {
                     prop_assert_eq!(node.labels.get(key), Some(value));
                 }
                 for taint in &desired.taints {
-                    prop_assert!(node.taints.contains(taint));
+                    prop_assert!(node.taints.iter().any(|own| same(own, taint) && value(own) == value(taint)));
                 }
             }
             node.bring_to(&Desired::default());

@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use crate::bed::{bed, class_spec};
 
+mod accepted;
+mod stored;
+mod values;
+
 /// A change of a good object, by JSON pointer, and what the refusal says; empty: it is accepted.
 type Case = (&'static str, &'static str, Value, &'static str);
 
@@ -325,12 +329,6 @@ fn set_cases() -> Vec<Case> {
             json!({"unmanagedPods": "Kill"}),
             "Unsupported value: \"Kill\"",
         ),
-        (
-            "a status nobody knows",
-            "/spec/remediation",
-            json!({"unhealthyConditions": [{"type": "Ready", "status": "Bad", "for": "5m"}]}),
-            "status",
-        ),
         ("no repairs at once", "/spec/remediation", json!({"maxInFlight": 0}), "maxInFlight"),
     ]
 }
@@ -381,6 +379,23 @@ async fn a_bad_class_is_refused_with_what_to_write() {
     let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass",
         "metadata": {"name": "valid"}, "spec": class_spec()});
     check(Api::<NodeClass>::all(bed().client().await), object, class_cases()).await;
+}
+
+#[tokio::test]
+async fn a_value_that_no_node_or_pod_may_have_is_refused_in_a_class() {
+    let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass",
+        "metadata": {"name": "valid"}, "spec": class_spec()});
+    let cases =
+        [values::template_cases(), values::amount_cases(), values::provisioning_cases(), values::pod_cases()];
+    check(Api::<NodeClass>::all(bed().client().await), object, cases.concat()).await;
+}
+
+#[tokio::test]
+async fn a_value_that_no_node_may_have_is_refused_in_a_set() {
+    let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet",
+        "metadata": {"name": "valid"}, "spec": {"replicas": 1, "nodeClassName": "valid"}});
+    let cases = [values::template_cases(), values::set_cases()].concat();
+    check(Api::<NodeSet>::all(bed().client().await), object, cases).await;
 }
 
 #[tokio::test]

@@ -151,7 +151,8 @@ fn rules(page: &mut String, schema: Schema<'_>) {
         rules.into_iter().map(line).collect::<String>()
     };
     let own = of(schema, "");
-    let fields = schema.properties().filter(|(_, field)| !field.is_object());
+    // What a duration is stands at the top of the page.
+    let fields = schema.properties().filter(|(_, field)| !field.is_object() && !field.is_duration());
     let all = fields.fold(own, |all, (name, field)| all + &of(field, &format!("{}: ", code(name))));
     if !all.is_empty() {
         write!(page, "\nRules:\n\n{all}").unwrap();

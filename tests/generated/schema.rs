@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::markdown::code;
 
-/// How durations are told from other texts.
-const DURATIONS: [&str; 2] = [r"([0-9]+(\.[0-9]+)?(h|ms|m|s))+", r"([0-9]+(\.[0-9]+)?(ms|s|m|h))"];
+/// How durations are told from other texts: those of the chart by a pattern, those of the kinds by a rule.
+const DURATIONS: [&str; 2] = ["([0-9]+([.][0-9]+)?(h|ms|m|s))+", r"([0-9]+(\.[0-9]+)?(ms|s|m|h))"];
 
 /// A schema with those that it refers to.
 #[derive(Clone, Copy)]
@@ -65,10 +65,11 @@ impl<'a> Schema<'a> {
         !["object", "array"].iter().any(|kind| self.value["type"] == *kind)
     }
 
-    fn is_duration(self) -> bool {
-        self.value["pattern"]
-            .as_str()
-            .is_some_and(|pattern| DURATIONS.iter().any(|part| pattern.contains(part)))
+    /// Whether it is a text that is a duration.
+    pub fn is_duration(self) -> bool {
+        let texts = [&self.value["pattern"], &self.value["x-kubernetes-validations"][0]["rule"]];
+        let is_one = |text: &str| DURATIONS.iter().any(|part| text.contains(part));
+        self.value["type"] == "string" && texts.into_iter().filter_map(Value::as_str).any(is_one)
     }
 
     /// What kind of value it is.

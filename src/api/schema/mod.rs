@@ -1,0 +1,145 @@
+//! Pieces of schema that the derive cannot say: what Kubernetes would refuse later on a Node or a pod is refused here, with
+//! a sentence that says what to write.
+//!
+//! Rules are CEL, since a pattern names itself in its refusal, and since no schema of a CustomResourceDefinition speaks of
+//! the keys of a map. Bounds of lists, maps and texts keep the estimated cost of the rules below what the API server
+//! allows.
+
+mod amounts;
+mod node;
+mod pod;
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+pub(super) use amounts::resources;
+pub(super) use node::{annotations, labels, startup_taints, taints};
+pub(super) use pod::{affinity, image, node_selector, requirements, tolerations};
+
+/// Bytes of all annotations of one template: those of class and set, the record of both and what others write stay
+/// together below the 256 KiB that the API server allows an object.
+const MAX_ANNOTATIONS: u32 = 64 * 1024;
+/// Bytes of all files of a class: they share a Secret, which holds 1 MiB, with the credential of the machine.
+const MAX_FILES: u32 = 1_000_000;
+/// Bytes of all commands of a class: the longest argument that Linux hands to a program.
+const MAX_COMMANDS: u32 = 128 * 1024;
+
+/// The name part of a label key, and a label value that is not empty.
+const NAME: &str = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
+/// Name of most objects.
+const SUBDOMAIN: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+/// Longest qualified name: a DNS subdomain, a slash and a name.
+const QUALIFIED_LENGTH: u32 = 253 + 1 + 63;
+
+/// A rule in CEL, and what it says to who broke it.
+pub(super) fn rule(rule: impl Into<String>, message: &str) -> Value {
+    json!({ "rule": rule.into(), "message": message })
+}
+
+/// A rule over the keys of a map. Its refusal cannot name the key: keys have no bound, so no message fits the budget.
+fn keys(valid: &str, message: &str) -> Value {
+    rule(format!("self.all(k, {valid})"), message)
+}
+
+/// CEL: whether `text` is a qualified name, as keys of labels and taints are.
+fn is_qualified(text: &str) -> String {
+    format!("{text}.matches('^({SUBDOMAIN}/)?{NAME}$') && {text}.indexOf('/') <= 253")
+}
+
+/// CEL: whether `text` may be the value of a label.
+fn is_label_value(text: &str) -> String {
+    format!("{text}.matches('^({NAME})?$')")
+}
+
+/// The rule of a text that becomes the value of a label.
+pub(super) fn label_value() -> Value {
+    rule(
+        is_label_value("self"),
+        "it becomes the value of a label: write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+    )
+}
+
+/// The rule of a text that is the key of a label or taint, or the type of a condition.
+pub(super) fn qualified() -> Value {
+    rule(
+        is_qualified("self"),
+        "write at most 63 letters, digits, '-', '_' and '.', after a DNS name and a slash where it has a prefix, for example example.com/zone",
+    )
+}
+
+/// The rule of a text that names an object.
+pub(super) fn object_name() -> Value {
+    rule(
+        format!("self.matches('^{SUBDOMAIN}$')"),
+        "it is the name of an object: write lower case letters, digits, '-' and '.', with a letter or digit at both ends",
+    )
+}
+
+/// The rule of a key of a Secret or ConfigMap.
+pub(super) fn data_key() -> Value {
+    rule(
+        "self.matches('^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')",
+        "it is a key of a Secret or ConfigMap: write letters, digits, '-', '_' and '.', for example ca.crt",
+    )
+}
+
+/// The rule of the place of a file on a machine.
+pub(super) fn file_path() -> Value {
+    rule(
+        "self.startsWith('/') && !self.matches('^(/tmp|/kubeconfig/kubeconfig|/var/run/kube-node/(machine|state))/*$') && !self.startsWith('/var/run/kube-node/machine/')",
+        "write an absolute path, for example /etc/motd; /tmp itself, /kubeconfig/kubeconfig and /var/run/kube-node are the machine's own",
+    )
+}
+
+/// The rule of the owner of a file.
+pub(super) fn file_owner() -> Value {
+    rule(
+        "self.split(':').size() <= 2 && self.split(':').all(id, id in ['root', 'nonroot'] || (id.matches('^[0-9]{1,10}$') && int(id) <= 4294967295))",
+        "write user and group, each root, nonroot or a number, for example \"root:root\" or \"1000:1000\"",
+    )
+}
+
+/// The rule of the mode of a file.
+pub(super) fn file_mode() -> Value {
+    rule("self.matches('^0?[0-7]{3}$')", "write an octal mode as a text, for example \"0640\"")
+}
+
+/// The rule of the files of a class.
+pub(super) fn files_size() -> Value {
+    rule(
+        format!("self.map(f, has(f.content) ? size(bytes(f.content)) : 0).sum() <= {MAX_FILES}"),
+        "the contents of all files are more than the 1000000 bytes that one Secret holds: shorten them, or put them into the image",
+    )
+}
+
+/// The rule of the commands of a class.
+pub(super) fn commands_size() -> Value {
+    rule(
+        format!("self.map(c, size(bytes(c))).sum() <= {MAX_COMMANDS}"),
+        "all commands are more than 131072 bytes together: put them into a script of the image",
+    )
+}
+
+/// The rule of the version of a kubelet.
+pub(super) fn version() -> Value {
+    rule("self.matches('^v[0-9]+[.][0-9]+[.][0-9]+')", "write a version, for example v1.36.3")
+}
+
+/// Schema of a number or a percentage.
+pub(super) fn int_or_percent(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "maxLength": 8,
+        "x-kubernetes-validations": [rule(
+            "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^(100|[0-9]{1,2})%$')",
+            "write a number of nodes, for example 2, or a percentage of replicas from 0% to 100%, for example 25%",
+        )]
+    })
+}
+
+/// Adds keywords to the schema that is found at `pointer`.
+fn refine(schema: &mut Schema, pointer: &str, keywords: Value) {
+    if let (Some(Value::Object(found)), Value::Object(keywords)) = (schema.pointer_mut(pointer), keywords) {
+        found.extend(keywords);
+    }
+}
