@@ -243,7 +243,9 @@ mod tests {
             }
             if let Some(mut taints) = change.taints {
                 // As the API server sends it back.
-                taints.iter_mut().for_each(|taint| taint.value = value(taint).map(str::to_owned));
+                for taint in &mut taints {
+                    taint.value = value(taint).map(str::to_owned);
+                }
                 self.taints = taints;
             }
         }
