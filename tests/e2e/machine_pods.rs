@@ -94,12 +94,11 @@ async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
     }
     let message = machine_says(&own, "False", "Unschedulable").await;
     assert!(message.contains("nodes are available"), "{message}");
-    let told = eventually("the set names it", LONG, async || {
+    eventually("the set names both", LONG, async || {
         let waits = own.sets.get(&own.name).await.unwrap().status?.waits;
-        waits.into_iter().find(|wait| wait.reason == "Unschedulable")
+        waits.into_iter().find(|wait| wait.reason == "Unschedulable" && wait.nodes == 2)
     })
     .await;
-    assert_eq!(told.nodes, 2);
 
     // The same machine again, under the same name.
     let (node, pod) = pods.iter().next().unwrap();
