@@ -5,7 +5,7 @@
 //! not wait.
 
 mod amounts;
-mod lossy;
+pub(crate) mod lossy;
 mod node;
 mod own;
 mod pod;

@@ -8,6 +8,7 @@ use clap::Args;
 use super::{
     endpoint_args::EndpointArgs,
     operator::{identity, place},
+    room_args::RoomArgs,
 };
 use crate::{
     api::names,
@@ -41,6 +42,8 @@ pub struct HollowHost {
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
     #[command(flatten)]
+    room: RoomArgs,
+    #[command(flatten)]
     endpoints: EndpointArgs,
 }
 
@@ -62,6 +65,7 @@ impl HollowHost {
             let options = host::Options {
                 client: Access::new(self.kubeconfig.as_deref()).await?,
                 endpoints: self.endpoints.options(),
+                max_machines: self.room.max_machines(),
                 namespace: self.namespace,
                 group: self.hosts,
                 name,

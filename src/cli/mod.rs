@@ -25,6 +25,7 @@ mod operator;
 mod operator_probe;
 mod real_node;
 mod rollout;
+mod room_args;
 mod status;
 mod table;
 mod top;

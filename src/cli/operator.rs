@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
 
-use super::endpoint_args::EndpointArgs;
+use super::{endpoint_args::EndpointArgs, room_args::RoomArgs};
 use crate::{
     api::{GoDuration, names},
     autoscaler::{self, Address},
@@ -54,6 +54,8 @@ pub struct Operator {
     insecure_credentials: bool,
     #[command(flatten)]
     pod_cidrs: PodCidrArgs,
+    #[command(flatten)]
+    room: RoomArgs,
     #[command(flatten)]
     endpoints: EndpointArgs,
     #[command(flatten)]
@@ -211,6 +213,7 @@ impl Operator {
                 client,
                 hollow,
                 endpoints: self.endpoints.options(),
+                max_machines: self.room.max_machines(),
                 namespace: self.namespace,
                 admin_address: self.admin_address,
                 pod_cidrs,

@@ -1,7 +1,7 @@
 //! What there is, counted from the caches at the moment somebody asks: Nodes of classes by their stage, the Nodes that
 //! the sets want, and the sets by what their conditions say.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use prometheus::{
     Error, IntGauge, IntGaugeVec, Opts, Registry,
@@ -13,6 +13,7 @@ use crate::{
     api::NodeSet,
     cache::{Cache, NodeView, Own, Stage},
     core::set::CONDITIONS,
+    providers::Provider,
     runtime::metrics::registered,
 };
 
@@ -83,6 +84,39 @@ impl Collector for Census {
         }
         self.wanted.set(wanted);
         [self.nodes.collect(), self.wanted.collect(), self.sets.collect()].concat()
+    }
+}
+
+/// The machines of each provider, counted at the moment somebody asks.
+#[derive(Clone)]
+pub struct Machines {
+    providers: BTreeMap<&'static str, Arc<dyn Provider>>,
+    machines: IntGaugeVec,
+}
+
+impl Machines {
+    /// Registers the count.
+    pub fn register(
+        registry: &Registry,
+        providers: BTreeMap<&'static str, Arc<dyn Provider>>,
+    ) -> Result<(), Error> {
+        let machines = Opts::new("kube_node_machines", "Machines that exist, by provider");
+        registered(registry, Self { providers, machines: IntGaugeVec::new(machines, &["provider"])? })?;
+        Ok(())
+    }
+}
+
+impl Collector for Machines {
+    fn desc(&self) -> Vec<&Desc> {
+        self.machines.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for (name, provider) in &self.providers {
+            let count = i64::try_from(provider.count()).unwrap_or(i64::MAX);
+            self.machines.with_label_values(&[name]).set(count);
+        }
+        self.machines.collect()
     }
 }
 

@@ -27,18 +27,14 @@ pub struct Metrics {
     looks: IntCounterVec,
     look_seconds: HistogramVec,
     waiting: IntGaugeVec,
-    machines: IntGaugeVec,
     nodes_created: IntCounterVec,
     nodes_deleted: IntCounterVec,
     nodes_replaced: IntCounterVec,
 }
 
 impl Metrics {
-    /// Registers the metrics; `providers` are those that there are.
-    pub fn register(
-        registry: &Registry,
-        providers: impl IntoIterator<Item = &'static str>,
-    ) -> Result<Self, Error> {
+    /// Registers the metrics.
+    pub fn register(registry: &Registry) -> Result<Self, Error> {
         let results = || std::iter::once(SUCCESS).chain(ApiError::REASONS).map(|result| [result]);
         Ok(Self {
             looks: counters(
@@ -59,12 +55,6 @@ impl Metrics {
                 ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
                 ["reason"],
                 Wait::REASONS.map(|reason| [reason]),
-            )?,
-            machines: gauges(
-                registry,
-                ("kube_node_machines", "Machines that exist, by provider"),
-                ["provider"],
-                providers.into_iter().map(|provider| [provider]),
             )?,
             nodes_created: counters(
                 registry,
@@ -104,11 +94,6 @@ impl Metrics {
                 self.waiting.with_label_values(&[reason]).add(change);
             }
         }
-    }
-
-    /// How many machines a provider has.
-    pub fn machines(&self, provider: &str, count: usize) {
-        self.machines.with_label_values(&[provider]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A Node's creation was asked for, with this result.

@@ -23,7 +23,7 @@ use kube::Client;
 use tracing::{Instrument, field::Empty, info_span};
 
 pub use api::ApiError;
-pub use census::Census;
+pub use census::{Census, Machines};
 pub use events::Events;
 pub use metrics::Metrics;
 pub use outstanding::Outstanding;

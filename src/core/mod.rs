@@ -3,6 +3,7 @@
 
 pub mod approval;
 pub mod autoscaling;
+pub mod back_off;
 pub mod birth;
 pub mod boot;
 pub mod budget;

@@ -9,10 +9,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
+    back_off::BackOff,
     drain::{self, PodId},
     taints::{self, Initialization},
     wait::Wait,
 };
+use crate::api::names::TAINT_UNINITIALIZED;
 
 /// A Lease renewed within this time is fresh: the 40 s that a kubelet's Lease lives.
 pub const LEASE_FRESH: Duration = Duration::from_secs(40);
@@ -37,8 +39,11 @@ pub struct Node {
     pub cordoned: bool,
     /// Whether its drain may begin; one that has begun goes on without it.
     pub turn: bool,
-    /// Whether its machine lives in our process, so that a restart loses it: that is no failure of the machine.
+    /// Whether its machine lives in our process, so that a restart loses it, and can be made again: that is no failure of the
+    /// machine.
     pub volatile: bool,
+    /// What has to pass before it gets another machine; those before ended again and again.
+    pub back_off: Option<BackOff>,
     /// All taints.
     pub taints: Vec<Taint>,
     /// What its kubelet has said.
@@ -83,8 +88,23 @@ pub enum Pods {
         /// What the drain has to do.
         drain: drain::Plan,
         /// Volumes that are attached to the machine and belong to no pod that stays; looked for once no pod is left.
-        attached: Vec<String>,
+        attached: Attached,
     },
+}
+
+/// What is known of the volumes that are attached to a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// Their names.
+    Volumes(Vec<String>),
+    /// Nothing yet: ask again after this time.
+    AskAgain(Duration),
+}
+
+impl Default for Attached {
+    fn default() -> Self {
+        Self::Volumes(Vec::new())
+    }
 }
 
 /// One thing to do.
@@ -176,6 +196,13 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     if !node.finalizer {
         plan.steps.push(Step::AddFinalizer);
     }
+    if let Some(back_off) =
+        node.back_off.as_ref().filter(|_| matches!(machine, Machine::Absent | Machine::Dead))
+    {
+        plan.waits_for = Some(Wait::BackOff);
+        plan.look_again = Some(back_off.left);
+        return plan;
+    }
     match machine {
         Machine::Absent => {
             plan.steps.push(Step::CreateMachine);
@@ -196,6 +223,11 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
         }
         Machine::Exists => {}
     }
+    // The Lease of a Node that pods were let in to is nobody's business here: a stale one shows as a change of Ready.
+    let initialized = !node.taints.iter().any(|taint| taint.key == TAINT_UNINITIALIZED);
+    if initialized && node.kubelet == Kubelet::Ready {
+        return plan;
+    }
     let fresh = node.lease_renewed.is_some_and(|renewed| !until(renewed, LEASE_FRESH, now).is_zero());
     let (state, waits_for) = match (node.kubelet, fresh) {
         (Kubelet::Silent, _) => (Initialization::Awaited, Some(Wait::Kubelet)),
@@ -210,7 +242,6 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     if let Some(taints) = taints::advance(&node.taints, state) {
         plan.steps.push(Step::SetTaints(taints));
     }
-    // A Node that works needs no look at its Lease: a stale one comes back as a change of its Ready condition.
     plan.look_again = (waits_for == Some(Wait::Lease)).then_some(POLL);
     plan.waits_for = waits_for;
     plan
@@ -242,9 +273,21 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
             plan.steps.push(Step::Force(drain.force.clone()));
         }
         plan.waits_for = Some(Wait::drain(drain));
-    } else if !attached.is_empty() {
-        plan.waits_for = Some(Wait::Volumes { names: attached.clone() });
-    } else if timeout_left.is_zero() {
+        return plan;
+    }
+    match attached {
+        Attached::AskAgain(later) => {
+            plan.waits_for = Some(Wait::Volumes { names: Vec::new() });
+            plan.look_again = Some(*later);
+            return plan;
+        }
+        Attached::Volumes(names) if !names.is_empty() => {
+            plan.waits_for = Some(Wait::Volumes { names: names.clone() });
+            return plan;
+        }
+        Attached::Volumes(_) => {}
+    }
+    if timeout_left.is_zero() {
         plan.steps.push(Step::DeleteMachine);
         plan.waits_for = Some(Wait::MachineDeletion);
     } else {
@@ -268,7 +311,8 @@ fn bury(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
     };
     let marked_at = taints::out_of_service_since(&node.taints);
     let over = marked_at.is_some_and(|at| until(at, CLEANUP_LIMIT, now).is_zero());
-    let clean = drain.bound.is_empty() && (marked_at.is_none() || attached.is_empty());
+    let detached = *attached == Attached::default();
+    let clean = drain.bound.is_empty() && (marked_at.is_none() || detached);
     if clean || over {
         plan.steps.push(Step::RemoveFinalizer);
         return plan;
@@ -280,7 +324,10 @@ fn bury(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
         plan.steps.push(Step::DeletePods(drain.undeleted.clone()));
     }
     plan.waits_for = Some(Wait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });
-    plan.look_again = Some(POLL);
+    plan.look_again = match attached {
+        Attached::AskAgain(later) => Some(*later),
+        Attached::Volumes(_) => Some(POLL),
+    };
     plan
 }
 

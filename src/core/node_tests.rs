@@ -35,7 +35,7 @@ fn left(count: usize) -> Pods {
         awaits_volumes: count == 0,
         ..drain::Plan::default()
     };
-    Pods::Known { drain, attached: Vec::new() }
+    Pods::Known { drain, attached: Attached::default() }
 }
 
 fn plan(node: &Node, machine: Machine, pods: &Pods, now: i64) -> Plan {
@@ -109,10 +109,46 @@ fn a_blocked_drain_says_so() {
 #[test]
 fn the_machine_waits_for_its_volumes() {
     let Pods::Known { drain, .. } = left(0) else { unreachable!() };
-    let attached = Pods::Known { drain, attached: vec!["data".to_owned()] };
+    let attached = Pods::Known { drain, attached: Attached::Volumes(vec!["data".to_owned()]) };
     let plan = plan(&leaving(true), Machine::Exists, &attached, 500);
     assert_eq!(plan.steps, []);
     assert_eq!(plan.waits_for, Some(Wait::Volumes { names: vec!["data".to_owned()] }));
+    let later = Duration::from_millis(700);
+    for (machine, node) in [(Machine::Exists, leaving(true)), (Machine::Absent, out_of_service())] {
+        let Pods::Known { drain, .. } = left(0) else { unreachable!() };
+        let unknown = Pods::Known { drain, attached: Attached::AskAgain(later) };
+        let plan = decide(&node, machine, &unknown, TIMEOUT, at(200));
+        assert_eq!((plan.steps, plan.look_again), (vec![], Some(later)), "nothing is known of its volumes");
+    }
+}
+
+fn out_of_service() -> Node {
+    Node { taints: taints::with_out_of_service(&[], at(150)), ..leaving(true) }
+}
+
+#[test]
+fn a_node_that_pods_were_let_in_to_waits_for_no_lease() {
+    for lease_renewed in [None, Some(at(0)), Some(at(199))] {
+        let node = Node { kubelet: Kubelet::Ready, finalizer: true, lease_renewed, ..Node::default() };
+        assert_eq!(plan(&node, Machine::Exists, &Pods::Unknown, 200), Plan::default(), "{lease_renewed:?}");
+    }
+    let hanging = Node { kubelet: Kubelet::NotReady, finalizer: true, ..Node::default() };
+    assert_eq!(plan(&hanging, Machine::Exists, &Pods::Unknown, 200).waits_for, Some(Wait::Ready));
+}
+
+#[test]
+fn a_machine_that_ends_again_and_again_is_not_made_at_once() {
+    let left = Duration::from_secs(7);
+    let back_off = Some(BackOff { left, message: String::new() });
+    let node = Node { back_off, ..new_node() };
+    for machine in [Machine::Absent, Machine::Dead] {
+        let plan = plan(&node, machine, &Pods::Unknown, 200);
+        assert_eq!((plan.steps, plan.waits_for, plan.look_again), (vec![], Some(Wait::BackOff), Some(left)));
+    }
+    let lives = plan(&node, Machine::Exists, &Pods::Unknown, 200);
+    assert_eq!(lives.waits_for, Some(Wait::Kubelet));
+    let by_hand = Node { finalizer: false, ..node };
+    assert_eq!(steps(&by_hand, Machine::Absent, &Pods::Unknown, 200), [Step::AddFinalizer]);
 }
 
 #[test]
@@ -148,6 +184,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             cordoned,
             turn,
             volatile: false,
+            back_off: None,
             taints: match marked {
                 None => taints::at_birth(),
                 Some(second) => taints::with_out_of_service(&taints::at_birth(), at(second)),
@@ -167,8 +204,8 @@ fn pods() -> impl Strategy<Value = Pods> {
             let Pods::Known { mut drain, .. } = left(count) else { unreachable!() };
             drain.bound = ids(count + lost);
             drain.given_up = given_up;
-            let attached = vec!["volume".to_owned(); if drain.awaits_volumes { volumes } else { 0 }];
-            Pods::Known { drain, attached }
+            let volumes = vec!["volume".to_owned(); if drain.awaits_volumes { volumes } else { 0 }];
+            Pods::Known { drain, attached: Attached::Volumes(volumes) }
         });
     prop_oneof![Just(Pods::Unknown), known]
 }
@@ -199,7 +236,7 @@ proptest! {
         if has(&Step::DeleteMachine) {
             let deleted_at = node.deleted_at.expect("a Node that leaves");
             let Pods::Known { drain, attached } = &pods else { panic!("goes with pods unknown") };
-            prop_assert!(node.cordoned && drain.is_done() && attached.is_empty());
+            prop_assert!(node.cordoned && drain.is_done() && *attached == Attached::default());
             prop_assert!(at(now).duration_since(deleted_at) >= TIMEOUT.try_into().expect("small"));
         }
         if has(&Step::Cordon { at: at(now) }) {

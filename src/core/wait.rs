@@ -18,6 +18,10 @@ const MESSAGE_MAX: usize = 512;
 pub enum Wait {
     /// The provider to make the machine.
     Machine,
+    /// The provider to have room for the machine.
+    Room,
+    /// The back-off after machines that ended again and again.
+    BackOff,
     /// The machine's kubelet to post its first status.
     Kubelet,
     /// The kubelet to report Ready=True.
@@ -40,7 +44,7 @@ pub enum Wait {
     },
     /// Volumes to be detached.
     Volumes {
-        /// Names of their `PersistentVolumes`; never empty.
+        /// Names of their `PersistentVolumes`; empty while they are looked up.
         names: Vec<String>,
     },
     /// The class's deletion timeout.
@@ -81,8 +85,10 @@ impl Wait {
     }
 
     /// All that [`Self::reason`] says.
-    pub const REASONS: [&str; 15] = [
+    pub const REASONS: [&str; 17] = [
         "WaitingForMachine",
+        "OutOfResources",
+        "MachineBackOff",
         "WaitingForKubelet",
         "WaitingForReady",
         "WaitingForLease",
@@ -104,6 +110,8 @@ impl Wait {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Machine => "WaitingForMachine",
+            Self::Room => "OutOfResources",
+            Self::BackOff => "MachineBackOff",
             Self::Kubelet => "WaitingForKubelet",
             Self::Ready => "WaitingForReady",
             Self::Lease => "WaitingForLease",
@@ -128,7 +136,9 @@ impl Wait {
     #[must_use]
     pub fn says(&self, said: bool, lasts: Duration) -> Option<Says> {
         let message = match self {
-            Self::Machine | Self::Kubelet | Self::Ready | Self::Lease => return None,
+            Self::Machine | Self::Room | Self::BackOff | Self::Kubelet | Self::Ready | Self::Lease => {
+                return None;
+            }
             Self::Turn => {
                 "works on until the budget of its set (strategy.rollingUpdate) has room for its drain"
                     .to_owned()
@@ -236,13 +246,14 @@ mod tests {
             Obstacle::Refused,
         ];
         let first = PodId::default();
-        let waits = [Wait::Machine, Wait::Kubelet, Wait::Ready, Wait::Lease, Wait::Turn]
-            .into_iter()
-            .chain([Wait::Drain { first: first.clone(), pods: 1 }])
-            .chain(obstacles.map(|obstacle| Wait::Blocked { by: vec![blockage(obstacle, "a")] }))
-            .chain([Wait::Volumes { names: Vec::new() }])
-            .chain([Wait::DeletionTimeout { left: SLOW }, Wait::MachineDeletion])
-            .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }]);
+        let waits =
+            [Wait::Machine, Wait::Room, Wait::BackOff, Wait::Kubelet, Wait::Ready, Wait::Lease, Wait::Turn]
+                .into_iter()
+                .chain([Wait::Drain { first: first.clone(), pods: 1 }])
+                .chain(obstacles.map(|obstacle| Wait::Blocked { by: vec![blockage(obstacle, "a")] }))
+                .chain([Wait::Volumes { names: Vec::new() }])
+                .chain([Wait::DeletionTimeout { left: SLOW }, Wait::MachineDeletion])
+                .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }]);
         assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), Wait::REASONS);
     }
 

@@ -7,6 +7,7 @@
 //! What is true to a kubelet and what is not stands in docs/fidelity.md.
 
 mod addresses;
+pub mod capacity;
 mod dispatch;
 mod lease;
 mod machine;

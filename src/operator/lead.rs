@@ -12,14 +12,15 @@ use super::{Caches, OperatorError, Options, Parts};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
-        Context, Events, Metrics, Outstanding, PodCidrs, PolicyParameters, Revisions, Secrets, Turns,
-        csr::Approver, node::NodeController, nodeclass::NodeClassController, nodeset::NodeSetController,
+        Context, Events, Machines, Metrics, Outstanding, PodCidrs, PolicyParameters, Revisions, Secrets,
+        Turns, csr::Approver, node::NodeController, nodeclass::NodeClassController,
+        nodeset::NodeSetController,
     },
     error::chain,
     hollow::{Hollow, RESTART},
     hosts::Members,
     load::Meter,
-    providers::{Ground, HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
+    providers::{Ground, HollowProvider, InProcess, KubemarkProvider, Provider, Room, kubemark},
     runtime::{admin::Readiness, leader::Standing},
 };
 
@@ -67,7 +68,8 @@ impl Lead {
             fence: standing.fence().clone(),
             meter: Meter::new(&registry)?,
         };
-        let here = InProcess::new(hollow, ground);
+        let room = Room::register(options.max_machines, &caches.nodes, &registry)?;
+        let here = InProcess::new(hollow, ground, room);
         let hollow = HollowProvider::new(here, client.clone(), Arc::clone(&caches.nodes), members);
         let hollow: Arc<dyn Provider> = Arc::new(hollow);
         let kubemark = kubemark::Options {
@@ -85,6 +87,7 @@ impl Lead {
         let kubemark: Arc<dyn Provider> =
             Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
         let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
+        Machines::register(&registry, providers.clone())?;
         let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
         // Before the controllers: a Node is counted here before its creation is over for them.
         if let Some(pod_cidrs) = &pod_cidrs {
@@ -99,7 +102,7 @@ impl Lead {
             outstanding: Outstanding::default(),
             turns: Turns::default(),
             events: Events::register(client.clone(), "kube-node", &registry)?,
-            metrics: Metrics::register(&registry, providers.keys().copied())?,
+            metrics: Metrics::register(&registry)?,
             providers,
             pod_cidrs,
             provider_id_prefix: options.provider_id_prefix,

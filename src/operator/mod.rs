@@ -44,6 +44,8 @@ pub struct Options {
     pub hollow: Option<Access>,
     /// Where the hollow kubelets are reached; None: nowhere.
     pub endpoints: Option<server::Options>,
+    /// Most hollow machines of this process.
+    pub max_machines: usize,
     /// Namespace of revisions.
     pub namespace: String,
     /// Where health and metrics are served.

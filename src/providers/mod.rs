@@ -15,7 +15,7 @@ use crate::{
     machine_dir,
 };
 
-pub use hollow::{Ground, HollowProvider, InProcess};
+pub use hollow::{Ground, HollowProvider, InProcess, Room};
 pub use kubemark::KubemarkProvider;
 
 /// A machine to be made.
@@ -140,6 +140,12 @@ pub enum ProviderError {
         /// What is missing.
         message: String,
     },
+    /// This process has no room for it, and tells ([`Provider::watch`]) when there is some.
+    #[error("{message}")]
+    Full {
+        /// What it is full of, and what makes room.
+        message: String,
+    },
     /// Something that the class names does not exist.
     #[error("{message}")]
     NotFound {
@@ -164,13 +170,16 @@ pub enum ProviderError {
     Retryable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// Reason of what has no room.
+pub const OUT_OF_RESOURCES: &str = "OutOfResources";
+
 impl ProviderError {
     /// The reason for conditions, events and metric labels.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Invalid { .. } => "InvalidMachine",
-            Self::OutOfResources { .. } => "OutOfResources",
+            Self::OutOfResources { .. } | Self::Full { .. } => OUT_OF_RESOURCES,
             Self::NotFound { .. } => "ReferenceNotFound",
             Self::Unreachable { .. } => "ProviderUnreachable",
             Self::Busy { .. } => "ProviderBusy",
@@ -178,12 +187,18 @@ impl ProviderError {
         }
     }
 
+    /// Whether room is missing, and nothing else.
+    #[must_use]
+    pub const fn is_want_of_room(&self) -> bool {
+        matches!(self, Self::OutOfResources { .. } | Self::Full { .. })
+    }
+
     /// When to try again: what is invalid waits for a change of its class and is looked at now and then only; room is
-    /// made, and what is missing created, by others; `None` leaves it to the Node's own back-off.
+    /// made, and what is missing created, by others, which only one that is full tells; `None` leaves it to the Node's own back-off.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Invalid { .. } => Some(Duration::from_mins(10)),
+            Self::Invalid { .. } | Self::Full { .. } => Some(Duration::from_mins(10)),
             Self::OutOfResources { .. } | Self::NotFound { .. } => Some(Duration::from_secs(30)),
             Self::Unreachable { .. } => Some(Duration::from_secs(5)),
             Self::Busy { .. } => Some(Duration::from_secs(1)),
@@ -226,6 +241,9 @@ pub trait Provider: Send + Sync {
 
     /// All machines that exist.
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>>;
+
+    /// How many machines exist, as far as that is known. Asked at every scrape: it must not wait.
+    fn count(&self) -> usize;
 
     /// Machines to look at again: they came, went, or changed by themselves.
     fn watch(&self) -> BoxStream<'static, MachineId>;

@@ -31,23 +31,29 @@ use crate::bed::{LONG, Own, always, bed, class_spec, condition, create, delete, 
 
 /// Machines that nothing runs on.
 #[derive(Default)]
-struct Shelf {
-    machines: HashSet<MachineId>,
-    created: Vec<MachineId>,
-    full: bool,
+pub struct Shelf {
+    pub machines: HashSet<MachineId>,
+    pub created: Vec<MachineId>,
+    pub full: bool,
     /// Machines that are asked to go stay until they are lost.
-    lingers: bool,
-    leaving: HashSet<MachineId>,
+    pub lingers: bool,
+    pub leaving: HashSet<MachineId>,
+    /// Machines end as soon as they are made.
+    pub dies: bool,
+    /// Settings do not reach machines.
+    pub deaf: bool,
+    /// How often the machine of a Node was asked for: with each reconciliation of the Node.
+    pub asked: BTreeMap<Arc<str>, usize>,
 }
 
-struct Shelves {
+pub struct Shelves {
     name: &'static str,
-    shelf: Mutex<Shelf>,
+    pub shelf: Mutex<Shelf>,
     changes: broadcast::Sender<MachineId>,
 }
 
 impl Shelves {
-    fn new(name: &'static str, shelf: Shelf) -> Arc<Self> {
+    pub fn new(name: &'static str, shelf: Shelf) -> Arc<Self> {
         Arc::new(Self { name, shelf: Mutex::new(shelf), changes: broadcast::channel(64).0 })
     }
 
@@ -57,12 +63,12 @@ impl Shelves {
     }
 
     /// A machine is gone, and nobody asked for it.
-    fn lose(&self, id: &MachineId) {
+    pub fn lose(&self, id: &MachineId) {
         assert!(self.shelf.lock().unwrap().machines.remove(id));
         self.tell(id);
     }
 
-    fn created(&self) -> Vec<MachineId> {
+    pub fn created(&self) -> Vec<MachineId> {
         self.shelf.lock().unwrap().created.clone()
     }
 }
@@ -89,16 +95,23 @@ impl Provider for Shelves {
     }
 
     fn update<'a>(&'a self, _: &'a MachineId, _: &'a Settings) -> BoxFuture<'a, Result<(), ProviderError>> {
-        async { Ok(()) }.boxed()
+        let deaf = self.shelf.lock().unwrap().deaf;
+        let message = "nobody hears".to_owned();
+        async move { if deaf { Err(ProviderError::Unreachable { message }) } else { Ok(()) } }.boxed()
     }
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        let locked = self.shelf.lock().unwrap();
-        let (known, leaving) = (locked.machines.contains(id), locked.leaving.contains(id));
+        let mut locked = self.shelf.lock().unwrap();
+        *locked.asked.entry(Arc::clone(&id.node)).or_default() += 1;
+        let (known, leaving, dies) = (locked.machines.contains(id), locked.leaving.contains(id), locked.dies);
         drop(locked);
         async move {
             Ok(known.then_some(Existing {
-                stage: if leaving { Stage::Leaving } else { Stage::Up },
+                stage: match (leaving, dies) {
+                    (true, _) => Stage::Leaving,
+                    (false, true) => Stage::Dead,
+                    (false, false) => Stage::Up,
+                },
                 lease: Renewed::Unknown,
                 trouble: None,
                 last_end: None,
@@ -119,6 +132,10 @@ impl Provider for Shelves {
         async { Ok(()) }.boxed()
     }
 
+    fn count(&self) -> usize {
+        self.shelf.lock().unwrap().machines.len()
+    }
+
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
         let all = self.shelf.lock().unwrap().machines.iter().cloned().collect();
         async move { Ok(all) }.boxed()
@@ -135,8 +152,12 @@ impl Provider for Shelves {
 
 /// Runs a NodeController over it; the bed's own operator makes the Nodes and leaves their machines alone.
 async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
+    serve_with(shelves, &prometheus::Registry::new()).await
+}
+
+/// The same, with metrics in `registry`.
+pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) -> Arc<Context> {
     let client = bed().client().await;
-    let registry = prometheus::Registry::new();
     let name = shelves.name;
     let provider: Arc<dyn Provider> = shelves;
     let context = Arc::new(Context {
@@ -147,8 +168,8 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
         revisions: Revisions::new(client.clone(), "kube-node-system"),
         outstanding: Outstanding::default(),
         turns: Turns::default(),
-        events: Events::register(client.clone(), name, &registry).unwrap(),
-        metrics: Metrics::register(&registry, []).unwrap(),
+        events: Events::register(client.clone(), name, registry).unwrap(),
+        metrics: Metrics::register(registry).unwrap(),
         providers: BTreeMap::from([(name, provider)]),
         pod_cidrs: None,
         provider_id_prefix: ProviderIdPrefix::default(),
@@ -173,7 +194,7 @@ async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
 }
 
 /// A set without Nodes yet, of a class that `shelves` serves.
-async fn set_of(shelves: &Shelves, set: &str) -> Own {
+pub async fn set_of(shelves: &Shelves, set: &str) -> Own {
     let mut class = class_spec();
     class["nodeController"] = json!(shelves.name);
     let own = Own::without_set(set, class).await;

@@ -369,6 +369,7 @@ impl Operator {
         let runs = machine != node::Machine::Absent;
         let pods = world.nodes.get(name).map_or(0, |node| if node.fault || !runs { 0 } else { node.pods });
         let state = node::Node {
+            back_off: None,
             volatile: false,
             deleted_at: node.deleted_at.map(stamp),
             finalizer: true,
@@ -385,7 +386,7 @@ impl Operator {
         let course = Course { began: world.timestamp(), unreachable: false };
         let pods = vec![drain::Pod::default(); pods];
         let drain = drain::plan(&pods, &Policy::default(), course, world.timestamp());
-        let pods = Pods::Known { drain, attached: Vec::new() };
+        let pods = Pods::Known { drain, attached: node::Attached::default() };
         let plan = node::decide(&state, machine, &pods, Duration::ZERO, world.timestamp());
         if let Some(after) = plan.look_again {
             self.nodes_at.insert(name.to_owned(), world.now + (after.as_millis() as i64).max(500));

@@ -1,10 +1,10 @@
-//! Takes the steps that were decided on, in their order; the first that fails ends the look.
+//! Takes the steps that were decided on, in their order. A step that fails ends the look, but for those that concern many pods.
 
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::json;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{Error, NodeController, observe::Observed};
 use crate::{
@@ -26,12 +26,20 @@ use crate::{
 impl NodeController {
     /// Gives back the pods whose eviction was refused.
     pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
-        let mut blocked = Vec::new();
-        if let Some((_, settings)) = &observed.order
-            && observed.machine == Machine::Exists
-        {
-            observed.provider.update(&observed.id, settings).await?;
-        }
+        let updated = match &observed.order {
+            Some((_, settings)) if observed.machine == Machine::Exists => {
+                observed.provider.update(&observed.id, settings).await
+            }
+            _ => Ok(()),
+        };
+        // Settings that do not reach the machine hold up neither its taints nor its drain.
+        let blocked = self.take(observed, plan).await?;
+        updated?;
+        Ok(blocked)
+    }
+
+    async fn take(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
+        let (mut blocked, mut failed) = (Vec::new(), None);
         for step in &plan.steps {
             match step {
                 Step::AddFinalizer => {
@@ -42,7 +50,11 @@ impl NodeController {
                 Step::CreateMachine => self.create_machine(observed).await?,
                 Step::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
                 Step::Cordon { at } => self.cordon(&observed.node, *at).await?,
-                Step::Evict(pods) => blocked = self.evict(pods).await?,
+                // A pod that cannot be evicted holds up none whose time is over.
+                Step::Evict(pods) => match self.evict(pods).await {
+                    Ok(refused) => blocked = refused,
+                    Err(error) => failed = Some(error),
+                },
                 Step::Force(pods) => {
                     let text = "drain.timeout of its set is over: the pods that are left are deleted";
                     self.warn(&observed.node, "DrainTimedOut", text.to_owned());
@@ -63,7 +75,7 @@ impl NodeController {
                 Step::RemoveFinalizer => self.remove_finalizer(&observed.node).await?,
             }
         }
-        Ok(blocked)
+        failed.map_or(Ok(blocked), Err)
     }
 
     async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
@@ -73,27 +85,26 @@ impl NodeController {
         let troubled =
             observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False");
         if !troubled && observed.node.kubelet_version.is_some() && !observed.provider.is_volatile() {
-            self.say_lost(&observed.node).await?;
+            let said = self.say_lost(&observed.node).await;
+            said.unwrap_or_else(|error| {
+                warn!(error = chain(&error), "the loss of its machine cannot be said");
+            });
         }
         match observed.provider.create(&order).await {
+            // That it works is said once it does: one that ends at once would say both, again and again.
             Ok(()) => {
                 debug!("machine created");
-                if troubled {
-                    self.say(
-                        &observed.node,
-                        names::CONDITION_MACHINE,
-                        true,
-                        "Created",
-                        "the machine was made",
-                    )
-                    .await?;
-                }
+                self.back_offs().made(&observed.id.uid, Timestamp::now());
                 Ok(())
             }
             Err(error) => {
                 let message = chain(&error);
                 self.warn(&observed.node, error.reason(), message.clone());
-                self.say(&observed.node, names::CONDITION_MACHINE, false, error.reason(), &message).await?;
+                self.say(&observed.node, names::CONDITION_MACHINE, false, error.reason(), &message)
+                    .await
+                    .unwrap_or_else(|error| {
+                        warn!(error = chain(&error), "the condition of its machine cannot be written");
+                    });
                 Err(error.into())
             }
         }

@@ -21,7 +21,7 @@ use crate::{
     },
     core::{
         drain::{self, Blockage, Course, Fate, Obstacle, PodId, Policy},
-        node::{Machine, Pods},
+        node::{Attached, Machine, Pods},
         taints,
     },
 };
@@ -50,7 +50,12 @@ impl NodeController {
         } else {
             drain.bound.is_empty() && taints::out_of_service_since(&node.taints).is_some()
         };
-        let attached = if asks_for_volumes { self.attachments.of(node).await? } else { Vec::new() };
+        let attached = if asks_for_volumes {
+            self.attachments.of(node).await?
+        } else {
+            self.attachments.forget(&node.uid);
+            Attached::default()
+        };
         Ok(Pods::Known { drain, attached })
     }
 

@@ -10,7 +10,10 @@ mod sweep;
 mod tell;
 mod writes;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -18,12 +21,13 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+pub use self::tell::say;
 use self::{attachments::Attachments, tell::Told, writes::Writes};
 use super::{ApiError, Context, RevisionsError};
 use crate::{
     api::{NodeClass, NodeSet},
     cache::{NodeView, Observer, Own, PodView},
-    core::{node, wait::Wait},
+    core::{back_off::BackOffs, node, wait::Wait},
     error::chain,
     providers::{MachineId, ProviderError},
     runtime::work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
@@ -66,6 +70,7 @@ pub struct NodeController {
     told: Told,
     writes: Writes,
     attachments: Attachments,
+    back_offs: Mutex<BackOffs>,
 }
 
 impl NodeController {
@@ -82,6 +87,7 @@ impl NodeController {
             told: Told::default(),
             writes: Writes::default(),
             attachments,
+            back_offs: Mutex::default(),
         });
         controller.context.nodes.observe(controller.clone());
         controller.context.pods.observe(controller.clone());
@@ -139,16 +145,24 @@ impl NodeController {
             observed.deletion_timeout,
             Timestamp::now(),
         );
-        self.say_how_it_stands(&observed).await?;
+        // A condition that cannot be written holds up nothing else of the Node.
+        let said = self.say_how_it_stands(&observed).await;
         let applied = self.apply(&observed, &plan).await;
-        // Which budgets are in the way is known only now.
-        let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
-        let waits_for = plan.waits_for.map(|wait| wait.blocked(blocked));
+        let waits_for = match &applied {
+            _ if observed.waits_for_room() => Some(Wait::Room),
+            Err(Error::Provider(error)) if error.is_want_of_room() => Some(Wait::Room),
+            // Which budgets are in the way is known only now.
+            applied => {
+                let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
+                plan.waits_for.map(|wait| wait.blocked(blocked))
+            }
+        };
         self.told.waits(&observed.node, waits_for.as_ref().map(Wait::reason), metrics);
         if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
             self.tell(&observed.node, &wait).await?;
         }
         applied?;
+        said?;
         Ok(plan.look_again.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
@@ -159,6 +173,10 @@ impl NodeController {
         while let Some(id) = changes.next().await {
             self.requests.add(Key::Machine(id));
         }
+    }
+
+    fn back_offs(&self) -> MutexGuard<'_, BackOffs> {
+        self.back_offs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn sweep_now_and_then(&self) {
@@ -209,6 +227,8 @@ impl Observer<NodeView> for NodeController {
         }
         // Its finalizer may have been taken off by force, and another Node may have its name by now.
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.attachments.forget(&old.uid);
+            self.back_offs().forget(&old.uid);
             self.requests.add(Key::Machine(old.machine_id()));
         }
     }

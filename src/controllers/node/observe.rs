@@ -12,11 +12,14 @@ use crate::{
     cache::NodeView,
     controllers::{api::call, orders},
     core::{
+        back_off::BackOff,
         node::{self, Kubelet, Machine, Pods},
         revision,
         template::{Change, Current, Desired},
     },
-    providers::{Existing, MachineId, Provider, Renewed, Settings, Stage, Trouble},
+    providers::{
+        Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Settings, Stage, Trouble,
+    },
 };
 
 /// Namespace of the Leases of Nodes.
@@ -38,6 +41,8 @@ pub(super) struct Observed {
     pub(super) turn: bool,
     pub(super) pods: Pods,
     pub(super) deletion_timeout: Duration,
+    /// What has to pass before it gets another machine.
+    pub(super) back_off: Option<BackOff>,
     /// What is missing on a Node that was written by hand.
     pub(super) adoption: Option<Adoption>,
     /// What it is made from; None on a Node that leaves, unless a restart took its machine.
@@ -54,6 +59,12 @@ pub(super) struct Adoption {
 }
 
 impl Observed {
+    /// Whether the process that is to carry the machine has said that it has no room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        let trouble = self.trouble.as_ref().filter(|_| self.node.deleted_at.is_none());
+        trouble.is_some_and(|trouble| trouble.reason == OUT_OF_RESOURCES)
+    }
+
     /// As the decision wants it.
     pub(super) fn node_state(&self) -> node::Node {
         let NodeView { deleted_at, unschedulable, taints, kubelet_version, .. } = &*self.node;
@@ -62,7 +73,8 @@ impl Observed {
             finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
             cordoned: *unschedulable,
             turn: self.turn,
-            volatile: self.provider.is_volatile(),
+            volatile: self.provider.is_volatile() && (deleted_at.is_none() || self.order.is_some()),
+            back_off: self.back_off.clone(),
             taints: taints.clone(),
             kubelet: match kubelet_version {
                 None => Kubelet::Silent,
@@ -101,6 +113,7 @@ impl NodeController {
             deletion_timeout: class
                 .and_then(|class| class.spec.deletion_timeout)
                 .map_or(Duration::ZERO, |timeout| timeout.0),
+            back_off: None,
             adoption: None,
             order: None,
             credentials: class
@@ -119,6 +132,7 @@ impl NodeController {
             }
             return Ok(Some(observed));
         }
+        observed.back_off = self.back_off(&observed);
         observed.lease_renewed = self.lease(&observed.node, existing.as_ref()).await?;
         let named = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
         let machine = match (named, class) {
@@ -136,6 +150,18 @@ impl NodeController {
         };
         observed.order = Some(self.order(&observed.node, machine, spec));
         Ok(Some(observed))
+    }
+
+    /// What has to pass before the Node gets another machine, where those before ended again and again.
+    fn back_off(&self, observed: &Observed) -> Option<BackOff> {
+        let (uid, now) = (&observed.node.uid, Timestamp::now());
+        let mut all = self.back_offs();
+        if observed.machine == Machine::Dead {
+            let how =
+                observed.trouble.as_ref().map(|Trouble { reason, message }| format!("{reason}: {message}"));
+            all.ended(uid, how.as_deref().unwrap_or("its provider says no more"), now);
+        }
+        all.wait(uid, now)
     }
 
     async fn stored(&self, node: &NodeView) -> Result<Option<revision::Machine>, Error> {
@@ -167,15 +193,36 @@ impl NodeController {
         if let Some(class) = class {
             return Ok(by_name(&class.spec.node_controller));
         }
+        if !node.has_finalizer(names::FINALIZER_MACHINE) {
+            return Ok(None);
+        }
         // Somebody took the labels away: the machine itself still tells.
-        if node.has_finalizer(names::FINALIZER_MACHINE) {
-            for provider in self.context.providers.values() {
-                if provider.exists(id).await?.is_some() {
-                    return Ok(Some(Arc::clone(provider)));
-                }
+        let mut unknown = None;
+        for provider in self.context.providers.values() {
+            match provider.exists(id).await {
+                Ok(Some(_)) => return Ok(Some(Arc::clone(provider))),
+                Ok(None) => {}
+                Err(error) => unknown = Some(error),
             }
         }
-        Ok(None)
+        if let Some(error) = unknown {
+            return Err(error.into());
+        }
+        // The machine is gone, and nobody but us will take the finalizer off. A third party's Node is told by its providerID.
+        let made_by = |provider: &Arc<dyn Provider>| {
+            let id = self.context.provider_id(provider.name(), &node.name);
+            id.is_some() && node.provider_id == id
+        };
+        let maker = self.context.providers.values().find(|provider| made_by(provider)).cloned();
+        if maker.is_none() && node.deleted_at.is_some() {
+            let text = format!(
+                "its finalizer {} stays, since neither labels nor spec.providerID say whose machine it had: put the label {} back, or take the finalizer off",
+                names::FINALIZER_MACHINE,
+                names::LABEL_PROVIDER
+            );
+            self.warn(node, "ProviderUnknown", text);
+        }
+        Ok(maker.filter(|_| node.deleted_at.is_some()))
     }
 
     /// A Node written by hand: what its class makes of it.
@@ -214,7 +261,8 @@ impl NodeController {
             return Ok(Some(observed));
         }
         self.say(&observed.node, names::CONDITION_MACHINE, false, "RevisionNotFound", &text).await?;
-        Ok(None)
+        // The set may store it again; nothing tells of that.
+        Err(ProviderError::NotFound { message: text }.into())
     }
 
     /// When the Node's kubelet renewed its Lease last.

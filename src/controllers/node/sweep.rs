@@ -5,7 +5,12 @@ use kube::Api;
 use tracing::{info, warn};
 
 use super::{Error, Key, NodeController};
-use crate::{controllers::api::call, error::chain, providers::MachineId, runtime::work_queue::Action};
+use crate::{
+    controllers::api::call,
+    error::chain,
+    providers::{MachineId, Provider},
+    runtime::work_queue::Action,
+};
 
 impl NodeController {
     /// Asks for a look at every machine whose Node is not known.
@@ -13,7 +18,6 @@ impl NodeController {
         for provider in self.context.providers.values() {
             match provider.list().await {
                 Ok(machines) => {
-                    self.context.metrics.machines(provider.name(), machines.len());
                     for id in machines.into_iter().filter(|id| !self.has_node(id)) {
                         self.requests.add(Key::Machine(id));
                     }
@@ -35,17 +39,26 @@ impl NodeController {
             self.requests.add(Key::Node(id.node.clone()));
             return Ok(Action::AwaitChange);
         }
+        let mut failed = None;
         for provider in self.context.providers.values() {
-            if provider.exists(id).await?.is_none() {
-                continue;
-            }
-            let nodes: Api<Node> = Api::all(self.context.client.clone());
-            let found = call(|| format!("read Node {}", id.node), nodes.get_metadata_opt(&id.node)).await?;
-            if found.is_none_or(|node| node.metadata.uid.as_deref() != Some(&*id.uid)) {
-                info!(uid = &*id.uid, provider = provider.name(), "machine without a Node: deleting it");
-                provider.delete(id).await?;
+            // A provider that is away does not protect what another one has.
+            if let Err(error) = self.delete_if_without_node(&**provider, id).await {
+                failed = Some(error);
             }
         }
-        Ok(Action::AwaitChange)
+        failed.map_or(Ok(Action::AwaitChange), Err)
+    }
+
+    async fn delete_if_without_node(&self, provider: &dyn Provider, id: &MachineId) -> Result<(), Error> {
+        if provider.exists(id).await?.is_none() {
+            return Ok(());
+        }
+        let nodes: Api<Node> = Api::all(self.context.client.clone());
+        let found = call(|| format!("read Node {}", id.node), nodes.get_metadata_opt(&id.node)).await?;
+        if found.is_none_or(|node| node.metadata.uid.as_deref() != Some(&*id.uid)) {
+            info!(uid = &*id.uid, provider = provider.name(), "machine without a Node: deleting it");
+            provider.delete(id).await?;
+        }
+        Ok(())
     }
 }

@@ -13,7 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
-    Api,
+    Api, Client,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
@@ -23,11 +23,11 @@ use crate::{
     api::names,
     cache::{ConditionView, NodeView},
     controllers::{
-        Metrics,
+        ApiError, Metrics,
         api::{self, call},
         reference_to_node,
     },
-    core::{conditions::Says, wait::Wait},
+    core::{back_off::BackOff, conditions::Says, wait::Wait},
     error::chain,
     providers::{ProviderError, Trouble},
 };
@@ -120,41 +120,17 @@ impl NodeController {
         reason: &str,
         message: &str,
     ) -> Result<(), Error> {
-        let status = if status { "True" } else { "False" };
-        let old = node.condition(r#type);
-        if old.is_some_and(|old| {
-            &*old.status == status && &*old.reason == reason && old.message.as_deref() == Some(message)
-        }) {
-            return Ok(());
-        }
-        let now = Timestamp::now();
-        let since = old.filter(|old| &*old.status == status).and_then(|old| old.since).unwrap_or(now);
-        let condition = NodeCondition {
-            type_: r#type.to_owned(),
-            status: status.to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message.to_owned()),
-            last_heartbeat_time: Some(Time(now)),
-            last_transition_time: Some(Time(since)),
-        };
-        let nodes: Api<Node> = Api::all(self.context.client.clone());
-        let params =
-            PatchParams { field_manager: Some(api::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        // Strategic: conditions are merged by type, so a kubelet's are not touched.
-        let patch = Patch::Strategic(
-            json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } }),
-        );
-        call(
-            || format!("write a condition of Node {}", node.name),
-            nodes.patch_status(&node.name, &params, &patch),
-        )
-        .await?;
-        Ok(())
+        Ok(say(&self.context.client, node, r#type, (status, reason, message)).await?)
     }
 
     /// Says what stands in the way of the machine, and when that is over.
     pub(super) async fn say_how_it_stands(&self, observed: &Observed) -> Result<(), Error> {
         let node = &observed.node;
+        if let Some(BackOff { message, .. }) = &observed.back_off {
+            let reason = Wait::BackOff.reason();
+            self.warn(node, reason, message.clone());
+            return self.say(node, names::CONDITION_MACHINE, false, reason, message).await;
+        }
         match &observed.trouble {
             Some(Trouble { reason, message }) => {
                 self.warn(node, reason, message.clone());
@@ -195,4 +171,42 @@ impl NodeController {
     pub(super) fn warn(&self, node: &NodeView, reason: &str, text: String) {
         self.context.events.warn(&reference_to_node(node), reason, "Reconcile", text);
     }
+}
+
+/// Writes a condition of ours onto a Node, where it says something new.
+pub async fn say(
+    client: &Client,
+    node: &NodeView,
+    r#type: &'static str,
+    (status, reason, message): (bool, &str, &str),
+) -> Result<(), ApiError> {
+    let status = if status { "True" } else { "False" };
+    let old = node.condition(r#type);
+    if old.is_some_and(|old| {
+        &*old.status == status && &*old.reason == reason && old.message.as_deref() == Some(message)
+    }) {
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let since = old.filter(|old| &*old.status == status).and_then(|old| old.since).unwrap_or(now);
+    let condition = NodeCondition {
+        type_: r#type.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(since)),
+    };
+    let nodes: Api<Node> = Api::all(client.clone());
+    let params = PatchParams { field_manager: Some(api::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    // Strategic: conditions are merged by type, so a kubelet's are not touched.
+    let patch = Patch::Strategic(
+        json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } }),
+    );
+    call(
+        || format!("write a condition of Node {}", node.name),
+        nodes.patch_status(&node.name, &params, &patch),
+    )
+    .await?;
+    Ok(())
 }

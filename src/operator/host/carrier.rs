@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use futures::StreamExt;
+use kube::Client;
 use prometheus::IntGauge;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -13,12 +15,12 @@ use tracing::{debug, info, warn};
 
 use super::Caches;
 use crate::{
-    api::{NodeClass, NodeSet},
+    api::{NodeClass, NodeSet, names},
     cache::{NodeView, Observer, Own},
-    controllers::{Revisions, RevisionsError, orders},
+    controllers::{Revisions, RevisionsError, node::say, orders},
     error::chain,
     hosts::{Members, Present, share},
-    providers::{InProcess, Order, Provider, ProviderError},
+    providers::{InProcess, OUT_OF_RESOURCES, Order, Provider, ProviderError},
     runtime::{
         leader::clock::Moment,
         work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
@@ -42,6 +44,9 @@ enum CarryError {
     /// What it is made from cannot be read.
     #[error(transparent)]
     Revisions(#[from] RevisionsError),
+    /// What it is made from is not there.
+    #[error("its revision is not stored")]
+    NoRevision,
     /// There can be no such machine.
     #[error(transparent)]
     Provider(#[from] ProviderError),
@@ -51,6 +56,7 @@ enum CarryError {
 pub(super) struct Carrier {
     group: Arc<str>,
     host: Arc<str>,
+    client: Client,
     caches: Caches,
     revisions: Revisions,
     members: Arc<Members>,
@@ -64,6 +70,7 @@ impl Carrier {
     /// Carries nothing yet. `caches` must be filled by watches that concern the group.
     pub(super) fn new(
         (group, host): (&str, &str),
+        client: Client,
         caches: Caches,
         revisions: Revisions,
         members: Arc<Members>,
@@ -73,6 +80,7 @@ impl Carrier {
         let carrier = Arc::new(Self {
             group: group.into(),
             host: host.into(),
+            client,
             caches,
             revisions,
             members,
@@ -111,7 +119,16 @@ impl Carrier {
             let carrier = Arc::clone(&self);
             async move { carrier.look(&name).await }
         });
-        tokio::join!(work, stop.run_until_cancelled(self.follow_hosts(peers)));
+        let following = async { tokio::join!(self.follow_hosts(peers), self.follow_machines()) };
+        tokio::join!(work, stop.run_until_cancelled(following));
+    }
+
+    /// Looks at the Node of each machine that has news, such as a place in this process.
+    async fn follow_machines(&self) {
+        let mut changes = self.machines.watch();
+        while let Some(id) = changes.next().await {
+            self.requests.add(id.node);
+        }
     }
 
     /// Looks at all Nodes whenever a host came or went.
@@ -148,7 +165,10 @@ impl Carrier {
     }
 
     async fn look(&self, name: &Arc<str>) -> Action {
-        let node = self.caches.nodes.get(name).filter(|node| self.is_ours(node));
+        let mut node = self.caches.nodes.get(name);
+        if let Some(others) = node.take_if(|node| !self.is_ours(node)) {
+            self.machines.forget(&others.uid);
+        }
         if let Some(uid) = self.machines.machine_of(name)
             && node.as_ref().is_none_or(|node| node.uid != uid)
         {
@@ -157,9 +177,32 @@ impl Carrier {
         }
         let Some(node) = node else { return Action::AwaitChange };
         match self.carry(&node).await {
-            Ok(()) => Action::AwaitChange,
+            Ok(()) => self.say(&node, (true, "Running", "a host carries it")).await,
+            Err(CarryError::Provider(error)) if error.is_want_of_room() => {
+                match self.say(&node, (false, error.reason(), &chain(&error))).await {
+                    Action::AwaitChange => error.retry_after().map_or(Action::Failed, Action::RequeueAfter),
+                    other => other,
+                }
+            }
             Err(error) => {
                 warn!(node = &**name, error = chain(&error), "cannot carry its machine");
+                Action::Failed
+            }
+        }
+    }
+
+    /// Says on the Node that there is no room for its machine, and that there is again: the operator cannot know. Nothing else
+    /// of the machine is said here.
+    async fn say(&self, node: &NodeView, says: (bool, &str, &str)) -> Action {
+        let was_full =
+            node.condition(names::CONDITION_MACHINE).is_some_and(|said| &*said.reason == OUT_OF_RESOURCES);
+        if says.0 && !was_full {
+            return Action::AwaitChange;
+        }
+        match say(&self.client, node, names::CONDITION_MACHINE, says).await {
+            Ok(()) => Action::AwaitChange,
+            Err(error) => {
+                warn!(node = &*node.name, error = chain(&error), "cannot say how its machine stands");
                 Action::Failed
             }
         }
@@ -173,8 +216,10 @@ impl Carrier {
 
     /// Makes the machine of a Node, or brings its settings up to date.
     async fn carry(&self, node: &NodeView) -> Result<(), CarryError> {
-        // The operator says on the Node where its revision is gone.
-        let Some(machine) = orders::stored(&self.revisions, node).await? else { return Ok(()) };
+        // The operator says on the Node where its revision is gone, and the set may store it again.
+        let Some(machine) = orders::stored(&self.revisions, node).await? else {
+            return Err(CarryError::NoRevision);
+        };
         let class = node.class().and_then(|class| self.caches.classes.get(class));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok()).map(|class| &class.spec);
         let settings = orders::settings(node, &machine, class, &self.caches.sets);

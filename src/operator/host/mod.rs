@@ -23,7 +23,7 @@ use crate::{
     hollow::{Hollow, server},
     hosts::Members,
     load::Meter,
-    providers::{Ground, InProcess},
+    providers::{Ground, InProcess, Room},
     runtime::{
         admin::Admin,
         leader::{self, Election, Standing},
@@ -38,6 +38,8 @@ pub struct Options {
     pub client: Access,
     /// Where its kubelets are reached; None: nowhere.
     pub endpoints: Option<server::Options>,
+    /// Most machines of this process.
+    pub max_machines: usize,
     /// Namespace of the operator: of revisions, and of the Leases of hosts.
     pub namespace: String,
     /// The group that it belongs to.
@@ -52,7 +54,8 @@ pub struct Options {
 
 /// Carries machines until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
-    let Options { client: access, endpoints, namespace, group, name, admin_address, presence } = options;
+    let Options { client: access, endpoints, max_machines, namespace, group, name, admin_address, presence } =
+        options;
     let registry = Registry::new();
     let standing = Standing::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
     metrics::build(&registry)?;
@@ -111,10 +114,11 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
             fence: standing.fence().clone(),
             meter: Meter::new(&registry)?,
         };
-        let machines = InProcess::new(hollow.clone(), ground);
-        let revisions = Revisions::new(fenced, &namespace);
+        let room = Room::register(max_machines, &caches.nodes, &registry)?;
+        let machines = InProcess::new(hollow.clone(), ground, room);
+        let revisions = Revisions::new(fenced.clone(), &namespace);
         let ready = caches.readiness();
-        let (carrier, queue) = Carrier::new((&group, &name), caches, revisions, members, machines);
+        let (carrier, queue) = Carrier::new((&group, &name), fenced, caches, revisions, members, machines);
         parts.spawn_until_done(async move {
             let begun = async {
                 in_sync(&hollow, &ready).await;

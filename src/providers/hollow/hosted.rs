@@ -17,7 +17,7 @@ use crate::{
     api::names,
     cache::{Cache, NodeView, Observer},
     hosts::{Members, Present},
-    providers::{Existing, MachineId, Order, Renewed, Stage, Trouble},
+    providers::{Existing, MachineId, OUT_OF_RESOURCES, Order, Renewed, Stage, Trouble},
 };
 
 /// Machines on hosts.
@@ -46,15 +46,27 @@ impl Hosted {
         if self.deleted().contains(&id.uid) {
             return None;
         }
-        let trouble = (self.members.count(&group) == 0).then(|| Trouble {
+        let no_host = || Trouble {
             reason: "NoHost".to_owned(),
             message: format!(
                 "no host of the group {group} is present: start one with kube-node hollow-host --hosts {group}, or give \
                  its StatefulSet replicas"
             ),
-        });
+        };
+        let trouble = if self.members.count(&group) == 0 { Some(no_host()) } else { self.said_by_host(id) };
         let stage = if trouble.is_some() { Stage::Starting } else { Stage::Up };
         Some(Existing { stage, lease: Renewed::Unknown, trouble, last_end: None })
+    }
+
+    /// What its host has written on the Node: it alone knows that it has no room.
+    fn said_by_host(&self, id: &MachineId) -> Option<Trouble> {
+        let node = self.nodes.get(&id.node)?;
+        let said = node.condition(names::CONDITION_MACHINE)?;
+        let is_full = &*said.status == "False" && &*said.reason == OUT_OF_RESOURCES;
+        is_full.then(|| Trouble {
+            reason: OUT_OF_RESOURCES.to_owned(),
+            message: said.message.as_deref().unwrap_or_default().to_owned(),
+        })
     }
 
     pub(super) fn delete(&self, id: &MachineId) {

@@ -12,9 +12,12 @@ use futures::{
 };
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::alone::{Alone, Ground};
+use super::{
+    Room,
+    alone::{Alone, Ground},
+};
 use crate::{
-    hollow::{self, Hollow, MachineSpec},
+    hollow::{self, Hollow, MachineSpec, capacity},
     machine_dir::Machine,
     providers::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage},
 };
@@ -24,13 +27,14 @@ use crate::{
 pub struct InProcess {
     hollow: Hollow,
     alone: Arc<Alone>,
+    room: Arc<Room>,
 }
 
 impl InProcess {
-    /// Those that `hollow` carries; on `ground` some stand alone.
+    /// Those that `hollow` carries, as many as `room` has places for; on `ground` some stand alone.
     #[must_use]
-    pub fn new(hollow: Hollow, ground: Ground) -> Self {
-        Self { alone: Alone::new(hollow.clone(), ground), hollow }
+    pub fn new(hollow: Hollow, ground: Ground, room: Arc<Room>) -> Self {
+        Self { alone: Alone::new(hollow.clone(), ground), hollow, room }
     }
 
     /// UID of the machine of a Node, by the Node's name.
@@ -57,13 +61,21 @@ impl InProcess {
         // First what would bring it back.
         self.alone.delete(uid);
         self.hollow.delete(uid);
+        self.room.give_back(uid);
+    }
+
+    /// A machine that had no room is made elsewhere now.
+    pub fn forget(&self, uid: &str) {
+        self.room.forget(uid);
     }
 
     fn make(&self, order: &Order) -> Result<(), ProviderError> {
         let spec = spec(order)?;
         if order.machine.load().is_some() {
+            self.room.take(&order.id, capacity::ALONE)?;
             self.alone.create(spec);
         } else {
+            self.room.take(&order.id, 1)?;
             self.hollow.create(spec);
         }
         Ok(())
@@ -130,14 +142,20 @@ impl Provider for InProcess {
         ready(Ok(machines.into_iter().collect())).boxed()
     }
 
+    fn count(&self) -> usize {
+        self.room.count()
+    }
+
     fn watch(&self) -> BoxStream<'static, MachineId> {
         let carried = stream::unfold(self.hollow.watch(), async |mut changes| {
             let machine = changes.recv().await?;
             Some((MachineId { uid: machine.uid, node: machine.node }, changes))
         });
         let (sender, changes) = unbounded_channel();
-        self.alone.watch(sender);
-        let alone = stream::unfold(changes, async |mut changes| changes.recv().await.map(|id| (id, changes)));
-        stream::select(carried, alone).boxed()
+        self.alone.watch(sender.clone());
+        self.room.watch(sender);
+        let others =
+            stream::unfold(changes, async |mut changes| changes.recv().await.map(|id| (id, changes)));
+        stream::select(carried, others).boxed()
     }
 }

@@ -4,6 +4,7 @@ mod alone;
 mod gate;
 mod hosted;
 mod in_process;
+mod room;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +18,7 @@ use kube::Client;
 use serde_json::json;
 
 use self::hosted::Hosted;
-pub use self::{alone::Ground, in_process::InProcess};
+pub use self::{alone::Ground, in_process::InProcess, room::Room};
 use super::{Existing, MachineId, Order, Provider, ProviderError, Settings};
 use crate::{
     api::names,
@@ -116,6 +117,10 @@ impl Provider for HollowProvider {
     /// Those of hosts have no existence without their Nodes.
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
         self.here.list()
+    }
+
+    fn count(&self) -> usize {
+        self.here.count()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {

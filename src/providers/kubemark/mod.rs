@@ -178,7 +178,11 @@ impl Provider for KubemarkProvider {
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        in_time(self.shared.list()).boxed()
+        self.shared.list().map(Ok).boxed()
+    }
+
+    fn count(&self) -> usize {
+        self.shared.hosts.all().iter().map(|host| host.pods.len()).sum()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {
@@ -319,32 +323,29 @@ impl Shared {
 
     async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.uid);
+        let mut failed = None;
         for host in self.hosts.all() {
             for pod in host.pods.group(&id.uid) {
-                let client = host.client()?;
-                let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
-                let this = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-                let deleted = pods.delete(&pod.name, &DeleteParams::default().preconditions(this)).await;
-                deleted.map(drop).or_else(gone_is_fine)?;
-                let secrets: Api<Secret> = Api::namespaced(client, names::MACHINE_NAMESPACE);
-                secrets.delete(&pod.name, &DeleteParams::default()).await.map(drop).or_else(gone_is_fine)?;
+                // A pod that cannot be deleted keeps no other one, here or in another cluster.
+                if let Err(error) = delete_pod(&host, &pod).await {
+                    failed = Some(error);
+                }
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
-    async fn list(&self) -> Result<Vec<MachineId>, ProviderError> {
+    async fn list(&self) -> Vec<MachineId> {
         self.follow_classes();
-        let mut machines = Vec::new();
-        for host in self.hosts.all() {
-            // One that is away must not hide the others.
-            let Ok(pods) = host.known() else { continue };
-            machines.extend(pods.all().iter().map(|pod| pod.id.clone()));
-            if let Err(error) = self.tidy(&host).await {
+        // One that is away must not hide the others.
+        let known: Vec<_> = self.hosts.all().into_iter().filter(|host| host.known().is_ok()).collect();
+        let tidied = known.iter().map(|host| async {
+            if let Err(error) = in_time(self.tidy(host)).await {
                 warn!(error = chain(&error), "Secrets of machines cannot be looked through");
             }
-        }
-        Ok(machines)
+        });
+        futures::future::join_all(tidied).await;
+        known.iter().flat_map(|host| host.pods.all()).map(|pod| pod.id.clone()).collect()
     }
 
     /// Knows the clusters of all classes: also those where machines are left without a Node that would lead there.
@@ -366,17 +367,31 @@ impl Shared {
         let selector = format!("{}={}", names::LABEL_CLUSTER, self.options.cluster);
         let listed =
             secrets.list_metadata(&ListParams::default().labels(&selector)).await.map_err(refused)?;
+        let mut failed = None;
         for secret in listed {
             let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
             let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
             let needed = node.is_some_and(|node| &*node.uid == uid) || !host.pods.group(uid).is_empty();
             if !needed && self.nodes.in_sync() {
                 let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default()).await;
-                deleted.map(drop).or_else(gone_is_fine)?;
+                if let Err(error) = deleted.map(drop).or_else(gone_is_fine) {
+                    failed = Some(error);
+                }
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
+}
+
+/// Deletes the pod of a machine, and the Secret beside it.
+async fn delete_pod(host: &Host, pod: &MachinePod) -> Result<(), ProviderError> {
+    let client = host.client()?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+    let this = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+    let deleted = pods.delete(&pod.name, &DeleteParams::default().preconditions(this)).await;
+    deleted.map(drop).or_else(gone_is_fine)?;
+    let secrets: Api<Secret> = Api::namespaced(client, names::MACHINE_NAMESPACE);
+    secrets.delete(&pod.name, &DeleteParams::default()).await.map(drop).or_else(gone_is_fine)
 }
 
 fn params() -> PatchParams {

@@ -78,6 +78,10 @@ impl Provider for Somewhere {
         async { Ok(()) }.boxed()
     }
 
+    fn count(&self) -> usize {
+        self.machines.lock().unwrap().len()
+    }
+
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
         let all = self.machines.lock().unwrap().iter().cloned().collect();
         async move { Ok(all) }.boxed()
@@ -128,7 +132,7 @@ impl Stage {
             outstanding: Outstanding::default(),
             turns: Turns::default(),
             events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
-            metrics: Metrics::register(&registry, []).unwrap(),
+            metrics: Metrics::register(&registry).unwrap(),
             providers: BTreeMap::from([(self.provider.name, provider)]),
             pod_cidrs: None,
             provider_id_prefix: ProviderIdPrefix::default(),
