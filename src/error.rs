@@ -1,18 +1,53 @@
 //! Errors for people.
 
-/// An error and its causes in one line.
+use std::error::Error;
+
+/// An error and its causes in one line. Of an answer of the API server it is the message that counts: kube's own text
+/// holds the whole object.
 #[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = own_text(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let next = error.to_string();
+        let next = own_text(error);
         // Some libraries repeat their cause in their own text.
         if !text.ends_with(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }
-        cause = error.source();
+        cause = error.source().filter(|_| status(error).is_none());
     }
     text
+}
+
+fn own_text(error: &(dyn Error + 'static)) -> String {
+    match status(error) {
+        Some(status) if !status.message.is_empty() => status.message.clone(),
+        _ => error.to_string(),
+    }
+}
+
+fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::core::Status> {
+    // A boxed source is an error of its own type.
+    let boxed = error.downcast_ref::<Box<kube::Error>>().map(|boxed| &**boxed);
+    match boxed.or_else(|| error.downcast_ref())? {
+        kube::Error::Api(status) => Some(status),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot create Node a")]
+    struct Call(#[source] Box<kube::Error>);
+
+    #[test]
+    fn the_message_of_the_api_server_is_said_once() {
+        let status = kube::core::Status::failure("denied by a policy", "Invalid").with_code(422);
+        let error = Call(Box::new(kube::Error::Api(status.boxed())));
+        assert_eq!(chain(&error), "cannot create Node a: denied by a policy");
+    }
 }

@@ -12,8 +12,8 @@ pub mod taints;
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{
     ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowLoad, HollowMachine,
-    KubeletSource, KubemarkMachine, NodeClass, NodeClassSpec, NodeClassStatus, PodEvents, ProvisionedFile,
-    Provisioning,
+    KubeletSource, KubemarkMachine, NodeClass, NodeClassLimits, NodeClassSpec, NodeClassStatus, PodEvents,
+    ProvisionedFile, Provisioning,
 };
 pub use node_set::{
     Autoscaling, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation, ReplacementOrder,

@@ -109,6 +109,9 @@ pub struct NodeClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), inner(length(max = 63)))]
     pub allowed_overrides: Option<Vec<String>>,
+    /// Bounds of the class: how much of it developers may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<NodeClassLimits>,
     /// What a node costs an hour, in any unit, for the autoscaler's price expander; absent, it knows no
     /// price of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,6 +129,18 @@ pub struct NodeClassSpec {
     /// What only a hollow machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
+}
+
+/// Bounds of a class.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClassLimits {
+    /// Most Nodes of the class, whoever asks for them: those of all its NodeSets, the surge of their rollouts, those
+    /// written by hand and those that are leaving. A NodeSet that would pass it waits (`ClassLimit`); no Node is taken
+    /// away for it. No limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub nodes: Option<i32>,
 }
 
 /// What reaches a machine before its kubelet starts.

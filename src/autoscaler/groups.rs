@@ -17,7 +17,7 @@ use crate::{
     controllers::Context,
     core::{
         autoscaling::{
-            self, Blueprint, Change, Machine, Refusal, Rolling, Standing, Target, Trouble, Wanted,
+            self, Blueprint, Bounds, Change, Machine, Refusal, Rolling, Standing, Target, Trouble, Wanted,
         },
         budget::Budget,
         revision,
@@ -52,8 +52,8 @@ impl Group {
     }
 
     /// For the logs of cluster-autoscaler.
-    pub(super) fn describe(&self) -> String {
-        let Standing { bounds, replicas, .. } = &self.shown;
+    pub(super) fn describe(&self, bounds: Bounds) -> String {
+        let replicas = self.shown.replicas;
         let class = &self.set.spec.node_class_name;
         format!(
             "NodeSet {} of NodeClass {class}: {replicas} replicas, {} to {}",
@@ -223,6 +223,18 @@ impl Groups {
             outstanding.creations().filter(|name| !shown.contains(name)).count()
         };
         with(&machines, coming)
+    }
+
+    /// Sizes that the group may have: those of its set, and no more than `NodeClass.spec.limits.nodes` leaves beside the
+    /// Nodes of the class that are not the set's.
+    pub(super) fn bounds(&self, group: &Group, bounds: Bounds) -> Bounds {
+        let limit = self.class(group).and_then(|class| class.spec.limits.as_ref()?.nodes);
+        let Some(limit) = limit else { return bounds };
+        let class = &group.set.spec.node_class_name;
+        let others =
+            self.context.outstanding.read(|all| self.context.nodes_of_class(class, Some(group.name()), all));
+        let left = i32::try_from(others).map_or(0, |others| limit.saturating_sub(others));
+        Bounds { max: bounds.max.min(left).max(bounds.min), ..bounds }
     }
 
     /// How many machines the group is to have; None while that is open.

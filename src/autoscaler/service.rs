@@ -74,15 +74,6 @@ fn open(group: &Group) -> Status {
     Status::unavailable(format!("a change of NodeSet {name} has no answer yet: ask again"))
 }
 
-fn group_message(group: &Group) -> NodeGroup {
-    NodeGroup {
-        id: group.name().to_owned(),
-        min_size: group.shown.bounds.min,
-        max_size: group.shown.bounds.max,
-        debug: group.describe(),
-    }
-}
-
 fn wanted(node: &ExternalGrpcNode) -> Wanted<'_> {
     Wanted { provider_id: &node.provider_id, name: &node.name }
 }
@@ -96,6 +87,16 @@ fn span(duration: Duration) -> Option<prost_types::Duration> {
 }
 
 impl Service {
+    fn message(&self, group: &Group) -> NodeGroup {
+        let bounds = self.groups.bounds(group, group.shown.bounds);
+        NodeGroup {
+            id: group.name().to_owned(),
+            min_size: bounds.min,
+            max_size: bounds.max,
+            debug: group.describe(bounds),
+        }
+    }
+
     /// Carries an order to resize out; `decide` says what it comes to, as the set stands then.
     async fn order(
         &self,
@@ -122,7 +123,7 @@ impl CloudProvider for Service {
     }
 
     async fn node_groups(&self, _: Request<NodeGroupsRequest>) -> Answer<NodeGroupsResponse> {
-        let node_groups = self.groups.all().iter().map(group_message).collect();
+        let node_groups = self.groups.all().iter().map(|group| self.message(group)).collect();
         Ok(Response::new(NodeGroupsResponse { node_groups }))
     }
 
@@ -132,7 +133,7 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupForNodeResponse> {
         let node = request.into_inner().node.unwrap_or_default();
         let group = self.groups.of_node(wanted(&node)).map_err(|refusal| refused(&refusal))?;
-        let node_group = group.as_ref().map(group_message).unwrap_or_default();
+        let node_group = group.as_ref().map(|group| self.message(group)).unwrap_or_default();
         Ok(Response::new(NodeGroupForNodeResponse { node_group: Some(node_group) }))
     }
 
@@ -164,7 +165,12 @@ impl CloudProvider for Service {
         request: Request<NodeGroupIncreaseSizeRequest>,
     ) -> Answer<NodeGroupIncreaseSizeResponse> {
         let NodeGroupIncreaseSizeRequest { delta, id } = request.into_inner();
-        let decide = move |_: &Groups, standing: &Standing| autoscaling::increase(standing, delta).map(Some);
+        let set = id.clone();
+        let decide = move |groups: &Groups, standing: &Standing| {
+            let group = groups.same(&set, standing)?;
+            let standing = Standing { bounds: groups.bounds(&group, standing.bounds), ..standing.clone() };
+            autoscaling::increase(&standing, delta).map(Some)
+        };
         self.order(Order::of_number(), &id, decide).await?;
         Ok(Response::new(NodeGroupIncreaseSizeResponse {}))
     }

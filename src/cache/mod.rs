@@ -164,6 +164,12 @@ impl<V: View> Cache<V> {
         self.read(|objects| objects.by_key.values().cloned().collect())
     }
 
+    /// How many there are of which `is_counted` holds.
+    #[must_use]
+    pub fn count(&self, is_counted: impl Fn(&V) -> bool) -> usize {
+        self.read(|objects| objects.by_key.values().filter(|object| is_counted(object)).count())
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -113,10 +113,11 @@ impl ApiError {
         causes.into_iter().find(|cause| cause.reason == reason).map(|cause| cause.message.as_str())
     }
 
-    /// The call certainly had no effect, and would have none the next time: the request itself is refused.
+    /// The call certainly had no effect, and would have none at once: the request itself is refused, until somebody mends
+    /// a right, a quota, a policy or the request. Credentials that are not accepted (401) are renewed without anybody.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
+        self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 401 | 408 | 409 | 429))
     }
 
     /// All that [`Self::reason`] says.
@@ -218,14 +219,15 @@ where
     call(action, api.patch(seen.name, &params, &Patch::Merge(&change))).await.map(drop)
 }
 
-/// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay. Where others write
+/// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay. Returns the object as
+/// the API server stored it. Where others write
 /// there too, `seen` is the resourceVersion that `status` comes from: what they wrote meanwhile is a conflict.
 pub async fn replace_status<K>(
     client: &Client,
     name: &str,
     seen: Option<&str>,
     status: &impl Serialize,
-) -> Result<(), ApiError>
+) -> Result<K, ApiError>
 where
     K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
         + DeserializeOwned
@@ -241,7 +243,7 @@ where
         .body(serde_json::to_vec(&change).unwrap_or_default());
     let action = || format!("write the status of {} {name}", K::kind(&()));
     let request = request.map_err(|source| ApiError::Wire { action: action(), source: source.into() })?;
-    call(action, client.request::<kube::core::PartialObjectMeta<K>>(request)).await.map(drop)
+    call(action, client.request::<K>(request)).await
 }
 
 /// A JSON merge patch of the status of a cluster-scoped object.

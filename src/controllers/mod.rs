@@ -16,7 +16,11 @@ mod revisions;
 mod secrets;
 mod turns;
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Instant,
+};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -36,6 +40,7 @@ pub use turns::Turns;
 use crate::{
     api::{NodeClass, NodeSet},
     cache::{Cache, NodeView, Own, PodView},
+    core::expectations::Expectations,
     providers::Provider,
     runtime::work_queue::Action,
 };
@@ -101,6 +106,24 @@ impl Context {
         }
         self.metrics.looked(controller, outcome, start.elapsed());
         outcome
+    }
+
+    /// Counts the Nodes of a class: those that are shown, whoever made them and whether they leave or not, and those that
+    /// its sets have asked for. Nodes of the set `but_for` do not count. `outstanding` is what was asked for by set.
+    #[must_use]
+    pub fn nodes_of_class(
+        &self,
+        class: &str,
+        but_for: Option<&str>,
+        outstanding: &HashMap<String, Expectations>,
+    ) -> usize {
+        let is_counted = |set: &Own<NodeSet>| Some(set.name()) != but_for;
+        let sets = self.sets.group(class);
+        let sets = sets.iter().filter(|set| is_counted(set)).filter_map(|set| outstanding.get(set.name()));
+        let coming = sets.flat_map(Expectations::creations).filter(|name| self.nodes.get(name).is_none());
+        let shown =
+            |node: &NodeView| node.class() == Some(class) && (but_for.is_none() || node.set() != but_for);
+        coming.count() + self.nodes.count(shown)
     }
 
     /// The providerID of a Node; None where nobody here knows it.

@@ -260,7 +260,7 @@ impl NodeClassController {
         }
         // Somebody else's NodeController may accept it at the same time.
         let seen = class.metadata.resource_version.as_deref();
-        api::replace_status::<NodeClass>(&self.context.client, class.name(), seen, &status).await
+        api::replace_status::<NodeClass>(&self.context.client, class.name(), seen, &status).await.map(drop)
     }
 
     /// `Accepted`; None for a class that somebody else's NodeController has to speak of.

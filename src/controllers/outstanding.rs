@@ -18,6 +18,27 @@ impl Outstanding {
         with(self.all().entry(set.to_owned()).or_default())
     }
 
+    /// Notes the creations of a set that `choose` picks out of sight of what is outstanding for each set: nobody else notes
+    /// any meanwhile.
+    pub(super) fn reserve(
+        &self,
+        set: &str,
+        choose: impl FnOnce(&HashMap<String, Expectations>) -> Vec<String>,
+    ) -> Vec<String> {
+        let mut all = self.all();
+        let names = choose(&all);
+        let expectations = all.entry(set.to_owned()).or_default();
+        for name in &names {
+            expectations.creating(name);
+        }
+        names
+    }
+
+    /// Reads what is outstanding for all sets.
+    pub fn read<T>(&self, read: impl FnOnce(&HashMap<String, Expectations>) -> T) -> T {
+        read(&self.all())
+    }
+
     /// Those of a set as they are now; a set that nobody has asked anything for stays unknown.
     #[must_use]
     pub fn now(&self, set: &str) -> Expectations {

@@ -59,7 +59,7 @@ impl PodCidrs {
             let message = format!(
                 "all {count} pod CIDRs of {range} are taken: give the operator a larger --cluster-cidr, or delete Nodes"
             );
-            Problem { reason: NOT_AVAILABLE, message }
+            Problem::of_set(NOT_AVAILABLE, message)
         })
     }
 

@@ -94,13 +94,14 @@ impl Expectations {
     }
 
     /// The list that was announced is there, read at the server's latest state: what was confirmed before it was asked
-    /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too; of one that is,
-    /// the list tells.
+    /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too. One of a Node
+    /// that is in it stays: the list may have been read before the deletion took effect, and where it had none, it is sent
+    /// again.
     pub fn relisted(&mut self, listed: impl Fn(&str) -> bool) {
         let before =
             |creation: &Creation| matches!(creation, Creation::Confirmed { epoch } if *epoch != self.epoch);
         self.creations.retain(|name, creation| !before(creation) && !listed(name));
-        self.deletions.retain(|name, deletion| *deletion == Deletion::Accepted && listed(name));
+        self.deletions.retain(|name, _| listed(name));
     }
 
     /// Names of Nodes that count as existing although the watch has not shown them.
@@ -168,6 +169,20 @@ mod tests {
         expectations.relisted(|name| name == "in-the-list");
         assert_eq!(expectations.unconfirmed().collect::<Vec<_>>(), ["unknown"]);
         assert_eq!(expectations.pending_creations(), 2);
+    }
+
+    #[test]
+    fn a_deletion_in_flight_outlasts_a_list_that_was_read_before_it() {
+        let mut expectations = Expectations::default();
+        for name in ["in-flight", "accepted", "gone"] {
+            expectations.deleting(name, "7");
+        }
+        expectations.deleted("accepted");
+        expectations.relisting();
+        expectations.relisted(|name| name != "gone");
+        assert!(["in-flight", "accepted"].iter().all(|name| expectations.is_leaving(name)));
+        assert!(!expectations.is_leaving("gone"));
+        assert_eq!(expectations.unanswered().collect::<Vec<_>>(), ["in-flight"], "it is sent again");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod history;
 pub mod node;
 pub mod pod_cidrs;
 pub mod quantity;
+pub mod refusals;
 pub mod revision;
 pub mod rollout;
 pub mod set;

@@ -97,6 +97,7 @@ impl Machine {
             price: _,
             deletion_timeout: _,
             failures: _,
+            limits: _,
         } = class;
         let changed = |own: Option<&Resources>, change: Option<&Resources>| {
             let mut amounts = own.cloned().unwrap_or_default();

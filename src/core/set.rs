@@ -8,22 +8,35 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     conditions,
     conditions::Says,
+    rollout,
     turnover::{Member, Plan, Stage, Wait},
 };
 use crate::api::{NodeSetStatus, WaitStatus};
 
 /// The conditions that a set has, once it was looked at.
 pub const CONDITIONS: [&str; 3] = ["Available", "Progressing", "Degraded"];
+/// Reasons of waits that degrade a set, the gravest first.
+pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
 /// Most Nodes that a message names.
 const NAMED: usize = 3;
 
-/// What keeps the whole set from being worked on.
+/// What keeps the set, or some of its Nodes, from being worked on until somebody acts or a retry succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Reason, for the condition.
     pub reason: &'static str,
-    /// What to do about it.
+    /// Which object, why, and what to do about it.
     pub message: String,
+    /// How many Nodes it concerns; 0 where that is the set itself.
+    pub nodes: usize,
+}
+
+impl Problem {
+    /// A problem of the set itself.
+    #[must_use]
+    pub const fn of_set(reason: &'static str, message: String) -> Self {
+        Self { reason, message, nodes: 0 }
+    }
 }
 
 /// What is known of a set after a look at it.
@@ -45,8 +58,10 @@ pub struct Report<'a> {
     pub members: &'a [Member<'a>],
     /// What was decided.
     pub plan: &'a Plan<'a>,
-    /// What keeps the whole set from being worked on.
-    pub problem: Option<&'a Problem>,
+    /// Nodes given up in this reconciliation because they did not start: their deletion was sent.
+    pub given_up: usize,
+    /// What needs somebody, or a retry; the most important first.
+    pub problems: &'a [Problem],
     /// What the status was.
     pub old: &'a NodeSetStatus,
 }
@@ -70,7 +85,12 @@ pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
         current_revision: current_revision(report),
         update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
         rollout: report.plan.rollout.clone(),
-        start_failures: report.plan.start_failures.clone(),
+        start_failures: rollout::account(
+            report.plan.start_failures.clone(),
+            report.given_up,
+            report.update_revision.unwrap_or_default(),
+            now,
+        ),
         waits,
         conditions: conditions::set(&old.conditions, says, report.generation, now),
     }
@@ -117,9 +137,8 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     let Report { replicas, creating, plan, .. } = *report;
     let counts = plan.counts;
     let there = counts.staying + creating;
-    // What is in the way, where something is.
-    let problem = report.problem.map(|problem| &problem.message);
-    let because = problem.or(waits.first().map(|wait| &wait.message));
+    // What is in the way, where something is: problems come first.
+    let because = waits.first().map(|wait| &wait.message);
     let because = because.map(|message| format!(": {message}")).unwrap_or_default();
     let rolled = || {
         let revision = report.update_revision.unwrap_or("the newest");
@@ -129,34 +148,37 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
         )
     };
     let missing = replicas.saturating_sub(counts.available);
-    let (status, reason, message) =
-        if plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some()) {
-            (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
-        } else if report.paused && counts.outdated > 0 {
-            (false, "Paused", format!("{}{because}", rolled()))
-        } else if plan.rollout.is_some() {
-            (true, "RollingOut", format!("{}{because}", rolled()))
-        } else if there < replicas || creating > 0 {
-            (true, "ScalingUp", format!("{} of {replicas} nodes are created{because}", counts.staying))
-        } else if counts.to_replace > 0 && !kept(waits) {
-            (true, "Replacing", format!("{} nodes are to be replaced{because}", counts.to_replace))
-        } else if there > replicas {
-            (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
-        } else if counts.leaving > 0 {
-            (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
-        } else if counts.ready < replicas {
-            (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
-        } else if missing > 0 {
-            (true, "Settling", format!("{missing} nodes are Ready for less than minReadySeconds"))
-        } else if counts.outdated > 0 {
-            let message = format!(
-                "all {replicas} nodes are available, {} of them keep an older revision",
-                counts.outdated
-            );
-            (false, "Complete", message)
-        } else {
-            (false, "Complete", format!("all {replicas} nodes are available"))
-        };
+    let rollout = plan
+        .rollout
+        .as_ref()
+        .filter(|_| !plan.waits.iter().any(|wait| matches!(wait, Wait::OnDelete { .. })));
+    let (status, reason, message) = if rollout.is_some_and(|rollout| rollout.halt_time.is_some()) {
+        (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
+    } else if report.paused && counts.outdated > 0 {
+        (false, "Paused", format!("{}{because}", rolled()))
+    } else if rollout.is_some() {
+        (true, "RollingOut", format!("{}{because}", rolled()))
+    } else if there < replicas || creating > 0 {
+        (true, "ScalingUp", format!("{} of {replicas} nodes are created{because}", counts.staying))
+    } else if counts.to_replace > 0 && !kept(waits) {
+        (true, "Replacing", format!("{} nodes are to be replaced{because}", counts.to_replace))
+    } else if there > replicas {
+        (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
+    } else if counts.leaving > 0 {
+        (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
+    } else if counts.ready < replicas {
+        (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
+    } else if missing > 0 {
+        (true, "Settling", format!("{missing} nodes are Ready for less than minReadySeconds"))
+    } else if !report.problems.is_empty() {
+        (true, "Retrying", format!("all {replicas} nodes are available{because}"))
+    } else if counts.outdated > 0 {
+        let message =
+            format!("all {replicas} nodes are available, {} of them keep an older revision", counts.outdated);
+        (false, "Complete", message)
+    } else {
+        (false, "Complete", format!("all {replicas} nodes are available"))
+    };
     Says { r#type: "Progressing", status, reason, message }
 }
 
@@ -168,10 +190,10 @@ fn kept(waits: &[WaitStatus]) -> bool {
 /// The set's own problem first, then what needs somebody to act, then the trouble most of its Nodes are in.
 fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     let degraded = |reason, message| Says { r#type: "Degraded", status: true, reason, message };
-    if let Some(problem) = report.problem {
+    if let Some(problem) = report.problems.first() {
         return degraded(problem.reason, problem.message.clone());
     }
-    for reason in ["ProgressDeadlineExceeded", "TooManySick", "BackOff"] {
+    for reason in GRAVE {
         if let Some(wait) = waits.iter().find(|wait| wait.reason == reason) {
             return degraded(reason, wait.message.clone());
         }
@@ -217,12 +239,13 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
         waits.push((1, reason, in_trouble(&of, false), of.len()));
     }
     waits.sort_by_key(|(rank, ..)| *rank);
+    let problems = report.problems.iter().map(|p| (0, p.reason, p.message.clone(), p.nodes));
+    let waits = problems.chain(waits);
     let since = |reason: &str| {
         let old = report.old.waits.iter().find(|old| old.reason == reason);
         old.map_or(Time(now), |old| old.since.clone())
     };
     waits
-        .into_iter()
         .map(|(_, reason, message, nodes)| WaitStatus {
             since: since(reason),
             reason: reason.to_owned(),
@@ -276,6 +299,14 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
             "MachinesLeaving",
             format!(
                 "{missing} nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
+            ),
+            missing,
+        ),
+        Wait::ClassLimit { missing, limit } => (
+            4,
+            "ClassLimit",
+            format!(
+                "{missing} nodes are missing, and their NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
             ),
             missing,
         ),

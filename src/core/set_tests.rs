@@ -7,7 +7,7 @@ use crate::{
         budget::Budget,
         causes::Rules,
         rollout::Clock,
-        turnover::{self, Pace, Wanted},
+        turnover::{self, Creation, Pace, Wanted},
     },
 };
 
@@ -40,12 +40,23 @@ fn wanted(replicas: usize) -> Wanted<'static> {
         max_repairs: usize::MAX,
         start_failures: None,
         class_back_off: Duration::ZERO,
+        creation: Creation::Allowed,
+        class_room: None,
     }
 }
 
 fn standing(wanted: &Wanted<'_>, members: &[Member<'static>], old: &NodeSetStatus) -> NodeSetStatus {
     let plan = turnover::decide(wanted, members, 0, at(100));
-    let report = Report {
+    stand(&report(wanted, members, &plan, old), at(100))
+}
+
+fn report<'a>(
+    wanted: &Wanted<'a>,
+    members: &'a [Member<'static>],
+    plan: &'a turnover::Plan<'static>,
+    old: &'a NodeSetStatus,
+) -> Report<'a> {
+    Report {
         replicas: wanted.replicas,
         generation: Some(1),
         update_revision: wanted.rules.revision,
@@ -53,11 +64,11 @@ fn standing(wanted: &Wanted<'_>, members: &[Member<'static>], old: &NodeSetStatu
         paused: wanted.pace == Pace::Held,
         creating: 0,
         members,
-        plan: &plan,
-        problem: None,
+        plan,
+        given_up: 0,
+        problems: &[],
         old,
-    };
-    stand(&report, at(100))
+    }
 }
 
 fn says<'a>(status: &'a NodeSetStatus, r#type: &str) -> (&'a str, &'a str, &'a str) {
@@ -98,6 +109,34 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
         (first.reason.as_str(), first.message.as_str(), first.nodes),
         ("OutOfResources", "b: no room (1 more)", 2)
     );
+}
+
+#[test]
+fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
+    let message = "cannot change the template of Node a: denied by a policy";
+    let problems = [Problem { reason: "UpdateFailed", message: message.to_owned(), nodes: 1 }];
+    let (wanted, members) = (wanted(2), [member("a", Some(0)), member("b", Some(0))]);
+    let plan = turnover::decide(&wanted, &members, 0, at(100));
+    let old = NodeSetStatus::default();
+    let report = Report { problems: &problems, ..report(&wanted, &members, &plan, &old) };
+    let status = stand(&report, at(100));
+    assert_eq!(says(&status, "Degraded"), ("True", "UpdateFailed", message));
+    let (progressing, reason, said) = says(&status, "Progressing");
+    assert_eq!((progressing, reason), ("True", "Retrying"));
+    assert!(said.contains(message), "{said}");
+    assert_eq!((status.waits[0].reason.as_str(), status.waits[0].nodes), ("UpdateFailed", 1));
+}
+
+#[test]
+fn only_deletions_that_were_sent_count_as_failures_to_start() {
+    let (wanted, members) = (wanted(1), [member("a", Some(0))]);
+    let plan = turnover::decide(&wanted, &members, 0, at(100));
+    let old = NodeSetStatus::default();
+    let failures = |given_up| {
+        let report = Report { given_up, ..report(&wanted, &members, &plan, &old) };
+        stand(&report, at(100)).start_failures.map(|failures| failures.count)
+    };
+    assert_eq!([failures(0), failures(1), failures(30)], [None, Some(1), Some(1)]);
 }
 
 #[test]

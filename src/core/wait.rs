@@ -54,6 +54,11 @@ pub enum Wait {
     },
     /// The provider to say that the machine is gone.
     MachineDeletion,
+    /// The API server to accept a write of the Node.
+    Refused {
+        /// Which write, and what the API server said.
+        said: String,
+    },
     /// The pods of a machine that is gone to be deleted, and its volumes to be detached.
     PodsCleanup {
         /// One of them; None where volumes alone are left.
@@ -84,8 +89,11 @@ impl Wait {
         Self::Blocked { by }
     }
 
+    /// The reason of [`Self::Refused`], by which a NodeSet knows a Node that it cannot be rid of now.
+    pub const REFUSED: &str = "WriteRefused";
+
     /// All that [`Self::reason`] says.
-    pub const REASONS: [&str; 17] = [
+    pub const REASONS: [&str; 18] = [
         "WaitingForMachine",
         "OutOfResources",
         "MachineBackOff",
@@ -103,6 +111,7 @@ impl Wait {
         "WaitingForDeletionTimeout",
         "DeletingMachine",
         "WaitingForPodsCleanup",
+        Self::REFUSED,
     ];
 
     /// The reason for conditions, events and metric labels: few values, in the form of a condition's reason.
@@ -122,13 +131,14 @@ impl Wait {
             Self::DeletionTimeout { .. } => "WaitingForDeletionTimeout",
             Self::MachineDeletion => "DeletingMachine",
             Self::PodsCleanup { .. } => "WaitingForPodsCleanup",
+            Self::Refused { .. } => Self::REFUSED,
         }
     }
 
     /// Whether somebody has to act, so that it is worth an event.
     #[must_use]
     pub const fn needs_somebody(&self) -> bool {
-        matches!(self, Self::Blocked { .. } | Self::Volumes { .. })
+        matches!(self, Self::Blocked { .. } | Self::Volumes { .. } | Self::Refused { .. })
     }
 
     /// What the condition `kube-node.io/Drained` of a Node that leaves is to say; None leaves it as it is. `said`:
@@ -148,6 +158,7 @@ impl Wait {
             // Without the number, which would be news with each pod that leaves.
             Self::Drain { first, .. } => format!("pods are leaving, among them {first}"),
             Self::Blocked { by } => blocked(by)?,
+            Self::Refused { said } => said.clone(),
             Self::Volumes { names } => {
                 let (first, rest) = names.split_first()?;
                 format!("volume {first}{} has not been detached yet", more(rest.len()))
@@ -253,7 +264,8 @@ mod tests {
                 .chain(obstacles.map(|obstacle| Wait::Blocked { by: vec![blockage(obstacle, "a")] }))
                 .chain([Wait::Volumes { names: Vec::new() }])
                 .chain([Wait::DeletionTimeout { left: SLOW }, Wait::MachineDeletion])
-                .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }]);
+                .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }])
+                .chain([Wait::Refused { said: String::new() }]);
         assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), Wait::REASONS);
     }
 

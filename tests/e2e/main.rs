@@ -43,6 +43,7 @@ mod odd_pods;
 mod pod_cidrs;
 mod pods;
 mod policies;
+mod refusals;
 mod roles;
 mod rollout;
 mod rollout_commands;

@@ -18,7 +18,7 @@ use kube_node::{
         causes::Rules,
         expectations::Expectations,
         rollout::Clock,
-        turnover::{self, Member, Pace, Stage, Wanted},
+        turnover::{self, Creation, Member, Pace, Stage, Wanted},
     },
 };
 
@@ -301,5 +301,7 @@ fn wanted<'a>(set: &Standing, revision: &'a str) -> Wanted<'a> {
         max_repairs: usize::MAX,
         start_failures: None,
         class_back_off: Duration::ZERO,
+        creation: Creation::Allowed,
+        class_room: None,
     }
 }

@@ -10,12 +10,12 @@ use kube_node::{
     api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder},
     core::{
         budget::Budget,
-        causes::{Rules, Sign, Symptom},
+        causes::{Cause, Rules, Sign, Symptom},
         drain::{self, Course, Policy},
         expectations::Expectations,
         node::{self, Kubelet, Pods, Step},
-        rollout::Clock,
-        turnover::{self, Member, Pace, Stage, Wanted},
+        rollout::{self, Clock},
+        turnover::{self, Creation, Member, Pace, Stage, Wanted},
     },
 };
 
@@ -179,6 +179,8 @@ impl Operator {
             max_repairs: setup.max_repairs,
             start_failures: status.start_failures.as_ref(),
             class_back_off: Duration::ZERO,
+            creation: Creation::Allowed,
+            class_room: None,
         }
     }
 
@@ -333,6 +335,7 @@ impl Operator {
                 Answer::Lost | Answer::Refused | Answer::Conflict => self.retry_set(world),
             }
         }
+        let mut given_up = 0;
         let unanswered: Vec<String> = self.expectations.unanswered().map(str::to_owned).collect();
         for name in unanswered.iter().map(String::as_str).chain(plan.delete.iter().map(|d| d.name)) {
             let Some(seen) = cache.get(name) else { continue };
@@ -340,12 +343,19 @@ impl Operator {
                 self.judge(world, name);
             }
             self.expectations.deleting(name, &seen.version.to_string());
-            match world.delete(seen) {
+            let answer = world.delete(seen);
+            let cause = plan.delete.iter().find(|deletion| deletion.name == name).and_then(|d| d.cause);
+            given_up += usize::from(
+                cause == Some(Cause::FailedToStart) && matches!(answer, Answer::Done | Answer::Lost),
+            );
+            match answer {
                 Answer::Done => self.expectations.deleted(name),
                 Answer::Killed => return Err(Killed),
                 Answer::Conflict | Answer::Lost | Answer::Refused => self.retry_set(world),
             }
         }
+        self.status.start_failures =
+            rollout::account(plan.start_failures.clone(), given_up, &self.spec.revision, world.timestamp());
         Ok(())
     }
 

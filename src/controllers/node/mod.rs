@@ -151,6 +151,9 @@ impl NodeController {
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(Wait::Room),
             Err(Error::Provider(error)) if error.is_want_of_room() => Some(Wait::Room),
+            Err(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
+                Some(Wait::Refused { said: error.chain() })
+            }
             // Which budgets are in the way is known only now.
             applied => {
                 let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
@@ -160,6 +163,8 @@ impl NodeController {
         self.told.waits(&observed.node, waits_for.as_ref().map(Wait::reason), metrics);
         if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
             self.tell(&observed.node, &wait).await?;
+        } else {
+            self.say_whether_refused(&observed.node, applied.as_ref().err()).await?;
         }
         applied?;
         said?;

@@ -144,13 +144,32 @@ impl NodeController {
                     }
                     self.say(node, names::CONDITION_MACHINE, true, "Restarted", message).await
                 }
-                None if node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False") => {
+                None if node.condition(names::CONDITION_MACHINE).is_some_and(is_trouble_of_machine) => {
                     self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way")
                         .await
                 }
                 None => Ok(()),
             },
             None => Ok(()),
+        }
+    }
+
+    /// Says of a Node that stays that the API server refuses a write to it, and when that is over.
+    pub(super) async fn say_whether_refused(
+        &self,
+        node: &NodeView,
+        error: Option<&Error>,
+    ) -> Result<(), Error> {
+        let machine = node.condition(names::CONDITION_MACHINE);
+        match error {
+            Some(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
+                self.warn(node, Wait::REFUSED, error.chain());
+                self.say(node, names::CONDITION_MACHINE, false, Wait::REFUSED, &error.chain()).await
+            }
+            None if machine.is_some_and(|c| &*c.reason == Wait::REFUSED) => {
+                self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way").await
+            }
+            _ => Ok(()),
         }
     }
 
@@ -209,4 +228,9 @@ pub async fn say(
     )
     .await?;
     Ok(())
+}
+
+/// Whether a condition speaks of the machine, and not of writes to its Node.
+fn is_trouble_of_machine(condition: &ConditionView) -> bool {
+    &*condition.status == "False" && &*condition.reason != Wait::REFUSED
 }

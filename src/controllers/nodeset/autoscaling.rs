@@ -13,7 +13,7 @@ use crate::{
     core::{
         autoscaling::record,
         template::{Desired, is_foreign_annotation},
-        turnover::Plan,
+        turnover::{Plan, Wait},
     },
 };
 
@@ -42,7 +42,10 @@ impl NodeSetController {
 /// made for its own, and those that are emptied for unneeded ones.
 pub(super) fn keeps_off(set: &NodeSet, plan: &Plan<'_>) -> bool {
     let rolls = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_none());
-    set.spec.autoscaling.is_some() && set.spec.paused != Some(true) && rolls
+    set.spec.autoscaling.is_some()
+        && set.spec.paused != Some(true)
+        && rolls
+        && !plan.waits.iter().any(|wait| matches!(wait, Wait::OnDelete { .. }))
 }
 
 /// The template with the mark that keeps cluster-autoscaler off. The record of what came from templates says that it is

@@ -3,29 +3,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::{
     Error, NodeSetController,
-    apply::{RETRY, seen_meta},
+    apply::{Applied, RETRY, WRITES_AT_ONCE, seen_meta},
 };
 use crate::{
     api::{NodeSet, names},
     cache::{NodeView, Own},
-    controllers::api::{self, call},
+    controllers::{ApiError, api},
+    core::refusals::{self, Write},
     runtime::work_queue::Action,
 };
 
 /// Finalizer by which the garbage collector takes owner references off before it lets an owner go.
 const FINALIZER_ORPHAN: &str = "orphan";
-/// Deletions under way at once.
-const DELETIONS_AT_ONCE: usize = 32;
 
 impl NodeSetController {
-    /// One look at a set whose deletion was asked for.
+    /// Reconciles a set whose deletion was asked for.
     pub(super) async fn leave(&self, set: &Own<NodeSet>) -> Result<Action, Error> {
         if !set.has_finalizer(names::FINALIZER_NODES) {
             return Ok(Action::AwaitChange);
@@ -35,7 +33,8 @@ impl NodeSetController {
             return Ok(Action::AwaitChange);
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
-        self.forget_what_never_came(set.name()).await?;
+        let mut applied = Applied::default();
+        self.forget_what_never_came(set.name(), &mut applied).await;
         // Before the Nodes are looked at: what is shown in between is then known twice, and never not at all.
         let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
         let owned: Vec<Arc<NodeView>> = self
@@ -52,40 +51,38 @@ impl NodeSetController {
             self.remove_finalizer(set).await?;
             return Ok(Action::AwaitChange);
         }
-        let staying: Vec<_> = owned.iter().filter(|node| node.deleted_at.is_none()).cloned().collect();
-        let conflicts: Vec<bool> = stream::iter(staying)
-            .map(|node| async move {
-                match self.delete_one(set.name(), &node).await {
-                    // Seen in a state that is past, such as that before the garbage collector made it an orphan.
-                    Err(error) if error.is_conflict() => Ok(true),
-                    other => other.map(|()| false),
-                }
-            })
-            .buffer_unordered(DELETIONS_AT_ONCE)
-            .try_collect()
-            .await?;
+        let now = Timestamp::now();
+        let staying: Vec<_> = self.refusals(set.name(), |refusals| {
+            // What else failed before concerns nobody any more.
+            for write in [Write::Create, Write::Adopt, Write::Update] {
+                refusals.keep(write, |_| false);
+            }
+            refusals.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
+            let may_go = |node: &&Arc<NodeView>| {
+                let left = refusals.retry_in(Write::Delete, &node.name, refusals::intent(&node.uid), now);
+                node.deleted_at.is_none() && left.is_none_or(|left| left.is_zero())
+            };
+            owned.iter().filter(may_go).cloned().collect()
+        });
+        let conflicts = stream::iter(staying)
+            .map(|node| async move { self.delete_one(set.name(), &node).await })
+            .buffer_unordered(WRITES_AT_ONCE)
+            // Seen in a state that is past, such as that before the garbage collector made it an orphan.
+            .filter(|sent| std::future::ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
+            .count()
+            .await;
         let views: Vec<&NodeView> = owned.iter().map(AsRef::as_ref).collect();
-        self.leaving_status(set, &views).await?;
-        Ok(if conflicts.contains(&true) {
-            Action::RequeueAfter(Duration::from_millis(500))
-        } else {
-            Action::AwaitChange
+        let retry_in = self.refusals(set.name(), |refusals| {
+            applied.problems.extend(refusals.problems());
+            refusals.next_retry_in(Timestamp::now())
+        });
+        self.leaving_status(set, &views, &applied).await?;
+        Ok(match retry_in {
+            _ if applied.failed => Action::Failed,
+            _ if conflicts > 0 => Action::RequeueAfter(Duration::from_millis(500)),
+            Some(left) => Action::RequeueAfter(left.max(RETRY)),
+            None => Action::AwaitChange,
         })
-    }
-
-    /// Creations whose outcome nobody knows are looked up, where nothing will ask for them again.
-    pub(super) async fn forget_what_never_came(&self, set: &str) -> Result<(), Error> {
-        let unconfirmed: Vec<String> =
-            self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
-        for name in unconfirmed {
-            let nodes: Api<Node> = Api::all(self.context.client.clone());
-            let found = call(|| format!("read Node {name}"), nodes.get_metadata_opt(&name)).await?;
-            self.expectations(set, |expectations| match found {
-                Some(_) => expectations.created(&name),
-                None => expectations.refused(&name),
-            });
-        }
-        Ok(())
     }
 
     async fn remove_finalizer(&self, set: &Own<NodeSet>) -> Result<(), Error> {

@@ -3,6 +3,8 @@
 
 mod apply;
 mod autoscaling;
+mod create;
+mod delete;
 mod leave;
 mod observe;
 mod status;
@@ -18,12 +20,13 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{ApiError, Context, RevisionsError};
+use super::{ApiError, Context, reference_to};
 use crate::{
-    api::{NodeClass, NodeSet, NodeSetStatus},
+    api::{NodeClass, NodeSet},
     cache::{NodeView, Observer, Own, View},
     core::{
         expectations::Expectations,
+        refusals::Refusals,
         turnover::{self, Member},
     },
     error::chain,
@@ -41,17 +44,16 @@ pub enum Error {
     /// A call to the API server.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The revision of its machines.
-    #[error(transparent)]
-    Revisions(#[from] RevisionsError),
 }
 
 /// The controller.
 pub struct NodeSetController {
     context: Arc<Context>,
-    /// The status of each set as this process wrote it last, with the set's UID: the watch lags behind, and the clock of a
-    /// rollout must not go back.
-    written: Mutex<HashMap<String, (Option<String>, NodeSetStatus)>>,
+    /// The status of each set as this process wrote it last: the watch lags behind, and the clock of a rollout must not go
+    /// back.
+    written: Mutex<HashMap<String, status::LastWrite>>,
+    /// Writes of each set that did not succeed.
+    refusals: Mutex<HashMap<String, Refusals>>,
     requests: WorkQueue<String>,
 }
 
@@ -60,7 +62,8 @@ impl NodeSetController {
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
-        let controller = Arc::new(Self { context, written: Mutex::default(), requests });
+        let controller =
+            Arc::new(Self { context, written: Mutex::default(), refusals: Mutex::default(), requests });
         controller.context.nodes.observe(controller.clone());
         controller.context.sets.observe(controller.clone());
         controller.context.classes.observe(controller.clone());
@@ -81,7 +84,12 @@ impl NodeSetController {
                         // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
                         Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(MIN_INTERVAL),
                         Err(error) => {
-                            warn!(error = chain(&error), "look failed");
+                            let text = chain(&error);
+                            warn!(error = text, "reconciliation failed");
+                            if let Some(set) = controller.context.sets.get(&name) {
+                                let events = &controller.context.events;
+                                events.warn(&reference_to(&*set), "ReconcileFailed", "Reconcile", text);
+                            }
                             Action::Failed
                         }
                     }
@@ -97,6 +105,7 @@ impl NodeSetController {
         let Some(set) = self.context.sets.get(name) else {
             self.context.outstanding.forget(name);
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.refusals.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.context.turns.set(name, []);
             return Ok(Action::AwaitChange);
         };
@@ -104,14 +113,14 @@ impl NodeSetController {
             return self.leave(&set).await;
         }
         let Ok(object) = &set.object else { return self.unreadable(&set).await };
-        let observed = self.observe(object).await?;
+        let observed = self.observe(object).await;
         let old = self.last_status(&set);
         let asked = wanted::Asked::of(object);
         let wanted = wanted::wanted(object, &asked, &observed, &old);
         let members: Vec<Member<'_>> = self.members(&observed, asked.symptoms());
         let plan = turnover::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
-        let mut applied = self.apply(object, &observed, &plan).await?;
-        applied.problem = applied.problem.or(asked.problem);
+        let mut applied = self.apply(object, &observed, &plan).await;
+        applied.problems.extend(asked.problem);
         self.status(
             &set,
             object,
@@ -136,6 +145,12 @@ impl NodeSetController {
         }
     }
 
+    /// Reads or changes the record of writes of a set that did not succeed.
+    fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut Refusals) -> T) -> T {
+        let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        with(all.entry(set.to_owned()).or_default())
+    }
+
     /// Reads or changes what was asked for and not shown yet.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
         self.context.outstanding.of(set, with)
@@ -149,8 +164,19 @@ impl Observer<NodeView> for NodeSetController {
             self.context.outstanding.shown(set, &view.name, new.map(|new| &**new));
             self.requests.add(set.to_owned());
         }
-        if new.is_none() && self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {
+        let Some(gone) = old.filter(|_| new.is_none()) else { return };
+        if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {
             self.ask_all();
+        }
+        // The Node makes room in a class with a limit: another set may be waiting for it.
+        let limited =
+            |class: &Own<NodeClass>| class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some());
+        if let Some(class) =
+            gone.class().and_then(|name| self.context.classes.get(name)).filter(|c| limited(c))
+        {
+            for set in self.context.sets.group(class.name()) {
+                self.requests.add(set.key());
+            }
         }
     }
 
@@ -175,6 +201,7 @@ impl Observer<Own<NodeSet>> for NodeSetController {
         };
         if let (Some(old), Some(new)) = (old, new)
             && own_status_alone(old, new)
+            && !self.status_was_overwritten(new)
         {
             return;
         }

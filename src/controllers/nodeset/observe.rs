@@ -1,4 +1,7 @@
-//! What a look at a NodeSet sees: its Nodes by their relation to it, its class, and what these make together.
+//! What a reconciliation of a NodeSet sees: its Nodes by their relation to it, its class, and what these make together.
+//!
+//! Invariant: a class or a revision that cannot be used now is a [`Problem`] of the set and nothing else: its Nodes are
+//! scaled down, repaired and drained all the same.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -9,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 
-use super::{Error, NodeSetController};
+use super::NodeSetController;
 use crate::{
     api::{NodeClass, NodeSet, names},
     cache::NodeView,
@@ -18,12 +21,15 @@ use crate::{
         autoscaling,
         causes::{Sign, Symptom},
         expectations::Expectations,
+        refusals::{self, Write},
         revision::Machine,
         rollout,
         set::Problem,
         template::Desired,
-        turnover::{Member, Stage},
+        turnover::{ClassRoom, Creation, Member, Stage},
+        wait::Wait,
     },
+    error::chain,
 };
 
 /// One set, as it is.
@@ -43,8 +49,16 @@ pub(super) struct Observed {
     pub(super) victims: BTreeSet<String>,
     /// Whether cluster-autoscaler scales the set.
     pub(super) autoscaled: bool,
+    /// Its class.
+    pub(super) class: String,
     /// What new Nodes are, or why there can be none.
     pub(super) blueprint: Result<Blueprint, Problem>,
+    /// Whether the blueprint may be had later without a change of set or class.
+    pub(super) retry_blueprint: bool,
+    /// What the class has left of its limit.
+    pub(super) class_room: Option<ClassRoom>,
+    /// Whether the API server takes Nodes of the blueprint.
+    pub(super) creation: Creation,
     /// How long no Node is made because those of other sets of the class did not start.
     pub(super) class_back_off: Duration,
 }
@@ -68,19 +82,54 @@ pub(super) struct Blueprint {
     pub(super) machine: Machine,
     pub(super) revision: String,
     pub(super) template: Desired,
+    /// `spec.limits.nodes` of the class.
+    pub(super) limit: Option<usize>,
+}
+
+impl Blueprint {
+    /// Identifies a creation: what the API server refused once it may take in another form.
+    pub(super) fn intent(&self) -> u64 {
+        refusals::intent(&(&self.revision, &self.template))
+    }
+}
+
+/// Why there is no blueprint.
+struct Unusable {
+    problem: Problem,
+    /// Whether time alone may mend it: no change of set or class would bring the next reconciliation.
+    retry: bool,
+}
+
+impl Unusable {
+    fn until_changed(reason: &'static str, message: String) -> Self {
+        Self { problem: Problem::of_set(reason, message), retry: false }
+    }
+
+    fn for_now(reason: &'static str, message: String) -> Self {
+        Self { problem: Problem::of_set(reason, message), retry: true }
+    }
 }
 
 impl NodeSetController {
-    pub(super) async fn observe(&self, set: &NodeSet) -> Result<Observed, Error> {
+    pub(super) async fn observe(&self, set: &NodeSet) -> Observed {
         let name = set.metadata.name.clone().unwrap_or_default();
         let uid = set.metadata.uid.clone().unwrap_or_default();
+        let (blueprint, retry_blueprint) = match self.blueprint(set).await {
+            Ok(blueprint) => (Ok(blueprint), false),
+            Err(Unusable { problem, retry }) => (Err(problem), retry),
+        };
+        let class = set.spec.node_class_name.clone();
         let mut observed = Observed {
             members: Vec::new(),
             to_adopt: Vec::new(),
             to_release: Vec::new(),
             victims: autoscaling::victims(set.metadata.annotations.as_ref()),
             autoscaled: set.spec.autoscaling.is_some(),
-            blueprint: self.blueprint(set).await?,
+            creation: blueprint.as_ref().map_or(Creation::Allowed, |made| self.creation(&name, made)),
+            class_room: blueprint.as_ref().ok().and_then(|made| self.class_room(&class, made.limit)),
+            class,
+            blueprint,
+            retry_blueprint,
             class_back_off: self.class_back_off(set),
             expectations: self.context.outstanding.now(&name),
             name,
@@ -97,21 +146,45 @@ impl NodeSetController {
                 None => observed.to_adopt.push(node),
             }
         }
-        Ok(observed)
+        observed
+    }
+
+    /// Whether the API server took the last Node of this blueprint.
+    fn creation(&self, set: &str, blueprint: &Blueprint) -> Creation {
+        let now = Timestamp::now();
+        let left =
+            self.refusals(set, |refusals| refusals.retry_in(Write::Create, "", blueprint.intent(), now));
+        match left {
+            None => Creation::Allowed,
+            Some(Duration::ZERO) => Creation::Probed,
+            Some(retry_in) => Creation::Refused { retry_in },
+        }
+    }
+
+    fn class_room(&self, class: &str, limit: Option<usize>) -> Option<ClassRoom> {
+        let limit = limit?;
+        let nodes = self.context.outstanding.read(|all| self.context.nodes_of_class(class, None, all));
+        Some(ClassRoom { left: limit.saturating_sub(nodes), limit })
     }
 
     /// The Nodes, as the decision wants them.
     pub(super) fn members<'a>(&self, observed: &'a Observed, symptoms: &[Symptom]) -> Vec<Member<'a>> {
         let startup =
             observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
+        let refused: HashSet<Arc<str>> = self.refused_deletions(observed);
         observed
             .nodes()
             .map(|node| {
                 let mut member = member(node, startup, symptoms);
                 // A turn that was granted is not taken back: the drain may have begun, and a second one would be one too
                 // many. Nor is a deletion that the watch has not shown yet.
+                let drain_refused = member.stage == Stage::Condemned
+                    && member.trouble.is_some_and(|(reason, _)| reason == Wait::REFUSED);
+                member.deletion_refused = drain_refused || refused.contains(&node.name);
                 let goes = match member.stage {
                     Stage::Staying => observed.expectations.is_leaving(&node.name),
+                    // Its drain did not begin: it may have to wait for others again.
+                    Stage::Condemned if drain_refused => false,
                     Stage::Condemned => self.context.turns.has(&observed.name, &node.uid),
                     Stage::Draining => false,
                 };
@@ -128,6 +201,22 @@ impl NodeSetController {
             .collect()
     }
 
+    /// Names of Nodes whose deletion the API server refused, and whose back-off is not over.
+    fn refused_deletions(&self, observed: &Observed) -> HashSet<Arc<str>> {
+        let now = Timestamp::now();
+        self.refusals(&observed.name, |refusals| {
+            let waits = |node: &&Arc<NodeView>| {
+                let left = refusals.retry_in(Write::Delete, &node.name, refusals::intent(&node.uid), now);
+                left.is_some_and(|left| !left.is_zero())
+            };
+            if refusals.has(Write::Delete) {
+                observed.nodes().filter(waits).map(|node| Arc::clone(&node.name)).collect()
+            } else {
+                HashSet::new()
+            }
+        })
+    }
+
     /// How long no Node is made because those of other sets of the class did not start.
     fn class_back_off(&self, set: &NodeSet) -> Duration {
         let now = Timestamp::now();
@@ -141,10 +230,10 @@ impl NodeSetController {
         others.iter().filter_map(|own| of(own.object.as_ref().ok()?)).max().unwrap_or_default()
     }
 
-    /// What new Nodes are made of; a [`Problem`] waits for somebody to change the set or its class.
-    async fn blueprint(&self, set: &NodeSet) -> Result<Result<Blueprint, Problem>, Error> {
+    /// What new Nodes are made of.
+    async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, Unusable> {
         let class_name = &set.spec.node_class_name;
-        let problem = |reason, message| Ok(Err(Problem { reason, message }));
+        let problem = |reason, message| Err(Unusable::until_changed(reason, message));
         let Some(view) = self.context.classes.get(class_name) else {
             return problem(
                 "ClassNotFound",
@@ -169,16 +258,19 @@ impl NodeSetController {
                 ),
             );
         }
+        let limit = class.spec.limits.as_ref().and_then(|limits| limits.nodes);
+        let limit = limit.map(|nodes| usize::try_from(nodes).unwrap_or(0));
         let template = Desired::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
         if let Some(revision) = &set.spec.revision {
-            return match self.stored(class_name, revision, template).await? {
-                Some(blueprint) => Ok(Ok(blueprint)),
-                None => problem(
+            return match self.stored(class_name, revision, template).await {
+                Ok(Some(blueprint)) => Ok(Blueprint { limit, ..blueprint }),
+                Err(error) => Err(Unusable::for_now("RevisionNotRead", chain(&error))),
+                Ok(None) => Err(Unusable::for_now(
                     "RevisionNotFound",
                     format!(
                         "there is no revision {revision} of NodeClass {class_name}: kube-node rollout history shows those that are; or remove spec.revision"
                     ),
-                ),
+                )),
             };
         }
         let machine = Machine::resolve(&class.spec, set.spec.class_overrides.as_ref());
@@ -187,10 +279,9 @@ impl NodeSetController {
         }
         let revision = match self.context.revisions.ensure(class, &machine).await {
             Ok(revision) => revision,
-            Err(RevisionsError::Api(error)) if !error.is_final() => return Err(error.into()),
-            Err(error) => return problem("RevisionNotStored", crate::error::chain(&error)),
+            Err(error) => return Err(Unusable::for_now("RevisionNotStored", chain(&error))),
         };
-        Ok(Ok(Blueprint { class: class_name.clone(), revision, template, machine }))
+        Ok(Blueprint { class: class_name.clone(), revision, template, machine, limit })
     }
 
     /// What Nodes of a revision that is stored are; None where it is not.
@@ -199,13 +290,14 @@ impl NodeSetController {
         class: &str,
         revision: &str,
         template: Desired,
-    ) -> Result<Option<Blueprint>, Error> {
+    ) -> Result<Option<Blueprint>, RevisionsError> {
         let machine = self.context.revisions.get(class, revision).await?;
         Ok(machine.map(|machine| Blueprint {
             class: class.to_owned(),
             machine: (*machine).clone(),
             revision: revision.to_owned(),
             template,
+            limit: None,
         }))
     }
 }
@@ -238,6 +330,7 @@ pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symp
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
         named: false,
         claimed: false,
+        deletion_refused: false,
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
         signs: symptoms

@@ -49,7 +49,7 @@ impl Asked {
         if time.is_err() {
             let message =
                 format!("annotation {annotation} is no time: write for example 2026-01-31T12:00:00Z");
-            self.problem = Some(Problem { reason: "InvalidAnnotation", message });
+            self.problem = Some(Problem::of_set("InvalidAnnotation", message));
         }
         time.ok()
     }
@@ -110,6 +110,8 @@ pub(super) fn wanted<'a>(
             .unwrap_or(usize::MAX),
         start_failures: old.start_failures.as_ref(),
         class_back_off: observed.class_back_off,
+        creation: observed.creation,
+        class_room: observed.class_room,
     }
 }
 

@@ -40,7 +40,9 @@ pub enum Refusal {
         wanted: &'static str,
     },
     /// Beyond the greatest size.
-    #[error("{replicas} replicas and {delta} more are beyond maxReplicas ({max})")]
+    #[error(
+        "{replicas} replicas and {delta} more are beyond {max}, by maxReplicas or by the limits.nodes of the NodeClass"
+    )]
     AboveMax {
         /// Replicas.
         replicas: i32,

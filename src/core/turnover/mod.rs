@@ -70,6 +70,8 @@ pub struct Member<'a> {
     pub skip_remediation: bool,
     /// Pods that a drain would move.
     pub pods: usize,
+    /// Whether the API server refused its deletion lately, or, where it leaves already, its drain: others go before it.
+    pub deletion_refused: bool,
     /// Conditions that the set's symptoms speak of.
     pub signs: Vec<Sign<'a>>,
     /// What stands in the way of its machine or its drain: reason and message.
@@ -136,6 +138,34 @@ pub struct Wanted<'a> {
     pub start_failures: Option<&'a StartFailures>,
     /// How long no Node is made because those of other sets of its class did not start.
     pub class_back_off: Duration,
+    /// Whether the API server takes its Nodes as they are to be made now.
+    pub creation: Creation,
+    /// How many more Nodes its class may have; None where the class has no limit.
+    pub class_room: Option<ClassRoom>,
+}
+
+/// Whether Nodes may be created, by the API server's last answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Creation {
+    /// As many as are missing.
+    #[default]
+    Allowed,
+    /// One, to see whether the API server takes it now.
+    Probed,
+    /// None for a while: the API server refused the last one.
+    Refused {
+        /// How long.
+        retry_in: Duration,
+    },
+}
+
+/// What `NodeClass.spec.limits.nodes` leaves, counted over all Nodes of the class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassRoom {
+    /// Nodes that may still be created.
+    pub left: usize,
+    /// The limit.
+    pub limit: usize,
 }
 
 /// A Node and what was found out of it.
@@ -180,9 +210,8 @@ pub fn decide<'a>(wanted: &Wanted<'_>, members: &[Member<'a>], expected: usize, 
     let own_back_off = failures.as_ref().map_or(Duration::ZERO, |failures| rollout::back_off(failures, now));
     create(wanted, pace, &known, expected, own_back_off.max(wanted.class_back_off), &mut plan);
     spending.delete(wanted, &mut known, &mut plan);
-    let given_up = plan.delete.iter().filter(|d| d.cause == Some(Cause::FailedToStart)).count();
-    plan.start_failures =
-        rollout::account(failures, given_up, wanted.rules.revision.unwrap_or_default(), now);
+    spending.retry_refused(&known, &mut plan);
+    plan.start_failures = failures;
     spending::wait(&spending, &mut plan);
     debug_assert_eq!(plan.check(wanted, members, expected, now), Ok(()));
     plan
@@ -222,14 +251,23 @@ fn pace(
     now: Timestamp,
     plan: &mut Plan<'_>,
 ) -> Pace {
-    let Some(revision) = wanted.rules.revision else { return wanted.pace };
+    let Some(revision) = wanted.rules.revision else {
+        // Nothing can be said of a class that cannot be used now: the clock stands still, and a halt stays one.
+        plan.rollout = wanted.clock.old.cloned();
+        let halted = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some());
+        return if halted { Pace::Held } else { wanted.pace };
+    };
     let keep = match wanted.pace {
         Pace::Rolling { keep } => keep,
-        Pace::Held => 0,
-        Pace::OnDelete => return wanted.pace,
+        Pace::Held | Pace::OnDelete => 0,
     };
     if plan.counts.outdated <= keep {
         return wanted.pace;
+    }
+    if wanted.pace == Pace::OnDelete {
+        // No Node is rolled; a rollout that had begun goes on, or stays halted, where it stood.
+        plan.rollout = wanted.clock.old.filter(|old| old.revision == revision).cloned();
+        return Pace::OnDelete;
     }
     let starting = known.iter().filter(|known| known.stays() && !known.outdated && !known.available);
     let seen = Seen {
@@ -304,7 +342,7 @@ fn select(wanted: &Wanted<'_>, pace: Pace, known: &mut [Known<'_, '_>], plan: &m
     for known in known.iter_mut().filter(|known| known.stays()) {
         let Finding { sick, due, .. } = known.finding;
         let repaired = sick.filter(|_| take(&mut repairs));
-        let due = due.filter(|due| match due {
+        let due = due.filter(|_| !known.member.deletion_refused).filter(|due| match due {
             Cause::Expired => pace != Pace::Held,
             _ => take(&mut rolling),
         });
@@ -314,7 +352,9 @@ fn select(wanted: &Wanted<'_>, pace: Pace, known: &mut [Known<'_, '_>], plan: &m
     if waiting > 0 && sick <= wanted.max_sick {
         plan.waits.push(Wait::RepairLimit { waiting, most: wanted.max_repairs });
     }
-    let outdated = known.iter().filter(|known| stale(known) && known.replaced.is_none()).count();
+    // The wait for the API server is told by its refusal.
+    let kept = |known: &&Known<'_, '_>| known.replaced.is_none() && !known.member.deletion_refused;
+    let outdated = known.iter().filter(|known| stale(known)).filter(kept).count();
     if outdated > 0 {
         plan.waits.push(match pace {
             Pace::Rolling { keep } => Wait::Partition { outdated, keep },
@@ -341,6 +381,7 @@ fn create(
 ) {
     let good = known.iter().filter(|known| known.stays() && known.replaced.is_none()).count();
     let missing = wanted.replicas.saturating_sub(good + expected);
+    plan.missing = missing;
     if missing == 0 {
         return;
     }
@@ -352,18 +393,30 @@ fn create(
     };
     let most = wanted.replicas.saturating_add(surge);
     let room = most.saturating_sub(known.len() + expected);
-    let to_create = missing.min(room);
-    if to_create > 0 && !back_off.is_zero() {
+    let by_budget = missing.min(room);
+    if by_budget > 0 && !back_off.is_zero() {
         plan.waits.push(Wait::BackOff { missing, left: back_off });
         plan.look_again_in(Some(back_off));
         return;
     }
-    let leaving = plan.counts.leaving;
-    if to_create < missing && leaving > 0 {
-        plan.waits.push(Wait::Room { missing: missing - to_create, leaving, most });
+    let to_create = by_budget.min(wanted.class_room.map_or(usize::MAX, |class| class.left));
+    if let Some(ClassRoom { limit, .. }) = wanted.class_room.filter(|_| to_create < by_budget) {
+        plan.waits.push(Wait::ClassLimit { missing: by_budget - to_create, limit });
     }
-    plan.create = to_create.min(CREATE_BATCH);
-    plan.more = to_create > plan.create;
+    let leaving = plan.counts.leaving;
+    if by_budget < missing && leaving > 0 {
+        plan.waits.push(Wait::Room { missing: missing - by_budget, leaving, most });
+    }
+    let batch = match wanted.creation {
+        Creation::Allowed => CREATE_BATCH,
+        Creation::Probed => 1,
+        Creation::Refused { retry_in } => {
+            plan.look_again_in(Some(retry_in));
+            0
+        }
+    };
+    plan.create = to_create.min(batch);
+    plan.more = to_create > plan.create && wanted.creation == Creation::Allowed;
     plan.create_current = match pace {
         Pace::Held => plan.create,
         // What is missing among those that keep the old revision; what was asked for may be of it already.

@@ -69,6 +69,13 @@ pub enum Wait {
         /// Most machines.
         most: usize,
     },
+    /// Nodes are missing, and their class has as many as it may have.
+    ClassLimit {
+        /// How many are missing.
+        missing: usize,
+        /// `NodeClass.spec.limits.nodes`.
+        limit: usize,
+    },
     /// Nodes have to go, and too few are available.
     Budget {
         /// How many wait.
@@ -123,6 +130,8 @@ pub struct Plan<'a> {
     /// Whether creations whose outcome is not known may be asked for again. Where there are too many machines already
     /// they are looked up instead: one that never came must not come now.
     pub ask_again: bool,
+    /// How many Nodes are missing, whether they may be created now or not.
+    pub missing: usize,
     /// Whether more are to be created at once in a further look.
     pub more: bool,
     /// Nodes to delete, the first victim first; their drain may begin.
@@ -133,7 +142,7 @@ pub struct Plan<'a> {
     pub counts: Counts,
     /// The rollout's clock; None while no Node is to be rolled.
     pub rollout: Option<RolloutStatus>,
-    /// Nodes of the set that did not start.
+    /// Nodes of the set that did not start, those aside that this plan gives up.
     pub start_failures: Option<StartFailures>,
     /// What it waits for then, the most important first.
     pub waits: Vec<Wait>,
@@ -146,11 +155,12 @@ impl Plan<'_> {
         self.look_again = self.look_again.into_iter().chain(soon).min();
     }
 
-    /// New Nodes above the replicas that stay although nothing is rolled now: a rollout that is held keeps what it has,
-    /// for somebody to look at.
+    /// New Nodes above the replicas that stay although nothing is rolled now: a rollout that is held, or whose class cannot
+    /// be used, keeps what it has.
     pub(super) fn kept_surge(&self, wanted: &Wanted<'_>) -> usize {
         let held = self.waits.iter().any(|wait| matches!(wait, Wait::Held { .. }));
-        if held { wanted.budget.surge.min(self.counts.updated) } else { 0 }
+        let stopped = wanted.rules.revision.is_none() && self.rollout.is_some();
+        if held || stopped { wanted.budget.surge.min(self.counts.updated) } else { 0 }
     }
 
     /// Whether the plan keeps to what this module promises; tests and debug builds ask.
@@ -169,6 +179,9 @@ impl Plan<'_> {
                 members.len() + expected
             ));
         }
+        if let Some(class) = wanted.class_room.filter(|class| self.create > class.left) {
+            return Err(format!("{} more Nodes of a class that may have {} more", self.create, class.left));
+        }
         let available = |member: &Member<'_>| {
             member.available_in(wanted.min_ready, now).is_some_and(|left| left.is_zero())
         };
@@ -181,15 +194,20 @@ impl Plan<'_> {
         if names.len() < distinct {
             return Err("a Node goes twice".to_owned());
         }
-        for member in members.iter().filter(|member| member.named && member.stage == Stage::Staying) {
+        let must_go = |m: &&Member<'_>| m.named && m.stage == Stage::Staying && !m.deletion_refused;
+        for member in members.iter().filter(must_go) {
             if names.binary_search(&member.name).is_err() {
                 return Err(format!("{} was named to go, and stays", member.name));
             }
         }
         let mut lost = 0;
         for member in members.iter().filter(|member| names.binary_search(&member.name).is_ok()) {
-            if self.delete.iter().any(|d| d.name == member.name) && member.stage != Stage::Staying {
+            let deleted = self.delete.iter().any(|d| d.name == member.name);
+            if deleted && member.stage != Stage::Staying {
                 return Err(format!("{} leaves already", member.name));
+            }
+            if deleted && member.deletion_refused {
+                return Err(format!("the deletion of {} was refused a moment ago", member.name));
             }
             lost += usize::from(available(member) && !member.marked && !member.named);
         }

@@ -51,7 +51,10 @@ impl Spending {
         let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
         // Those that were named come first in the order.
         for victim in known.iter_mut().filter(|known| known.stays()) {
-            let Member { named, marked, claimed, .. } = *victim.member;
+            let Member { named, marked, claimed, deletion_refused, .. } = *victim.member;
+            if deletion_refused {
+                continue;
+            }
             let spent = (named || marked && !claimed) && take(&mut surplus);
             if spent || named {
                 self.go(victim, plan);
@@ -73,6 +76,7 @@ impl Spending {
             match known.member.stage {
                 Stage::Staying => {}
                 Stage::Draining => plan.turns.push(known.member.name),
+                Stage::Condemned if known.member.deletion_refused => {}
                 Stage::Condemned if !known.available => plan.turns.push(known.member.name),
                 Stage::Condemned
                     if known.member.marked && surplus > 0 || self.available > self.single_floor =>
@@ -96,6 +100,9 @@ impl Spending {
             let sick = bad.replaced.is_some_and(Cause::is_sickness);
             let floor = if sick { self.single_floor } else { self.floor };
             let may = if bad.available { self.available > floor } else { self.established > floor };
+            if bad.member.deletion_refused {
+                continue;
+            }
             if may {
                 self.go(bad, plan);
             } else {
@@ -107,13 +114,26 @@ impl Spending {
         let good = |known: &Known<'_, '_>| known.stays() && known.replaced.is_none() && !known.member.claimed;
         let count = known.iter().filter(|known| good(known)).count();
         let mut surplus = count.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
-        for victim in known.iter_mut().filter(|known| good(known)) {
+        for victim in known.iter_mut().filter(|known| good(known) && !known.member.deletion_refused) {
             if surplus > 0 && (!victim.available || self.available > self.floor) {
                 surplus -= 1;
                 self.go(victim, plan);
             }
         }
         self.waiting += surplus;
+    }
+
+    /// Nodes that leave and whose drain the API server refused may try again once no other Node waits for the budget: one
+    /// that cannot go must not keep others from going.
+    pub(super) fn retry_refused<'a>(&mut self, known: &[Known<'_, 'a>], plan: &mut Plan<'a>) {
+        let refused =
+            |known: &&Known<'_, '_>| known.member.stage == Stage::Condemned && known.member.deletion_refused;
+        for known in known.iter().filter(refused) {
+            if !known.available || (self.waiting == 0 && self.available > self.single_floor) {
+                self.lose(known.available);
+                plan.turns.push(known.member.name);
+            }
+        }
     }
 
     fn go<'a>(&mut self, known: &mut Known<'_, 'a>, plan: &mut Plan<'a>) {

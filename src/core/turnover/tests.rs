@@ -55,6 +55,8 @@ fn wanted(replicas: usize) -> Wanted<'static> {
         max_repairs: usize::MAX,
         start_failures: None,
         class_back_off: Duration::ZERO,
+        creation: Creation::Allowed,
+        class_room: None,
     }
 }
 
@@ -334,8 +336,8 @@ fn nodes_that_did_not_start_are_made_again_after_a_while() {
     let late = Member { created: at(0), ..starting("x", "new") };
     let given_up = plan(&wanted, &join(&[nodes(10, "new"), vec![late]]));
     assert_eq!(given_up.delete[0].cause, Some(Cause::FailedToStart));
-    let failures = given_up.start_failures.clone().unwrap();
-    assert_eq!(failures.count, 1);
+    assert_eq!(given_up.start_failures, None, "a deletion that is only planned may not come about");
+    let failures = rollout::account(given_up.start_failures, 1, "new", at(NOW)).unwrap();
     wanted.start_failures = Some(&failures);
     let waits = plan(&wanted, &nodes(9, "new"));
     assert_eq!(waits.create, 0);
@@ -343,22 +345,105 @@ fn nodes_that_did_not_start_are_made_again_after_a_while() {
     assert_eq!(decide(&wanted, &nodes(9, "new"), 0, at(NOW + 10)).create, 1);
 }
 
+#[test]
+fn a_class_that_cannot_be_used_for_a_moment_leaves_a_rollout_where_it_stood() {
+    let begun = RolloutStatus {
+        revision: "new".to_owned(),
+        start_time: Time(at(0)),
+        progress_time: Time(at(0)),
+        available: 1,
+        outdated: 10,
+        halt_time: None,
+    };
+    let halted = RolloutStatus { halt_time: Some(Time(at(700))), ..begun.clone() };
+    let members = join(&[nodes(10, "old"), vec![starting("x", "new")]]);
+    for old in [&begun, &halted] {
+        let clock = Clock { old: Some(old), deadline: Duration::from_mins(10), resumed_at: None };
+        let rules = Rules { revision: None, ..Rules::default() };
+        let unusable = plan(&Wanted { clock: clock.clone(), rules, ..wanted(10) }, &members);
+        assert_eq!(unusable.rollout.as_ref(), Some(old));
+        assert!(unusable.delete.is_empty(), "its surge stays");
+        let on_delete = plan(&Wanted { clock, pace: Pace::OnDelete, ..wanted(10) }, &members);
+        assert_eq!(
+            on_delete.rollout.as_ref(),
+            Some(old),
+            "a switch of the strategy and back forgets nothing"
+        );
+    }
+}
+
+#[test]
+fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
+    let refused = |name, revision| Member { deletion_refused: true, ..node(name, revision) };
+    let others = || nodes(9, "new");
+    let smaller = plan(&wanted(9), &join(&[vec![refused("a", "new")], others()]));
+    assert_eq!(deleted(&smaller), ["n000"]);
+    let named = Member { named: true, ..refused("a", "new") };
+    assert!(deleted(&plan(&wanted(10), &join(&[vec![named], others()]))).is_empty(), "until its retry");
+    // A rollout goes on with the others, and the surge is theirs.
+    let members = join(&[vec![refused("a", "old")], nodes(9, "old"), vec![node("x", "new")]]);
+    assert_eq!(deleted(&plan(&wanted(10), &members)), ["n000"]);
+    let members = join(&[vec![refused("a", "old")], nodes(8, "old"), vec![node("x", "new")]]);
+    assert_eq!(plan(&wanted(10), &members).create, 1);
+    let members = join(&[vec![refused("a", "old")], others()]);
+    let done = plan(&wanted(10), &members);
+    assert_eq!((done.create, done.delete.len(), done.rollout.is_some()), (0, 0, true));
+    // One that leaves, and whose drain is refused, is the surge of the others until none of them is left.
+    let stuck = Member { stage: Stage::Condemned, ..refused("a", "old") };
+    let members = join(&[vec![stuck.clone()], nodes(9, "old"), vec![node("x", "new")]]);
+    let going_on = plan(&wanted(10), &members);
+    assert_eq!((deleted(&going_on), going_on.turns), (vec!["n000"], vec![]));
+    let last = plan(&wanted(10), &join(&[vec![stuck], nodes(10, "new")]));
+    assert_eq!((last.create, last.turns), (0, vec!["a"]));
+    // A sick one is replaced by a further machine, as far as there may be one.
+    let sick = Member { deletion_refused: true, ..silent("a", "new") };
+    assert_eq!(plan(&nursing(10), &join(&[vec![sick], others()])).create, 1);
+}
+
+#[test]
+fn a_class_has_no_more_nodes_than_its_limit() {
+    let class_room = |left| Some(ClassRoom { left, limit: 12 });
+    let some = plan(&Wanted { class_room: class_room(2), ..wanted(15) }, &nodes(10, "new"));
+    assert_eq!(some.create, 2);
+    assert!(some.waits.contains(&Wait::ClassLimit { missing: 3, limit: 12 }));
+    let surge = plan(&Wanted { class_room: class_room(0), ..wanted(12) }, &nodes(12, "old"));
+    assert_eq!((surge.create, surge.delete.len()), (0, 0));
+    assert!(surge.waits.contains(&Wait::ClassLimit { missing: 1, limit: 12 }));
+    let enough = plan(&Wanted { class_room: class_room(5), ..wanted(15) }, &nodes(10, "new"));
+    assert!(!enough.waits.iter().any(|wait| matches!(wait, Wait::ClassLimit { .. })));
+}
+
+#[test]
+fn after_a_refused_creation_one_node_is_tried_at_a_time() {
+    let retry_in = Duration::from_secs(8);
+    let refused = plan(&Wanted { creation: Creation::Refused { retry_in }, ..wanted(100) }, &[]);
+    assert_eq!((refused.create, refused.missing, refused.look_again), (0, 100, Some(retry_in)));
+    let probed = plan(&Wanted { creation: Creation::Probed, ..wanted(100) }, &[]);
+    assert_eq!((probed.create, probed.more), (1, false));
+}
+
 fn members() -> impl Strategy<Value = Vec<Member<'static>>> {
-    let one = (0_usize..3, 0_usize..3, any::<[bool; 3]>(), prop::option::of(0..NOW), 0_usize..5, 0..NOW);
+    let one = (0_usize..3, 0_usize..3, any::<[bool; 5]>(), prop::option::of(0..NOW), 0_usize..5, 0..NOW);
     vec(one, 0..40).prop_map(|rows| {
         let names = names(rows.len());
         let rows = rows.into_iter().zip(names);
-        rows.map(|((stage, revision, [started, marked, skip], ready, pods, created), name)| Member {
-            stage: [Stage::Staying, Stage::Condemned, Stage::Draining][stage],
-            ready_since: ready.map(at),
-            started,
-            marked,
-            skip_remediation: skip,
-            pods,
-            created: at(created),
-            signs: ready.map_or_else(|| silent(name, "").signs, |_| Vec::new()),
-            ..node(name, ["new", "old", "older"][revision])
-        })
+        rows.map(
+            |((stage, revision, [started, marked, skip, refused, named], ready, pods, created), name)| {
+                Member {
+                    stage: [Stage::Staying, Stage::Condemned, Stage::Draining][stage],
+                    ready_since: ready.map(at),
+                    started,
+                    marked,
+                    skip_remediation: skip,
+                    deletion_refused: refused && pods == 0,
+                    named: named && pods == 1,
+                    pods,
+                    created: at(created),
+                    signs: ready.map_or_else(|| silent(name, "").signs, |_| Vec::new()),
+                    ..node(name, ["new", "old", "older"][revision])
+                }
+            },
+        )
         .collect()
     })
 }
@@ -366,7 +451,8 @@ fn members() -> impl Strategy<Value = Vec<Member<'static>>> {
 fn any_wanted() -> impl Strategy<Value = Wanted<'static>> {
     let budget =
         (0_usize..6, 0_usize..6).prop_filter("of nothing", |(surge, unavailable)| surge + unavailable > 0);
-    let times = (0_u64..60, prop::option::of(0_u64..20_000), prop::option::of(0_u64..20_000));
+    let room = prop::option::of(0_usize..10);
+    let times = (room, 0_u64..60, prop::option::of(0_u64..20_000), prop::option::of(0_u64..20_000));
     (0_usize..50, budget, 0_usize..4, 0_usize..10, any::<bool>(), 0_usize..20, 1_usize..5, times).prop_map(
         |(
             replicas,
@@ -376,7 +462,7 @@ fn any_wanted() -> impl Strategy<Value = Wanted<'static>> {
             first,
             max_sick,
             max_repairs,
-            (min_ready, age, startup),
+            (room, min_ready, age, startup),
         )| {
             let mut wanted = nursing(replicas);
             wanted.budget = Budget { surge, unavailable };
@@ -384,6 +470,7 @@ fn any_wanted() -> impl Strategy<Value = Wanted<'static>> {
                 [Pace::Rolling { keep: 0 }, Pace::Rolling { keep }, Pace::OnDelete, Pace::Held][pace];
             wanted.replacement =
                 if first { ReplacementOrder::DeleteFirst } else { ReplacementOrder::SurgeFirst };
+            wanted.class_room = room.map(|left| ClassRoom { left, limit: 50 });
             wanted.max_sick = max_sick;
             wanted.max_repairs = max_repairs;
             wanted.min_ready = Duration::from_secs(min_ready);
@@ -408,7 +495,9 @@ proptest! {
 
     /// Whoever waits says so: where something is missing or has to go and nothing is done, there is a wait.
     #[test]
-    fn no_wait_is_silent(members in members(), wanted in any_wanted()) {
+    fn no_wait_is_silent(mut members in members(), wanted in any_wanted()) {
+        // The record of refused writes speaks for these.
+        members.iter_mut().for_each(|member| member.deletion_refused = false);
         let plan = decide(&wanted, &members, 0, at(NOW));
         let idle = plan.create == 0 && plan.delete.is_empty() && plan.turns.is_empty();
         let unmet = plan.counts.available < wanted.replicas || plan.counts.staying > wanted.replicas

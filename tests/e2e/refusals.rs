@@ -1,0 +1,249 @@
+//! What the API server refuses is said in the status of the set it concerns, and stops nothing else.
+
+use std::time::Instant;
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::ControllerRevision,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
+};
+use serde_json::json;
+
+use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually, is_ready, name};
+
+/// A policy that refuses some writes until it is taken away.
+struct Policy {
+    name: String,
+    policies: Api<ValidatingAdmissionPolicy>,
+    bindings: Api<ValidatingAdmissionPolicyBinding>,
+}
+
+impl Policy {
+    /// Refuses `operations` of `resource` (`GROUP/RESOURCE`) where `expression` is false.
+    async fn refuse(own: &Own, resource: (&str, &str), operations: &[&str], expression: &str) -> Self {
+        let policy = Self {
+            name: own.name.clone(),
+            policies: Api::all(own.client.clone()),
+            bindings: Api::all(own.client.clone()),
+        };
+        let spec = json!({
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{"apiGroups": [resource.0], "apiVersions": ["v1"],
+                "operations": operations, "resources": [resource.1]}]},
+            "validations": [{"expression": expression, "message": "not while somebody looks at it"}],
+        });
+        create(&policy.policies, json!({"metadata": {"name": policy.name}, "spec": spec})).await.unwrap();
+        let spec = json!({"policyName": policy.name, "validationActions": ["Deny"]});
+        create(&policy.bindings, json!({"metadata": {"name": policy.name}, "spec": spec})).await.unwrap();
+        policy
+    }
+
+    async fn lift(self) {
+        delete(&self.bindings, &self.name, PropagationPolicy::Background).await;
+        delete(&self.policies, &self.name, PropagationPolicy::Background).await;
+    }
+}
+
+fn dry_run() -> PatchParams {
+    PatchParams { dry_run: true, ..PatchParams::default() }
+}
+
+/// The messages of the set's waits for a reason.
+async fn waits(own: &Own, reason: &str) -> Vec<String> {
+    let status = own.sets.get(&own.name).await.unwrap().status.unwrap_or_default();
+    status.waits.into_iter().filter(|wait| wait.reason == reason).map(|wait| wait.message).collect()
+}
+
+#[tokio::test]
+async fn a_node_that_a_policy_protects_holds_up_no_other() {
+    let own = Own::new("refused-update", 4, class_spec()).await;
+    let other = Own::new("refused-update-beside", 1, class_spec()).await;
+    let nodes = own.settled(4).await;
+    other.settled(1).await;
+    let protected = name(&nodes[0]);
+    let mark = json!({"metadata": {"labels": {"protected-by": own.name}}});
+    own.nodes.patch(&protected, &PatchParams::default(), &Patch::Merge(&mark)).await.unwrap();
+    let expression = format!("object.metadata.?labels['protected-by'].orValue('') != '{}'", own.name);
+    let policy = Policy::refuse(&own, ("", "nodes"), &["UPDATE"], &expression).await;
+    eventually("the policy works", LONG, async || {
+        let change = Patch::Merge(json!({"metadata": {"labels": {"x": "y"}}}));
+        own.nodes.patch(&protected, &dry_run(), &change).await.err().map(drop)
+    })
+    .await;
+
+    // In place.
+    own.patch_class(json!({"spec": {"template": {"labels": {"team": own.name}}}})).await;
+    let start = Instant::now();
+    let message = own.set_says("Degraded", "True", "UpdateFailed").await;
+    println!("Degraded {:.1} s after the class changed: {message}", start.elapsed().as_secs_f64());
+    assert!(message.contains(&protected) && message.contains("not while somebody looks"), "{message}");
+    assert_eq!(waits(&own, "UpdateFailed").await, [message]);
+    eventually("the others have the label", LONG, async || {
+        let nodes = own.my_nodes().await;
+        let has = |node: &&k8s_openapi::api::core::v1::Node| {
+            node.metadata.labels.as_ref().unwrap().get("team") == Some(&own.name)
+        };
+        (nodes.iter().filter(has).count() == 3).then_some(())
+    })
+    .await;
+    // Scaling and repair.
+    own.patch_set(json!({"spec": {"replicas": 6}})).await;
+    let nodes = own.settled(6).await;
+    let victim = nodes.iter().map(name).find(|node| *node != protected).unwrap();
+    own.nodes.delete(&victim, &DeleteParams::default()).await.unwrap();
+    eventually("another one comes in its place", LONG, async || {
+        let nodes = own.my_nodes().await;
+        (nodes.len() == 6 && nodes.iter().all(|node| is_ready(node) && name(node) != victim)).then_some(())
+    })
+    .await;
+    // A rollout within the default budget.
+    own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
+    eventually("all others are rolled", LONG, async || {
+        let status = own.sets.get(&own.name).await.unwrap().status?;
+        let update = status.update_revision?;
+        let nodes = own.my_nodes().await;
+        let new = nodes.iter().filter(|node| {
+            node.metadata.labels.as_ref().unwrap()["kube-node.io/revision"] == update && is_ready(node)
+        });
+        (new.count() >= 5 && nodes.iter().filter(|node| name(node) != protected).count() <= 6).then_some(())
+    })
+    .await;
+    assert!(own.my_nodes().await.iter().any(|node| name(node) == protected));
+    let unaffected = other.sets.get(&other.name).await.unwrap().status.unwrap();
+    assert!(unaffected.waits.is_empty(), "{:?}", unaffected.waits);
+    // Mended without anybody's word.
+    policy.lift().await;
+    eventually("the last one goes", LONG, async || {
+        let nodes = own.my_nodes().await;
+        (nodes.len() == 6 && nodes.iter().all(|node| name(node) != protected)).then_some(())
+    })
+    .await;
+    own.set_says("Degraded", "False", "AsExpected").await;
+    other.clean_up().await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_node_that_may_not_be_deleted_is_passed_over() {
+    let own = Own::new("refused-delete", 3, class_spec()).await;
+    let nodes = own.settled(3).await;
+    let protected = name(&nodes[0]);
+    let mark = json!({"metadata": {
+        "labels": {"protected-by": own.name}, "annotations": {"kube-node.io/delete-first": "true"}}});
+    let expression = format!("oldObject.metadata.?labels['protected-by'].orValue('') != '{}'", own.name);
+    let policy = Policy::refuse(&own, ("", "nodes"), &["DELETE"], &expression).await;
+    own.nodes.patch(&protected, &PatchParams::default(), &Patch::Merge(&mark)).await.unwrap();
+    eventually("the policy works", LONG, async || {
+        let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        own.nodes.delete(&protected, &dry).await.err().map(drop)
+    })
+    .await;
+    own.patch_set(json!({"spec": {"replicas": 2}})).await;
+    own.settled(2).await;
+    assert!(own.my_nodes().await.iter().any(|node| name(node) == protected));
+    // Deleting the set takes the others along, and says what is in the way.
+    delete(&own.sets, &own.name, PropagationPolicy::Background).await;
+    let message = own.set_says("Degraded", "True", "DeleteFailed").await;
+    assert!(message.contains(&protected), "{message}");
+    eventually("the other goes", LONG, async || (own.my_nodes().await.len() == 1).then_some(())).await;
+    policy.lift().await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_revision_that_could_not_be_stored_is_tried_again() {
+    let own = Own::nothing("refused-revision").await;
+    let expression =
+        format!("object.metadata.?labels['kube-node.io/nodeclass'].orValue('') != '{}'", own.name);
+    let policy = Policy::refuse(&own, ("apps", "controllerrevisions"), &["CREATE"], &expression).await;
+    let revisions: Api<ControllerRevision> = Api::namespaced(own.client.clone(), "default");
+    eventually("the policy works", LONG, async || {
+        let object = json!({"metadata": {"name": own.name, "labels": {"kube-node.io/nodeclass": own.name}},
+            "revision": 1});
+        let tried = create(&revisions, object).await;
+        delete(&revisions, &own.name, PropagationPolicy::Background).await;
+        tried.err().map(drop)
+    })
+    .await;
+    create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
+    own.create_set(2, json!({})).await;
+    let message = own.set_says("Degraded", "True", "RevisionNotStored").await;
+    assert!(message.contains("not while somebody looks"), "{message}");
+    policy.lift().await;
+    own.settled(2).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_wrote_over_is_written_again() {
+    let own = Own::new("refused-status", 2, class_spec()).await;
+    own.settled(2).await;
+    own.set_says("Progressing", "False", "Complete").await;
+    let wrong = json!({"status": {"replicas": 77, "readyReplicas": 66, "waits": [], "conditions": [
+        {"type": "Degraded", "status": "True", "reason": "Foreign", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    own.sets.patch_status(&own.name, &PatchParams::default(), &Patch::Merge(&wrong)).await.unwrap();
+    own.settled(2).await;
+    own.set_says("Degraded", "False", "AsExpected").await;
+    let version = async || own.sets.get(&own.name).await.unwrap().metadata.resource_version;
+    let before = version().await;
+    always("one write is enough", std::time::Duration::from_secs(3), async || version().await == before)
+        .await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn a_class_gives_its_sets_no_more_nodes_than_its_limit() {
+    let mut class = class_spec();
+    class["limits"] = json!({"nodes": 5});
+    let own = Own::without_set("class-limit", class).await;
+    // One by hand counts as well.
+    let by_hand = json!({"metadata": {"name": "class-limit-by-hand",
+        "labels": {"kube-node.io/nodeclass": own.name}}});
+    create(&own.nodes, by_hand).await.unwrap();
+    let set = |name: &str, replicas: i32| json!({"metadata": {"name": name}, "spec": {"replicas": replicas, "nodeClassName": own.name}});
+    for name in ["class-limit", "class-limit-too"] {
+        create(&own.sets, set(name, 40)).await.unwrap();
+    }
+    let of_class = async || {
+        let selector = ListParams::default().labels(&format!("kube-node.io/nodeclass={}", own.name));
+        own.nodes.list(&selector).await.unwrap().items.len()
+    };
+    let message = own.set_says("Degraded", "True", "ClassLimit").await;
+    assert!(message.contains("5 nodes at most"), "{message}");
+    eventually("the class is full", LONG, async || (of_class().await == 5).then_some(())).await;
+    always("and stays so", std::time::Duration::from_secs(2), async || of_class().await == 5).await;
+    // What one gives back the other takes.
+    let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    own.sets.patch("class-limit-too", &PatchParams::default(), &none).await.unwrap();
+    own.settled(4).await;
+    own.patch_class(json!({"spec": {"limits": {"nodes": 7}}})).await;
+    own.settled(6).await;
+    delete(&own.sets, "class-limit-too", PropagationPolicy::Background).await;
+    delete(&own.nodes, "class-limit-by-hand", PropagationPolicy::Background).await;
+    own.clean_up().await;
+}
+
+#[tokio::test]
+async fn what_is_refused_of_a_set_is_an_event_of_it() {
+    let own = Own::without_set("refused-create", class_spec()).await;
+    let expression = format!("!object.metadata.name.startsWith('{}-')", own.name);
+    let policy = Policy::refuse(&own, ("", "nodes"), &["CREATE"], &expression).await;
+    eventually("the policy works", LONG, async || {
+        let node = json!({"metadata": {"name": format!("{}-x", own.name)}});
+        let tried = create(&own.nodes, node).await;
+        delete(&own.nodes, &format!("{}-x", own.name), PropagationPolicy::Background).await;
+        tried.err().map(drop)
+    })
+    .await;
+    own.create_set(50, json!({})).await;
+    let message = own.set_says("Degraded", "True", "CreateFailed").await;
+    assert!(message.contains("not while somebody looks"), "{message}");
+    eventually("an event", LONG, async || own.event_of(&own.name, "CreateFailed").await).await;
+    policy.lift().await;
+    own.settled(50).await;
+    own.clean_up().await;
+}
