@@ -67,6 +67,7 @@ async fn replicas(own: &Own) -> i32 {
 #[tokio::test]
 async fn cluster_autoscaler() {
     sizes::from_zero_to_some_and_back().await;
+    sizes::within_the_limit_of_the_class().await;
     sizes::deletions_at_once().await;
     sizes::while_others_write().await;
     sizes::given_up().await;

@@ -3,12 +3,13 @@
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Node;
+use kube::api::PropagationPolicy;
 use kube_node::autoscaler::proto::instance_status::InstanceState;
 use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{
-    bed::{LONG, Own, audit, bed, class_spec, eventually, name},
+    bed::{LONG, Own, audit, bed, class_spec, create, delete, eventually, name},
     caller,
     caller::{fake, named, state},
     group, replicas,
@@ -31,6 +32,28 @@ fn names(nodes: &[Node]) -> Vec<String> {
     let mut names: Vec<String> = nodes.iter().map(name).collect();
     names.sort();
     names
+}
+
+/// The limit of a class counts for all its sets: a group may grow to what the others leave.
+pub async fn within_the_limit_of_the_class() {
+    let mut class = class_spec();
+    class["limits"] = json!({"nodes": 5});
+    let own = group("as-limit", 0, 0, 10, class).await;
+    let other = Own::of(own.client.clone(), "as-limit-other");
+    let spec = json!({"replicas": 2, "nodeClassName": own.name});
+    create(&other.sets, json!({"metadata": {"name": other.name}, "spec": spec})).await.unwrap();
+    other.settled(2).await;
+    let mut caller = caller().await;
+    eventually("the group's greatest size is what is left", LONG, async || {
+        (caller.group("as-limit").await?.max_size == 3).then_some(())
+    })
+    .await;
+    assert_eq!(caller.increase("as-limit", 4).await.unwrap_err().code(), Code::OutOfRange);
+    caller.increase("as-limit", 3).await.unwrap();
+    own.settled(3).await;
+    assert_eq!(caller.group("as-limit").await.unwrap().max_size, 3, "its own nodes do not count against it");
+    delete(&other.sets, &other.name, PropagationPolicy::Background).await;
+    own.clean_up().await;
 }
 
 pub async fn from_zero_to_some_and_back() {

@@ -6,6 +6,7 @@
 
 #[path = "../bed/mod.rs"]
 mod bed;
+mod malformed;
 mod rollout;
 
 use std::{
@@ -60,6 +61,7 @@ async fn survivors() {
     rollout::rollout_of_200().await;
     api_server_away().await;
     objects_of_an_older_definition().await;
+    malformed::random_objects_past_the_schema().await;
     definitions_that_are_older_or_missing().await;
 }
 

@@ -61,7 +61,18 @@ const HINTS: &[(&[&str], &str)] = &[
         &["CIDRNotAvailable"],
         "Restart the operator with a larger --cluster-cidr (chart: podCidrs.clusterCidr), or delete nodes.",
     ),
-    (&["RevisionNotStored", "CreateFailed"], "Look at the operator's logs, rights and quotas."),
+    (
+        &["RevisionNotStored", "RevisionNotRead", "CreateFailed"],
+        "Mend what the API server refuses: a right, a quota, an admission policy, or a field of the class.",
+    ),
+    (
+        &["UpdateFailed", "DeleteFailed", "AdoptFailed", "WriteRefused"],
+        "Mend what the API server refuses, such as an admission policy or a field of the template; it is tried again by itself.",
+    ),
+    (
+        &["ClassLimit"],
+        "Have spec.limits.nodes of the class raised, or lower spec.replicas of a set of the class.",
+    ),
     (
         &["OutOfResources"],
         "The provider has no room: make some, lower spec.replicas, or choose a smaller class.",
