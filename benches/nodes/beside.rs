@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use kube_node::wire::{self, Body};
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -23,8 +23,8 @@ use crate::{
 
 /// Time between two renewals of a Lease, as kubelets have it.
 const RENEW: Duration = Duration::from_secs(10);
-/// Time until policies have learned of the Nodes, or are gone.
-const SETTLE: Duration = Duration::from_secs(8);
+/// Time until policies have learned of the Nodes, or are gone, and the control plane has nothing left to do from its start.
+pub const SETTLE: Duration = Duration::from_secs(20);
 
 /// Creates so many Nodes. Their Leases are renewed until what is returned is dropped.
 pub async fn create(plane: &Plane, count: usize) -> anyhow::Result<Option<AbortOnDropHandle<()>>> {
@@ -37,9 +37,7 @@ pub async fn create(plane: &Plane, count: usize) -> anyhow::Result<Option<AbortO
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
-    let renewing = AbortOnDropHandle::new(tokio::spawn(renew(client, held)));
-    sleep(SETTLE).await;
-    Ok(Some(renewing))
+    Ok(Some(AbortOnDropHandle::new(tokio::spawn(renew(client, held)))))
 }
 
 /// The taint of a Node without a kubelet stays, so that nobody counts it as one of those that are measured.
@@ -76,7 +74,7 @@ async fn renew(client: Client, mut held: Vec<Held>) {
     }
 }
 
-/// Takes away the policies of these names with their bindings, and waits until the API server has noticed.
+/// Takes away the policies of these names with their bindings.
 pub async fn without_policies(plane: &Plane, names: &[String]) -> anyhow::Result<()> {
     if names.is_empty() {
         return Ok(());
@@ -93,6 +91,5 @@ pub async fn without_policies(plane: &Plane, names: &[String]) -> anyhow::Result
         let deleted = policies.delete(name, &DeleteParams::default()).await;
         deleted.with_context(|| format!("policy {name} cannot be deleted"))?;
     }
-    sleep(SETTLE).await;
     Ok(())
 }

@@ -178,6 +178,10 @@ async fn measure(
         beside::without_policies(&plane, &arguments.without_policies).await?;
     }
     let _renewed = beside::create(&plane, surroundings.beside).await?;
+    // As long in each case, so that they differ in nothing else.
+    if arguments.beside != [0] || !arguments.without_policies.is_empty() {
+        tokio::time::sleep(beside::SETTLE).await;
+    }
     let counter = Counter::start(&plane).await?;
     let process = match system {
         System::Bare | System::KwokAfter => None,
