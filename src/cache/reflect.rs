@@ -188,3 +188,47 @@ fn status_code(error: &watcher::Error) -> Option<u16> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Mutex};
+
+    use bytes::Bytes;
+    use futures::stream;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+    use crate::{api::NodeClass, cache::Own};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_watch_in_json_is_made_anew_within_two_minutes() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&asked);
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let body = if is_watch {
+                into.lock().unwrap().push(Instant::now());
+                axum::body::Body::from_stream(stream::pending::<Result<Bytes, Infallible>>())
+            } else {
+                let list = json!({
+                    "apiVersion": "kube-node.io/v1alpha1",
+                    "kind": "NodeClassList",
+                    "metadata": {"resourceVersion": "5"},
+                    "items": [],
+                });
+                axum::body::Body::from(list.to_string())
+            };
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        });
+        let api: Api<Own<NodeClass>> = Api::all(Client::new(server, "default"));
+        let cache: Arc<Cache<Own<NodeClass>>> = Arc::default();
+        let kept = timeout(Duration::from_mins(6), run(api, watcher::Config::default(), Arc::clone(&cache)));
+        assert!(kept.await.is_err() && cache.in_sync());
+        let asked = asked.lock().unwrap();
+        let waits: Vec<u64> = asked.windows(2).map(|two| (two[1] - two[0]).as_secs()).collect();
+        assert!(waits.len() >= 2 && waits.iter().all(|wait| (115..125).contains(wait)), "{waits:?}");
+    }
+}

@@ -259,7 +259,19 @@ async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), Ended> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+    };
+
+    use bytes::Bytes;
+    use futures::{StreamExt, stream};
+    use http::Response;
+
+    use super::{
+        super::{Pace, frames::tests::bookmark},
+        *,
+    };
 
     #[test]
     fn a_watch_goes_on_only_where_nothing_was_said_against_it() {
@@ -271,5 +283,58 @@ mod tests {
         for ended in over.into_iter().chain([refused(504), Ended::List(WireError::NoEnvelope)]) {
             assert!(!ended.keeps_place(), "{ended}");
         }
+    }
+
+    /// When watches were asked for, and where they began, until the first has failed and the next is open. The server sends
+    /// a bookmark that ends the list, these ones a minute apart, and then nothing.
+    async fn watches(bookmarks: &[&str]) -> Vec<(Duration, String)> {
+        let frames: Vec<_> = bookmarks.iter().map(|version| Bytes::from(bookmark(version, false))).collect();
+        let (begin, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let into = Arc::clone(&asked);
+        let server = tower::service_fn(move |request: Request<Body>| {
+            into.lock().unwrap().push((begin.elapsed(), request.uri().query().unwrap().to_owned()));
+            let list = stream::iter([Bytes::from(bookmark("6", true))]);
+            let later = stream::iter(frames.clone()).then(async |frame| {
+                sleep(Duration::from_mins(1)).await;
+                frame
+            });
+            let all = list.chain(later.boxed()).chain(stream::pending()).map(Ok::<_, Infallible>);
+            let body = axum::body::Body::from_stream(all);
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        });
+        let watch = Watch {
+            path: "/api/v1/nodes".to_owned(),
+            field_selector: None,
+            label_selector: None,
+            begins: Begins::Streamed,
+            least_life: Duration::from_mins(5),
+            pace: Pace::VITAL,
+        };
+        let mut failures = 0;
+        let failed = |ended: Ended| {
+            assert!(matches!(ended, Ended::Silent(_)), "{ended}");
+            failures += 1;
+            if failures == 2 { Err(()) } else { Ok(()) }
+        };
+        follow(&Client::new(server, "default"), &watch, &(), |_| {}, failed).await;
+        let asked = asked.lock().unwrap();
+        asked.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_without_its_bookmarks_is_made_anew_where_it_was() {
+        let [_, (at, query)] = &watches(&["7", "8"]).await[..] else { panic!("two watches") };
+        // Bookmarks came after one and two minutes.
+        assert!((240..245).contains(&at.as_secs()), "{at:?}");
+        assert!(query.contains("resourceVersion=8&"), "{query}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_sends_no_bookmarks_may_be_silent_for_the_life_of_a_watch() {
+        let [(_, first), (at, query)] = &watches(&[]).await[..] else { panic!("two watches") };
+        let life = first.split('&').find_map(|part| part.strip_prefix("timeoutSeconds=")).unwrap();
+        let life: u64 = life.parse().unwrap();
+        assert!((300..600).contains(&life) && (life + 5..life + 8).contains(&at.as_secs()), "{life} {at:?}");
+        assert!(query.contains("resourceVersion=6&"), "{query}");
     }
 }

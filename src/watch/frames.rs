@@ -122,13 +122,19 @@ fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use k8s_pb::{
         api::core::v1::ConfigMap,
         apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
     };
 
     use super::*;
+
+    /// A frame with a bookmark of this version.
+    pub fn bookmark(version: &str, ends_list: bool) -> Vec<u8> {
+        let object = config_map(version, ends_list.then_some(END_OF_LIST));
+        framed("BOOKMARK", "v1", &object, "ConfigMap")
+    }
 
     fn framed(kind: &str, api_version: &str, object: &impl Message, of: &str) -> Vec<u8> {
         let raw = Some(wire::envelope(api_version, of, object));

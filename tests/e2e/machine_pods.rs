@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::{
     Api, ResourceExt,
@@ -75,6 +76,15 @@ async fn machine_says(own: &Own, status: &str, reason: &str) -> String {
     .await
 }
 
+/// How many seconds the token of a kubeconfig lives, by its own words.
+fn life_of_token(kubeconfig: &[u8]) -> u64 {
+    let kubeconfig: Value = serde_json::from_slice(kubeconfig).unwrap();
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap()
+}
+
 #[tokio::test]
 async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
     let own = Own::new("pods-each", 2, spec(&json!({}))).await;
@@ -88,7 +98,8 @@ async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
             "another cluster's garbage collector would take it for an orphan"
         );
         let secret = machines.secrets.get(&pod.name_any()).await.unwrap();
-        assert!(secret.data.unwrap().contains_key("bootstrap.kubeconfig"));
+        let bootstrap = secret.data.unwrap().remove("bootstrap.kubeconfig").unwrap();
+        assert!(life_of_token(&bootstrap.0) <= 11 * 60, "{} s", life_of_token(&bootstrap.0));
         let text = serde_json::to_string(pod).unwrap();
         assert!(!text.contains("eyJ"), "no token is in the pod: {text}");
     }
@@ -240,6 +251,12 @@ async fn credentials_are_checked_and_lead_to_the_other_cluster() {
     };
     set(exec.to_string()).await;
     says("uses exec").await;
+    let cluster = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+    set(json!({"clusters": [{"name": "c", "cluster": cluster}]}).to_string()).await;
+    says("write the server's authority into certificate-authority-data").await;
+    set("users: confidential".to_owned()).await;
+    says("it is no kubeconfig in YAML").await;
+    assert!(!machine_says(&own, "False", "ProviderUnreachable").await.contains("confidential"));
     // The cluster itself, as if it were another one.
     set(std::fs::read_to_string(bed().dir.join("operator.kubeconfig")).unwrap()).await;
     machines.all_for(&own, 1).await;

@@ -25,6 +25,7 @@ mod node;
 mod provisioning;
 mod reboot;
 mod refusals;
+mod silence;
 mod trouble;
 
 use std::{fs, path::Path, process::ExitCode};
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         waiting trouble::commands_without_a_shell_are_told,
         waiting trouble::a_machine_out_of_memory_says_so,
         waiting trouble::an_evicted_machine_is_told_and_made_again,
+        blocking silence::dropped_packets_are_noticed_within_45_s,
         blocking refusals::what_is_missing_is_named_with_what_to_do,
         blocking refusals::who_is_not_root_is_told_so,
     };
