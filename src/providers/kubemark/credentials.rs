@@ -5,11 +5,13 @@
 //!
 //! Invariant: no error carries anything that the Secret holds. Errors reach statuses and logs, which more people read than Secrets.
 
+use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use secrecy::ExposeSecret;
 
 use crate::runtime::{connection::fenced, leader::Fence};
 
@@ -137,7 +139,13 @@ impl Credentials {
             return Err(CredentialsError::Insecure { name: name(), what, instead });
         }
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-        fenced(config.map_err(wrong)?, &self.fence).map_err(|_| CredentialsError::Client { name: name() })
+        let config = config.map_err(wrong)?;
+        // Of such a token kube's client panics.
+        if config.auth_info.token.as_ref().is_some_and(|token| !is_header(token.expose_secret())) {
+            let what = "its token is no value of an HTTP header: write it on one line, in ASCII".to_owned();
+            return Err(CredentialsError::Kubeconfig { name: name(), what });
+        }
+        fenced(config, &self.fence).map_err(|_| CredentialsError::Client { name: name() })
     }
 
     /// Whether the Secret is another one than that of `version`.
@@ -204,6 +212,10 @@ fn insecure(kubeconfig: &Kubeconfig, is_allowed: bool) -> Option<(&'static str, 
             "begin server with https://, or start the operator with --insecure-credentials",
         ))
     })
+}
+
+fn is_header(token: &str) -> bool {
+    HeaderValue::from_str(token).is_ok()
 }
 
 fn has_tls(server: &str) -> bool {
