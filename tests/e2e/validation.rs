@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::bed::{bed, class_spec};
 
 mod accepted;
+mod pods;
 mod stored;
 mod values;
 
@@ -386,7 +387,7 @@ async fn a_value_that_no_node_or_pod_may_have_is_refused_in_a_class() {
     let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass",
         "metadata": {"name": "valid"}, "spec": class_spec()});
     let cases =
-        [values::template_cases(), values::amount_cases(), values::provisioning_cases(), values::pod_cases()];
+        [values::template_cases(), values::amount_cases(), pods::provisioning_cases(), pods::pod_cases()];
     check(Api::<NodeClass>::all(bed().client().await), object, cases.concat()).await;
 }
 
