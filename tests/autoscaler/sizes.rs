@@ -179,7 +179,7 @@ fn is_read(set: &str) -> bool {
 
 /// A class that nobody serves, so no Node is ever made.
 fn unserved() -> Value {
-    json!({"nodeController": "example.com/nobody", "capacity": {"cpu": "4"}})
+    json!({"nodeController": "nobody.example.com", "capacity": {"cpu": "4"}})
 }
 
 pub async fn given_up() {

@@ -7,11 +7,14 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, condition, create, eventually};
+use crate::{
+    bed::{LONG, Own, bed, condition, create, delete, eventually},
+    refusals::Policy,
+};
 
 fn spec(more: &Value) -> Value {
     let mut spec =
@@ -201,10 +204,21 @@ async fn no_file_is_the_token_of_somebody_else() {
 
 #[tokio::test]
 async fn a_pod_that_is_refused_says_why() {
-    let resources = json!({"requests": {"cpu": "200m"}, "limits": {"cpu": "100m"}});
-    let own = Own::new("pods-refused", 1, spec(&json!({"kubemark": {"resources": resources}}))).await;
+    let own = Own::without_set("pods-refused", spec(&json!({}))).await;
+    let expression = "!object.metadata.name.startsWith('pods-refused')";
+    let policy = Policy::refuse(&own, ("", "pods"), &["CREATE"], expression).await;
+    eventually("the policy works", LONG, async || {
+        let pod = json!({"metadata": {"name": "pods-refused"},
+            "spec": {"containers": [{"name": "a", "image": "example.com/a:1"}]}});
+        let tried = create(&own.pods, pod).await;
+        delete(&own.pods, "pods-refused", PropagationPolicy::Background).await;
+        tried.err().map(drop)
+    })
+    .await;
+    own.create_set(1, json!({})).await;
     let message = machine_says(&own, "False", "InvalidMachine").await;
-    assert!(message.contains("must be less than or equal to cpu limit"), "{message}");
+    assert!(message.contains("not while somebody looks at it"), "{message}");
+    policy.lift().await;
     own.clean_up().await;
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually, is_ready, name};
 
 /// A policy that refuses some writes until it is taken away.
-struct Policy {
+pub struct Policy {
     name: String,
     policies: Api<ValidatingAdmissionPolicy>,
     bindings: Api<ValidatingAdmissionPolicyBinding>,
@@ -23,7 +23,7 @@ struct Policy {
 
 impl Policy {
     /// Refuses `operations` of `resource` (`GROUP/RESOURCE`) where `expression` is false.
-    async fn refuse(own: &Own, resource: (&str, &str), operations: &[&str], expression: &str) -> Self {
+    pub async fn refuse(own: &Own, resource: (&str, &str), operations: &[&str], expression: &str) -> Self {
         let policy = Self {
             name: own.name.clone(),
             policies: Api::all(own.client.clone()),
@@ -41,7 +41,7 @@ impl Policy {
         policy
     }
 
-    async fn lift(self) {
+    pub async fn lift(self) {
         delete(&self.bindings, &self.name, PropagationPolicy::Background).await;
         delete(&self.policies, &self.name, PropagationPolicy::Background).await;
     }
