@@ -112,12 +112,11 @@ impl Refusals {
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems: Vec<Problem> = Vec::new();
         for ((write, _), refusal) in &self.0 {
-            match problems.last_mut().filter(|problem| problem.reason == write.reason()) {
-                Some(problem) => problem.nodes += 1,
-                None => {
-                    let message = refusal.message.clone();
-                    problems.push(Problem { reason: write.reason(), message, nodes: 1 });
-                }
+            if let Some(problem) = problems.last_mut().filter(|problem| problem.reason == write.reason()) {
+                problem.nodes += 1;
+            } else {
+                let message = refusal.message.clone();
+                problems.push(Problem { reason: write.reason(), message, nodes: 1 });
             }
         }
         for problem in problems.iter_mut().filter(|problem| problem.nodes > 1) {
@@ -173,7 +172,9 @@ mod tests {
     fn one_success_makes_the_others_of_its_kind_due() {
         let mut refusals = Refusals::default();
         for _ in 0..5 {
-            ["a", "b"].iter().for_each(|node| refused(&mut refusals, node, 100));
+            for node in ["a", "b"] {
+                refused(&mut refusals, node, 100);
+            }
         }
         refusals.succeeded(Write::Update, "never-failed", at(101));
         assert_eq!(refusals.retry_in(Write::Update, "b", 1, at(101)), Some(Duration::from_secs(15)));
@@ -184,7 +185,9 @@ mod tests {
     #[test]
     fn problems_name_the_first_node_and_count_the_others() {
         let mut refusals = Refusals::default();
-        ["c", "a", "b"].iter().for_each(|node| refused(&mut refusals, node, 0));
+        for node in ["c", "a", "b"] {
+            refused(&mut refusals, node, 0);
+        }
         refusals.failed(Write::Create, "", 7, "cannot create Node d".to_owned(), at(0));
         let problems = refusals.problems();
         assert_eq!(

@@ -335,7 +335,7 @@ impl Operator {
                 Answer::Lost | Answer::Refused | Answer::Conflict => self.retry_set(world),
             }
         }
-        let mut given_up = 0;
+        let mut failed_starts = 0;
         let unanswered: Vec<String> = self.expectations.unanswered().map(str::to_owned).collect();
         for name in unanswered.iter().map(String::as_str).chain(plan.delete.iter().map(|d| d.name)) {
             let Some(seen) = cache.get(name) else { continue };
@@ -345,8 +345,8 @@ impl Operator {
             self.expectations.deleting(name, &seen.version.to_string());
             let answer = world.delete(seen);
             let cause = plan.delete.iter().find(|deletion| deletion.name == name).and_then(|d| d.cause);
-            given_up += usize::from(
-                cause == Some(Cause::FailedToStart) && matches!(answer, Answer::Done | Answer::Lost),
+            failed_starts += usize::from(
+                why == Some(Cause::FailedToStart) && matches!(answer, Answer::Done | Answer::Lost),
             );
             match answer {
                 Answer::Done => self.expectations.deleted(name),
@@ -354,8 +354,12 @@ impl Operator {
                 Answer::Conflict | Answer::Lost | Answer::Refused => self.retry_set(world),
             }
         }
-        self.status.start_failures =
-            rollout::account(plan.start_failures.clone(), given_up, &self.spec.revision, world.timestamp());
+        self.status.start_failures = rollout::account(
+            plan.start_failures.clone(),
+            failed_starts,
+            &self.spec.revision,
+            world.timestamp(),
+        );
         Ok(())
     }
 

@@ -112,12 +112,15 @@ impl NodeSetController {
     async fn change_owners(&self, set: &NodeSet, observed: &Observed) {
         let mut patches = Vec::new();
         for node in &observed.to_release {
-            let kept = node.owners.iter().filter(|owner| owner.uid != observed.uid).cloned();
-            patches.push((Arc::clone(node), owners(kept.collect())));
+            let mut owners = node.owners.clone();
+            owners.retain(|owner| owner.uid != observed.uid);
+            patches.push((Arc::clone(node), owned_by(&owners)));
         }
         for node in &observed.to_adopt {
             let Some(owner) = set.controller_owner_ref(&()) else { continue };
-            patches.push((Arc::clone(node), owners(node.owners.iter().cloned().chain([owner]).collect())));
+            let mut owners = node.owners.clone();
+            owners.push(owner);
+            patches.push((Arc::clone(node), owned_by(&owners)));
         }
         if !patches.is_empty() {
             info!(count = patches.len(), "adopting and releasing Nodes by their label");
@@ -150,31 +153,30 @@ impl NodeSetController {
         set: &str,
         write: Write,
         what: &str,
-        patches: Vec<(Arc<NodeView>, Value)>,
+        changes: Vec<(Arc<NodeView>, Value)>,
     ) -> bool {
         let now = Timestamp::now();
-        let (fresh, due, waiting) = self.refusals(set, |refusals| {
-            let wanted: HashSet<&str> = patches.iter().map(|(node, _)| &*node.name).collect();
+        let (mut fresh, mut due) = (Vec::new(), Vec::new());
+        self.refusals(set, |refusals| {
+            let wanted: HashSet<&str> = changes.iter().map(|(node, _)| &*node.name).collect();
             refusals.keep(write, |node| wanted.contains(node));
-            let mut lists = (Vec::new(), Vec::new(), 0_usize);
-            for (node, patch) in patches {
+            for (node, patch) in changes {
                 let intent = refusals::intent(&(&node.uid, &patch));
                 match refusals.retry_in(write, &node.name, intent, now) {
-                    None => lists.0.push((node, patch, intent)),
-                    Some(left) if left.is_zero() => lists.1.push((node, patch, intent)),
-                    Some(_) => lists.2 += 1,
+                    None => fresh.push((node, patch, intent)),
+                    Some(Duration::ZERO) => due.push((node, patch, intent)),
+                    // Its back-off is not over.
+                    Some(_) => {}
                 }
             }
-            lists
         });
         let more = fresh.len() > BATCH;
-        tracing::trace!(set, fresh = fresh.len(), due = due.len(), waiting, "{what}");
         let batch = fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES));
         stream::iter(batch)
             .for_each_concurrent(WRITES_AT_ONCE, |(node, patch, intent)| async move {
-                let sent = api::patch::<Node>(&self.context.client, seen_node(&node), patch, what).await;
+                let answer = api::patch::<Node>(&self.context.client, seen_node(&node), patch, what).await;
                 let now = Timestamp::now();
-                self.refusals(set, |refusals| match sent {
+                self.refusals(set, |refusals| match answer {
                     // The Node changed or went meanwhile: the watch brings the next reconciliation.
                     Err(error) if error.is_conflict() || error.is_not_found() => {}
                     Err(error) => refusals.failed(write, &node.name, intent, error.chain(), now),
@@ -194,7 +196,7 @@ impl NodeSetController {
     }
 }
 
-fn owners(owners: Vec<OwnerReference>) -> Value {
+fn owned_by(owners: &[OwnerReference]) -> Value {
     json!({ "metadata": { "ownerReferences": owners } })
 }
 

@@ -36,16 +36,19 @@ impl NodeSetController {
             .chain(planned)
             .filter_map(|(name, cause)| Some((self.context.nodes.get(name)?, cause)))
             .collect();
-        let given_up = AtomicUsize::new(0);
+        let (given_up, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         stream::iter(nodes)
             .for_each_concurrent(WRITES_AT_ONCE, |(node, cause)| {
-                let given_up = &given_up;
+                let (given_up, refused) = (&given_up, &refused);
                 async move {
                     let sent = self.delete_one(&observed.name, &node).await;
                     // A call without an answer may have had its effect; it is sent again without a cause.
                     let lost = sent.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
                     if cause == Some(Cause::FailedToStart) && (sent.is_ok() || lost) {
                         given_up.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if sent.as_ref().is_err_and(ApiError::is_final) {
+                        refused.fetch_add(1, Ordering::Relaxed);
                     }
                     if let Some(cause) = cause.filter(|_| sent.is_ok()) {
                         info!(node = &*node.name, cause = cause.reason(), "replaced");
@@ -55,6 +58,8 @@ impl NodeSetController {
             })
             .await;
         applied.given_up = given_up.into_inner();
+        // A Node whose deletion was refused is passed over by the next plan, which may choose another one.
+        applied.more |= refused.into_inner() > 0;
         self.refusals(&observed.name, |refusals| {
             refusals.keep(Write::Delete, |name| {
                 self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())

@@ -497,7 +497,9 @@ proptest! {
     #[test]
     fn no_wait_is_silent(mut members in members(), wanted in any_wanted()) {
         // The record of refused writes speaks for these.
-        members.iter_mut().for_each(|member| member.deletion_refused = false);
+        for member in &mut members {
+            member.deletion_refused = false;
+        }
         let plan = decide(&wanted, &members, 0, at(NOW));
         let idle = plan.create == 0 && plan.delete.is_empty() && plan.turns.is_empty();
         let unmet = plan.counts.available < wanted.replicas || plan.counts.staying > wanted.replicas
