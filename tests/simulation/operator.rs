@@ -346,7 +346,7 @@ impl Operator {
             let answer = world.delete(seen);
             let cause = plan.delete.iter().find(|deletion| deletion.name == name).and_then(|d| d.cause);
             failed_starts += usize::from(
-                why == Some(Cause::FailedToStart) && matches!(answer, Answer::Done | Answer::Lost),
+                cause == Some(Cause::FailedToStart) && matches!(answer, Answer::Done | Answer::Lost),
             );
             match answer {
                 Answer::Done => self.expectations.deleted(name),
