@@ -10,7 +10,7 @@ use kube_node::{
         budget::Budget,
         causes::{Rules, Sign, Symptom},
         rollout::Clock,
-        turnover::{self, Member, Pace, Wanted},
+        turnover::{self, Creation, Member, Pace, Wanted},
     },
 };
 
@@ -37,6 +37,8 @@ fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [Symptom]) -> Wa
         max_repairs: 10,
         start_failures: None,
         class_back_off: Duration::ZERO,
+        creation: Creation::Allowed,
+        class_room: None,
     }
 }
 
