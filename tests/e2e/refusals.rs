@@ -170,7 +170,7 @@ async fn a_revision_that_could_not_be_stored_is_tried_again() {
     let revisions: Api<ControllerRevision> = Api::namespaced(own.client.clone(), "default");
     eventually("the policy works", LONG, async || {
         let object = json!({"metadata": {"name": own.name, "labels": {"kube-node.io/nodeclass": own.name}},
-            "revision": 1});
+            "revision": 1, "data": {"x": 1}});
         let tried = create(&revisions, object).await;
         delete(&revisions, &own.name, PropagationPolicy::Background).await;
         tried.err().filter(is_by_policy).map(drop)
