@@ -1,7 +1,10 @@
 //! What there is, counted from the caches at the moment somebody asks: Nodes of classes by their stage, the Nodes that
-//! the sets want, and the sets by what their conditions say.
+//! the sets want, and the sets by what their conditions say and by what they wait for.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use prometheus::{
     Error, IntGauge, IntGaugeVec, Opts, Registry,
@@ -12,7 +15,7 @@ use prometheus::{
 use crate::{
     api::NodeSet,
     cache::{Cache, NodeView, Own, Stage},
-    core::set::CONDITIONS,
+    core::set::{CONDITIONS, WAITS},
     providers::Provider,
     runtime::metrics::registered,
 };
@@ -28,6 +31,7 @@ pub struct Census {
     nodes: IntGaugeVec,
     wanted: IntGauge,
     sets: IntGaugeVec,
+    waiting: IntGaugeVec,
 }
 
 impl Census {
@@ -39,6 +43,7 @@ impl Census {
     ) -> Result<(), Error> {
         let nodes = Opts::new("kube_node_nodes", "Nodes of NodeClasses, by their stage");
         let sets = Opts::new("kube_node_nodesets", "NodeSets, by what a condition of theirs says");
+        let waiting = Opts::new("kube_node_waiting_nodesets", "NodeSets that wait, by reason");
         let wanted = "kube_node_wanted_nodes";
         registered(
             registry,
@@ -48,6 +53,7 @@ impl Census {
                 nodes: IntGaugeVec::new(nodes, &["stage"])?,
                 wanted: IntGauge::new(wanted, "Nodes that the NodeSets ask for: the sum of their replicas")?,
                 sets: IntGaugeVec::new(sets, &["condition", "status"])?,
+                waiting: IntGaugeVec::new(waiting, &["reason"])?,
             },
         )?;
         Ok(())
@@ -56,7 +62,7 @@ impl Census {
 
 impl Collector for Census {
     fn desc(&self) -> Vec<&Desc> {
-        [self.nodes.desc(), self.wanted.desc(), self.sets.desc()].concat()
+        [self.nodes.desc(), self.wanted.desc(), self.sets.desc(), self.waiting.desc()].concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -68,12 +74,20 @@ impl Collector for Census {
         {
             self.sets.with_label_values(&[condition, status]).set(0);
         }
+        for reason in WAITS {
+            self.waiting.with_label_values(&[reason]).set(0);
+        }
         for node in self.all_nodes.all().iter().filter(|node| node.class().is_some()) {
             self.nodes.with_label_values(&[node.stage().name()]).inc();
         }
         let mut wanted = 0;
         for set in self.all_sets.all().iter().filter_map(|own| own.object.as_ref().ok()) {
             wanted += i64::from(set.spec.replicas);
+            let waits: BTreeSet<&str> =
+                set.status.iter().flat_map(|status| &status.waits).map(|wait| wait.reason.as_str()).collect();
+            for reason in WAITS.into_iter().filter(|reason| waits.contains(reason)) {
+                self.waiting.with_label_values(&[reason]).inc();
+            }
             let conditions = set.status.iter().flat_map(|status| &status.conditions);
             for condition in CONDITIONS {
                 let said = conditions.clone().find(|said| said.type_ == condition);
@@ -83,7 +97,7 @@ impl Collector for Census {
             }
         }
         self.wanted.set(wanted);
-        [self.nodes.collect(), self.wanted.collect(), self.sets.collect()].concat()
+        [self.nodes.collect(), self.wanted.collect(), self.sets.collect(), self.waiting.collect()].concat()
     }
 }
 
@@ -128,7 +142,7 @@ mod tests {
     use super::*;
     use crate::api::names;
 
-    fn set(name: &str, degraded: Option<&str>) -> Own<NodeSet> {
+    fn set(name: &str, waits: &[&str], degraded: Option<&str>) -> Own<NodeSet> {
         let conditions: Vec<_> = degraded
             .map(|status| {
                 json!({"type": "Degraded", "status": status, "reason": "A", "message": "",
@@ -136,9 +150,13 @@ mod tests {
             })
             .into_iter()
             .collect();
+        let waits: Vec<_> = waits
+            .iter()
+            .map(|reason| json!({"reason": reason, "message": "", "nodes": 1, "since": "2026-01-01T00:00:00Z"}))
+            .collect();
         let set: NodeSet = serde_json::from_value(json!({
             "metadata": {"name": name}, "spec": {"replicas": 3, "nodeClassName": "a"},
-            "status": {"conditions": conditions},
+            "status": {"conditions": conditions, "waits": waits},
         }))
         .unwrap();
         Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)), class: None }
@@ -157,7 +175,11 @@ mod tests {
     #[test]
     fn what_there_is_now_is_counted_and_nothing_twice() {
         let nodes = Cache::full([node("a", true, false), node("b", true, true), node("real", false, true)]);
-        let sets = Cache::full([set("a", Some("True")), set("b", Some("False")), set("c", None)]);
+        let sets = Cache::full([
+            set("a", &["UpdateFailed", "UpdateFailed", "Paused"], Some("True")),
+            set("b", &["UpdateFailed", "WaitingForLease", "of somebody else"], Some("False")),
+            set("c", &[], None),
+        ]);
         let registry = Registry::new();
         Census::register(&registry, nodes, sets).unwrap();
         for _ in 0..2 {
@@ -166,6 +188,9 @@ mod tests {
                 "kube_node_nodes{stage=\"provisioning\"} 1",
                 "kube_node_nodes{stage=\"not_ready\"} 1",
                 "kube_node_nodes{stage=\"ready\"} 0",
+                "kube_node_waiting_nodesets{reason=\"UpdateFailed\"} 2",
+                "kube_node_waiting_nodesets{reason=\"Paused\"} 1",
+                "kube_node_waiting_nodesets{reason=\"Budget\"} 0",
                 "kube_node_wanted_nodes 9",
                 "kube_node_nodesets{condition=\"Degraded\",status=\"True\"} 1",
                 "kube_node_nodesets{condition=\"Degraded\",status=\"Unknown\"} 1",
@@ -173,6 +198,7 @@ mod tests {
             ] {
                 assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
             }
+            assert!(!text.contains("somebody else"), "reasons are bounded:\n{text}");
         }
     }
 }

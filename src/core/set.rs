@@ -17,6 +17,39 @@ use crate::api::{NodeSetStatus, WaitStatus};
 pub const CONDITIONS: [&str; 3] = ["Available", "Progressing", "Degraded"];
 /// Reasons of waits that degrade a set, the gravest first.
 pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
+/// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
+pub const WAITS: [&str; 30] = [
+    "Paused",
+    "ProgressDeadlineExceeded",
+    "TooManySick",
+    "BackOff",
+    "Budget",
+    "MachinesLeaving",
+    "ClassLimit",
+    "RepairLimit",
+    "NotAvailable",
+    "Draining",
+    "Partition",
+    "OnDelete",
+    "ClassNotFound",
+    "ClassUnreadable",
+    "ClassNotAccepted",
+    "InvalidMachine",
+    "InvalidAnnotation",
+    "ReservedTaint",
+    "RevisionNotFound",
+    "RevisionNotRead",
+    "RevisionNotStored",
+    "RevisionNotRaised",
+    "FinalizerNotSet",
+    "RecordNotWritten",
+    "NodeNotRead",
+    "CIDRNotAvailable",
+    "CreateFailed",
+    "DeleteFailed",
+    "AdoptFailed",
+    "UpdateFailed",
+];
 /// Most Nodes that a message names.
 const NAMED: usize = 3;
 
@@ -34,7 +67,8 @@ pub struct Problem {
 impl Problem {
     /// A problem of the set itself.
     #[must_use]
-    pub const fn of_set(reason: &'static str, message: String) -> Self {
+    pub fn of_set(reason: &'static str, message: String) -> Self {
+        debug_assert!(WAITS.contains(&reason), "{reason} is a value of a metric's label");
         Self { reason, message, nodes: 0 }
     }
 }
@@ -235,6 +269,7 @@ fn in_trouble(of: &[&Member<'_>], with_reason: bool) -> String {
 fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
     let mut waits: Vec<(u8, &str, String, usize)> =
         report.plan.waits.iter().map(|wait| described(wait, report)).collect();
+    debug_assert!(waits.iter().all(|(_, reason, ..)| WAITS.contains(reason)), "{waits:?}");
     for (reason, of) in troubles(report.members) {
         waits.push((1, reason, in_trouble(&of, false), of.len()));
     }

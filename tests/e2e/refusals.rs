@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually, is_ready, name};
+use crate::bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, is_ready, name};
 
 /// What the policies say.
 pub const REFUSAL: &str = "not while somebody looks at it";
@@ -89,6 +89,10 @@ async fn a_node_that_a_policy_protects_holds_up_no_other() {
     println!("Degraded {:.1} s after the class changed: {message}", start.elapsed().as_secs_f64());
     assert!(message.contains(&protected) && message.contains("not while somebody looks"), "{message}");
     assert_eq!(waits(&own, "UpdateFailed").await, [message]);
+    let metrics = bed().metrics();
+    let counted =
+        metrics.lines().find_map(|l| l.strip_prefix("kube_node_waiting_nodesets{reason=\"UpdateFailed\"} "));
+    assert!(counted.is_some_and(|count| count != "0"), "{metrics}");
     eventually("the others have the label", LONG, async || {
         let nodes = own.my_nodes().await;
         let has = |node: &&k8s_openapi::api::core::v1::Node| {
