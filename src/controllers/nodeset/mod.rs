@@ -120,7 +120,7 @@ impl NodeSetController {
         let members: Vec<Member<'_>> = self.members(&observed, asked.symptoms());
         let plan = turnover::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
         let mut applied = self.apply(object, &observed, &plan).await;
-        applied.problems.extend(asked.problem);
+        applied.problems.extend(asked.problems);
         self.status(
             &set,
             object,

@@ -12,6 +12,7 @@ use crate::{
         causes::{Rules, Symptom},
         rollout::{Clock, DEFAULT_DEADLINE},
         set::Problem,
+        template::reserved_taints,
         turnover::{Pace, Wanted},
     },
 };
@@ -22,8 +23,8 @@ pub(super) struct Asked {
     restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
     symptoms: Vec<Symptom>,
-    /// An annotation that is no time.
-    pub(super) problem: Option<Problem>,
+    /// Annotations that are no time, and taints that no Node may keep.
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Asked {
@@ -40,6 +41,15 @@ impl Asked {
                 lasts: condition.r#for.0,
             })
             .collect();
+        // The schema refuses them; a set may have been stored before it did.
+        let reserved = set.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
+        if !reserved.is_empty() {
+            let message = format!(
+                "spec.template names taints that others set and remove, so no node gets them: remove {}",
+                reserved.join(", ")
+            );
+            asked.problems.push(Problem::of_set("ReservedTaint", message));
+        }
         asked
     }
 
@@ -49,7 +59,7 @@ impl Asked {
         if time.is_err() {
             let message =
                 format!("annotation {annotation} is no time: write for example 2026-01-31T12:00:00Z");
-            self.problem = Some(Problem::of_set("InvalidAnnotation", message));
+            self.problems.push(Problem::of_set("InvalidAnnotation", message));
         }
         time.ok()
     }
@@ -117,4 +127,30 @@ pub(super) fn wanted<'a>(
 
 fn seconds(said: Option<i32>) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(said?).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_set_asks_for_in_vain_is_a_problem() {
+        let set: NodeSet = serde_json::from_value(json!({
+            "metadata": {"name": "a", "annotations": {names::ANNOTATION_RESTARTED_AT: "yesterday"}},
+            "spec": {"replicas": 1, "nodeClassName": "a", "template": {"taints": [
+                {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+                {"key": "dedicated", "effect": "NoSchedule"},
+            ]}},
+        }))
+        .unwrap();
+        let problems = Asked::of(&set).problems;
+        assert_eq!(
+            problems.iter().map(|p| p.reason).collect::<Vec<_>>(),
+            ["InvalidAnnotation", "ReservedTaint"]
+        );
+        assert!(problems[0].message.contains("write for example"), "{problems:?}");
+        assert!(problems[1].message.ends_with("remove node.kubernetes.io/not-ready"), "{problems:?}");
+    }
 }
