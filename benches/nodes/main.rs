@@ -41,6 +41,9 @@ struct Arguments {
     /// What is measured, in this order, each round
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [System::Bare, System::KwokAfter, System::Kwok, System::Ours])]
     systems: Vec<System>,
+    /// The program of another build, for the system `parent`
+    #[arg(long, value_name = "PROGRAM")]
+    parent: Option<PathBuf>,
     /// Numbers of Nodes that are not hollow beside those of kube-node
     #[arg(long, value_delimiter = ',', default_values_t = [0])]
     beside: Vec<usize>,
@@ -73,6 +76,8 @@ enum System {
     Kwok,
     /// kube-node, from `replicas: N`.
     Ours,
+    /// Another build of kube-node, usually that of the parent commit: `--parent`.
+    Parent,
 }
 
 /// What is there besides.
@@ -169,10 +174,12 @@ async fn measure(
     surroundings: Surroundings,
     kwok: Option<&kwok::Kwok>,
 ) -> anyhow::Result<Measured> {
-    let plane = if system == System::Ours {
-        Plane::start(Path::new(KUBE_NODE), &[])?
-    } else {
-        Plane::without_operator(&[])?
+    let plane = match system {
+        System::Ours => Plane::start(Path::new(KUBE_NODE), &[])?,
+        System::Parent => {
+            Plane::start(arguments.parent.as_ref().context("name its program by --parent")?, &[])?
+        }
+        System::Bare | System::KwokAfter | System::Kwok => Plane::without_operator(&[])?,
     };
     if surroundings.reduced {
         beside::without_policies(&plane, &arguments.without_policies).await?;
@@ -191,7 +198,7 @@ async fn measure(
             tokio::time::sleep(Duration::from_secs(5)).await;
             Some(process)
         }
-        System::Ours => Some(Process::of(plane.pid("operator")?)),
+        System::Ours | System::Parent => Some(Process::of(plane.pid("operator")?)),
     };
     let costs = Costs::begin(&plane, process.as_ref(), &WRITTEN).await?;
     counter.begin();
@@ -203,7 +210,7 @@ async fn measure(
                 bare::create_all(&plane, nodes).await?;
                 return Ok(Some(started(kwok, &plane)?));
             }
-            System::Ours => ours::scale_to(&plane, nodes).await?,
+            System::Ours | System::Parent => ours::scale_to(&plane, nodes).await?,
         }
         anyhow::Ok(None)
     };
