@@ -56,7 +56,7 @@ async fn main() -> anyhow::Result<()> {
     let (hollow, kubelets) =
         Hollow::new(client.clone(), Arc::clone(&nodes), Arc::clone(&pods), RESTART, &registry)?;
     let shutdown = CancellationToken::new();
-    let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_PROVIDER));
+    let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_NODE_CONTROLLER));
     let bound = watcher::Config::default().fields("spec.nodeName!=");
     tokio::spawn(cache::run_protobuf(client.clone(), ours, Arc::clone(&nodes)));
     tokio::spawn(cache::run_protobuf(client.clone(), bound, Arc::clone(&pods)));
@@ -122,7 +122,7 @@ async fn create(client: &Client, args: &Args, nodes: &Cache<NodeView>) -> anyhow
                 let node: Node = serde_json::from_value(json!({
                     "metadata": {
                         "name": name,
-                        "labels": { names::LABEL_PROVIDER: "hollow", "kubernetes.io/hostname": name,
+                        "labels": { names::LABEL_NODE_CONTROLLER: "hollow", "kubernetes.io/hostname": name,
                                     "kubernetes.io/os": "linux" },
                     },
                     "spec": { "providerID": format!("hollow://{name}") },

@@ -34,7 +34,7 @@ func (c *controller) reconcileNode(ctx context.Context, request reconcile.Reques
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
-	if node.Labels["kube-node.io/provider"] != c.name { // 2.1
+	if node.Labels["kube-node.io/node-controller"] != c.name { // 2.1
 		return reconcile.Result{}, nil
 	}
 	look := c.start

@@ -16,8 +16,8 @@ pub use node_class::{
     ProvisionedFile, Provisioning,
 };
 pub use node_set::{
-    Autoscaling, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation, ReplacementOrder,
-    RollingUpdate, RolloutStatus, ScaleDown, ScaleDownOrder, StartFailures, Strategy, StrategyType,
-    UnhealthyCondition, UnmanagedPods, WaitStatus,
+    Autoscaling, AutoscalingOptions, ClassOverrides, Drain, NodeSet, NodeSetSpec, NodeSetStatus, Remediation,
+    ReplacementOrder, RollingUpdate, RolloutStatus, ScaleDown, ScaleDownOrder, StartFailures, Strategy,
+    StrategyType, UnhealthyCondition, UnmanagedPods, WaitStatus,
 };
 pub use shared::{LocalRef, NodeTemplate, Resources, SecretKeyRef, crds};

@@ -15,7 +15,7 @@ pub const LABEL_REVISION: &str = "kube-node.io/revision";
 /// Label of a Node: the provider that serves it; admission policies tell hollow Nodes by it. Of the Lease of a hollow Node: the
 /// same, so that its renewals cost no policy anything. By the NodeSetController; on a Node written by hand by the
 /// NodeController; of a Lease by whoever carries the machine.
-pub const LABEL_PROVIDER: &str = "kube-node.io/provider";
+pub const LABEL_NODE_CONTROLLER: &str = "kube-node.io/node-controller";
 /// Label of a Node: the group of hosts that carries its hollow machine; none where the operator does. Of the Lease of
 /// such a host: its group. By the NodeSetController; on a Node written by hand by the NodeController; of a Lease by
 /// its host.

@@ -29,7 +29,7 @@ use super::{
     status = "NodeClassStatus",
     derive = "PartialEq",
     doc = "A kind of nodes: who provisions their machines, and what these are.",
-    printcolumn(name = "Controller", type_ = "string", json_path = ".spec.nodeController"),
+    printcolumn(name = "NodeController", type_ = "string", json_path = ".spec.nodeController"),
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.machineType"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
     printcolumn(
@@ -73,8 +73,7 @@ use super::{
     validation = Rule::new("!has(self.price) || self.price.matches('^[0-9]+([.][0-9]+)?$')")
         .message("price is a decimal number, as a text, without a currency: write for example \"0.25\""),
     validation = Rule::new("!has(self.kubemark) || !has(self.kubemark.image) || !has(self.failures) || !has(self.failures.reboot) || !self.failures.reboot")
-        .message("failures.reboot is not for machines of another image (kubemark.image), whose kubelet does not reboot: leave one of them out"),
-    validation = Rule::new("!has(self.allowedOverrides)").message("allowedOverrides is not served by this version: remove it")
+        .message("failures.reboot is not for machines of another image (kubemark.image), whose kubelet does not reboot: leave one of them out")
 )]
 pub struct NodeClassSpec {
     /// Name of the NodeController that serves this class: `hollow`, `kubemark`, or that of somebody else's controller,
@@ -105,10 +104,6 @@ pub struct NodeClassSpec {
     /// Labels, annotations and taints of every Node of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
-    /// Further fields of the class that a NodeSet's `classOverrides` may change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), inner(length(max = 63)))]
-    pub allowed_overrides: Option<Vec<String>>,
     /// Bounds of the class: how much of it developers may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<NodeClassLimits>,
@@ -170,7 +165,7 @@ pub struct Provisioning {
     #[schemars(
         length(max = 64),
         inner(length(max = 4096)),
-        extend("x-kubernetes-validations" = [schema::commands_size()])
+        extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = [schema::commands_size()])
     )]
     pub commands: Option<Vec<String>>,
 }
@@ -302,11 +297,14 @@ pub struct KubemarkMachine {
     pub affinity: Option<Affinity>,
     /// Pull secrets of the pod, in its namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
     pub image_pull_secrets: Vec<LocalRef>,
     /// Further arguments of the hollow kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 128), inner(length(max = 4096)))]
+    #[schemars(length(max = 128), inner(length(max = 4096)), extend("x-kubernetes-list-type" = "atomic"))]
     pub extra_args: Vec<String>,
 }
 
@@ -415,7 +413,7 @@ pub struct NodeClassStatus {
     /// How many Nodes are of this class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i32>,
-    /// `Accepted`, with the reason when refused.
+    /// `Accepted`, with the reason when refused, and `Ready`, which tools that follow kstatus read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

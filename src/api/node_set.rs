@@ -7,10 +7,8 @@ use k8s_openapi::apimachinery::pkg::{
     util::intstr::IntOrString,
 };
 use kube::{CustomResource, KubeSchema};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use std::collections::BTreeMap;
 
 use super::{
     Failures, GoDuration, NodeTemplate, Resources,
@@ -48,8 +46,8 @@ use super::{
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds > (has(self.minReadySeconds) ? self.minReadySeconds : 0)")
-        .message("progressDeadlineSeconds must be more than minReadySeconds: a node that is Ready for less makes no progress")
+    validation = Rule::new("!has(self.progressDeadline) || duration(self.progressDeadline) > duration(has(self.minReadyTime) ? self.minReadyTime : '0')")
+        .message("progressDeadline must be longer than minReadyTime: a node that is Ready for less makes no progress")
 )]
 pub struct NodeSetSpec {
     /// How many Nodes; 1 when absent.
@@ -75,15 +73,13 @@ pub struct NodeSetSpec {
     /// How a change of the class reaches the Nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// How long a Node must be Ready to count as available, in seconds; 0 when absent.
+    /// Time that a Node must be Ready to count as available, for example 30s; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 86_400))]
-    pub min_ready_seconds: Option<i32>,
-    /// How long a rollout may wait for its new Nodes without progress before it halts itself, in seconds; 600 when
+    pub min_ready_time: Option<GoDuration>,
+    /// Time that a rollout may wait for its new Nodes without progress before it halts itself, for example 20m; 10m when
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 604_800))]
-    pub progress_deadline_seconds: Option<i32>,
+    pub progress_deadline: Option<GoDuration>,
     /// Stops the rollout, while scaling and repair go on; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
@@ -134,12 +130,10 @@ pub struct ClassOverrides {
 }
 
 /// Bounds for cluster-autoscaler: with them the set is a node group of its own name.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.maxReplicas)")
-        .message("autoscaling needs maxReplicas: write for example maxReplicas: 10"),
-    validation = Rule::new("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas")
+    validation = Rule::new("!has(self.minReplicas) || self.minReplicas <= self.maxReplicas")
         .message("minReplicas is more than maxReplicas: lower minReplicas or raise maxReplicas")
 )]
 pub struct Autoscaling {
@@ -148,43 +142,46 @@ pub struct Autoscaling {
     #[schemars(range(min = 0, max = 100_000))]
     pub min_replicas: i32,
     /// Most Nodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
-    pub max_replicas: Option<i32>,
-    /// Options of the node group, by cluster-autoscaler's names, for example `scaleDownUnneededTime: 5m`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "autoscaling_options")]
-    pub options: BTreeMap<String, String>,
+    pub max_replicas: i32,
+    /// Options of the node group; absent, cluster-autoscaler uses those of its command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<AutoscalingOptions>,
 }
 
-/// Schema of the options: their names, and the form of each.
-fn autoscaling_options(_: &mut SchemaGenerator) -> Schema {
-    let share = "^(0([.][0-9]{1,6})?|1([.]0{1,6})?)$";
-    let duration = "^(0|([0-9]+([.][0-9]+)?(h|ms|m|s))+)$";
-    let rule = |names: &str, pattern: &str, write: &str| {
-        json!({
-            "rule": format!("self.all(k, !(k in [{names}]) || self[k].matches('{pattern}'))"),
-            "message": write,
-        })
-    };
-    let shares = "'scaleDownUtilizationThreshold', 'scaleDownGpuUtilizationThreshold'";
-    let durations =
-        "'scaleDownUnneededTime', 'scaleDownUnreadyTime', 'maxNodeProvisionTime', 'maxNodeStartupTime'";
-    let switches = "'zeroOrMaxNodeScaling', 'ignoreDaemonSetsUtilization', 'allowNonAtomicScaleUpToMax'";
-    json_schema!({
-        "type": "object",
-        "maxProperties": 16,
-        "additionalProperties": { "type": "string", "maxLength": 32 },
-        "x-kubernetes-validations": [
-            {
-                "rule": format!("self.all(k, k in [{shares}, {durations}, {switches}])"),
-                "message": format!("there is no such option: use {}", [shares, durations, switches].join(", ").replace('\'', ""))
-            },
-            rule(shares, share, "a threshold is a share between 0 and 1, as a text: write for example \"0.5\""),
-            rule(durations, duration, "a time is a duration: write for example 10m or 90s"),
-            rule(switches, "^(true|false)$", "a switch is \"true\" or \"false\", as a text")
-        ]
-    })
+/// Options of a node group, by the names of cluster-autoscaler's flags; where one is absent, its flag counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalingOptions {
+    /// Share of a Node's allocatable in use, below which the Node may be removed, for example "0.5"; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), extend("x-kubernetes-validations" = [schema::share()]))]
+    pub scale_down_utilization_threshold: Option<String>,
+    /// The same share of its GPUs; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), extend("x-kubernetes-validations" = [schema::share()]))]
+    pub scale_down_gpu_utilization_threshold: Option<String>,
+    /// Time that a Node is not needed before it is removed, for example 10m; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_down_unneeded_time: Option<GoDuration>,
+    /// Time that a Node which is not Ready is not needed before it is removed, for example 20m; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_down_unready_time: Option<GoDuration>,
+    /// Time that a machine may take to appear as a Node, for example 15m; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_node_provision_time: Option<GoDuration>,
+    /// Time that a Node may take to become Ready, for example 15m; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_node_startup_time: Option<GoDuration>,
+    /// Scale to 0 or to maxReplicas only; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero_or_max_node_scaling: Option<bool>,
+    /// Leave the pods of DaemonSets out of a Node's use; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_daemon_sets_utilization: Option<bool>,
+    /// Keep the part that could be created where all was asked for; as the flag says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_non_atomic_scale_up_to_max: Option<bool>,
 }
 
 /// How a change of the class reaches the Nodes.
@@ -299,7 +296,10 @@ pub struct Remediation {
     pub node_startup_timeout: Option<GoDuration>,
     /// Conditions of an initialised Node that make it sick.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type", "status"])
+    )]
     pub unhealthy_conditions: Vec<UnhealthyCondition>,
     /// While more Nodes are sick than this, a number or a percentage, none is replaced; 100% when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -337,7 +337,7 @@ pub struct NodeSetStatus {
     /// Nodes that are Ready.
     #[serde(default)]
     pub ready_replicas: i32,
-    /// Nodes that have been Ready for `minReadySeconds`.
+    /// Nodes that have been Ready for `minReadyTime`.
     #[serde(default)]
     pub available_replicas: i32,
     /// Nodes of the newest revision.
@@ -363,8 +363,10 @@ pub struct NodeSetStatus {
     pub start_failures: Option<StartFailures>,
     /// What the set waits for, the most important first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub waits: Vec<WaitStatus>,
-    /// `Available`, `Progressing`, `Degraded`, each with a reason that names what it waits for.
+    /// `Available`, `Progressing` and `Degraded`, each with a reason that names what it waits for, and `Ready`, which tools that
+    /// follow kstatus read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
@@ -386,7 +388,7 @@ pub struct RolloutStatus {
     /// Outdated Nodes that are left, those that are leaving included.
     #[serde(default)]
     pub outdated: i32,
-    /// When it halted itself because `progressDeadlineSeconds` were over.
+    /// When it halted itself because `progressDeadline` was over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt_time: Option<Time>,
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::Taint,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+        CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
 };
 use kube::{CustomResourceExt, KubeSchema};
@@ -76,5 +78,24 @@ pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
 /// Both CustomResourceDefinitions, in the order in which to apply them.
 #[must_use]
 pub fn crds() -> [CustomResourceDefinition; 2] {
-    [NodeClass::crd(), NodeSet::crd()]
+    [NodeClass::crd(), NodeSet::crd()].map(|mut crd| {
+        let schemas = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+        schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(not_nullable);
+        crd
+    })
+}
+
+/// Removes `nullable`, which the derivation adds to each optional field: by the API conventions an optional field is absent,
+/// and the API server drops a null where the schema allows none.
+fn not_nullable(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    schema.properties.iter_mut().flatten().for_each(|(_, field)| not_nullable(field));
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => not_nullable(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(not_nullable),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        not_nullable(values);
+    }
 }

@@ -25,9 +25,9 @@ use super::{
     writer::{ORDER_LIMIT, OrderError},
 };
 use crate::{
-    api::names,
+    api::{AutoscalingOptions, GoDuration, names},
     core::autoscaling::{
-        self, Change, Code, ErrorClass, GPU_LABEL, Order, Price, Refusal, Standing, State, Wanted, Wishes,
+        self, Change, Code, ErrorClass, GPU_LABEL, Order, Price, Refusal, Standing, State, Wanted,
     },
     error::chain,
 };
@@ -225,8 +225,8 @@ impl CloudProvider for Service {
             return Err(Status::unimplemented("options of node groups are not served"));
         }
         let group = self.groups.get(&id).map_err(|refusal| refused(&refusal))?;
-        let said = group.set.spec.autoscaling.as_ref().map(|autoscaling| Wishes::of(&autoscaling.options));
-        let options = granted(&said.unwrap_or_default(), defaults);
+        let asked = group.set.spec.autoscaling.as_ref().and_then(|autoscaling| autoscaling.options.clone());
+        let options = options(&asked.unwrap_or_default(), defaults);
         Ok(Response::new(NodeGroupAutoscalingOptionsResponse {
             node_group_autoscaling_options: Some(options),
         }))
@@ -324,28 +324,38 @@ fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
 }
 
 /// What the set wishes, and for the rest what it is offered.
-fn granted(wishes: &Wishes, offered: NodeGroupAutoscalingOptions) -> NodeGroupAutoscalingOptions {
-    let or = |wish: Option<Duration>, offered| wish.map_or(offered, span);
+fn options(asked: &AutoscalingOptions, defaults: NodeGroupAutoscalingOptions) -> NodeGroupAutoscalingOptions {
+    // The schema has checked the form; a set from before it keeps the default.
+    let share = |asked: Option<&String>, default| asked.and_then(|text| text.parse().ok()).unwrap_or(default);
+    let time = |asked: Option<GoDuration>, default| asked.map_or(default, |time| span(time.0));
     NodeGroupAutoscalingOptions {
-        scale_down_utilization_threshold: wishes
-            .scale_down_utilization_threshold
-            .unwrap_or(offered.scale_down_utilization_threshold),
-        scale_down_gpu_utilization_threshold: wishes
-            .scale_down_gpu_utilization_threshold
-            .unwrap_or(offered.scale_down_gpu_utilization_threshold),
-        zero_or_max_node_scaling: wishes.zero_or_max_node_scaling.unwrap_or(offered.zero_or_max_node_scaling),
-        ignore_daemon_sets_utilization: wishes
-            .ignore_daemon_sets_utilization
-            .unwrap_or(offered.ignore_daemon_sets_utilization),
-        scale_down_unneeded_duration: or(
-            wishes.scale_down_unneeded_time,
-            offered.scale_down_unneeded_duration,
+        scale_down_utilization_threshold: share(
+            asked.scale_down_utilization_threshold.as_ref(),
+            defaults.scale_down_utilization_threshold,
         ),
-        scale_down_unready_duration: or(wishes.scale_down_unready_time, offered.scale_down_unready_duration),
-        max_node_provision_duration: or(wishes.max_node_provision_time, offered.max_node_provision_duration),
-        max_node_startup_duration: or(wishes.max_node_startup_time, offered.max_node_startup_duration),
-        allow_non_atomic_scale_up_to_max: wishes
+        scale_down_gpu_utilization_threshold: share(
+            asked.scale_down_gpu_utilization_threshold.as_ref(),
+            defaults.scale_down_gpu_utilization_threshold,
+        ),
+        zero_or_max_node_scaling: asked.zero_or_max_node_scaling.unwrap_or(defaults.zero_or_max_node_scaling),
+        ignore_daemon_sets_utilization: asked
+            .ignore_daemon_sets_utilization
+            .unwrap_or(defaults.ignore_daemon_sets_utilization),
+        scale_down_unneeded_duration: time(
+            asked.scale_down_unneeded_time,
+            defaults.scale_down_unneeded_duration,
+        ),
+        scale_down_unready_duration: time(
+            asked.scale_down_unready_time,
+            defaults.scale_down_unready_duration,
+        ),
+        max_node_provision_duration: time(
+            asked.max_node_provision_time,
+            defaults.max_node_provision_duration,
+        ),
+        max_node_startup_duration: time(asked.max_node_startup_time, defaults.max_node_startup_duration),
+        allow_non_atomic_scale_up_to_max: asked
             .allow_non_atomic_scale_up_to_max
-            .unwrap_or(offered.allow_non_atomic_scale_up_to_max),
+            .unwrap_or(defaults.allow_non_atomic_scale_up_to_max),
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use nix::sys::signal::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -38,9 +38,6 @@ pub struct Up {
     /// How many nodes; those of the last time when absent, or 10
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=100_000))]
     nodes: Option<i32>,
-    /// Who makes the machines
-    #[arg(long, value_enum, default_value_t)]
-    provider: ProviderName,
     /// Folder of the cluster; one of the user's when absent
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -110,14 +107,6 @@ impl RealNode {
     }
 }
 
-/// Providers of machines that `up` can use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum ProviderName {
-    /// Machines in the operator's process
-    #[default]
-    Hollow,
-}
-
 impl Up {
     /// Starts the cluster and stays with it, or leaves it in the background.
     pub fn run(self) -> anyhow::Result<ExitCode> {
@@ -130,7 +119,6 @@ impl Up {
         let progress = Progress::stderr();
         let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.data_dir.as_deref())?;
-        let ProviderName::Hollow = self.provider;
         let options = Options {
             data_dir: self.data_dir,
             binaries: self.binaries,

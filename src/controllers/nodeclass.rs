@@ -8,6 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -248,12 +249,17 @@ impl NodeClassController {
             }
             says.push(said);
         }
+        let set = |conditions: &[_], says| {
+            conditions::set(conditions, says, class.metadata.generation, Timestamp::now())
+        };
+        let conditions = set(&old.conditions, says);
+        let conditions = set(&conditions, vec![readiness(&conditions)]);
         let machine = object.map(|class| Machine::resolve(&class.spec, None));
         let status = NodeClassStatus {
             observed_generation: class.metadata.generation,
             revision: machine.and_then(|machine| machine.revision().ok()),
             nodes: Some(i32::try_from(users.nodes).unwrap_or(i32::MAX)),
-            conditions: conditions::set(&old.conditions, says, class.metadata.generation, Timestamp::now()),
+            conditions,
         };
         if object.is_some() && status == old {
             return Ok(());
@@ -289,6 +295,17 @@ impl NodeClassController {
         }
         says(true, "Accepted", format!("served by the NodeController {controller}"))
     }
+}
+
+/// `Ready` by kstatus's rules for custom resources: whether the NodeController of the class has accepted it.
+fn readiness(conditions: &[Condition]) -> Says {
+    let accepted = conditions.iter().find(|condition| condition.type_ == "Accepted");
+    let (status, reason, message) = match accepted {
+        Some(accepted) if accepted.status == "True" => (true, "Accepted", accepted.message.clone()),
+        Some(accepted) => (false, "NotAccepted", accepted.message.clone()),
+        None => (false, "NotAccepted", "no NodeController has accepted the class yet".to_owned()),
+    };
+    Says { r#type: "Ready", status, reason, message }
 }
 
 /// Who keeps a class from going, up to five of them by name.
@@ -338,6 +355,26 @@ impl Observer<Own<NodeClass>> for NodeClassController {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_is_ready_once_its_node_controller_has_accepted_it() {
+        let now = Timestamp::UNIX_EPOCH;
+        let ready = |accepted: Option<bool>| {
+            let says = accepted.map(|status| Says {
+                r#type: "Accepted",
+                status,
+                reason: "Any",
+                message: "why".to_owned(),
+            });
+            let says = readiness(&conditions::set(&[], says.into_iter().collect(), None, now));
+            (says.status, says.reason, says.message)
+        };
+        assert_eq!(ready(Some(true)), (true, "Accepted", "why".to_owned()));
+        assert_eq!(ready(Some(false)), (false, "NotAccepted", "why".to_owned()));
+        let (status, reason, message) = ready(None);
+        assert_eq!((status, reason), (false, "NotAccepted"));
+        assert!(message.contains("no NodeController"), "{message}");
+    }
 
     #[test]
     fn who_uses_a_class_is_named() {

@@ -153,7 +153,7 @@ fn not_hollow(nodes: &[Arc<NodeView>]) -> (String, usize) {
 
 /// A Node of a class gets its provider's label soon, if it was written by hand.
 fn is_hollow(node: &NodeView) -> bool {
-    match node.label(names::LABEL_PROVIDER) {
+    match node.label(names::LABEL_NODE_CONTROLLER) {
         Some(provider) => provider == HOLLOW,
         None => node.class().is_some(),
     }
@@ -188,8 +188,8 @@ mod tests {
     fn nodes_that_the_shared_identity_does_not_serve_are_named() {
         let nodes = [
             node("real", &[]),
-            node("of-kubemark", &[(names::LABEL_PROVIDER, "kubemark"), (names::LABEL_NODECLASS, "a")]),
-            node("of-hollow", &[(names::LABEL_PROVIDER, "hollow"), (names::LABEL_NODECLASS, "a")]),
+            node("of-kubemark", &[(names::LABEL_NODE_CONTROLLER, "kubemark"), (names::LABEL_NODECLASS, "a")]),
+            node("of-hollow", &[(names::LABEL_NODE_CONTROLLER, "hollow"), (names::LABEL_NODECLASS, "a")]),
             node("written-by-hand", &[(names::LABEL_NODECLASS, "a")]),
         ];
         assert_eq!(not_hollow(&nodes), (" of-kubemark real ".to_owned(), 0));

@@ -116,7 +116,7 @@ pub(super) fn labels(origin: &Origin<'_>, desired: &Desired) -> BTreeMap<String,
         (names::LABEL_NODESET, origin.set),
         (names::LABEL_NODECLASS, origin.class),
         (names::LABEL_REVISION, origin.revision),
-        (names::LABEL_PROVIDER, origin.provider),
+        (names::LABEL_NODE_CONTROLLER, origin.provider),
     ];
     let hosts = origin.hosts.map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));
     let load = origin.load.map(|load| (names::LABEL_HOLLOW_LOAD, load));

@@ -93,7 +93,6 @@ impl Machine {
             hollow,
             credentials_secret_ref: _,
             template: _,
-            allowed_overrides: _,
             price: _,
             deletion_timeout: _,
             failures: _,

@@ -14,7 +14,7 @@ use super::{
 use crate::api::{NodeSetStatus, WaitStatus};
 
 /// The conditions that a set has, once it was looked at.
-pub const CONDITIONS: [&str; 3] = ["Available", "Progressing", "Degraded"];
+pub const CONDITIONS: [&str; 4] = ["Available", "Progressing", "Degraded", "Ready"];
 /// Reasons of waits that degrade a set, the gravest first.
 pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
 /// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
@@ -105,7 +105,9 @@ pub struct Report<'a> {
 pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let counts = report.plan.counts;
     let waits = waits(report, now);
-    let says = vec![availability(report), progress(report, &waits), health(report, &waits)];
+    let (progress, health) = (progress(report, &waits), health(report, &waits));
+    let ready = readiness(&progress, &health);
+    let says = vec![availability(report), progress, health, ready];
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let old = report.old;
     NodeSetStatus {
@@ -203,7 +205,7 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     } else if counts.ready < replicas {
         (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
     } else if missing > 0 {
-        (true, "Settling", format!("{missing} nodes are Ready for less than minReadySeconds"))
+        (true, "Settling", format!("{missing} nodes are Ready for less than minReadyTime"))
     } else if !report.problems.is_empty() {
         (true, "Retrying", format!("all {replicas} nodes are available{because}"))
     } else if counts.outdated > 0 {
@@ -214,6 +216,18 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
         (false, "Complete", format!("all {replicas} nodes are available"))
     };
     Says { r#type: "Progressing", status, reason, message }
+}
+
+/// `Ready` by kstatus's rules for custom resources: True once the Nodes are as the spec wants them, and False while they
+/// become so or something keeps them from it. `observedGeneration` tells a reader whether the spec is this one.
+fn readiness(progress: &Says, health: &Says) -> Says {
+    let decisive = if health.status { health } else { progress };
+    Says {
+        r#type: "Ready",
+        status: !health.status && progress.reason == "Complete",
+        reason: decisive.reason,
+        message: decisive.message.clone(),
+    }
 }
 
 /// Whether outdated Nodes stay on purpose.

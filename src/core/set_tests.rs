@@ -121,6 +121,7 @@ fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
     let report = Report { problems: &problems, ..report(&wanted, &members, &plan, &old) };
     let status = stand(&report, at(100));
     assert_eq!(says(&status, "Degraded"), ("True", "UpdateFailed", message));
+    assert_eq!(says(&status, "Ready"), ("False", "UpdateFailed", message));
     let (progressing, reason, said) = says(&status, "Progressing");
     assert_eq!((progressing, reason), ("True", "Retrying"));
     assert!(said.contains(message), "{said}");
@@ -191,4 +192,20 @@ fn a_partition_above_the_replicas_is_reported() {
     let status = standing(&wanted, &[old_node("a"), old_node("b")], &NodeSetStatus::default());
     assert!(status.waits[0].message.contains("which is 5 of 2: write fewer than 2"), "{:?}", status.waits);
     assert_eq!(says(&status, "Progressing").1, "Complete");
+}
+
+#[test]
+fn a_set_is_ready_once_all_is_as_its_spec_wants_it() {
+    fn ready(wanted: &Wanted<'_>, members: &[Member<'static>]) -> (String, String) {
+        let status = standing(wanted, members, &NodeSetStatus::default());
+        let (status, reason, _) = says(&status, "Ready");
+        (status.to_owned(), reason.to_owned())
+    }
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    assert_eq!(ready(&wanted(2), &[member("a", Some(0)), member("b", Some(0))]), is("True", "Complete"));
+    assert_eq!(ready(&wanted(2), &[member("a", Some(0)), member("b", None)]), is("False", "Provisioning"));
+    assert_eq!(ready(&wanted(2), &[member("a", Some(0))]), is("False", "ScalingUp"));
+    assert_eq!(ready(&wanted(1), &[member("a", Some(0)), member("b", Some(0))]), is("False", "ScalingDown"));
+    let trouble = Member { trouble: Some(("OutOfResources", "no room")), ..member("b", Some(0)) };
+    assert_eq!(ready(&wanted(2), &[member("a", Some(0)), trouble]), is("False", "NodesInTrouble"));
 }

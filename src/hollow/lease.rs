@@ -26,7 +26,7 @@ use crate::{
 /// Namespace of all Leases of Nodes.
 const NAMESPACE: &str = "kube-node-lease";
 /// Label of a Lease that the shared identity writes.
-const LABEL: (&str, &str) = (names::LABEL_PROVIDER, "hollow");
+const LABEL: (&str, &str) = (names::LABEL_NODE_CONTROLLER, "hollow");
 /// How long a Lease lives without a renewal, in seconds; a kubelet's default.
 const DURATION_SECONDS: i32 = 40;
 
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_lease_of_the_shared_identity_is_labelled_by_each_write() {
-        let label = b"kube-node.io/provider";
+        let label = b"kube-node.io/node-controller";
         for known in [Known::Absent, Known::Present, Known::Version { version: "1".into(), bare: true }] {
             let lease = Lease { known, ..Lease::default() };
             for labelled in [true, false] {

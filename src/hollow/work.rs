@@ -58,7 +58,7 @@ impl State {
         // Without its Node there is nothing to hold a Lease for.
         let view = machine.view.as_ref()?;
         // A machine that is a pod runs this code as well, by an identity of its own.
-        let is_shared = machine.own.is_none() && view.label(names::LABEL_PROVIDER) == Some("hollow");
+        let is_shared = machine.own.is_none() && view.label(names::LABEL_NODE_CONTROLLER) == Some("hollow");
         let phase = machine.phase(now);
         if machine.is_silent(phase) {
             if let Some(left) = phase.changes_in {

@@ -72,7 +72,7 @@ async fn plainly_on_a_socket_with_options() {
     let client = cluster.client().await;
     let (classes, sets): (Api<NodeClass>, Api<NodeSet>) = (Api::all(client.clone()), Api::all(client));
     create(&classes, json!({"metadata": {"name": "plain"}, "spec": class_spec()})).await.unwrap();
-    let wishes = json!({"scaleDownUnneededTime": "1m30s", "scaleDownUtilizationThreshold": "0.7", "zeroOrMaxNodeScaling": "true"});
+    let wishes = json!({"scaleDownUnneededTime": "1m30s", "scaleDownUtilizationThreshold": "0.7", "zeroOrMaxNodeScaling": true});
     for (name, options) in [("wishes", wishes), ("silent", json!({}))] {
         let autoscaling = json!({"minReplicas": 0, "maxReplicas": 100, "options": options});
         let spec = json!({"replicas": 0, "nodeClassName": "plain", "autoscaling": autoscaling});

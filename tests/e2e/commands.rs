@@ -58,7 +58,6 @@ fn up_refuses_what_it_cannot_do() {
     let port = bed().state()["ports"]["apiserver"].to_string();
     let fresh = scratch("fresh");
     for (args, wanted) in [
-        (vec!["up", "--provider", "kubemark"], "[possible values: hollow]"),
         (vec!["up", "--nodes=-1"], "-1 is not in 0..=100000"),
         (vec!["up", "--component-arg", "kubelet=--v=4"], "unknown component kubelet"),
         (vec!["up", "--data-dir", foreign], "is not empty and holds no kube-node cluster"),

@@ -54,7 +54,7 @@ impl Own {
 async fn from_setup_to_cleanup() {
     let own = Own::start();
     // `up` has made a set of this name, of a class of its own.
-    let said = own.fails(&["create", "3", "--provider", "hollow"]);
+    let said = own.fails(&["create", "3", "--node-controller", "hollow"]);
     assert!(
         said.contains("with nodes of NodeClass hollow: change their number with kube-node scale"),
         "{said}"
@@ -66,7 +66,7 @@ async fn from_setup_to_cleanup() {
     for _ in 0..2 {
         assert!(own.says(&["setup"]).contains("An operator runs."));
     }
-    let said = own.says(&["create", "3", "--provider", "hollow"]);
+    let said = own.says(&["create", "3", "--node-controller", "hollow"]);
     assert!(said.starts_with("NodeSet hollow-nodes: 3 nodes of provider hollow\n"), "{said}");
     assert!(said.ends_with("3 of 3 nodes are Ready\n"), "{said}");
     assert_eq!(own.says(&["verify"]), "3 of 3 nodes are Ready\n");
@@ -147,7 +147,7 @@ async fn from_setup_to_cleanup() {
     assert!(left.contains("namespace/kube-node-lease"), "that is Kubernetes' own");
     let ours = left.lines().filter(|line| line.contains("kube-node") && !line.ends_with("kube-node-lease"));
     assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
-    assert!(own.fails(&["create", "--provider", "hollow"]).contains("kube-node setup installs it"));
+    assert!(own.fails(&["create", "--node-controller", "hollow"]).contains("kube-node setup installs it"));
     let said = own.fails(&["doctor"]);
     assert!(
         said.contains("BAD  kinds ")

@@ -22,7 +22,10 @@ async fn nodes_of_another_node_controller_are_not_touched() {
         (nodes.len() == 2).then_some(nodes)
     })
     .await;
-    assert_eq!(nodes[0].metadata.labels.as_ref().unwrap()["kube-node.io/provider"], "nodes.example.com");
+    assert_eq!(
+        nodes[0].metadata.labels.as_ref().unwrap()["kube-node.io/node-controller"],
+        "nodes.example.com"
+    );
     assert!(nodes[0].spec.as_ref().unwrap().provider_id.is_none(), "theirs to set");
     let without_times = |node: &k8s_openapi::api::core::v1::Node| {
         let spec = node.spec.clone().unwrap();

@@ -18,7 +18,7 @@ async fn a_node_written_by_hand_gets_a_machine() {
     })
     .await;
     let labels = node.metadata.labels.unwrap();
-    assert_eq!(labels["kube-node.io/provider"], "hollow");
+    assert_eq!(labels["kube-node.io/node-controller"], "hollow");
     assert_eq!(labels["kubernetes.io/hostname"], "hand-1");
     assert_eq!(labels["tier"], "gold");
     assert!(labels.contains_key("kube-node.io/revision"));

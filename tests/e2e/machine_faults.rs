@@ -129,8 +129,7 @@ async fn a_finalizer_goes_with_the_machine_though_nobody_knows_whose_it_was() {
         (!shelves.shelf.lock().unwrap().leaving.is_empty()).then_some(())
     })
     .await;
-    let none =
-        json!({"metadata": {"labels": {"kube-node.io/nodeclass": null, "kube-node.io/provider": null}}});
+    let none = json!({"metadata": {"labels": {"kube-node.io/nodeclass": null, "kube-node.io/node-controller": null}}});
     own.nodes.patch("machine-lost", &PatchParams::default(), &Patch::Merge(none)).await.unwrap();
     let machine = shelves.created().remove(0);
     shelves.lose(&machine);
@@ -142,7 +141,7 @@ async fn a_finalizer_goes_with_the_machine_though_nobody_knows_whose_it_was() {
         own.event_of("machine-foreign", "ProviderUnknown").await
     })
     .await;
-    assert!(said.contains("put the label kube-node.io/provider back"), "{said}");
+    assert!(said.contains("put the label kube-node.io/node-controller back"), "{said}");
     let none = json!({"metadata": {"finalizers": []}});
     own.nodes.patch("machine-foreign", &PatchParams::default(), &Patch::Merge(none)).await.unwrap();
     own.clean_up().await;

@@ -29,13 +29,13 @@ async fn the_hollow_identity_serves_hollow_nodes_only() {
 
     let condition = json!({"status": {"conditions": [{"type": "example.com/Tried", "status": "True"}]}});
     nodes.patch_status(&mine, &PatchParams::default(), &Patch::Strategic(&condition)).await.unwrap();
-    let only_hollow = "serves only Nodes with the label kube-node.io/provider=hollow";
+    let only_hollow = "serves only Nodes with the label kube-node.io/node-controller=hollow";
     let said = refused(&nodes, "policy-foreign", condition).await;
     assert!(said.contains(only_hollow), "{said}");
-    let adopted = json!({"metadata": {"labels": {"kube-node.io/provider": "hollow"}}});
+    let adopted = json!({"metadata": {"labels": {"kube-node.io/node-controller": "hollow"}}});
     let said = refused(&nodes, "policy-foreign", adopted).await;
     assert!(said.contains(only_hollow), "{said}");
-    let given_away = json!({"metadata": {"labels": {"kube-node.io/provider": "example.com"}}});
+    let given_away = json!({"metadata": {"labels": {"kube-node.io/node-controller": "example.com"}}});
     let said = refused(&nodes, &mine, given_away).await;
     assert!(said.contains(only_hollow), "{said}");
     let created = create(&nodes, json!({"metadata": {"name": "policy-new"}})).await.unwrap_err();

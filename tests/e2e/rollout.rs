@@ -123,7 +123,7 @@ async fn labels_taints_timeouts_and_disruptors_replace_no_node() {
 #[tokio::test]
 async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
     let own = Own::without_set("stuck", class_spec()).await;
-    own.create_set(3, json!({"progressDeadlineSeconds": 5})).await;
+    own.create_set(3, json!({"progressDeadline": "5s"})).await;
     let before = uids(&own.settled(3).await);
     // An agent that never comes keeps them from being initialised.
     own.patch_class(json!({"spec": {"capacity": {"cpu": "8"},

@@ -32,7 +32,7 @@ async fn what_a_node_carries() {
     let node_name = name(&node);
     let labels = node.metadata.labels.as_ref().unwrap();
     assert_eq!(labels["kube-node.io/nodeclass"], "scale-node");
-    assert_eq!(labels["kube-node.io/provider"], "hollow");
+    assert_eq!(labels["kube-node.io/node-controller"], "hollow");
     assert_eq!(labels["node.kubernetes.io/instance-type"], "test");
     assert_eq!(labels["kubernetes.io/hostname"], node_name);
     assert_eq!(node.metadata.finalizers.as_deref(), Some(&["kube-node.io/machine".to_owned()][..]));

@@ -175,7 +175,7 @@ impl Fleet {
 /// Whether the definitions are those of this version, once they say so: they are served a moment after they are written.
 pub async fn definitions_are_new(client: &Client, new: bool) {
     let sets: Api<NodeSet> = Api::all(client.clone());
-    let spec = json!({"nodeClassName": "a", "minReadySeconds": 5, "progressDeadlineSeconds": 1});
+    let spec = json!({"nodeClassName": "a", "minReadyTime": "5s", "progressDeadline": "1s"});
     let set: NodeSet = serde_json::from_value(json!({"metadata": {"name": "rule"}, "spec": spec})).unwrap();
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     eventually(&format!("definitions of this version: {new}"), LONG, async || {
@@ -207,7 +207,7 @@ pub fn credentials(ca: &str, own: &Identity) -> Credentials {
 }
 
 /// A rule of this version's NodeSets that the one before has not.
-const NEW_RULE: &str = "progressDeadlineSeconds must be more than minReadySeconds";
+const NEW_RULE: &str = "progressDeadline must be longer than minReadyTime";
 
 /// What stands for the version before this one, packed, as long as there is none: this chart under another number, with a
 /// definition that lacks a rule. The program is this one: it would not work with definitions that lack a field.

@@ -59,8 +59,7 @@ fn every_pod_is_restricted_and_on_a_real_node() {
         assert_eq!(security["runAsNonRoot"], true);
         assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
         let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-        let hollow =
-            json!({"key": "kube-node.io/provider", "operator": "NotIn", "values": ["hollow", "kubemark"]});
+        let hollow = json!({"key": "kube-node.io/node-controller", "operator": "NotIn", "values": ["hollow", "kubemark"]});
         assert_eq!(terms["nodeSelectorTerms"], json!([{ "matchExpressions": [hollow] }]));
         for container in pod["containers"].as_array().unwrap() {
             let wanted = json!({

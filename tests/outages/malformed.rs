@@ -68,7 +68,7 @@ fn set_faults() -> Vec<(&'static str, Value)> {
         ("/strategy", json!({"rollingUpdate": {"maxSurge": "150x", "maxUnavailable": -1}})),
         ("/drain", json!({"timeout": "1 hour"})),
         ("/remediation", json!({"maxUnhealthy": "-1%", "unhealthyConditions": [{"type": "", "for": "x"}]})),
-        ("/minReadySeconds", json!(-5)),
+        ("/minReadyTime", json!("-5s")),
         ("/expireAfter", json!("0s")),
         ("/autoscaling", json!({"minReplicas": 5, "maxReplicas": 1})),
         ("/scaleDown", json!({"order": "Random"})),

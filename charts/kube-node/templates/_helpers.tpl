@@ -36,7 +36,7 @@ affinity:
     requiredDuringSchedulingIgnoredDuringExecution:
       nodeSelectorTerms:
         - matchExpressions:
-            - {key: kube-node.io/provider, operator: NotIn, values: [hollow, kubemark]}
+            - {key: kube-node.io/node-controller, operator: NotIn, values: [hollow, kubemark]}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}

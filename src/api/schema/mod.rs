@@ -125,6 +125,14 @@ pub(super) fn version() -> Value {
     rule("self.matches('^v[0-9]+[.][0-9]+[.][0-9]+')", "write a version, for example v1.36.3")
 }
 
+/// The rule of a share of something.
+pub(super) fn share() -> Value {
+    rule(
+        "self.matches('^(0([.][0-9]{1,6})?|1([.]0{1,6})?)$')",
+        "write a share between 0 and 1, as a text, for example \"0.5\"",
+    )
+}
+
 /// Schema of a number or a percentage.
 pub(super) fn int_or_percent(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -100,6 +100,7 @@ fn list(generator: &mut SchemaGenerator, allowed: &[&str]) -> Schema {
     json_schema!({
         "type": "array",
         "maxItems": 32,
+        "x-kubernetes-list-type": "atomic",
         "items": taint,
         "x-kubernetes-validations": [rule(
             "self.all(t, self.exists_one(o, o.key == t.key && o.effect == t.effect))",

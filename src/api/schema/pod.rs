@@ -127,7 +127,9 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
             )
         ] }),
     );
-    json_schema!({ "type": "array", "maxItems": 64, "items": toleration })
+    json_schema!({
+        "type": "array", "maxItems": 64, "items": toleration, "x-kubernetes-list-type": "atomic"
+    })
 }
 
 /// Schema of an affinity.

@@ -25,7 +25,7 @@ pub(super) async fn clean_up(course: &Course) -> anyhow::Result<()> {
         delete(&course.nodes, &node.name_any()).await?;
         if node
             .labels()
-            .get(crate::api::names::LABEL_PROVIDER)
+            .get(crate::api::names::LABEL_NODE_CONTROLLER)
             .is_some_and(|provider| provider == objects::NOBODY)
         {
             course.free(&node.name_any()).await?;

@@ -21,7 +21,7 @@ contract! {
     ACCEPTS "1.1" "It sets the condition `Accepted` of each NodeClass whose `spec.nodeController` is its name: `True` where it serves the class, `False` with a reason and a message where it cannot."
     FOLLOWS "1.2" "The condition's `observedGeneration` is the generation of the class that it speaks of, and follows changes."
     OTHER_CLASSES "1.3" "It writes nothing else of a class, and nothing of a class that names another controller."
-    OTHER_NODES "2.1" "Its Nodes are those whose label `kube-node.io/provider` is its name, whoever made them; all others it leaves alone."
+    OTHER_NODES "2.1" "Its Nodes are those whose label `kube-node.io/node-controller` is its name, whoever made them; all others it leaves alone."
     NUMBER "2.2" "It makes no Nodes, deletes none and writes no NodeSet: how many there are is not its business."
     REST "2.3" "Of its Nodes it writes what this contract names; other labels, annotations, owners, taints and fields stay as they are."
     FINALIZER_FIRST "3.1" "A Node has the finalizer `kube-node.io/machine` before its machine exists; one that lacks it gets it first."

@@ -64,7 +64,7 @@ impl Housekeeping {
 
 /// Whether something is to be done to it.
 fn is_due(node: &Node, marked: &HashSet<Option<String>>) -> bool {
-    let is_ours = node.labels().get(names::LABEL_PROVIDER).is_some_and(|provider| provider != NOBODY);
+    let is_ours = node.labels().get(names::LABEL_NODE_CONTROLLER).is_some_and(|provider| provider != NOBODY);
     let waits = is_initialized(node) && has_taint(node, STARTUP_TAINT, None);
     is_ours && (!marked.contains(&node.uid()) || waits)
 }

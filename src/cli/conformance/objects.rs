@@ -94,7 +94,7 @@ pub(super) fn node(
                 KEY: run,
                 "kubernetes.io/hostname": name,
                 names::LABEL_NODECLASS: class,
-                names::LABEL_PROVIDER: controller,
+                names::LABEL_NODE_CONTROLLER: controller,
                 names::LABEL_REVISION: revision,
             },
         },

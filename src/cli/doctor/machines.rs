@@ -20,7 +20,7 @@ use super::findings::{
 use crate::{
     api::{
         NodeClass,
-        names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_PROVIDER, MACHINE_NAMESPACE},
+        names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
     },
     cli::{
         access::{CallError, call},
@@ -147,7 +147,7 @@ async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, CallError>
 async fn nodes(client: &Client) -> Finding {
     const TOPIC: &str = "nodes";
     let api = Api::<Node>::all(client.clone());
-    let ours = ListParams::default().labels(&format!("{LABEL_PROVIDER} in (hollow, kubemark)"));
+    let ours = ListParams::default().labels(&format!("{LABEL_NODE_CONTROLLER} in (hollow, kubemark)"));
     let rows: Vec<Row> = match call("list Nodes", api.list(&ours)).await {
         Ok(nodes) => nodes.items.iter().map(row).collect(),
         Err(error) => return Finding::unknown(TOPIC, error),

@@ -182,7 +182,7 @@ impl Text {
         );
         if let Some(halted) = halt_time {
             let since = age::since(halted.0, now);
-            self.row("", &format!("halted itself {since} ago: progressDeadlineSeconds were over"));
+            self.row("", &format!("halted itself {since} ago: progressDeadline was over"));
             if is_resumed_since(set, halted.0) {
                 self.row("", "-> It has been resumed since: the operator has not looked at that yet.");
             } else {
@@ -288,7 +288,7 @@ mod tests {
         has("Note           the status is older than the spec");
         has("Paused         spec.paused stops the rollout");
         has("Rollout        to v1-bb, began 64m ago\n");
-        has("halted itself 4m5s ago: progressDeadlineSeconds were over\n");
+        has("halted itself 4m5s ago: progressDeadline was over\n");
         has("on with `kube-node rollout resume workers`.");
         has("Failed starts  4 of v1-bb one after the other, the last 5s ago\n");
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     ClusterArgs, FLEET, Wait,
-    objects::{self, Kind, Provider},
+    objects::{self, Kind, NodeController},
     progress::{Goal, follow},
 };
 use crate::{
@@ -36,7 +36,7 @@ pub struct Create {
     nodes: i32,
     /// Whose machines the nodes are
     #[arg(long, value_enum, default_value_t)]
-    provider: Provider,
+    node_controller: NodeController,
     /// Version of upstream kubemark, which picks the tag of its image; our own hollow kubelet when absent
     #[arg(long, value_name = "VERSION", env = "KUBEMARK_VERSION", value_parser = objects::version)]
     kubemark_version: Option<String>,
@@ -53,9 +53,10 @@ pub struct Create {
 impl Create {
     /// Ends when all nodes are Ready.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let kind = Kind { provider: self.provider, version: self.kubemark_version, image: self.image };
-        if kind.provider == Provider::Hollow && kind.image.is_some() {
-            bail!("--image is for machines that are pods: leave it out, or take --provider kubemark");
+        let kind =
+            Kind { node_controller: self.node_controller, version: self.kubemark_version, image: self.image };
+        if kind.node_controller == NodeController::Hollow && kind.image.is_some() {
+            bail!("--image is for machines that are pods: leave it out, or take --node-controller kubemark");
         }
         crate::cli::block_on(async {
             let client = self.cluster.client().await?;
@@ -64,15 +65,15 @@ impl Create {
             let set = set.map_err(|error| explained(error, "NodeSet"))?;
             let classes = Api::<NodeClass>::all(client.clone());
             let class = call(format_args!("read NodeClass {FLEET}"), classes.get_opt(FLEET)).await?;
-            check(set.as_ref(), class.as_ref(), kind.provider)?;
+            check(set.as_ref(), class.as_ref(), kind.node_controller)?;
             apply("NodeClass", &classes, &kind.class()).await?;
             apply("NodeSet", &sets, &objects::set(self.nodes)).await?;
-            let image = kind.image().filter(|_| kind.provider == Provider::Kubemark);
+            let image = kind.image().filter(|_| kind.node_controller == NodeController::Kubemark);
             let image = image.map_or_else(String::new, |image| format!(", image {image}"));
             say(format_args!(
-                "NodeSet {FLEET}: {} nodes of provider {}{image}",
+                "NodeSet {FLEET}: {} nodes of nodeController {}{image}",
                 self.nodes,
-                kind.provider.name()
+                kind.node_controller.name()
             ));
             if !self.no_wait {
                 follow(&client, Goal::Ready, self.limit.timeout).await?;
@@ -83,15 +84,20 @@ impl Create {
 }
 
 /// Whether what is there may become what is asked for.
-fn check(set: Option<&NodeSet>, class: Option<&NodeClass>, provider: Provider) -> anyhow::Result<()> {
+fn check(
+    set: Option<&NodeSet>,
+    class: Option<&NodeClass>,
+    node_controller: NodeController,
+) -> anyhow::Result<()> {
     let again = "change their number with kube-node scale, or take them away first with kube-node cleanup";
     if let Some(other) = set.map(|set| &set.spec.node_class_name).filter(|class| *class != FLEET) {
         bail!("NodeSet {FLEET} is there already, with nodes of NodeClass {other}: {again}");
     }
-    let before = class.map(|class| &class.spec.node_controller).filter(|before| *before != provider.name());
+    let before =
+        class.map(|class| &class.spec.node_controller).filter(|before| *before != node_controller.name());
     match before {
         Some(before) => {
-            bail!("NodeClass {FLEET} is there already, with nodes of provider {before}: {again}")
+            bail!("NodeClass {FLEET} is there already, with nodes of nodeController {before}: {again}")
         }
         None => Ok(()),
     }
@@ -137,7 +143,7 @@ mod tests {
             .unwrap()
         };
         let check = |set: Option<&NodeSet>, class: Option<&NodeClass>| {
-            super::check(set, class, Provider::Hollow).map_err(|error| error.to_string())
+            super::check(set, class, NodeController::Hollow).map_err(|error| error.to_string())
         };
         assert_eq!(check(None, None), Ok(()));
         assert_eq!(check(Some(&set(FLEET)), Some(&class("hollow"))), Ok(()));
@@ -147,6 +153,6 @@ mod tests {
             "{said}"
         );
         let said = check(None, Some(&class("kubemark"))).unwrap_err();
-        assert!(said.contains("nodes of provider kubemark"), "{said}");
+        assert!(said.contains("nodes of nodeController kubemark"), "{said}");
     }
 }

@@ -87,17 +87,18 @@ fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> St
     }
     let mut headings = vec!["NAME", "STATUS", "AGE", "VERSION"];
     if wide {
-        headings.extend(["PROVIDER", "ADDRESS", "RUNTIME"]);
+        headings.extend(["NODECONTROLLER", "ADDRESS", "RUNTIME"]);
     }
     headings.push("WHY");
     let mut table = Table::new(&headings);
     for row in nodes {
-        let Row { name, status, created, version, runtime, provider, address, reason, message, .. } =
-            row.clone();
+        let Row {
+            name, status, created, version, runtime, node_controller, address, reason, message, ..
+        } = row.clone();
         let age = created.map_or_else(|| "-".to_owned(), |created| age::since(created, now));
         let mut cells = vec![name, status, age, version];
         if wide {
-            cells.extend([provider, address, runtime]);
+            cells.extend([node_controller, address, runtime]);
         }
         cells.push(if message.is_empty() { reason } else { format!("{reason}: {message}") });
         table.row(cells.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
@@ -115,7 +116,7 @@ mod tests {
         let node = |name: &str, status: &str| {
             super::super::rows::tests::of(json!({
                 "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z",
-                    "labels": {"kube-node.io/provider": "hollow"}},
+                    "labels": {"kube-node.io/node-controller": "hollow"}},
                 "status": {
                     "conditions": [{"type": "Ready", "status": status, "reason": "KubeletNotReady", "message": "an unhealthy phase"}],
                     "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.0",
@@ -143,7 +144,7 @@ mod tests {
              NodeSet hollow-nodes: 1 of 3 nodes are Ready"
         );
         let wide = text(&fleet(), true, None, at());
-        assert!(wide.contains("PROVIDER") && wide.contains("containerd://2.1.0"), "{wide}");
+        assert!(wide.contains("NODECONTROLLER") && wide.contains("containerd://2.1.0"), "{wide}");
         let narrow = text(&fleet(), false, Some(60), at());
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }

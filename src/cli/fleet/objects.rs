@@ -11,7 +11,7 @@ const UPSTREAM: &str = "registry.k8s.io/kubemark";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     /// Whose machines they are.
-    pub(super) provider: Provider,
+    pub(super) node_controller: NodeController,
     /// Version of the kubelet, such as `v1.36.3`; the operator's choice when None.
     pub(super) version: Option<String>,
     /// Image of the machines; our own when there is neither this nor a version.
@@ -20,7 +20,7 @@ pub(super) struct Kind {
 
 /// Whose machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Provider {
+pub(super) enum NodeController {
     /// A pod each, with a hollow kubelet
     #[default]
     Kubemark,
@@ -28,7 +28,7 @@ pub(super) enum Provider {
     Hollow,
 }
 
-impl Provider {
+impl NodeController {
     /// Its name in a NodeClass.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Kind {
     /// The NodeClass.
     pub(super) fn class(&self) -> Value {
         let mut spec = json!({
-            "nodeController": self.provider.name(),
+            "nodeController": self.node_controller.name(),
             "machineType": "hollow.medium",
             "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
             "reserved": {"cpu": "100m", "memory": "512Mi"},
@@ -60,7 +60,7 @@ impl Kind {
         if let Some(version) = &self.version {
             spec["provisioning"] = json!({ "kubelet": { "version": version } });
         }
-        if let Some(image) = self.image().filter(|_| self.provider == Provider::Kubemark) {
+        if let Some(image) = self.image().filter(|_| self.node_controller == NodeController::Kubemark) {
             spec["kubemark"] = json!({ "image": image });
         }
         object("NodeClass", &spec)
@@ -100,17 +100,17 @@ mod tests {
     use super::*;
     use crate::api::{NodeClass, NodeSet};
 
-    fn kind(provider: Provider, version: Option<&str>, image: Option<&str>) -> Kind {
-        Kind { provider, version: version.map(str::to_owned), image: image.map(str::to_owned) }
+    fn kind(node_controller: NodeController, version: Option<&str>, image: Option<&str>) -> Kind {
+        Kind { node_controller, version: version.map(str::to_owned), image: image.map(str::to_owned) }
     }
 
     #[test]
     fn both_objects_are_of_our_kinds() {
-        for provider in [Provider::Kubemark, Provider::Hollow] {
-            let class = kind(provider, Some("v1.36.3"), None).class();
+        for node_controller in [NodeController::Kubemark, NodeController::Hollow] {
+            let class = kind(node_controller, Some("v1.36.3"), None).class();
             let read: NodeClass = serde_json::from_value(class).unwrap();
-            assert_eq!(read.spec.node_controller, provider.name());
-            assert_eq!(read.spec.kubemark.is_some(), provider == Provider::Kubemark);
+            assert_eq!(read.spec.node_controller, node_controller.name());
+            assert_eq!(read.spec.kubemark.is_some(), node_controller == NodeController::Kubemark);
         }
         let set: NodeSet = serde_json::from_value(set(7)).unwrap();
         assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, FLEET));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_version_picks_the_tag() {
-        let image = |version, image| kind(Provider::Kubemark, version, image).image();
+        let image = |version, image| kind(NodeController::Kubemark, version, image).image();
         assert_eq!(image(None, None), None, "our own");
         assert_eq!(image(Some("v1.29.0"), None).as_deref(), Some("registry.k8s.io/kubemark:v1.29.0"));
         assert_eq!(

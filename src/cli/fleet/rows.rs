@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::FLEET;
 use crate::{
-    api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODESET, LABEL_PROVIDER},
+    api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODE_CONTROLLER, LABEL_NODESET},
     cli::access::call,
 };
 
@@ -23,7 +23,7 @@ pub(in crate::cli) struct Row {
     pub(super) created: Option<Timestamp>,
     pub(super) version: String,
     pub(super) runtime: String,
-    pub(super) provider: String,
+    pub(super) node_controller: String,
     pub(super) address: String,
     /// Why it is not Ready, or what holds it up; empty when nothing does.
     pub(in crate::cli) reason: String,
@@ -73,7 +73,7 @@ pub(in crate::cli) fn row(node: &Node) -> Row {
         created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
         version: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
         runtime: info.map(|info| info.container_runtime_version.clone()).unwrap_or_default(),
-        provider: label(LABEL_PROVIDER).unwrap_or_default(),
+        node_controller: label(LABEL_NODE_CONTROLLER).unwrap_or_default(),
         address: address.map(|address| address.address.clone()).unwrap_or_default(),
         reason: why.and_then(|why| why.reason.clone()).unwrap_or_default(),
         message: why.and_then(|why| why.message.clone()).unwrap_or_default(),

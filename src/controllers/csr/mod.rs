@@ -126,7 +126,8 @@ impl Approver {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let provider = view.label(names::LABEL_PROVIDER).and_then(|name| self.context.providers.get(name));
+        let provider =
+            view.label(names::LABEL_NODE_CONTROLLER).and_then(|name| self.context.providers.get(name));
         let (server, has_machine) = match provider {
             None => (Server::Elsewhere, false),
             Some(provider) => match provider.account(&view) {

@@ -25,7 +25,7 @@ impl NodeController {
             }
         }
         labels[names::LABEL_REVISION] = json!(adoption.revision);
-        labels[names::LABEL_PROVIDER] = json!(provider);
+        labels[names::LABEL_NODE_CONTROLLER] = json!(provider);
         let mut finalizers = node.finalizers.clone();
         if !node.has_finalizer(names::FINALIZER_MACHINE) {
             finalizers.push(names::FINALIZER_MACHINE.to_owned());

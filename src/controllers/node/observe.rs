@@ -187,7 +187,7 @@ impl NodeController {
         class: Option<&NodeClass>,
     ) -> Result<Option<Arc<dyn Provider>>, Error> {
         let by_name = |name: &str| self.context.providers.get(name).cloned();
-        if let Some(name) = node.label(names::LABEL_PROVIDER) {
+        if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER) {
             return Ok(by_name(name));
         }
         if let Some(class) = class {
@@ -218,7 +218,7 @@ impl NodeController {
             let text = format!(
                 "its finalizer {} stays, since neither labels nor spec.providerID say whose machine it had: put the label {} back, or take the finalizer off",
                 names::FINALIZER_MACHINE,
-                names::LABEL_PROVIDER
+                names::LABEL_NODE_CONTROLLER
             );
             self.warn(node, "ProviderUnknown", text);
         }

@@ -226,9 +226,10 @@ impl NodeSetController {
         if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()) {
             return Ok(Action::AwaitChange);
         }
-        let says = Says { r#type: "Degraded", status: true, reason: "Unreadable", message };
+        let says = |r#type, status| Says { r#type, status, reason: "Unreadable", message: message.clone() };
+        let says = vec![says("Degraded", true), says("Ready", false)];
         let status = NodeSetStatus {
-            conditions: conditions::set(&[], vec![says], own.metadata.generation, Timestamp::now()),
+            conditions: conditions::set(&[], says, own.metadata.generation, Timestamp::now()),
             ..NodeSetStatus::default()
         };
         // The rest of its status may be what cannot be read: it is left alone.

@@ -1,7 +1,5 @@
 //! What a NodeSet asks for, as the decision wants it: spec, annotations and what the last status recorded.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use super::observe::Observed;
@@ -85,7 +83,7 @@ pub(super) fn wanted<'a>(
     Wanted {
         replicas,
         budget: Budget::of(rolling, replicas),
-        min_ready: seconds(spec.min_ready_seconds).unwrap_or_default(),
+        min_ready: spec.min_ready_time.map(|time| time.0).unwrap_or_default(),
         order: spec.scale_down.as_ref().and_then(|scale_down| scale_down.order).unwrap_or_default(),
         replacement: strategy
             .and_then(|strategy| strategy.replacement)
@@ -108,7 +106,7 @@ pub(super) fn wanted<'a>(
         },
         clock: Clock {
             old: old.rollout.as_ref(),
-            deadline: seconds(spec.progress_deadline_seconds).unwrap_or(DEFAULT_DEADLINE),
+            deadline: spec.progress_deadline.map_or(DEFAULT_DEADLINE, |deadline| deadline.0),
             resumed_at: asked.resumed_at,
         },
         max_sick: remediation
@@ -123,10 +121,6 @@ pub(super) fn wanted<'a>(
         creation: observed.creation,
         class_room: observed.class_room,
     }
-}
-
-fn seconds(said: Option<i32>) -> Option<Duration> {
-    Some(Duration::from_secs(u64::try_from(said?).ok()?))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Standing {
         let metadata = &set.metadata;
         let autoscaling = set.spec.autoscaling.as_ref()?;
         // Without a greatest size, which the schema asks for, nothing may grow.
-        let max = autoscaling.max_replicas.unwrap_or(autoscaling.min_replicas);
+        let max = autoscaling.max_replicas;
         metadata.deletion_timestamp.is_none().then(|| Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             generation: metadata.generation.unwrap_or_default(),

@@ -10,7 +10,6 @@
 
 mod instance;
 mod memory;
-mod options;
 mod order;
 mod price;
 mod refusal;
@@ -22,7 +21,6 @@ pub use instance::{
     vacancy_of,
 };
 pub use memory::{Memory, Standing, record, victims};
-pub use options::Wishes;
 pub use order::{Ask, Failure, Heard, Order, Step};
 pub use price::{HOUR, Price, hours, least_pod_price, node_price};
 pub use refusal::{Code, Refusal};

@@ -320,7 +320,7 @@ fn a_template_is_a_node_that_takes_pods() {
         ("kubernetes.io/hostname", "workers-template"),
         (names::LABEL_NODESET, "workers"),
         (names::LABEL_NODECLASS, "medium"),
-        (names::LABEL_PROVIDER, "hollow"),
+        (names::LABEL_NODE_CONTROLLER, "hollow"),
     ] {
         assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
     }
@@ -352,23 +352,6 @@ fn pods_are_counted_as_the_kubelet_counts_them() {
     }
     let nothing = template_of(&class(json!({"nodeController": "example.com/metal"})), None).unwrap_err();
     assert_eq!(nothing.code(), Code::Unimplemented);
-}
-
-#[test]
-fn wishes_are_read_by_name() {
-    let said = [
-        ("scaleDownUnneededTime", "5m"),
-        ("zeroOrMaxNodeScaling", "true"),
-        ("scaleDownUtilizationThreshold", "0.7"),
-        ("nonsense", "1"),
-        ("scaleDownUnreadyTime", "soon"),
-    ];
-    let said = said.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    let wishes = Wishes::of(&said);
-    assert_eq!(wishes.scale_down_unneeded_time, Some(std::time::Duration::from_mins(5)));
-    assert_eq!(wishes.zero_or_max_node_scaling, Some(true));
-    assert_eq!(wishes.scale_down_utilization_threshold, Some(0.7));
-    assert_eq!((wishes.scale_down_unready_time, wishes.max_node_provision_time), (None, None));
 }
 
 #[test]

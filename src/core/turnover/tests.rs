@@ -137,7 +137,7 @@ fn a_rollout_takes_all_of_its_budget_at_once() {
 }
 
 #[test]
-fn min_ready_seconds_count_for_the_budget() {
+fn min_ready_time_counts_for_the_budget() {
     let fresh = Member { ready_since: Some(at(NOW - 5)), ..node("x", "new") };
     let patient = Wanted { min_ready: Duration::from_secs(10), ..wanted(10) };
     let plan = plan(&patient, &join(&[nodes(10, "old"), vec![fresh]]));

@@ -154,7 +154,7 @@ impl Stage {
     /// The same without a machine.
     async fn bare_node(&self, name: &str) -> String {
         let labels = json!({
-            "kube-node.io/nodeclass": "identity", "kube-node.io/provider": self.provider.name, "tier": "gold",
+            "kube-node.io/nodeclass": "identity", "kube-node.io/node-controller": self.provider.name, "tier": "gold",
         });
         let metadata = json!({
             "name": name, "labels": labels, "finalizers": ["example.com/machine"],

@@ -81,11 +81,11 @@ async fn attempt(action: &str, thief: &Client, hollow_pod: &str) -> kube::Result
         }
         "the same with the label of hollow Nodes" => {
             let mut change = renewed;
-            change["metadata"] = json!({"labels": {"kube-node.io/provider": "hollow"}});
+            change["metadata"] = json!({"labels": {"kube-node.io/node-controller": "hollow"}});
             leases.patch(REAL, &dry, &Patch::Merge(change)).await.map(drop)
         }
         "create the Lease of a Node that is not hollow" => {
-            let labels = json!({"kube-node.io/provider": "hollow"});
+            let labels = json!({"kube-node.io/node-controller": "hollow"});
             let lease = json!({"metadata": {"name": "stolen-silent", "labels": labels}});
             leases.create(&post, &serde_json::from_value(lease).unwrap()).await.map(drop)
         }
@@ -210,7 +210,7 @@ async fn a_stolen_hollow_token_is_good_for_hollow_nodes_alone() {
 
     let lease = leases.get(&hollow).await.unwrap();
     assert_eq!(
-        lease.metadata.labels.unwrap()["kube-node.io/provider"],
+        lease.metadata.labels.unwrap()["kube-node.io/node-controller"],
         "hollow",
         "its renewals cost nothing"
     );
