@@ -22,6 +22,6 @@ COPY --from=build /image/ /
 USER 65532:65532
 WORKDIR /tmp
 ENV PATH=/:/bin
-# src/runtime/memory.rs
+# src/kube-ext/memory.rs
 ENV GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.trim_threshold=131072:glibc.malloc.mmap_threshold=131072
 ENTRYPOINT ["/kube-node"]

@@ -1,32 +1,15 @@
-//! Generates the gRPC code of `src/autoscaler/proto`, without a `protoc` on the machine.
-//!
-//! And stamps the library with the build that it is of: the profile, and a hash of what it is made from. A stale program
-//! beside a new one is found out by that. No path and no time of this machine goes in, so the same sources have the same
-//! stamp everywhere.
+//! Stamps the programs with the build that they are of: the profile, and a hash of the sources. A stale program beside a
+//! new one is found out by the stamp. No path and no time of this machine goes in, so the same sources have the same stamp
+//! everywhere. Only this package has the stamp: no crate of the workspace is compiled again because another one changed.
 
-use std::{env, error::Error, fs, io, path::Path};
+use std::{env, fs, io, path::Path};
 
 use sha2::{Digest, Sha256};
 
-/// What is compiled into the library, and what says how.
+/// What is compiled into the programs, and what says how.
 const SOURCES: [&str; 5] = ["Cargo.lock", "Cargo.toml", "build.rs", "charts/kube-node/files", "src"];
 
-fn main() -> Result<(), Box<dyn Error>> {
-    autoscaler()?;
-    Ok(stamp()?)
-}
-
-/// Server, client (of tests and benchmarks) and the descriptors that reflection serves.
-fn autoscaler() -> Result<(), Box<dyn Error>> {
-    let mut compiler = protox::Compiler::new(["src/autoscaler/proto"])?;
-    compiler.include_imports(true).open_file("externalgrpc.proto")?;
-    let out = env::var("OUT_DIR")?;
-    fs::write(Path::new(&out).join("externalgrpc.bin"), compiler.encode_file_descriptor_set())?;
-    tonic_prost_build::configure().build_transport(false).compile_fds(compiler.file_descriptor_set())?;
-    Ok(())
-}
-
-fn stamp() -> io::Result<()> {
+fn main() -> io::Result<()> {
     let mut hash = Sha256::new();
     for source in SOURCES {
         println!("cargo::rerun-if-changed={source}");

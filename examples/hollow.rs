@@ -8,14 +8,12 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use clap::Parser;
 use futures::{StreamExt, TryStreamExt, stream};
+use hollow_kubelet::{Hollow, MachineSpec, RESTART, Settings};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use kube::{Api, Client, Config, api::PostParams, runtime::watcher};
-use kube_node::{
-    api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names},
-    cache::{self, Cache, NodeView, PodView},
-    hollow::{Hollow, MachineSpec, RESTART, Settings},
-    runtime::telemetry::{self, LogFormat},
-};
+use kube_ext::telemetry::{self, LogFormat};
+use kube_node_api::{ContainerDefaults, FailureMode, Failures, GoDuration, Resources, names};
+use kube_node_cache::{Cache, NodeView, PodView};
 use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -58,8 +56,8 @@ async fn main() -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let ours = watcher::Config::default().labels(&format!("{}=hollow", names::LABEL_NODE_CONTROLLER));
     let bound = watcher::Config::default().fields("spec.nodeName!=");
-    tokio::spawn(cache::run_protobuf(client.clone(), ours, Arc::clone(&nodes)));
-    tokio::spawn(cache::run_protobuf(client.clone(), bound, Arc::clone(&pods)));
+    tokio::spawn(kube_node_cache::run_protobuf(client.clone(), ours, Arc::clone(&nodes)));
+    tokio::spawn(kube_node_cache::run_protobuf(client.clone(), bound, Arc::clone(&pods)));
     let running = tokio::spawn(kubelets.run(shutdown.clone()));
     while !(nodes.in_sync() && pods.in_sync()) {
         sleep(Duration::from_millis(10)).await;

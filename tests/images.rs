@@ -13,7 +13,7 @@ use std::{
 };
 
 use flate2::read::GzDecoder;
-use kube_node::images::MACHINE;
+use kube_node_api::names::MACHINE_PROGRAM as MACHINE;
 use serde_json::Value;
 use tar::Archive;
 

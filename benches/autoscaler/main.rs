@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
-use kube_node::{
-    api::{NodeClass, NodeSet},
-    autoscaler::proto::{GetAvailableGpuTypesRequest, GpuLabelRequest, NodeGroupAutoscalingOptions},
+use kube_node_api::{NodeClass, NodeSet};
+use kube_node_operator::autoscaler::proto::{
+    GetAvailableGpuTypesRequest, GpuLabelRequest, NodeGroupAutoscalingOptions,
 };
 use serde_json::json;
 use tonic::Code;

@@ -4,14 +4,12 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube_node::{
-    api::{ReplacementOrder, ScaleDownOrder},
-    core::{
-        budget::Budget,
-        causes::{Rules, Sign, Symptom},
-        rollout::Clock,
-        turnover::{self, Creation, Member, Pace, Wanted},
-    },
+use kube_node_api::{ReplacementOrder, ScaleDownOrder};
+use kube_node_planner::{
+    budget::Budget,
+    causes::{Rules, Sign, Symptom},
+    rollout::Clock,
+    turnover::{self, Creation, Member, Pace, Wanted},
 };
 
 const NODES: [usize; 3] = [1_000, 10_000, 100_000];

@@ -15,10 +15,8 @@ use kube::{
     Api, Client,
     api::{ListParams, PostParams},
 };
-use kube_node::{
-    api::{NodeClass, NodeSet, names},
-    images,
-};
+use kube_node_api::{NodeClass, NodeSet, names};
+use local_cluster::images;
 use serde_json::{Value, json};
 
 use crate::shared::{Counter, KUBE_NODE, Memory, Plane, Process, median, spread};

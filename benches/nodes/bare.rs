@@ -16,10 +16,8 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::Client;
-use kube_node::{
-    core::{birth, template::Desired},
-    wire::{self, AnyObject, Body},
-};
+use kube_ext::wire::{self, AnyObject, Body};
+use kube_node_planner::{birth, template::Desired};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,

@@ -12,7 +12,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use kube_node::wire::{self, Body};
+use kube_ext::wire::{self, Body};
 use tokio::time::{Instant, interval};
 use tokio_util::task::AbortOnDropHandle;
 

@@ -4,7 +4,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kube_node::api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet};
 use serde_json::json;
 
 use crate::shared::Plane;

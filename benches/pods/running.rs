@@ -9,7 +9,7 @@ use std::{
 };
 
 use kube::runtime::watcher;
-use kube_node::cache::{self, Cache, Observer, PodView};
+use kube_node_cache::{Cache, Observer, PodView};
 use tokio::{sync::watch, time::timeout};
 
 use crate::shared::Plane;
@@ -33,7 +33,7 @@ impl Running {
         let (sender, ready) = watch::channel(0);
         let cache: Arc<Cache<PodView>> = Arc::default();
         cache.observe(Arc::new(Tally { seen: seen_sender, count: AtomicUsize::new(0), running: sender }));
-        tokio::spawn(cache::run_protobuf(
+        tokio::spawn(kube_node_cache::run_protobuf(
             plane.client().await?,
             watcher::Config::default(),
             Arc::clone(&cache),

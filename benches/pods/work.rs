@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
-use kube_node::{
-    cache::{PodView, TOKEN_VOLUME},
-    wire::{self, AnyObject, Body},
-};
+use kube_ext::wire::{self, AnyObject, Body};
+use kube_node_cache::{PodView, TOKEN_VOLUME};
 use serde_json::{Value, json};
 
 use crate::{shared::Plane, status};

@@ -25,7 +25,7 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
 };
-use kube_node::core::node::LEASE_FRESH;
+use kube_node_planner::node::LEASE_FRESH;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use kube::runtime::watcher;
-use kube_node::cache::{self, Cache, NodeView, Observer};
+use kube_node_cache::{Cache, NodeView, Observer};
 use tokio::sync::watch;
 
 use super::Plane;
@@ -43,7 +43,7 @@ impl Counter {
         let tally = Arc::new(Tally { inner: Mutex::new(inner), ready: sender });
         let cache: Arc<Cache<NodeView>> = Arc::default();
         cache.observe(tally.clone());
-        tokio::spawn(cache::run_protobuf(
+        tokio::spawn(kube_node_cache::run_protobuf(
             plane.client().await?,
             watcher::Config::default(),
             Arc::clone(&cache),

@@ -9,7 +9,7 @@ use k8s_pb::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Client;
-use kube_node::wire::{self, Body};
+use kube_ext::wire::{self, Body};
 use prost::Message;
 use serde_json::{Value, json};
 

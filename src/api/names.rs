@@ -134,3 +134,6 @@ pub const ANNOTATION_MEMORY: &str = "hollow.kube-node.io/memory";
 /// Annotation of a pod on a hollow Node: the code with which commands end that are run in a container and that a hollow
 /// kubelet does not know, 0 to 255. By you.
 pub const ANNOTATION_EXEC_EXIT_CODE: &str = "hollow.kube-node.io/exec-exit-code";
+
+/// File of the program of machines: beside `kube-node`, and at the root of the image.
+pub const MACHINE_PROGRAM: &str = "kube-node-machine";

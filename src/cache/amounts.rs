@@ -1,7 +1,8 @@
 //! Amounts of resources, added up as the scheduler does.
 
+use kube_node_planner::quantity;
+
 use super::{Word, word};
-use crate::core::quantity;
 
 /// Amounts of resources as the scheduler counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

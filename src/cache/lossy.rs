@@ -3,7 +3,7 @@
 //! Go writes any bytes as a protobuf string, and the API server checks only the fields that it validates: whoever may create
 //! a pod may write such an annotation. `prost` refuses the whole message for it, and with that message the whole list.
 //!
-//! A message takes this module by `#[prost(prost_path = "crate::cache::lossy")]`.
+//! A message takes this module by `#[prost(prost_path = "crate::lossy")]`.
 
 pub use prost::*;
 
@@ -57,7 +57,7 @@ mod tests {
 
     /// The same fields as strings and as what may be in them.
     #[derive(Clone, PartialEq, Message)]
-    #[prost(prost_path = "crate::cache::lossy")]
+    #[prost(prost_path = "crate::lossy")]
     struct Texts {
         #[prost(string, tag = "1")]
         one: String,

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use kube_node_api::names;
+use kube_node_planner::texts::Texts;
 use prost::Message;
 use serde::Deserialize;
 
@@ -12,7 +14,6 @@ use super::{
     wire::{ManagedFields, Metadata, Time, WireTaint, at},
     word,
 };
-use crate::{api::names, core::texts::Texts};
 
 /// A Node, pruned.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -208,7 +209,7 @@ impl View for NodeView {
 
 /// core/v1 `Node`, as the API server sends it.
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 pub struct WireNode {
     #[prost(message, optional, tag = "1")]
@@ -220,7 +221,7 @@ pub struct WireNode {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
     #[prost(string, tag = "1")]
@@ -239,7 +240,7 @@ struct Spec {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     #[prost(message, repeated, tag = "4")]
@@ -253,7 +254,7 @@ struct Status {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct DaemonEndpoints {
     #[prost(message, optional, tag = "1")]
@@ -261,7 +262,7 @@ struct DaemonEndpoints {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct KubeletEndpoint {
     #[prost(int32, tag = "1")]
@@ -270,7 +271,7 @@ struct KubeletEndpoint {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireCondition {
     #[prost(string, tag = "1")]
@@ -286,7 +287,7 @@ struct WireCondition {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Info {
     #[prost(string, tag = "3")]
@@ -298,7 +299,7 @@ struct Info {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Address {
     #[prost(string, tag = "1")]

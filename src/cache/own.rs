@@ -7,11 +7,11 @@ use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use kube_node_api::{NodeClass, NodeSet};
 use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::View;
-use crate::api::{NodeClass, NodeSet};
 
 /// An object of ours.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
+use kube_node_api::names;
 use prost::Message;
 use serde::Deserialize;
 
@@ -13,7 +14,6 @@ use super::{
     wire::{Metadata, at},
     word,
 };
-use crate::api::names;
 
 /// Annotation of a pod that mirrors a file of its Node: nobody but the kubelet can move it.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -132,7 +132,7 @@ impl View for PodView {
 
 /// core/v1 `Pod`, as the API server sends it.
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 pub struct WirePod {
     #[prost(message, optional, tag = "1")]
@@ -145,7 +145,7 @@ pub struct WirePod {
 
 /// core/v1 `PodList`, as the API server sends it.
 #[derive(Clone, PartialEq, Message)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 pub struct WirePods {
     /// Pods.
     #[prost(message, repeated, tag = "2")]

@@ -33,7 +33,7 @@ pub struct PodSpecView {
     pub node_terms: Option<Box<[NodeTerm]>>,
     /// Which taints it tolerates.
     pub tolerations: Box<[Toleration]>,
-    /// Annotations under [`crate::api::names::HOLLOW_PREFIX`]: what its hollow containers do.
+    /// Annotations under [`kube_node_api::names::HOLLOW_PREFIX`]: what its hollow containers do.
     pub told: Box<[(Box<str>, Box<str>)]>,
 }
 

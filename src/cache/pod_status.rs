@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_node_api::GoDuration;
 use prost::Message;
 use serde::Deserialize;
 
@@ -11,7 +12,6 @@ use super::{
     wire::{Time, at},
     word,
 };
-use crate::api::GoDuration;
 
 /// How a kubelet's message begins that says how long it waits before it starts a container again.
 pub const BACK_OFF: &str = "back-off ";
@@ -143,7 +143,7 @@ pub struct Ended {
 
 /// core/v1 `PodStatus`, as the API server sends it.
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireStatus {
     #[prost(string, tag = "1")]
@@ -169,7 +169,7 @@ pub(super) struct WireStatus {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireCondition {
     #[prost(string, tag = "1")]
@@ -185,7 +185,7 @@ struct WireCondition {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireContainer {
     #[prost(string, tag = "1")]
@@ -203,7 +203,7 @@ struct WireContainer {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct WireState {
     #[prost(message, optional, tag = "1")]
@@ -215,7 +215,7 @@ struct WireState {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Waiting {
     #[prost(string, tag = "1")]
@@ -225,7 +225,7 @@ struct Waiting {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Running {
     #[prost(message, optional, tag = "1")]
@@ -233,7 +233,7 @@ struct Running {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Terminated {
     #[prost(int32, tag = "1")]

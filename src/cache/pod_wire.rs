@@ -21,7 +21,7 @@ const GRACE_SECONDS: i64 = 30;
 
 /// core/v1 `PodSpec`.
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireSpec {
     #[prost(message, repeated, tag = "1")]
@@ -59,7 +59,7 @@ pub(super) struct WireSpec {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 pub(super) struct Volume {
     #[prost(string, tag = "1")]
@@ -70,7 +70,7 @@ pub(super) struct Volume {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct VolumeSource {
     #[prost(message, optional, tag = "2")]
@@ -78,7 +78,7 @@ struct VolumeSource {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 struct EmptyDir {}
 
 impl Volume {
@@ -88,7 +88,7 @@ impl Volume {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireContainer {
     #[prost(string, tag = "1")]
@@ -110,7 +110,7 @@ struct WireContainer {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireMount {
     #[prost(string, tag = "1")]
@@ -124,7 +124,7 @@ struct WireMount {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct WireResources {
     #[prost(btree_map = "string, message", tag = "1")]
@@ -134,7 +134,7 @@ struct WireResources {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireProbe {
     #[prost(int32, tag = "2")]
@@ -146,7 +146,7 @@ struct WireProbe {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Lifecycle {
     #[prost(message, optional, tag = "2")]
@@ -154,7 +154,7 @@ struct Lifecycle {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Hook {
     #[prost(message, optional, tag = "4")]
@@ -162,7 +162,7 @@ struct Hook {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Sleep {
     #[prost(int64, tag = "1")]
@@ -170,7 +170,7 @@ struct Sleep {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Gate {
     #[prost(string, tag = "1")]
@@ -178,7 +178,7 @@ struct Gate {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Os {
     #[prost(string, tag = "1")]
@@ -186,7 +186,7 @@ struct Os {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Affinity {
     #[prost(message, optional, tag = "1")]
@@ -194,7 +194,7 @@ struct Affinity {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct NodeAffinity {
     #[prost(message, optional, tag = "1")]
@@ -202,7 +202,7 @@ struct NodeAffinity {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct Terms {
     #[prost(message, repeated, tag = "1")]
@@ -210,7 +210,7 @@ struct Terms {
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 struct WireTerm {
     #[prost(message, repeated, tag = "1")]
@@ -220,7 +220,7 @@ struct WireTerm {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct WireRequirement {
     #[prost(string, tag = "1")]
@@ -232,7 +232,7 @@ struct WireRequirement {
 }
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct WireToleration {
     #[prost(string, tag = "1")]

@@ -10,14 +10,14 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use kube_ext::{
+    error::chain,
+    watch::{self, Begins, Ended, Pace, Patience, Told, Watch},
+};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::{Cache, Protobuf, View};
-use crate::{
-    error::chain,
-    watch::{self, Begins, Ended, Pace, Patience, Told, Watch},
-};
 
 /// The shortest life of a watch (client-go `tools/cache`); the longest is twice that.
 const LEAST_LIFE: Duration = Duration::from_mins(5);
@@ -201,7 +201,8 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::{api::NodeClass, cache::Own};
+    use crate::Own;
+    use kube_node_api::NodeClass;
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_watch_in_json_is_made_anew_within_two_minutes() {

@@ -28,7 +28,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::{super::PodView, *};
-    use crate::cache::Cache;
+    use crate::Cache;
 
     #[test]
     fn a_write_outruns_what_is_older() {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 /// meta/v1 `ObjectMeta`.
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Metadata {
     #[prost(string, tag = "1")]
@@ -47,7 +47,7 @@ pub(super) struct Metadata {
 
 /// meta/v1 `OwnerReference`.
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Owner {
     #[prost(string, tag = "1")]
@@ -73,7 +73,7 @@ impl From<Owner> for OwnerReference {
 
 /// meta/v1 `ManagedFieldsEntry`.
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 pub(super) struct ManagedFields {
     #[prost(string, tag = "2")]
@@ -82,7 +82,7 @@ pub(super) struct ManagedFields {
 
 /// core/v1 `Taint`.
 #[derive(Clone, PartialEq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireTaint {
     #[prost(string, tag = "1")]
@@ -105,7 +105,7 @@ impl From<WireTaint> for Taint {
 
 /// meta/v1 `Time`.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 pub(super) struct Time {
     #[prost(int64, tag = "1")]
     seconds: i64,
@@ -125,7 +125,7 @@ pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
 
 /// resource `Quantity`.
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::cache::lossy")]
+#[prost(prost_path = "crate::lossy")]
 #[serde(transparent)]
 pub(super) struct Amount {
     #[prost(string, tag = "1")]

@@ -1,25 +1,21 @@
 //! Which cluster a command speaks to, by one rule for all commands that read and write objects, and how it reads and
 //! writes NodeSets there: each call with a time limit, each write in the state that was seen.
 
-use std::{ffi::OsString, fmt::Display, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use anyhow::bail;
 use clap::Args;
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
-    core::{PartialObjectMeta, Status},
+    core::PartialObjectMeta,
 };
+use kube_ext::call::call;
+use kube_node_api::NodeSet;
+use kube_node_operator::Access;
+use local_cluster::{Layout, layout::supervisor};
 use serde_json::{Value, json};
 
-use crate::{
-    api::NodeSet,
-    cluster::{Layout, layout::supervisor},
-    operator::Access,
-};
-
-/// Longest that a call may take.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// How often a write is tried: the operator writes the status of a busy set three times a second.
 const TRIES: u32 = 8;
 /// Time between two tries.
@@ -102,41 +98,6 @@ pub(super) fn set_name(text: &str) -> Result<String, String> {
         Err("the name is missing: write nodeset/NAME".to_owned())
     } else {
         Ok(name.to_owned())
-    }
-}
-
-/// A call that did not succeed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
-    /// The API server refused.
-    #[error("cannot {action}: {}", status.message)]
-    Refused { action: String, status: Box<Status> },
-    /// The call did not get there, or its answer cannot be read.
-    #[error("cannot {action}")]
-    Failed { action: String, source: Box<kube::Error> },
-    /// Nothing came back in time.
-    #[error("cannot {action}: no answer in {} s", TIME_LIMIT.as_secs())]
-    TimedOut { action: String },
-}
-
-impl CallError {
-    /// Whether the API server answered with this code.
-    pub(super) fn is(&self, code: u16) -> bool {
-        matches!(self, Self::Refused { status, .. } if status.code == code)
-    }
-}
-
-/// A call with its time limit; `action` says what it does, as in «cannot read NodeSet a».
-pub(super) async fn call<T>(
-    action: impl Display,
-    future: impl Future<Output = kube::Result<T>>,
-) -> Result<T, CallError> {
-    let action = || action.to_string();
-    match tokio::time::timeout(TIME_LIMIT, future).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => Err(CallError::Refused { action: action(), status }),
-        Ok(Err(source)) => Err(CallError::Failed { action: action(), source: Box::new(source) }),
-        Err(_) => Err(CallError::TimedOut { action: action() }),
     }
 }
 

@@ -5,8 +5,6 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::Context;
 use clap::Args;
 
-use crate::api;
-
 /// Arguments of `crds`.
 #[derive(Debug, Args)]
 pub struct Crds {
@@ -18,7 +16,7 @@ pub struct Crds {
 impl Crds {
     /// Prints or writes both definitions.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        for crd in api::crds() {
+        for crd in kube_node_api::crds() {
             let yaml = serde_norway::to_string(&crd).context("the definition does not serialise")?;
             match &self.output_dir {
                 None => super::say(format_args!("---\n{}", yaml.trim_end())),

@@ -4,9 +4,8 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use local_cluster::{Layout, layout::supervisor};
 use nix::sys::signal::Signal;
-
-use crate::cluster::{Layout, layout::supervisor};
 
 /// How long the supervisor may take: kube-apiserver alone drains for up to twenty seconds.
 const LIMIT: Duration = Duration::from_secs(90);

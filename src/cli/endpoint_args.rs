@@ -3,8 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::Args;
-
-use crate::hollow::server::{Options, Ports};
+use hollow_kubelet::server::{Options, Ports};
 
 /// Arguments of the kubelets' endpoints.
 #[derive(Debug, Args)]

@@ -4,20 +4,17 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use clap::Args;
+use kube_ext::{
+    leader::{self, Timing},
+    telemetry::{self, LogFormat},
+};
+use kube_node_api::names;
+use kube_node_operator::{Access, host, hosts::lease_name};
 
 use super::{
     endpoint_args::EndpointArgs,
     operator::{identity, place},
     room_args::RoomArgs,
-};
-use crate::{
-    api::names,
-    hosts::lease_name,
-    operator::{self, Access, host},
-    runtime::{
-        leader::{self, Timing},
-        telemetry::{self, LogFormat},
-    },
 };
 
 /// Arguments of `hollow-host`.
@@ -72,7 +69,7 @@ impl HollowHost {
                 admin_address: self.admin_address,
                 presence,
             };
-            Box::pin(host::run(options, operator::signals()?)).await?;
+            Box::pin(host::run(options, kube_ext::process::signals()?)).await?;
             Ok(ExitCode::SUCCESS)
         })
     }

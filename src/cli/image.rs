@@ -4,10 +4,10 @@ use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-
-use crate::{
-    cluster::{Binaries, Progress, binaries},
-    error,
+use kube_ext::error;
+use kube_node_api::names::MACHINE_PROGRAM;
+use local_cluster::{
+    Binaries, Progress, binaries,
     images::{self, Contents, Layer, Program},
 };
 
@@ -120,9 +120,9 @@ impl Image {
         };
         // Whose build they are of cannot be asked: they may not run here.
         let program = |name| Program::check(&dir.join(name), "build it in the folder of kube-node's sources");
-        let (whole, machine) = (program("kube-node")?, program(images::MACHINE)?);
+        let (whole, machine) = (program("kube-node")?, program(MACHINE_PROGRAM)?);
         if whole.architecture() != machine.architecture() {
-            bail!("{}: kube-node and {} are for different machines", dir.display(), images::MACHINE);
+            bail!("{}: kube-node and {} are for different machines", dir.display(), MACHINE_PROGRAM);
         }
         Ok((whole, Some(machine)))
     }

@@ -9,8 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-
-use crate::cluster::Layout;
+use local_cluster::Layout;
 
 /// Arguments of `kubectl`.
 #[derive(Debug, Args)]

@@ -5,22 +5,22 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCo
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-
-use super::{endpoint_args::EndpointArgs, room_args::RoomArgs};
-use crate::{
-    api::{GoDuration, names},
+use kube_ext::{
+    leader::{self, Timing},
+    telemetry::{self, LogFormat},
+    tls::Files,
+    traces::Traces,
+};
+use kube_node_api::{GoDuration, names};
+use kube_node_operator::{
+    Access, Options,
     autoscaler::{self, Address},
     controllers::ProviderIdPrefix,
-    core::pod_cidrs::Range,
-    images,
-    operator::{self, Access, Options},
-    runtime::{
-        leader::{self, Timing},
-        telemetry::{self, LogFormat},
-        tls::Files,
-        traces::Traces,
-    },
 };
+use kube_node_planner::pod_cidrs::Range;
+use local_cluster::images;
+
+use super::{endpoint_args::EndpointArgs, room_args::RoomArgs};
 
 /// Arguments of `operator`.
 #[derive(Debug, Args)]
@@ -228,7 +228,7 @@ impl Operator {
                 autoscaler,
                 election,
             };
-            let ended = Box::pin(operator::run(options, operator::signals()?)).await;
+            let ended = Box::pin(kube_node_operator::run(options, kube_ext::process::signals()?)).await;
             if let Some(traces) = traces {
                 traces.end().await;
             }

@@ -8,11 +8,10 @@ use kube::{
     Api, Client,
     api::{DeleteParams, PostParams},
 };
+use kube_ext::call::call;
+use kube_node_api::NodeClass;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
-
-use super::access::call;
-use crate::api::NodeClass;
 
 /// How long an operator may take to say whether it accepts a class.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -3,8 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Subcommand};
-
-use crate::cluster::real_node;
+use local_cluster::real_node;
 
 /// Arguments of `real-node`.
 #[derive(Debug, Args)]

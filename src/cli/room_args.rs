@@ -3,9 +3,8 @@
 use std::num::NonZeroUsize;
 
 use clap::Args;
+use hollow_kubelet::capacity;
 use tracing::{info, warn};
-
-use crate::hollow::capacity;
 
 /// Arguments of the room for hollow machines.
 #[derive(Debug, Args)]

@@ -3,16 +3,16 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::Args;
-use serde::Serialize;
-
-use super::Output;
-use crate::cluster::{
+use local_cluster::{
     Component, Layout, Probe, client_of, count_nodes,
     layout::supervisor,
     procs::ProcessId,
     real_node::{self, DaemonName},
     state::State,
 };
+use serde::Serialize;
+
+use super::Output;
 
 /// Exit code when nothing runs, as systemctl and service scripts have it.
 const NOT_RUNNING: u8 = 3;

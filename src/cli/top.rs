@@ -13,20 +13,18 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta, runtime::watcher};
+use kube_ext::call::call;
+use kube_node_api::{GoDuration, NodeSet};
+use kube_node_cache::{Cache, NodeView, Own, ReflectError, Stage};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
-    access::{ClusterArgs, call},
+    access::ClusterArgs,
     age, say,
     table::{Table, terminal_size},
-};
-use crate::{
-    api::{GoDuration, NodeSet},
-    cache::{self, Cache, NodeView, Own, ReflectError, Stage},
-    operator,
 };
 
 /// The shortest time between two drawings.
@@ -102,9 +100,13 @@ impl Shown {
         };
         let shown = Self { nodes: may_see_nodes.then(Arc::default), ..Self::default() };
         let api: Api<Own<NodeSet>> = Api::all(client.clone());
-        watches.spawn(cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
+        watches.spawn(kube_node_cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
         if let Some(nodes) = &shown.nodes {
-            watches.spawn(cache::run_protobuf(client.clone(), watcher::Config::default(), Arc::clone(nodes)));
+            watches.spawn(kube_node_cache::run_protobuf(
+                client.clone(),
+                watcher::Config::default(),
+                Arc::clone(nodes),
+            ));
         }
         Ok(shown)
     }
@@ -118,7 +120,7 @@ impl Shown {
 
     /// Draws until told to stop; the last table stays on the screen.
     async fn draw(&self, client: &Client, every: Duration) -> anyhow::Result<()> {
-        let stop = operator::signals()?;
+        let stop = kube_ext::process::signals()?;
         let screen = Screen::enter()?;
         let mut turns = interval(every);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -277,7 +279,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::names;
+    use kube_node_api::names;
 
     fn set(name: &str, ready: i32, waits: &Value) -> Own<NodeSet> {
         let progressing = if ready == 3 { ("False", "Complete") } else { ("True", "WaitingForNodes") };

@@ -12,20 +12,17 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
+use kube_node_api::names::TAINT_UNINITIALIZED;
+use local_cluster::{
+    Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
+    procs::ProcessId, real_node,
+};
 use nix::sys::signal::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
-
-use crate::{
-    api::names::TAINT_UNINITIALIZED,
-    cluster::{
-        Cluster, ComponentArg, Layout, NODE_SET, Nodes, Options, Progress, binaries::KUBERNETES_VERSION,
-        procs::ProcessId, real_node,
-    },
-};
 
 /// How often the process in the background is looked at.
 const POLL: Duration = Duration::from_millis(50);

@@ -6,9 +6,10 @@ use kube::{
     Client, Config,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
+use kube_ext::{connection, leader::Fence};
 
 use super::OperatorError;
-use crate::runtime::{connection, leader::Fence, preflight};
+use crate::preflight;
 
 /// An identity, and where it leads to.
 #[derive(Clone)]

@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, runtime::watcher};
+use kube_ext::admin::Readiness;
+use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_cache::{Cache, NodeView, Own, PodView};
 
 use super::Parts;
-use crate::{
-    api::{NodeClass, NodeSet, names},
-    cache::{self, Cache, NodeView, Own, PodView},
-    hosts::HostView,
-    runtime::admin::Readiness,
-};
+use crate::hosts::HostView;
 
 /// What they fill.
 #[derive(Clone, Default)]
@@ -64,14 +62,14 @@ impl Caches {
     ) {
         let all = watcher::Config::default();
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        parts.spawn(cache::run(api, all.clone().labels(hosts), Arc::clone(&self.hosts)));
+        parts.spawn(kube_node_cache::run(api, all.clone().labels(hosts), Arc::clone(&self.hosts)));
         let api: Api<Own<NodeClass>> = Api::all(client.clone());
-        parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.classes)));
+        parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.classes)));
         let api: Api<Own<NodeSet>> = Api::all(client.clone());
-        parts.spawn(cache::run(api, all.clone(), Arc::clone(&self.sets)));
-        parts.spawn(cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
+        parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.sets)));
+        parts.spawn(kube_node_cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.
-        parts.spawn(cache::run_protobuf(
+        parts.spawn(kube_node_cache::run_protobuf(
             client.clone(),
             all.fields("spec.nodeName!="),
             Arc::clone(&self.pods),

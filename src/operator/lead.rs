@@ -3,7 +3,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use hollow_kubelet::{Hollow, RESTART, load::Meter};
 use kube::Client;
+use kube_ext::{admin::Readiness, error::chain, leader::Standing};
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -16,12 +18,8 @@ use crate::{
         Turns, csr::Approver, node::NodeController, nodeclass::NodeClassController,
         nodeset::NodeSetController,
     },
-    error::chain,
-    hollow::{Hollow, RESTART},
     hosts::Members,
-    load::Meter,
     providers::{Ground, HollowProvider, InProcess, KubemarkProvider, Provider, Room, kubemark},
-    runtime::{admin::Readiness, leader::Standing},
 };
 
 /// How often it is looked whether the watches are in sync.

@@ -3,23 +3,21 @@
 use std::time::Duration;
 
 use futures::FutureExt;
+use hollow_kubelet::{
+    Hollow,
+    server::{self, ServeError},
+};
+use kube_ext::{
+    admin::{Admin, Readiness},
+    error::chain,
+    leader::Election,
+};
 use prometheus::Registry;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::OperatorError;
-use crate::{
-    error::chain,
-    hollow::{
-        Hollow,
-        server::{self, ServeError},
-    },
-    runtime::{
-        admin::{Admin, Readiness},
-        leader::Election,
-    },
-};
 
 /// How long the work that is under way may take to end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);

@@ -9,9 +9,9 @@ use std::{
 
 use futures::{future::join_all, stream};
 use kube::Api;
-use kube_node::{
-    api::{NodeClass, NodeSet},
-    autoscaler::proto::{NodeGroupAutoscalingOptions, cloud_provider_server::SERVICE_NAME},
+use kube_node_api::{NodeClass, NodeSet};
+use kube_node_operator::autoscaler::proto::{
+    NodeGroupAutoscalingOptions, cloud_provider_server::SERVICE_NAME,
 };
 use nix::{
     sys::signal::{Signal, kill},

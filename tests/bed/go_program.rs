@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use kube_node::cluster::Binaries;
+use local_cluster::Binaries;
 
 /// A program.
 pub struct GoProgram {

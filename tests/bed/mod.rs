@@ -28,7 +28,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use kube_node::api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

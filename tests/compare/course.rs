@@ -7,7 +7,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, EvictParams, Patch, PatchParams},
 };
-use kube_node::api::names;
+use kube_node_api::names;
 use serde_json::{Map, Value, json};
 
 use super::{

@@ -7,7 +7,8 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
-use kube_node::{core::birth, images};
+use kube_node_planner::birth;
+use local_cluster::images;
 use serde_json::{Value, json};
 
 use super::{

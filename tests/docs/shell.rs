@@ -10,7 +10,7 @@ use std::{
     sync::OnceLock,
 };
 
-use kube_node::cluster::Binaries;
+use local_cluster::Binaries;
 
 use super::{
     document::{Block, Document},

@@ -13,10 +13,8 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::watcher,
 };
-use kube_node::{
-    cluster::{Binaries, Progress, binaries},
-    machine_dir,
-};
+use local_cluster::{Binaries, Progress, binaries};
+use machine_agent::machine_dir;
 use serde_json::{Value, json};
 
 use crate::{

@@ -14,9 +14,9 @@ use kube::{
     api::{Patch, PatchParams, PropagationPolicy},
     runtime::watcher,
 };
-use kube_node::{
-    api::{NodeClass, NodeSet},
-    cache::{self, Cache, Own as Stored, View},
+use kube_node_api::{NodeClass, NodeSet};
+use kube_node_cache::{Cache, Own as Stored, View};
+use kube_node_operator::{
     controllers::{
         Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, node::NodeController,
     },
@@ -179,8 +179,8 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
     fill::<Stored<NodeClass>, _>(&client, watcher::Config::default(), &context.classes).await;
     fill::<Stored<NodeSet>, _>(&client, watcher::Config::default(), &context.sets).await;
     let every = watcher::Config::default();
-    tokio::spawn(cache::run_protobuf(client.clone(), every.clone(), Arc::clone(&context.nodes)));
-    tokio::spawn(cache::run_protobuf(
+    tokio::spawn(kube_node_cache::run_protobuf(client.clone(), every.clone(), Arc::clone(&context.nodes)));
+    tokio::spawn(kube_node_cache::run_protobuf(
         client.clone(),
         every.fields("spec.nodeName!="),
         Arc::clone(&context.pods),
@@ -210,7 +210,7 @@ where
     V: View + From<K>,
 {
     let api: Api<K> = Api::all(client.clone());
-    tokio::spawn(cache::run(api, config, Arc::clone(cache)));
+    tokio::spawn(kube_node_cache::run(api, config, Arc::clone(cache)));
     eventually("a watch in sync", LONG, async || cache.in_sync().then_some(())).await;
 }
 

@@ -9,7 +9,7 @@ use k8s_pb::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::client::Body;
-use kube_node::wire::envelope;
+use kube_ext::wire::envelope;
 use serde_json::json;
 
 use crate::bed::{LONG, Own, class_spec, eventually, name, phase};

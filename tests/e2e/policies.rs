@@ -5,7 +5,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PropagationPolicy},
 };
-use kube_node::api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, name};

@@ -12,7 +12,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
 };
-use kube_node::api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually};

@@ -11,7 +11,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use kube_node::api::names::LABEL_REVISION;
+use kube_node_api::names::LABEL_REVISION;
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, always, bed, class_spec, eventually, is_ready, name};

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use kube_node::api::NodeSet;
+use kube_node_api::NodeSet;
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, bed, class_spec, eventually};

@@ -5,7 +5,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kube_node::api::NodeSet;
+use kube_node_api::NodeSet;
 use serde_json::json;
 
 use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, name};

@@ -1,7 +1,7 @@
 //! Every rule of the schema: what it refuses, and that it says what to write instead.
 
 use kube::Api;
-use kube_node::api::{NodeClass, NodeSet};
+use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
 use crate::bed::{bed, class_spec};

@@ -5,11 +5,11 @@ use std::convert::Infallible;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, Client, api::PropagationPolicy};
-use kube_node::{
-    cache::{NodeView, PodView, Protobuf, WireNode, WirePod},
+use kube_ext::{
     watch::{self, Begins, Pace, Told, Watch},
     wire::{self, Body},
 };
+use kube_node_cache::{NodeView, PodView, Protobuf, WireNode, WirePod};
 use prost::Message;
 use serde::de::DeserializeOwned;
 use serde_json::json;

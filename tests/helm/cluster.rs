@@ -8,7 +8,9 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, PostParams},
 };
-use kube_node::{api::NodeSet, autoscaler::proto::RefreshRequest, cluster::pki::Identity};
+use kube_node_api::NodeSet;
+use kube_node_operator::autoscaler::proto::RefreshRequest;
+use local_cluster::pki::Identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

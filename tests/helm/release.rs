@@ -13,7 +13,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, PropagationPolicy},
     core::GroupVersionKind,
 };
-use kube_node::cluster::pki::AutoscalerCertificates;
+use local_cluster::pki::AutoscalerCertificates;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
@@ -68,7 +68,7 @@ async fn installed(client: &Client, chart: &str) -> Fleet {
     for pod in operators(client).await {
         let spec = pod.spec.unwrap();
         assert_eq!(spec.node_name.as_deref(), Some("real-node"));
-        assert_eq!(spec.containers[0].image.as_deref(), Some(kube_node::images::KUBE_NODE));
+        assert_eq!(spec.containers[0].image.as_deref(), Some(local_cluster::images::KUBE_NODE));
     }
     bed().kubectl(&["scale", "nodeset", &fleet.hollow.name, "--replicas=12"]);
     fleet.hollow.settled(12).await;

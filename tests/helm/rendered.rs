@@ -3,7 +3,7 @@
 use std::fs;
 
 use clap::Parser;
-use kube_node::cli::Cli;
+use kube_node_cli::Cli;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -210,7 +210,7 @@ fn definitions_are_those_of_the_code_and_stay() {
         let objects = render(set);
         let rendered = all(&objects, "CustomResourceDefinition");
         assert_eq!(rendered.len(), 2);
-        for crd in kube_node::api::crds() {
+        for crd in kube_node_api::crds() {
             let mut wanted = serde_json::to_value(&crd).unwrap();
             if kept {
                 wanted["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube_node::hosts::share;
+use kube_node_operator::hosts::share;
 
 use super::{
     bed::{LONG, Own, eventually},

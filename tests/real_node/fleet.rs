@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
-use kube_node::images;
+use local_cluster::images;
 use serde_json::Value;
 
 use crate::bed::bed;

@@ -4,7 +4,7 @@ use std::{collections::HashSet, fs, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
-use kube_node::images;
+use local_cluster::images;
 use serde_json::{Value, json};
 
 use crate::bed::{Own, condition, eventually, is_ready};

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PropagationPolicy};
-use kube_node::{cluster::Binaries, images};
+use local_cluster::{Binaries, images};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -12,7 +12,7 @@ use futures::stream;
 use http::Request;
 use http_body::Body as _;
 use kube::{Config, client::Body};
-use kube_node::runtime::connection;
+use kube_ext::connection;
 use nix::sched::{CloneFlags, unshare};
 use tokio::{net::TcpListener, time::timeout};
 

@@ -1,6 +1,6 @@
 //! What keeps machines that are pods from working: each is named on Node and set, and others go on.
 
-use kube_node::images;
+use local_cluster::images;
 use serde_json::json;
 
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kube_node::core::autoscaling::State;
+use kube_node_planner::autoscaling::State;
 
 use crate::{operator::Operator, world::World};
 

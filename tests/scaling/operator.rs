@@ -7,19 +7,17 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kube_node::{
-    api::{ReplacementOrder, ScaleDownOrder},
-    core::{
-        autoscaling::{
-            self, Ask, Bounds, Change, Heard, Instance, Machine, Memory, Order, Refusal, Rolling, Standing,
-            Step, Target, Wanted as WantedNode,
-        },
-        budget::Budget,
-        causes::Rules,
-        expectations::Expectations,
-        rollout::Clock,
-        turnover::{self, Creation, Member, Pace, Stage, Wanted},
+use kube_node_api::{ReplacementOrder, ScaleDownOrder};
+use kube_node_planner::{
+    autoscaling::{
+        self, Ask, Bounds, Change, Heard, Instance, Machine, Memory, Order, Refusal, Rolling, Standing, Step,
+        Target, Wanted as WantedNode,
     },
+    budget::Budget,
+    causes::Rules,
+    expectations::Expectations,
+    rollout::Clock,
+    turnover::{self, Creation, Member, Pace, Stage, Wanted},
 };
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use kube_node::core::autoscaling::{Bounds, Standing};
+use kube_node_planner::autoscaling::{Bounds, Standing};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 /// A Node as the API server has it. Times are seconds.

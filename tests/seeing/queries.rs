@@ -172,7 +172,7 @@ fn every_alert_asks_for_what_there_is_and_is_on_the_page() {
         let name = rule["alert"].as_str().unwrap();
         let labels = check(rule["expr"].as_str().unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let duration = rule["for"].as_str().unwrap_or_else(|| panic!("{name}: for how long?"));
-        assert!(duration.parse::<kube_node::api::GoDuration>().is_ok(), "{name}: {duration}");
+        assert!(duration.parse::<kube_node_api::GoDuration>().is_ok(), "{name}: {duration}");
         let severity = rule["labels"]["severity"].as_str().unwrap();
         assert!(["warning", "critical"].contains(&severity), "{name}: {severity}");
         for text in ["summary", "description"] {

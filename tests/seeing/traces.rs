@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use kube_node::cluster::pki::AutoscalerCertificates;
+use local_cluster::pki::AutoscalerCertificates;
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,

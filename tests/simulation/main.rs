@@ -23,7 +23,7 @@ mod world;
 
 use std::fmt::Write as _;
 
-use kube_node::api::NodeSetStatus;
+use kube_node_api::NodeSetStatus;
 use mutation::Mutation;
 use operator::Operator;
 use schedule::{ACTIVE, Schedule};

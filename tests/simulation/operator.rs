@@ -6,19 +6,16 @@ use std::{
     time::Duration,
 };
 
-use kube_node::{
-    api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder},
-    core::{
-        budget::Budget,
-        causes::{Cause, Rules, Sign, Symptom},
-        drain::{self, Course, Policy},
-        expectations::Expectations,
-        node::{self, Kubelet, Pods, Step},
-        rollout::{self, Clock},
-        turnover::{self, Creation, Member, Pace, Stage, Wanted},
-    },
+use kube_node_api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder};
+use kube_node_planner::{
+    budget::Budget,
+    causes::{Cause, Rules, Sign, Symptom},
+    drain::{self, Course, Policy},
+    expectations::Expectations,
+    node::{self, Kubelet, Pods, Step},
+    rollout::{self, Clock},
+    turnover::{self, Creation, Member, Pace, Stage, Wanted},
 };
-
 use rand::RngExt;
 
 use crate::{

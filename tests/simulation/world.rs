@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube_node::core::{budget::Budget, taints};
+use kube_node_planner::{budget::Budget, taints};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use crate::schedule::{Action, Setup};
@@ -49,7 +49,7 @@ pub struct Node {
 
 impl Node {
     pub fn started(&self) -> bool {
-        !self.taints.iter().any(|taint| taint.key == kube_node::api::names::TAINT_UNINITIALIZED)
+        !self.taints.iter().any(|taint| taint.key == kube_node_api::names::TAINT_UNINITIALIZED)
     }
 
     pub fn draining(&self) -> bool {

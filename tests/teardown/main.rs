@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube_node::cluster::{procs::ProcessId, real_node};
+use local_cluster::{procs::ProcessId, real_node};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -57,7 +57,7 @@ impl Cluster {
         ]);
         assert!(up.status.success(), "up failed:\n{}", String::from_utf8_lossy(&up.stderr));
         println!("{}: up after {:.1} s", self.dir.display(), since.elapsed().as_secs_f64());
-        let image = format!("--image={}", kube_node::images::KUBE_NODE);
+        let image = format!("--image={}", local_cluster::images::KUBE_NODE);
         let limit = Instant::now() + Duration::from_mins(1);
         // A new namespace has no service account for a moment; an old cluster still has the pod.
         while !self.kubectl(&["run", "sleeper", &image, "--", "pause"]).status.success()

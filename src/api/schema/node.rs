@@ -8,7 +8,7 @@ use super::{
     MAX_ANNOTATIONS, QUALIFIED_LENGTH, is_label_value, is_qualified, keys, label_value, qualified, refine,
     rule,
 };
-use crate::api::taints::{CLOUD_UNINITIALIZED, HOLLOW, OURS, RESERVED};
+use crate::taints::{CLOUD_UNINITIALIZED, HOLLOW, OURS, RESERVED};
 
 /// Schema of labels: keys and values that the API server takes.
 pub fn labels(_: &mut SchemaGenerator) -> Schema {

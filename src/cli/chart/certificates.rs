@@ -13,6 +13,8 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use kube_ext::{call::call, process::say};
+use local_cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE};
 use serde_json::json;
 use time::OffsetDateTime;
 use x509_parser::{
@@ -21,14 +23,7 @@ use x509_parser::{
     prelude::{FromDer, X509Certificate},
 };
 
-use crate::{
-    cli::{
-        access::{FIELD_MANAGER, call},
-        say,
-    },
-    cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE},
-    operator,
-};
+use crate::access::FIELD_MANAGER;
 
 /// Keys of such a Secret, those of type `kubernetes.io/tls` and of cert-manager.
 const CERT: &str = "tls.crt";
@@ -58,8 +53,8 @@ pub struct Certificates {
 impl Certificates {
     /// Ends when both Secrets serve.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
-            let client = operator::Access::new(None).await?.reached().await?;
+        kube_ext::process::block_on(async {
+            let client = kube_node_operator::Access::new(None).await?.reached().await?;
             let server = Place { namespace: &self.namespace, name: &self.server_secret };
             let caller = Place { namespace: &self.client_namespace, name: &self.client_secret };
             let there = (server.read(&client).await?, caller.read(&client).await?);

@@ -12,17 +12,13 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams},
 };
-use tokio::time::{Instant, sleep};
-
-use crate::{
-    api::{GoDuration, NodeClass, NodeSet, names},
-    cli::{
-        access::{CallError, call},
-        say,
-    },
-    cluster::release_secrets,
-    operator,
+use kube_ext::{
+    call::{CallError, call},
+    process::say,
 };
+use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
+use local_cluster::release_secrets;
+use tokio::time::{Instant, sleep};
 
 /// How often what leaves is counted.
 const POLL: Duration = Duration::from_millis(500);
@@ -43,8 +39,8 @@ pub struct Uninstall {
 impl Uninstall {
     /// Ends when nothing needs the operator.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
-            let client = operator::Access::new(None).await?.reached().await?;
+        kube_ext::process::block_on(async {
+            let client = kube_node_operator::Access::new(None).await?.reached().await?;
             let mut kinds = [
                 Kind::of::<NodeSet>(&client, ListParams::default()),
                 Kind::of::<Node>(&client, ListParams::default().labels(names::LABEL_NODECLASS)),

@@ -2,10 +2,12 @@
 //!
 //! The meaning of the fields is that of the README of the cluster API's kubemark provider, which kube-node keeps.
 
+use kube_node_api::GoDuration;
+use kube_node_planner::quantity;
+use local_cluster::binaries::KUBERNETES_VERSION;
 use serde_json::{Map, Value, json};
 
 use super::fields::{KNOWN, advice};
-use crate::{api::GoDuration, cluster::binaries::KUBERNETES_VERSION, core::quantity};
 
 /// Kind of a configuration.
 const KIND: &str = "KubemarkMachineProviderConfig";

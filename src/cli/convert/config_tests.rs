@@ -1,7 +1,8 @@
 //! The configurations of the README, and those that people write.
 
+use kube_node_api::NodeClass;
+
 use super::*;
-use crate::api::NodeClass;
 
 fn config(yaml: &str) -> Value {
     let yaml = format!(

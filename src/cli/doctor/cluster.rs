@@ -1,18 +1,16 @@
 //! What the commands and the operator need: the server, the kinds, what `setup` installs, rights, the operator, the sets.
 
 use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube_ext::call::call;
+use kube_node_api::NodeSet;
+use kube_node_operator::preflight::{self, PreflightError, Right};
+use local_cluster::{NAMESPACE, absent};
 
 use super::findings::{Finding, Verdict, list};
 use crate::{
-    api::NodeSet,
-    cli::{
-        access::call,
-        explain::hint,
-        fleet::{Goal, stand},
-        operator_probe::{Answer, ask},
-    },
-    cluster::{NAMESPACE, absent},
-    runtime::preflight::{self, PreflightError, Right},
+    explain::hint,
+    fleet::{Goal, stand},
+    operator_probe::{Answer, ask},
 };
 
 /// First minor version with all that the admission policies need.

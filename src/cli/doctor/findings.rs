@@ -8,15 +8,12 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ContainerState, ContainerStatus, Pod},
 };
-use serde::Serialize;
-
-use crate::{
-    core::approval::USER_PREFIX,
-    providers::{
-        Trouble,
-        kubemark::health::{self, Health},
-    },
+use kube_node_operator::providers::{
+    Trouble,
+    kubemark::health::{self, Health},
 };
+use kube_node_planner::approval::USER_PREFIX;
+use serde::Serialize;
 
 /// How long a Lease lives, in seconds.
 const LEASE_LIFE: i64 = 40;

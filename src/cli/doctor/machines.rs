@@ -13,25 +13,25 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, LogParams},
 };
+use kube_ext::{
+    call::{CallError, call},
+    error::chain,
+    leader::Fence,
+};
+use kube_node_api::{
+    NodeClass,
+    names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
+};
+use kube_node_operator::{
+    preflight,
+    providers::kubemark::credentials::{Credentials, CredentialsError},
+};
+use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
 use super::findings::{
     Finding, Verdict, age, list, node_of, reachability, refusal, secrets, speaker, trouble,
 };
-use crate::{
-    api::{
-        NodeClass,
-        names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
-    },
-    cli::{
-        access::{CallError, call},
-        fleet::{Row, row},
-    },
-    cluster::NAMESPACE as OPERATOR_NAMESPACE,
-    error::chain,
-    providers::kubemark::credentials::{Credentials, CredentialsError},
-    runtime::leader::Fence,
-    runtime::preflight,
-};
+use crate::fleet::{Row, row};
 
 /// Where machines that are pods live.
 const NAMESPACE: &str = MACHINE_NAMESPACE;

@@ -81,7 +81,7 @@ const HINTS: &[(&[&str], &str)] = &[
 ];
 
 /// What to do about a reason, where that is known.
-pub(in crate::cli) fn hint(reason: &str) -> Option<&'static str> {
+pub(crate) fn hint(reason: &str) -> Option<&'static str> {
     HINTS.iter().find(|(reasons, _)| reasons.contains(&reason)).map(|(_, hint)| *hint)
 }
 

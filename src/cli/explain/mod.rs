@@ -15,7 +15,7 @@ use super::{
     age,
     rollout::is_resumed_since,
 };
-use crate::api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
+use kube_node_api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
 
 /// Conditions of a set, the most pressing first.
 const CONDITIONS: [&str; 3] = ["Degraded", "Progressing", "Available"];
@@ -209,7 +209,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cli::rollout::tests::{now, set};
+    use crate::rollout::tests::{now, set};
 
     fn said(change: &Value) -> String {
         explain(&set(change), now())
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_rollout_that_somebody_has_resumed() {
-        let mut change = crate::cli::rollout::tests::halted(1);
+        let mut change = crate::rollout::tests::halted(1);
         change["metadata"] = json!({"annotations": {"kube-node.io/resumed-at": "2026-01-02T03:04:02Z"}});
         let text = said(&change);
         assert!(text.contains("-> It has been resumed since") && !text.contains("rollout undo"), "{text}");

@@ -9,18 +9,16 @@ use kube::{
     api::{DeleteParams, ListParams},
     core::PartialObjectMeta,
 };
+use kube_ext::{
+    call::{CallError, call},
+    process::say,
+};
+use kube_node_api::{NodeClass, NodeSet};
+use local_cluster::uninstall;
 
 use super::{
     ClusterArgs, FLEET, Wait,
     progress::{Goal, follow},
-};
-use crate::{
-    api::{NodeClass, NodeSet},
-    cli::{
-        access::{CallError, call},
-        say,
-    },
-    cluster::uninstall,
 };
 
 /// Most names that a refusal lists.
@@ -41,7 +39,7 @@ pub struct Cleanup {
 impl Cleanup {
     /// Ends when all is gone.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
+        kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
             if self.all {
                 nothing_else(&client).await?;

@@ -8,6 +8,11 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use kube_ext::{
+    call::{CallError, call},
+    process::say,
+};
+use kube_node_api::{NodeClass, NodeSet};
 use serde_json::Value;
 
 use super::{
@@ -15,13 +20,7 @@ use super::{
     objects::{self, Kind, NodeController},
     progress::{Goal, follow},
 };
-use crate::{
-    api::{NodeClass, NodeSet},
-    cli::{
-        access::{CallError, FIELD_MANAGER, call},
-        say,
-    },
-};
+use crate::access::FIELD_MANAGER;
 
 /// Most nodes, as the definition of NodeSet has it.
 pub(super) const REPLICAS_MAX: i64 = 100_000;
@@ -58,7 +57,7 @@ impl Create {
         if kind.node_controller == NodeController::Hollow && kind.image.is_some() {
             bail!("--image is for machines that are pods: leave it out, or take --node-controller kubemark");
         }
-        crate::cli::block_on(async {
+        kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
             let sets = Api::<NodeSet>::all(client.clone());
             let set = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await;

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use kube::{Api, Client};
+use kube_ext::{call::call, process::say};
+use kube_node_api::NodeSet;
 use serde::Serialize;
 
 use super::{
@@ -12,12 +14,8 @@ use super::{
     rows::{Row, read},
 };
 use crate::{
-    api::NodeSet,
-    cli::{
-        access::call,
-        age, say,
-        table::{Table, terminal_width},
-    },
+    age,
+    table::{Table, terminal_width},
 };
 
 /// Arguments of `list`.
@@ -55,7 +53,7 @@ struct Report {
 impl List {
     /// Prints the Nodes.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
+        kube_ext::process::block_on(async {
             let report = report(&self.cluster.client().await?).await?;
             match self.output {
                 Some(Output::Json) => say(serde_json::to_string_pretty(&report)?),

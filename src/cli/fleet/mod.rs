@@ -13,6 +13,8 @@ mod setup;
 mod verify;
 
 use clap::Args;
+use kube_node_api::GoDuration;
+use local_cluster::NODE_SET;
 
 pub use self::{cleanup::Cleanup, create::Create, list::List, scale::Scale, setup::Setup, verify::Verify};
 pub(super) use self::{
@@ -20,7 +22,6 @@ pub(super) use self::{
     rows::{Row, row},
 };
 use super::access::ClusterArgs;
-use crate::{api::GoDuration, cluster::NODE_SET};
 
 /// The NodeSet, and its NodeClass.
 const FLEET: &str = NODE_SET;

@@ -98,7 +98,7 @@ pub(super) fn version(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{NodeClass, NodeSet};
+    use kube_node_api::{NodeClass, NodeSet};
 
     fn kind(node_controller: NodeController, version: Option<&str>, image: Option<&str>) -> Kind {
         Kind { node_controller, version: version.map(str::to_owned), image: image.map(str::to_owned) }

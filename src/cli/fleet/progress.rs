@@ -12,13 +12,11 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher::watch_object},
 };
+use kube_ext::process::say;
+use kube_node_api::{GoDuration, NodeSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::FLEET;
-use crate::{
-    api::{GoDuration, NodeSet},
-    cli::say,
-};
 
 /// How often the bar's clock moves.
 const TICK: Duration = Duration::from_millis(250);
@@ -29,7 +27,7 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Goal {
+pub(crate) enum Goal {
     /// As many Nodes as are wanted, all Ready.
     Ready,
     /// No set, and so no Node.
@@ -38,23 +36,23 @@ pub(in crate::cli) enum Goal {
 
 /// Where a set stands on its way to a goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Stand {
+pub(crate) struct Stand {
     /// Whether the operator has looked at it as it is now.
-    pub(in crate::cli) is_seen: bool,
+    pub(crate) is_seen: bool,
     /// Whether the goal is reached.
-    pub(in crate::cli) is_done: bool,
+    pub(crate) is_done: bool,
     /// Steps done.
     done: u64,
     /// Steps in all, as far as they are known.
     total: u64,
     /// In words.
-    pub(in crate::cli) counts: String,
+    pub(crate) counts: String,
     /// What stands in the way.
-    pub(in crate::cli) why: Option<String>,
+    pub(crate) why: Option<String>,
 }
 
 /// Reads where a set stands; None where there is none any more.
-pub(in crate::cli) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
+pub(crate) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
     let Some(set) = set else {
         let counts = match goal {
             Goal::Ready => format!("there is no NodeSet {FLEET}"),

@@ -3,31 +3,29 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::{Api, Client, api::ListParams};
+use kube_ext::call::call;
+use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODE_CONTROLLER, LABEL_NODESET};
 use serde::Serialize;
 
 use super::FLEET;
-use crate::{
-    api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODE_CONTROLLER, LABEL_NODESET},
-    cli::access::call,
-};
 
 /// A Node in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::cli) struct Row {
-    pub(in crate::cli) name: String,
+pub(crate) struct Row {
+    pub(crate) name: String,
     /// As kubectl has it: `Ready`, `NotReady`, and what else holds.
-    pub(in crate::cli) status: String,
+    pub(crate) status: String,
     /// Whether pods may run on it.
-    pub(in crate::cli) ready: bool,
+    pub(crate) ready: bool,
     pub(super) created: Option<Timestamp>,
     pub(super) version: String,
     pub(super) runtime: String,
     pub(super) node_controller: String,
     pub(super) address: String,
     /// Why it is not Ready, or what holds it up; empty when nothing does.
-    pub(in crate::cli) reason: String,
-    pub(in crate::cli) message: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// The Nodes of the fleet, by name.
@@ -41,7 +39,7 @@ pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
 }
 
 /// A Node in words.
-pub(in crate::cli) fn row(node: &Node) -> Row {
+pub(crate) fn row(node: &Node) -> Row {
     let status = node.status.clone().unwrap_or_default();
     let condition = |r#type: &str| {
         let mut conditions = status.conditions.iter().flatten();
@@ -86,7 +84,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::cli::fleet) fn of(node: Value) -> Row {
+    pub(in crate::fleet) fn of(node: Value) -> Row {
         row(&serde_json::from_value(node).unwrap())
     }
 

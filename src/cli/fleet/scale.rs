@@ -8,16 +8,14 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use kube_ext::{call::call, process::say};
+use kube_node_api::NodeSet;
 use serde_json::json;
 
 use super::{
     ClusterArgs, FLEET, Wait,
     create::REPLICAS_MAX,
     progress::{Goal, follow},
-};
-use crate::{
-    api::NodeSet,
-    cli::{access::call, say},
 };
 
 /// Arguments of `scale`.
@@ -38,7 +36,7 @@ pub struct Scale {
 impl Scale {
     /// Ends when the nodes are there, all Ready, and those that are too many gone.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
+        kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
             let sets = Api::<NodeSet>::all(client.clone());
             let Some(before) = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await? else {

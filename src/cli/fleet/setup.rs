@@ -3,15 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use kube_ext::process::say;
+use local_cluster::{NAMESPACE, install};
 
 use super::ClusterArgs;
-use crate::{
-    cli::{
-        operator_probe::{Answer, ask},
-        say,
-    },
-    cluster::{NAMESPACE, install},
-};
+use crate::operator_probe::{Answer, ask};
 
 /// Arguments of `setup`.
 #[derive(Debug, Args)]
@@ -23,7 +19,7 @@ pub struct Setup {
 impl Setup {
     /// Installs by server-side apply: a second time changes nothing.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
+        kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
             install(&client).await?;
             say(format_args!(

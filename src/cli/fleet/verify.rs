@@ -5,15 +5,13 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 use kube::Api;
+use kube_ext::{call::call, process::say};
+use kube_node_api::NodeSet;
 
 use super::{
     ClusterArgs, FLEET, Wait,
     progress::{Goal, follow, stand},
     rows::{Row, read},
-};
-use crate::{
-    api::NodeSet,
-    cli::{access::call, say},
 };
 
 /// Most Nodes that are named.
@@ -34,7 +32,7 @@ pub struct Verify {
 impl Verify {
     /// Exit code 0 when all nodes are Ready, 1 when not.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        crate::cli::block_on(async {
+        kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
             let sets = Api::<NodeSet>::all(client.clone());
             let Some(set) = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await? else {

@@ -6,13 +6,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube_node_api::Resources;
+use kube_node_planner::quantity::{self, ParseQuantityError};
 use serde_json::{Value, json};
 
 use super::portrait::{Portrait, Shape};
-use crate::{
-    api::Resources,
-    core::quantity::{self, ParseQuantityError},
-};
 
 /// Amounts that differ by this part of themselves at most are close, in percent.
 const CLOSE_PERCENT: i128 = 2;
@@ -201,7 +199,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{NodeClass, NodeSet};
+    use kube_node_api::{NodeClass, NodeSet};
 
     fn portrait(memory: &str, labels: &Value) -> Portrait {
         Portrait::of(json!({

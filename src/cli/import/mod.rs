@@ -18,16 +18,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
+use kube_ext::call::call;
 use serde::Deserialize;
 
 use self::{
     groups::Import as Imported,
     portrait::{Left, Portrait},
 };
-use super::{
-    access::{ClusterArgs, call},
-    yaml,
-};
+use super::{access::ClusterArgs, yaml};
 
 /// Nodes of one answer: a list of thousands is megabytes.
 const PAGE: u32 = 500;

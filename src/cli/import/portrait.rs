@@ -7,11 +7,8 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Node, Taint};
-
-use crate::{
-    api::{Resources, names},
-    core::quantity,
-};
+use kube_node_api::{Resources, names};
+use kube_node_planner::quantity;
 
 /// From so many Nodes on a label with a different value on each of them is taken for a name.
 const NAMES_FROM: usize = 4;
@@ -161,7 +158,7 @@ fn naming_labels(nodes: &[Node]) -> BTreeSet<String> {
 /// What a Node says that it runs on, where a hollow one made here would say something else.
 fn foreign_system(node: &Node) -> Option<String> {
     let info = node.status.as_ref()?.node_info.as_ref()?;
-    let ours = crate::core::birth::well_known_labels("", None);
+    let ours = kube_node_planner::birth::well_known_labels("", None);
     let is_ours =
         ours.get("kubernetes.io/arch") == Some(&info.architecture) && info.operating_system == "linux";
     (!is_ours).then(|| format!("{}/{}", info.operating_system, info.architecture))

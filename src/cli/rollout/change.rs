@@ -2,13 +2,13 @@
 
 use anyhow::bail;
 use jiff::Timestamp;
-use serde_json::{Value, json};
-
-use super::access::Change;
-use crate::api::{
+use kube_node_api::{
     NodeSet,
     names::{ANNOTATION_RESTARTED_AT, ANNOTATION_RESUMED_AT},
 };
+use serde_json::{Value, json};
+
+use super::access::Change;
 
 /// Stops the rollout.
 pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
@@ -80,7 +80,7 @@ pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
 }
 
 /// Whether somebody resumed the rollout after it had halted itself.
-pub(in crate::cli) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
+pub(crate) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
     time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
 }
 
@@ -107,12 +107,12 @@ pub(super) mod tests {
     use super::*;
 
     /// The moment of all tests.
-    pub(in crate::cli) fn now() -> Timestamp {
+    pub(crate) fn now() -> Timestamp {
         "2026-01-02T03:04:05.6Z".parse().unwrap()
     }
 
     /// A set of three, complete; `change` is merged into it.
-    pub(in crate::cli) fn set(change: &Value) -> NodeSet {
+    pub(crate) fn set(change: &Value) -> NodeSet {
         let mut set = json!({
             "apiVersion": "kube-node.io/v1alpha1",
             "kind": "NodeSet",
@@ -148,7 +148,7 @@ pub(super) mod tests {
     }
 
     /// A rollout that halted itself at this second of the minute.
-    pub(in crate::cli) fn halted(second: u8) -> Value {
+    pub(crate) fn halted(second: u8) -> Value {
         json!({"status": {"rollout": {
             "revision": "v1-bb", "startTime": "2026-01-02T02:00:00Z", "progressTime": "2026-01-02T02:50:00Z",
             "available": 1, "outdated": 2, "haltTime": format!("2026-01-02T03:04:{second:02}Z"),

@@ -16,20 +16,15 @@ use kube::{
     api::ListParams,
     core::{ObjectMeta, PartialObjectMeta},
 };
+use kube_ext::call::call;
+use kube_node_api::{
+    NodeSet,
+    names::{LABEL_NODECLASS, LABEL_NODESET, LABEL_REVISION},
+};
 use serde_json::Value;
 
-use super::{
-    Namespace, Set,
-    access::{call, read_set},
-    change::subject,
-};
-use crate::{
-    api::{
-        NodeSet,
-        names::{LABEL_NODECLASS, LABEL_NODESET, LABEL_REVISION},
-    },
-    cli::age,
-};
+use super::{Namespace, Set, access::read_set, change::subject};
+use crate::age;
 
 /// Most revisions that a refusal lists, the newest ones.
 const LISTED_MAX: usize = 10;
@@ -252,11 +247,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A history of `(number, name)`, and Nodes by their revision.
-    pub(in crate::cli::rollout) fn history(
-        set: &NodeSet,
-        revisions: &[(i64, &str)],
-        nodes: &[&str],
-    ) -> History {
+    pub(in crate::rollout) fn history(set: &NodeSet, revisions: &[(i64, &str)], nodes: &[&str]) -> History {
         let revisions = revisions.iter().map(|(number, name)| {
             serde_json::from_value(json!({
                 "metadata": {"name": format!("medium-{name}"), "creationTimestamp": "2026-01-02T02:04:05Z"},

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 pub(super) use self::change::is_resumed_since;
 use super::access::{self, ClusterArgs, set_name};
-use crate::cluster::NAMESPACE;
+use local_cluster::NAMESPACE;
 
 /// Arguments of `rollout`.
 #[derive(Debug, Args)]
@@ -87,5 +87,5 @@ impl Rollout {
 
 #[cfg(test)]
 pub(super) mod tests {
-    pub(in crate::cli) use super::change::tests::{halted, now, set};
+    pub(crate) use super::change::tests::{halted, now, set};
 }

@@ -20,15 +20,13 @@ use kube::{
         watcher::{self, watch_object},
     },
 };
+use kube_ext::process::say;
+use kube_node_api::{GoDuration, NodeSet};
 
 use super::{
     Set,
     access::read_set,
     verdict::{Verdict, Waiting, verdict},
-};
-use crate::{
-    api::{GoDuration, NodeSet},
-    cli::say,
 };
 
 /// How often the bar's clock moves.

@@ -4,15 +4,16 @@
 use anyhow::bail;
 use clap::Args;
 use kube::{Api, Client, api::ListParams};
+use kube_ext::call::call;
+use kube_node_api::{ClassOverrides, NodeSet};
 use serde_json::{Value, json};
 
 use super::{
     Namespace, Set,
-    access::{Change, call, change_set, read_set},
+    access::{Change, change_set, read_set},
     change::{is_paused, name, subject},
     history::{Entry, History},
 };
-use crate::api::{ClassOverrides, NodeSet};
 
 /// Arguments of `rollout undo`.
 #[derive(Debug, Args)]

@@ -1,9 +1,9 @@
 //! Where a rollout stands, read from the set alone: done, failed, or what it waits for. No I/O.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube_node_api::{NodeSet, NodeSetStatus, StrategyType};
 
 use super::change::{is_paused, is_resumed_since, name, restarted_at};
-use crate::api::{NodeSet, NodeSetStatus, StrategyType};
 
 /// Reason of a rollout that has halted itself.
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";

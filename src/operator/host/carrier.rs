@@ -8,6 +8,13 @@ use std::{
 
 use futures::StreamExt;
 use kube::Client;
+use kube_ext::{
+    error::chain,
+    leader::clock::Moment,
+    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+};
+use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_cache::{NodeView, Observer, Own};
 use prometheus::IntGauge;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,16 +22,9 @@ use tracing::{debug, info, warn};
 
 use super::Caches;
 use crate::{
-    api::{NodeClass, NodeSet, names},
-    cache::{NodeView, Observer, Own},
     controllers::{Revisions, RevisionsError, node::say, orders},
-    error::chain,
     hosts::{Members, Present, share},
-    providers::{InProcess, OUT_OF_RESOURCES, Order, Provider, ProviderError},
-    runtime::{
-        leader::clock::Moment,
-        work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
-    },
+    providers::{InProcess, MachineId, OUT_OF_RESOURCES, Order, Provider, ProviderError},
 };
 
 /// Nodes looked at at once; a look waits for no more than a revision that is not known yet.
@@ -223,7 +223,7 @@ impl Carrier {
         let class = node.class().and_then(|class| self.caches.classes.get(class));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok()).map(|class| &class.spec);
         let settings = orders::settings(node, &machine, class, &self.caches.sets);
-        let id = node.machine_id();
+        let id = MachineId::of(node);
         if self.machines.get(&id.uid).is_some() {
             return Ok(self.machines.update(&id, &settings).await?);
         }

@@ -8,6 +8,12 @@ mod carrier;
 
 use std::{net::SocketAddr, sync::Arc};
 
+use hollow_kubelet::{Hollow, load::Meter, server};
+use kube_ext::{
+    admin::Admin,
+    leader::{self, Election, Standing},
+    metrics::{self, gauge},
+};
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -20,16 +26,9 @@ use super::{
 };
 use crate::{
     controllers::Revisions,
-    hollow::{Hollow, server},
     hosts::Members,
-    load::Meter,
+    preflight,
     providers::{Ground, InProcess, Room},
-    runtime::{
-        admin::Admin,
-        leader::{self, Election, Standing},
-        metrics::{self, gauge},
-        preflight,
-    },
 };
 
 /// What a host needs.

@@ -14,10 +14,8 @@ use kube::{
     api::{DeleteParams, ObjectMeta, PostParams},
     config::Kubeconfig,
 };
-use kube_node::{
-    core::approval::Account,
-    identity::token::{self, Token},
-};
+use kube_node_planner::approval::Account;
+use machine_agent::identity::token::{self, Token};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 

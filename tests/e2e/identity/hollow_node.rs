@@ -9,10 +9,8 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube_node::{
-    api::{Failures, GoDuration},
-    machine_dir,
-};
+use kube_node_api::{Failures, GoDuration};
+use machine_agent::machine_dir;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -25,13 +25,15 @@ use kube::{
     api::{DeleteParams, ListParams, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use kube_node::{
-    cache::NodeView,
+use kube_node_cache::NodeView;
+use kube_node_operator::{
     controllers::{Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, csr::Approver},
-    core::approval::Account,
+    providers::{self, Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings},
+};
+use kube_node_planner::approval::Account;
+use machine_agent::{
     identity::{Identity, Options, token},
     machine_dir,
-    providers::{self, Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

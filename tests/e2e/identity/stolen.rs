@@ -12,10 +12,8 @@ use kube::{
     Api, Client,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
 };
-use kube_node::{
-    api::{NodeClass, NodeSet},
-    identity::Identity,
-};
+use kube_node_api::{NodeClass, NodeSet};
+use machine_agent::identity::Identity;
 use serde_json::{Value, json};
 
 use super::{Stage, obtain};

@@ -11,7 +11,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
 };
-use kube_node::api::NodeSet;
+use kube_node_api::NodeSet;
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, bed, class_spec, create, eventually, name};

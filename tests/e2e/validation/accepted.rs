@@ -6,10 +6,8 @@ use kube::{
     Api,
     api::{ListParams, PropagationPolicy},
 };
-use kube_node::{
-    api::{NodeClass, NodeClassSpec, NodeSet},
-    core::revision::Machine,
-};
+use kube_node_api::{NodeClass, NodeClassSpec, NodeSet};
+use kube_node_planner::revision::Machine;
 use proptest::{
     collection::{btree_map, vec},
     prelude::*,

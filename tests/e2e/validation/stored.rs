@@ -5,7 +5,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PropagationPolicy},
 };
-use kube_node::api::{NodeClass, NodeSet, crds, names::FINALIZER_IN_USE};
+use kube_node_api::{NodeClass, NodeSet, crds, names::FINALIZER_IN_USE};
 use serde_json::{Value, json};
 
 use crate::bed::{LONG, Own, class_spec, create, delete, eventually, further::Further};

@@ -1,0 +1,87 @@
+//! All that a run made goes, in the order in which it can. What a broken controller does not let go is taken by force, and
+//! named.
+
+use std::{fmt::Debug, time::Duration};
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Resource, ResourceExt, api::DeleteParams};
+use kube_ext::{call::call, process::say};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
+
+use super::{course::Course, objects};
+
+/// How often it is looked whether something is gone.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether nothing is left; an error says what is.
+pub(super) async fn clean_up(course: &Course) -> anyhow::Result<()> {
+    let run = course.run.as_str();
+    // First the pods, which need their machines to end.
+    delete(&course.namespaces, run).await?;
+    delete(&course.sets, run).await?;
+    for node in left(course) {
+        delete(&course.nodes, &node.name_any()).await?;
+        if node
+            .labels()
+            .get(kube_node_api::names::LABEL_NODE_CONTROLLER)
+            .is_some_and(|provider| provider == objects::NOBODY)
+        {
+            course.free(&node.name_any()).await?;
+        }
+    }
+    let gone = course
+        .seen
+        .until(course.limit(), |all| all.values().all(|history| history.gone.is_some()).then_some(()));
+    if gone.await.is_none() {
+        let stuck = left(course);
+        let names: Vec<String> = stuck.iter().map(ResourceExt::name_any).collect();
+        for node in &stuck {
+            course.free(&node.name_any()).await?;
+        }
+        say(format_args!(
+            "Took the finalizer off {} by force: their machines may still exist.",
+            names.join(", ")
+        ));
+    }
+    let nobody = objects::of_nobody(run);
+    delete(&course.classes, run).await?;
+    delete(&course.classes, &nobody).await?;
+    let begun = Instant::now();
+    while exists(&course.sets, run).await?
+        || exists(&course.classes, run).await?
+        || exists(&course.classes, &nobody).await?
+    {
+        if begun.elapsed() > course.limit() {
+            bail!("NodeSet or NodeClass {run} does not go: kubectl describe nodeset,nodeclass says why");
+        }
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+async fn exists<K>(api: &Api<K>, name: &str) -> anyhow::Result<bool>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    Ok(call(format_args!("read {} {name}", K::kind(&())), api.get_metadata_opt(name)).await?.is_some())
+}
+
+/// Nodes of the run that are there.
+fn left(course: &Course) -> Vec<Node> {
+    let all = course.seen.all().into_values().filter(|history| history.gone.is_none());
+    all.filter_map(|history| history.last().cloned()).collect()
+}
+
+/// Deletes an object; one that is not there is fine.
+async fn delete<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let params = DeleteParams::default();
+    match call(format_args!("delete {} {name}", K::kind(&())), api.delete(name, &params)).await {
+        Err(error) if !error.is(404) => Err(error.into()),
+        _ => Ok(()),
+    }
+}

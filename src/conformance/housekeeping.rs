@@ -1,0 +1,89 @@
+//! What somebody has to do to the Nodes of a run while it goes on: a taint of one's own onto each that comes, and the start-up
+//! taint off once a Node is initialised.
+
+use std::{collections::HashSet, time::Duration};
+
+use http::Method;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Client, ResourceExt};
+use kube_ext::wire::{self, AnyObject, Body, WireError};
+use kube_node_api::names;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::{
+    judge::{has_taint, is_initialized},
+    objects::{MARK_TAINT, NOBODY, STARTUP_TAINT},
+    record::Shared,
+};
+use crate::FIELD_MANAGER;
+
+/// Time until what was refused is tried again, in the state that is there then.
+const AGAIN: Duration = Duration::from_millis(300);
+
+/// No run takes that long.
+const LONGEST_RUN: Duration = Duration::from_hours(24);
+
+/// Works until it is dropped.
+pub(super) struct Housekeeping(AbortHandle);
+
+impl Drop for Housekeeping {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Housekeeping {
+    pub(super) fn new(client: Client, seen: Shared<Node>) -> Self {
+        let task = tokio::spawn(async move {
+            let mut marked = HashSet::new();
+            loop {
+                let due = seen.until(LONGEST_RUN, |all| {
+                    let living = all.values().filter(|history| history.gone.is_none());
+                    let nodes = living.filter_map(|history| history.last().cloned());
+                    let nodes: Vec<Node> = nodes.filter(|node| is_due(node, &marked)).collect();
+                    (!nodes.is_empty()).then_some(nodes)
+                });
+                let Some(due) = due.await else { return };
+                for node in due {
+                    let change =
+                        if marked.contains(&node.uid()) { without_startup(&node) } else { marking() };
+                    if patch(&client, &node.name_any(), &change).await {
+                        marked.insert(node.uid());
+                    } else {
+                        tokio::time::sleep(AGAIN).await;
+                    }
+                }
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+/// Whether something is to be done to it.
+fn is_due(node: &Node, marked: &HashSet<Option<String>>) -> bool {
+    let is_ours = node.labels().get(names::LABEL_NODE_CONTROLLER).is_some_and(|provider| provider != NOBODY);
+    let waits = is_initialized(node) && has_taint(node, STARTUP_TAINT, None);
+    is_ours && (!marked.contains(&node.uid()) || waits)
+}
+
+fn marking() -> Value {
+    json!([{"op": "add", "path": "/spec/taints/-", "value": {"key": MARK_TAINT, "effect": "PreferNoSchedule"}}])
+}
+
+fn without_startup(node: &Node) -> Value {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let left: Vec<_> = taints.iter().filter(|taint| taint.key != STARTUP_TAINT).collect();
+    json!([
+        {"op": "test", "path": "/spec/taints", "value": taints},
+        {"op": "replace", "path": "/spec/taints", "value": left},
+    ])
+}
+
+/// Whether that is settled: done, or the Node is gone.
+async fn patch(client: &Client, node: &str, change: &Value) -> bool {
+    let body = Body::JsonPatch(change.to_string().into_bytes());
+    let url = format!("/api/v1/nodes/{node}?fieldManager={FIELD_MANAGER}");
+    let sent = wire::send::<AnyObject>(client, Method::PATCH, &url, body).await;
+    matches!(sent, Ok(_) | Err(WireError::Refused { code: 404, .. }))
+}

@@ -1,0 +1,116 @@
+//! `kube-node conformance`: goes through the contract of docs/node-controllers.md with the controller that serves a class, in
+//! the cluster at hand, and says clause by clause what it saw.
+//!
+//! The controller is seen from outside alone: by what it writes, as watches record it, and by what its user lets the check
+//! ask (`--machines`, `--restart`). All that the check makes has one name, and goes at the end, however it ends.
+
+mod asked;
+mod cleanup;
+mod contract;
+mod course;
+mod housekeeping;
+mod judge;
+mod objects;
+mod record;
+mod report;
+mod steps;
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::{Context, bail};
+use clap::{Args, value_parser};
+use kube::{Api, Client};
+use kube_ext::call::call;
+use kube_node_api::{GoDuration, NodeClass};
+use serde_json::Value;
+
+use self::course::Course;
+
+/// Field manager of what the check writes.
+const FIELD_MANAGER: &str = "kube-node-cli";
+
+/// What to check, and by which means.
+#[derive(Debug, Args)]
+pub struct Conformance {
+    /// The NodeClass to take Nodes of: a file with one, or the name of one in the cluster
+    ///
+    /// It is copied: neither it nor its Nodes are touched.
+    #[arg(long, value_name = "FILE|NAME")]
+    class: String,
+    /// How many nodes the NodeSet has at first
+    #[arg(long, value_name = "NODES", default_value_t = 3, value_parser = value_parser!(i32).range(2..=100))]
+    nodes: i32,
+    /// Longest time that one thing may take: longer than a machine needs to come or to go
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    timeout: GoDuration,
+    /// Command that lists the machines that exist, a line each, with the Node's name, its UID or its providerID
+    #[arg(long, value_name = "COMMAND")]
+    machines: Option<String>,
+    /// Command that ends the controller and starts it anew
+    #[arg(long, value_name = "COMMAND")]
+    restart: Option<String>,
+    /// Merge patch of the class's spec that makes another revision of it, as JSON
+    ///
+    /// Without it a class that has a capacity gets one resource more.
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    change: Option<Value>,
+    /// Image of the pods that are drained
+    #[arg(long, value_name = "IMAGE", default_value = "registry.k8s.io/pause:3.10.1")]
+    image: String,
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    match serde_json::from_str(text) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err("it is no object: write for example {\"machineType\": \"large\"}".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Conformance {
+    /// Exit code 0 when no clause is broken, 1 when one is.
+    pub async fn run(self, client: Client) -> anyhow::Result<ExitCode> {
+        let class = self.class(&client).await?;
+        let course = Course::new(client, class.spec, self).await?;
+        course.introduce();
+        let ran = tokio::select! {
+            ran = steps::all(&course) => ran,
+            interrupted = tokio::signal::ctrl_c() => match interrupted {
+                Ok(()) => Err(anyhow::anyhow!("interrupted")),
+                Err(error) => Err(error).context("cannot listen for Ctrl-C"),
+            },
+        };
+        if ran.is_ok() {
+            course.say_what_is_missing();
+        }
+        let cleaned = cleanup::clean_up(&course).await;
+        let is_kept = course.sum();
+        ran.and(cleaned)?;
+        Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// The class to copy.
+    async fn class(&self, client: &Client) -> anyhow::Result<NodeClass> {
+        let path = Path::new(&self.class);
+        if path.is_file() {
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let is_class = |document: &Value| document["kind"] == "NodeClass";
+            for document in serde_norway::Deserializer::from_str(&text) {
+                let value: Value = serde::Deserialize::deserialize(document)
+                    .with_context(|| format!("{} is no YAML", path.display()))?;
+                if is_class(&value) {
+                    return serde_json::from_value(value).with_context(|| {
+                        format!("the NodeClass in {} does not fit its definition", path.display())
+                    });
+                }
+            }
+            bail!("there is no NodeClass in {}", path.display());
+        }
+        let classes: Api<NodeClass> = Api::all(client.clone());
+        match call(format_args!("read NodeClass {}", self.class), classes.get_opt(&self.class)).await? {
+            Some(class) => Ok(class),
+            None => bail!("{} is neither a file nor a NodeClass of this cluster", self.class),
+        }
+    }
+}

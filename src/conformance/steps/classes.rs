@@ -1,0 +1,80 @@
+//! The class is accepted, by whom it names and by nobody else.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use kube::api::{Patch, PatchParams};
+use kube_ext::call::call;
+use kube_node_api::NodeClass;
+use serde_json::json;
+
+use crate::{
+    contract,
+    course::Course,
+    objects::{self, CONDITION},
+};
+
+/// Field manager of the condition that the controller is to leave alone.
+const MANAGER: &str = "kube-node-conformance";
+
+/// The revision of the class; None where nobody has accepted it.
+pub(super) async fn accept(course: &Course) -> anyhow::Result<Option<String>> {
+    course.create(&course.classes, objects::class_of_nobody(&course.run)).await?;
+    let begun = Instant::now();
+    let class = serde_json::to_value(objects::class(&course.run, &course.given))?;
+    course.create(&course.classes, class).await?;
+    // By server-side apply, since somebody else's conditions come to the same list at the same time.
+    let condition = json!({
+        "type": CONDITION, "status": "True", "reason": "Watched", "message": "somebody else's",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let apply = json!({
+        "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass", "metadata": {"name": course.run},
+        "status": {"conditions": [condition]},
+    });
+    let (params, apply) = (PatchParams::apply(MANAGER), Patch::Apply(apply));
+    let patched = course.classes.patch_status(&course.run, &params, &apply);
+    call(format_args!("write the status of NodeClass {}", course.run), patched).await?;
+    let Ok(class) = course.class_is(|class| accepted(class).is_some()).await? else {
+        let controller = course.controller();
+        course.broken(
+            &contract::ACCEPTS,
+            format!("nobody has set it: does the NodeController {controller} run?"),
+        );
+        return Ok(None);
+    };
+    let (status, message) = accepted(&class).unwrap_or_default();
+    if status != "True" {
+        bail!("the controller does not serve this class: {message}; take one that it serves");
+    }
+    course.kept(&contract::ACCEPTS, format!("True after {:.1} s: {message}", begun.elapsed().as_secs_f32()));
+    course.revision(None).await.map(Some)
+}
+
+/// Status and message of the condition.
+fn accepted(class: &NodeClass) -> Option<(String, String)> {
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    let found = conditions.into_iter().find(|condition| condition.type_ == "Accepted")?;
+    Some((found.status.clone(), format!("{}: {}", found.reason, found.message)))
+}
+
+/// Of which generation the class's acceptance speaks.
+pub(super) fn generation(class: &NodeClass) -> Option<i64> {
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().find(|condition| condition.type_ == "Accepted")?.observed_generation
+}
+
+/// 1.3, at the end.
+pub(super) async fn others_stay(course: &Course) -> anyhow::Result<Result<String, String>> {
+    let read =
+        |name: String| async move { call(format!("read NodeClass {name}"), course.classes.get(&name)).await };
+    let class = read(course.run.clone()).await?;
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    if !conditions.into_iter().any(|condition| condition.type_ == CONDITION) {
+        return Ok(Err(format!("somebody else's condition {CONDITION} was taken away")));
+    }
+    if accepted(&read(objects::of_nobody(&course.run)).await?).is_some() {
+        return Ok(Err(format!("a class of the controller {} was accepted", objects::NOBODY)));
+    }
+    Ok(Ok("somebody else's condition and class are as they were".to_owned()))
+}

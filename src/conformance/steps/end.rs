@@ -1,0 +1,158 @@
+//! The Nodes go; then a look back at all that was recorded.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+use kube_ext::call::call;
+use kube_node_api::names;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    arrival::{BARE, FOREIGN, LOST, TORN},
+    classes,
+};
+use crate::{
+    asked::machines_of,
+    contract,
+    course::Course,
+    judge,
+    objects::{LINGERS, NOBODY},
+    record::History,
+};
+
+/// How often machines are listed that are to go.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The set shrinks to nothing, and what was written by hand is deleted.
+pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
+    // While the machines are there that have to end them.
+    let all = ListParams::default();
+    call("delete the DaemonSet", course.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
+    call("delete pods", course.pods.delete_collection(&DeleteParams::default(), &all)).await?;
+    let _ = course
+        .seen_pods
+        .until(course.limit(), |all| all.values().all(|pod| has_left(course, pod)).then_some(()))
+        .await;
+    forced(course).await?;
+    for (what, which) in [(LOST, "never had a machine"), (BARE, "has no set")] {
+        let name = course.by_hand(what);
+        call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
+            .await?;
+        let gone = course.seen.gone(&name, course.limit()).await;
+        let is = |what| format!("{name}, which {which}, {what}");
+        course.judged(&contract::LEAVES, gone.map(|_| is("is gone")).ok_or_else(|| is("is still there")));
+        if what == BARE
+            && let Some(gone) = gone
+        {
+            lingered(course, &name, gone);
+        }
+    }
+    course.set_spec(json!({"replicas": 0})).await?;
+    let gone = course.seen.until(course.limit(), |all| {
+        let is_left = |node: &Node| node.labels().get(names::LABEL_NODESET) == Some(&course.run);
+        let left =
+            all.values().filter(|history| history.gone.is_none() && history.last().is_some_and(is_left));
+        (left.count() == 0).then_some(())
+    });
+    if gone.await.is_none() {
+        course.broken(&contract::ROLLS, "Nodes are left although the set is to have none");
+        return Ok(());
+    }
+    course.kept(&contract::ROLLS, "the set has shrunk to nothing");
+    Ok(())
+}
+
+/// 5.5, of a Node without pods.
+fn lingered(course: &Course, name: &str, gone: Instant) {
+    let asked = course.seen.of(name).and_then(|history| history.since(judge::is_leaving)).unwrap_or(gone);
+    let lasted = gone.duration_since(asked);
+    // The API server tells times in whole seconds.
+    let judgement = if lasted + Duration::from_secs(1) < LINGERS {
+        Err(format!("{name} was gone after {lasted:.1?}, and the class's deletionTimeout is {LINGERS:?}"))
+    } else {
+        Ok(format!("{name} was gone after {lasted:.1?}, with a deletionTimeout of {LINGERS:?}"))
+    };
+    course.judged(&contract::LINGERS, judgement);
+}
+
+/// Whether a pod is gone, or nobody is there any more who could end it: kube-controller-manager does that later.
+fn has_left(course: &Course, pod: &History<Pod>) -> bool {
+    let node = pod.last().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
+    pod.gone.is_some() || course.seen.of(&node).is_none_or(|node| node.gone.is_some())
+}
+
+/// 3.6: somebody takes the finalizer off by force.
+async fn forced(course: &Course) -> anyhow::Result<()> {
+    let name = course.by_hand(TORN);
+    let node = call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
+        .await?;
+    let node = node.left().unwrap_or_default();
+    course.free(&name).await?;
+    if course.args.machines.is_none() {
+        course.unseen(&contract::ORPHANS, "needs --machines");
+        return Ok(());
+    }
+    let begun = Instant::now();
+    loop {
+        let lines = course.machines().await?.unwrap_or_default();
+        if machines_of(&lines, &node).is_empty() {
+            course.kept(
+                &contract::ORPHANS,
+                format!("the machine of {name} went with its Node, whose finalizer was taken off by force"),
+            );
+            return Ok(());
+        }
+        if begun.elapsed() > course.limit() {
+            course.broken(&contract::ORPHANS, format!("the machine of {name} is there, and its Node is not"));
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// What holds for the whole run.
+pub(super) async fn look_back(course: &Course) -> anyhow::Result<()> {
+    course.judged(&contract::OTHER_CLASSES, classes::others_stay(course).await?);
+    let all = course.seen.all();
+    let (foreign, ours): (Vec<_>, Vec<_>) = all
+        .values()
+        .map(History::states)
+        .partition(|states| states.first().is_some_and(|node| node.name_any() == course.by_hand(FOREIGN)));
+    let foreign = foreign.into_iter().next().unwrap_or_default();
+    let lines = course.machines().await?.unwrap_or_default();
+    let machine =
+        foreign.last().and_then(|node| machines_of(&lines, node).first().map(|line| (*line).to_owned()));
+    course.judged(
+        &contract::OTHER_NODES,
+        match machine {
+            Some(line) => Err(format!("a Node of the controller {NOBODY} has a machine: {line}")),
+            None => judge::untouched(&foreign),
+        },
+    );
+    let stays = ours.iter().try_for_each(|states| judge::rest_stays(states).map(drop));
+    course.judged(&contract::REST, stays.map(|()| format!("{} Nodes kept what others wrote", ours.len())));
+    course.judged(&contract::NUMBER, number(course, &ours).await?);
+    Ok(())
+}
+
+/// 2.2.
+async fn number(course: &Course, lives: &[Vec<Node>]) -> anyhow::Result<judge::Judgement> {
+    let by_hand = [BARE, TORN, LOST].map(|what| course.by_hand(what));
+    let stranger = lives
+        .iter()
+        .filter_map(|states| states.first())
+        .find(|node| !by_hand.contains(&node.name_any()) && node.owner_references().is_empty());
+    if let Some(node) = stranger {
+        return Ok(Err(format!("Node {} was made by nobody here", node.name_any())));
+    }
+    let set = call(format_args!("read NodeSet {}", course.run), course.sets.get(&course.run)).await?;
+    if set.metadata.generation != course.generation() {
+        return Ok(Err(format!("somebody changed the spec of NodeSet {}", course.run)));
+    }
+    Ok(Ok(format!("{} Nodes, all of them the set's or the run's", lives.len())))
+}

@@ -1,0 +1,169 @@
+//! The one loop that sends what is due.
+
+use std::{future::pending, sync::Arc};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use jiff::Timestamp;
+use kube_ext::wire::WireError;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Own, Shared,
+    request::{self, Request, UnderWay, Window},
+    schedule::{Job, Lane, Load},
+    state::Clock,
+};
+
+/// The kubelets of all machines, to be run.
+pub struct Kubelets {
+    shared: Arc<Shared>,
+}
+
+impl Kubelets {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Serves the machines until `shutdown`; then finishes the writes under way and comes back.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let shared = &*self.shared;
+        let mut window = Window::default();
+        let mut running = FuturesUnordered::new();
+        let mut under_way = UnderWay::default();
+        // A machine that stands alone has a connection and a rate of its own: it takes no room, and what befalls it says nothing
+        // of others. They are no more than there are pods, and two a machine: each is under way once.
+        let mut alone = FuturesUnordered::new();
+        loop {
+            while window.has_room(running.len()) {
+                let now = Clock::now();
+                let Some((job, requests, own)) = shared.next(now, window.load(under_way)) else { break };
+                if matches!(job.lane, Lane::Prompt | Lane::Lease | Lane::Renewal) {
+                    shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
+                }
+                match own {
+                    None => {
+                        *under_way.of(job.lane) += 1;
+                        running.push(shared.send(job, requests, now.wall));
+                    }
+                    Some(own) => alone.push(shared.send_alone(own, job, requests, now.wall)),
+                }
+            }
+            let next_due = shared.state().schedule.next_due(window.load(under_way));
+            let timer = async {
+                match next_due {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            // A full window makes what is due wait for an answer.
+            let is_open = window.has_room(running.len());
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                Some((lane, overload)) = running.next(), if !running.is_empty() => {
+                    *under_way.of(lane) -= 1;
+                    window.answered(overload);
+                }
+                Some(()) = alone.next(), if !alone.is_empty() => {}
+                () = shared.wake.notified(), if is_open => {}
+                () = timer, if is_open => {}
+            }
+        }
+        while running.next().await.is_some() {}
+        while alone.next().await.is_some() {}
+    }
+}
+
+impl Shared {
+    /// The next job, and what sends it, where its machine shares that with no other one.
+    fn next(&self, now: Clock, load: Load) -> Option<(Job, Vec<Request>, Option<Own>)> {
+        let mut state = self.state();
+        let (job, requests) = state.next(now, load)?;
+        let own = state.own_of(&job);
+        Some((job, requests, own))
+    }
+
+    /// Sends the requests of a job and concludes it; tells its lane, and whether the server is overloaded.
+    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Lane, bool) {
+        let answer = request::send(&self.client, None, requests).await;
+        self.conclude(&job, answer.as_deref(), sent);
+        (job.lane, answer.is_err_and(|error| error.is_overload()))
+    }
+
+    /// The same for a machine that stands alone.
+    async fn send_alone(&self, own: Own, job: Job, requests: Vec<Request>, sent: Timestamp) {
+        let answer = request::send_alone(&own, requests).await;
+        self.conclude(&job, answer.as_deref(), sent);
+    }
+
+    fn conclude(&self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp) {
+        self.metrics.written(job.lane, answer.err().map(WireError::label));
+        self.state().finish(job, answer, sent, Clock::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use http::Response;
+    use kube::{Client, client::Body};
+    use prometheus::Registry;
+    use tokio::{
+        sync::{mpsc::unbounded_channel, watch},
+        time::timeout,
+    };
+    use tower::service_fn;
+
+    use super::*;
+    use crate::{Hollow, MachineSpec, RESTART, Settings};
+    use kube_node_api::{ContainerDefaults, Resources};
+    use kube_node_cache::{Cache, NodeView, PodView};
+
+    fn spec(name: &str) -> MachineSpec {
+        MachineSpec {
+            node: name.into(),
+            uid: name.into(),
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            kubelet_version: String::new(),
+            container_runtime: String::new(),
+            ip: None,
+            settings: Settings { failures: None, containers: ContainerDefaults::default() },
+        }
+    }
+
+    /// A hundred machines whose own requests are never answered, and one that shares everybody's client.
+    #[tokio::test(start_paused = true)]
+    async fn those_who_stand_alone_take_no_room() {
+        let names: Vec<String> = (0..100).map(|number| format!("alone-{number}")).collect();
+        let all = names.iter().map(String::as_str).chain(["shared"]);
+        let node = |name: &str| NodeView { name: name.into(), uid: name.into(), ..NodeView::default() };
+        let (asked, mut heard) = unbounded_channel();
+        let everybody = Client::new(
+            service_fn(move |request: http::Request<Body>| {
+                let _ = asked.send(request.uri().path().to_owned());
+                async { Ok::<_, Infallible>(Response::new(Body::empty())) }
+            }),
+            "default",
+        );
+        let deaf = Client::new(
+            service_fn(|_: http::Request<Body>| pending::<Result<Response<Body>, Infallible>>()),
+            "default",
+        );
+        let nodes = Cache::full(all.map(node).collect::<Vec<_>>());
+        let (hollow, kubelets) =
+            Hollow::new(everybody, nodes, Cache::<PodView>::full([]), RESTART, &Registry::new()).unwrap();
+        for name in &names {
+            let own = Own { client: deaf.clone(), rate: Arc::default(), silent: watch::Sender::new(false) };
+            hollow.create_alone(spec(name), own);
+        }
+        hollow.create(spec("shared"));
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(kubelets.run(shutdown.clone()));
+        let first = timeout(Duration::from_secs(1), heard.recv()).await;
+        assert!(first.unwrap().is_some_and(|path| path.contains("shared") || path.ends_with("/leases")));
+        shutdown.cancel();
+        running.await.unwrap();
+    }
+}

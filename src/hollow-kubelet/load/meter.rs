@@ -1,0 +1,67 @@
+//! What is counted of watches; docs/metrics.md says what each means.
+
+use kube_ext::{
+    metrics::{counter, gauge},
+    watch,
+};
+use prometheus::{Error, IntCounter, IntGauge, Registry};
+
+/// The metrics of all machines of a process that have a load of their own.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    /// Machines with an identity and a connection of their own.
+    pub machines: IntGauge,
+    open: IntGauge,
+    events: IntCounter,
+    bytes: IntCounter,
+}
+
+/// A watch that is open.
+pub struct Open(IntGauge);
+
+impl Meter {
+    /// Registers them; fails where their names are taken.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
+        Ok(Self {
+            machines: gauge(
+                registry,
+                (
+                    "kube_node_hollow_kubelets",
+                    "Hollow machines with an identity, a connection and watches of their own",
+                ),
+            )?,
+            open: gauge(registry, ("kube_node_hollow_watches", "Watches that these machines hold open"))?,
+            events: counter(
+                registry,
+                ("kube_node_hollow_watch_events_total", "What these watches brought, bookmarks included"),
+            )?,
+            bytes: counter(
+                registry,
+                ("kube_node_hollow_watch_bytes_total", "Bytes that these watches brought"),
+            )?,
+        })
+    }
+}
+
+impl watch::Meter for Meter {
+    type Open = Open;
+
+    fn open(&self) -> Open {
+        self.open.inc();
+        Open(self.open.clone())
+    }
+
+    fn bytes(&self, count: usize) {
+        self.bytes.inc_by(u64::try_from(count).unwrap_or_default());
+    }
+
+    fn event(&self) {
+        self.events.inc();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

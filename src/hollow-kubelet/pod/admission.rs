@@ -1,0 +1,221 @@
+//! Whether a pod may run on a machine. The scheduler has chosen it, but may have been mistaken, or somebody bound the pod by
+//! hand: so a kubelet looks once more, in this order and with these words (pkg/kubelet/lifecycle/predicate.go).
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Taint;
+use kube_node_api::Resources;
+use kube_node_cache::{Amounts, NodeTerm, PodSpecView, PodView, Toleration};
+use kube_node_planner::texts::Texts;
+
+use super::preemption;
+
+/// The operating system that hollow machines say they have.
+const OS: &str = "linux";
+
+/// What a machine has for pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Allocatable {
+    amounts: Amounts,
+    pods: i64,
+}
+
+impl Allocatable {
+    /// As a Node shows it.
+    #[must_use]
+    pub fn of(resources: &Resources) -> Self {
+        // As a resource of another name, so that it is counted in ones.
+        let pods = Amounts::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
+        Self {
+            amounts: Amounts::of(resources.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str()))),
+            pods: pods.other("count").unwrap_or(0),
+        }
+    }
+
+    /// What there is of a resource; None where there is no such thing.
+    fn get(&self, resource: &str) -> Option<i64> {
+        match resource {
+            "pods" => Some(self.pods),
+            other => amount(&self.amounts, other),
+        }
+    }
+}
+
+/// What there is of a resource; None where there is no such thing.
+fn amount(amounts: &Amounts, resource: &str) -> Option<i64> {
+    match resource {
+        "cpu" => Some(amounts.milli_cpu),
+        "memory" => Some(amounts.memory),
+        "ephemeral-storage" => Some(amounts.ephemeral_storage),
+        other => amounts.other(other),
+    }
+}
+
+/// How much a pod takes of a resource.
+pub fn taken(pod: &PodView, resource: &str) -> i64 {
+    if resource == "pods" { 1 } else { amount(&pod.spec.requests, resource).unwrap_or(0) }
+}
+
+/// The machine that a pod was bound to.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// Labels of its Node.
+    pub labels: &'a Texts,
+    /// Taints of its Node.
+    pub taints: &'a [Taint],
+    /// What it has for pods.
+    pub allocatable: &'a Allocatable,
+}
+
+/// A pod that the machine carries.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// The pod.
+    pub pod: Arc<PodView>,
+    /// Whether it is making room.
+    pub leaves: bool,
+}
+
+/// What is to become of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may run.
+    Admitted,
+    /// It may not.
+    Rejected {
+        /// In a word.
+        reason: String,
+        /// In more of them.
+        message: String,
+        /// Whether its Node is not as it wants it, of which the watch of pods knows nothing.
+        by_node: bool,
+    },
+    /// It may, once these pods (by UID) have made room.
+    Preempts(Vec<Arc<str>>),
+    /// It may, once those that are about to make room have done so.
+    Waits,
+}
+
+/// Less of a resource than a pod requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// The resource.
+    pub resource: String,
+    requested: i64,
+    used: i64,
+    capacity: i64,
+}
+
+impl Shortage {
+    /// How much is missing.
+    #[must_use]
+    pub fn missing(&self) -> i64 {
+        self.requested - (self.capacity - self.used)
+    }
+}
+
+/// Whether `pod` may run beside `neighbours`.
+#[must_use]
+pub fn admit(pod: &PodView, machine: Machine<'_>, neighbours: &[Neighbour]) -> Verdict {
+    if pod.spec.os.as_deref().is_some_and(|os| os != OS) {
+        let message = "Failed to admit pod as the OS field doesn't match node OS".to_owned();
+        return Verdict::Rejected { reason: "PodOSNotSupported".to_owned(), message, by_node: false };
+    }
+    let all: Vec<&PodView> = neighbours.iter().map(|neighbour| &*neighbour.pod).collect();
+    let short = shortages(pod, machine.allocatable, &all);
+    let unfit = unfit(&pod.spec, machine).map(|(predicate, words)| Verdict::Rejected {
+        reason: predicate.to_owned(),
+        message: format!("Predicate {predicate} failed: {words}"),
+        by_node: true,
+    });
+    // Whoever the cluster depends on is refused no resource.
+    if pod.is_critical() && !short.is_empty() {
+        return unfit.unwrap_or_else(|| preempted(pod, machine.allocatable, neighbours));
+    }
+    let Some(Shortage { resource, requested, used, capacity }) = short.first() else {
+        return unfit.unwrap_or(Verdict::Admitted);
+    };
+    Verdict::Rejected {
+        reason: format!("OutOf{resource}"),
+        message: format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        ),
+        by_node: false,
+    }
+}
+
+/// Who makes room for a critical pod.
+fn preempted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour]) -> Verdict {
+    let stays: Vec<&PodView> =
+        neighbours.iter().filter(|neighbour| !neighbour.leaves).map(|neighbour| &*neighbour.pod).collect();
+    let short = shortages(pod, allocatable, &stays);
+    if short.is_empty() {
+        return Verdict::Waits;
+    }
+    match preemption::victims(pod, &stays, &short) {
+        Ok(victims) => Verdict::Preempts(victims),
+        Err(error) => Verdict::Rejected {
+            reason: "UnexpectedAdmissionError".to_owned(),
+            message: format!("Unexpected error while attempting to recover from admission failure: {error}"),
+            by_node: false,
+        },
+    }
+}
+
+/// What there is too little of.
+fn shortages(pod: &PodView, allocatable: &Allocatable, neighbours: &[&PodView]) -> Vec<Shortage> {
+    let others = pod.spec.requests.others.iter().map(|(name, _)| &**name);
+    let names = ["pods", "cpu", "memory", "ephemeral-storage"].into_iter().chain(others);
+    names
+        .filter_map(|resource| {
+            let capacity = allocatable.get(resource);
+            // What no kubelet has heard of is somebody else's to count.
+            if capacity.is_none() && is_extended(resource) {
+                return None;
+            }
+            let (requested, capacity) = (taken(pod, resource), capacity.unwrap_or(0));
+            let used = neighbours.iter().map(|other| taken(other, resource)).fold(0, i64::saturating_add);
+            let fits = requested <= 0 || requested <= capacity.saturating_sub(used);
+            (!fits).then(|| Shortage { resource: resource.to_owned(), requested, used, capacity })
+        })
+        .collect()
+}
+
+/// Whether a resource is of somebody's own, not of Kubernetes.
+fn is_extended(resource: &str) -> bool {
+    resource.contains('/') && !resource.contains("kubernetes.io/")
+}
+
+/// What of the Node is not as the pod wants it: the predicate and its words.
+fn unfit(pod: &PodSpecView, machine: Machine<'_>) -> Option<(&'static str, &'static str)> {
+    if !likes(pod, machine.labels) {
+        return Some(("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
+    }
+    let is_tolerated = |taint: &Taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint));
+    let mut lasting = machine.taints.iter().filter(|taint| taint.effect == "NoExecute");
+    (!lasting.all(is_tolerated))
+        .then_some(("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
+}
+
+fn likes(pod: &PodSpecView, labels: &Texts) -> bool {
+    let selected = pod.node_selector.iter().all(|(key, wanted)| labels.get(key) == Some(&**wanted));
+    let matches = |term: &NodeTerm| {
+        term.possible
+            && term.labels.iter().all(|requirement| requirement.matches(labels.get(&requirement.key)))
+    };
+    selected && pod.node_terms.as_ref().is_none_or(|terms| terms.iter().any(matches))
+}
+
+fn tolerates(Toleration { key, operator, value, effect }: &Toleration, taint: &Taint) -> bool {
+    (effect.is_empty() || **effect == *taint.effect)
+        && (key.is_empty() || **key == *taint.key)
+        && match &**operator {
+            "Exists" => true,
+            "" | "Equal" => **value == *taint.value.as_deref().unwrap_or_default(),
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube_node_cache::{Operator, Qos, Requirement};
+use proptest::prelude::*;
+
+use super::*;
+
+fn resources(rows: &[(&str, &str)]) -> Resources {
+    rows.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
+}
+
+fn machine_of(rows: &[(&str, &str)]) -> Allocatable {
+    Allocatable::of(&resources(rows))
+}
+
+fn requests(rows: &[(&str, &str)]) -> PodView {
+    let amounts = resources(rows);
+    let requests = Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())));
+    PodView {
+        uid: "pod".into(),
+        spec: PodSpecView { requests, ..PodSpecView::default() }.into(),
+        ..PodView::default()
+    }
+}
+
+fn neighbour(name: &str, qos: Qos, pod: PodView) -> Neighbour {
+    let mut pod = PodView { uid: name.into(), ..pod };
+    pod.status.qos = qos;
+    Neighbour { pod: Arc::new(pod), leaves: false }
+}
+
+fn admitted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour]) -> Verdict {
+    admit(pod, Machine { labels: &Texts::default(), taints: &[], allocatable }, neighbours)
+}
+
+fn refusal(verdict: Verdict) -> (String, String) {
+    match verdict {
+        Verdict::Rejected { reason, message, .. } => (reason, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_resource_has_its_reason() {
+    let small = machine_of(&[
+        ("cpu", "4"),
+        ("memory", "1Gi"),
+        ("ephemeral-storage", "1Gi"),
+        ("pods", "1"),
+        ("example.com/gpu", "1"),
+    ]);
+    for (amount, reason, message) in [
+        (("cpu", "4100m"), "OutOfcpu", "cpu, requested: 4100, used: 0, capacity: 4000"),
+        (("memory", "2Gi"), "OutOfmemory", "memory, requested: 2147483648, used: 0, capacity: 1073741824"),
+        (("ephemeral-storage", "2Gi"), "OutOfephemeral-storage", "requested: 2147483648"),
+        (
+            ("example.com/gpu", "2"),
+            "OutOfexample.com/gpu",
+            "example.com/gpu, requested: 2, used: 0, capacity: 1",
+        ),
+        (("hugepages-2Mi", "2Mi"), "OutOfhugepages-2Mi", "capacity: 0"),
+    ] {
+        let (found, text) = refusal(admitted(&requests(&[amount]), &small, &[]));
+        assert_eq!(found, reason);
+        assert!(text.starts_with("Node didn't have enough resource: ") && text.contains(message), "{text}");
+    }
+    let full = [neighbour("other", Qos::BestEffort, requests(&[]))];
+    let (reason, message) = refusal(admitted(&requests(&[]), &small, &full));
+    assert_eq!(
+        (reason.as_str(), message.ends_with("pods, requested: 1, used: 1, capacity: 1")),
+        ("OutOfpods", true)
+    );
+    assert_eq!(admitted(&requests(&[("cpu", "4")]), &small, &[]), Verdict::Admitted);
+}
+
+#[test]
+fn an_extended_resource_that_the_machine_lacks_is_not_its_business() {
+    let machine = machine_of(&[("pods", "9")]);
+    assert_eq!(admitted(&requests(&[("example.com/claim", "1")]), &machine, &[]), Verdict::Admitted);
+}
+
+#[test]
+fn a_node_has_to_be_as_the_pod_wants_it() {
+    let labels = Texts::from([("zone", "a")]);
+    let taint = |effect: &str| Taint { key: "k".to_owned(), effect: effect.to_owned(), ..Taint::default() };
+    let allocatable = machine_of(&[("pods", "9")]);
+    let verdict = |spec: PodSpecView, taints: &[Taint]| {
+        let pod = PodView { spec: spec.into(), ..PodView::default() };
+        admit(&pod, Machine { labels: &labels, taints, allocatable: &allocatable }, &[])
+    };
+    let selects = |zone: &str| PodSpecView {
+        node_selector: [("zone".into(), zone.into())].into(),
+        ..PodSpecView::default()
+    };
+    assert_eq!(verdict(selects("a"), &[]), Verdict::Admitted);
+    let (reason, message) = refusal(verdict(selects("b"), &[]));
+    assert_eq!(reason, "NodeAffinity");
+    assert_eq!(message, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
+
+    let term = |possible, zone: &str| {
+        let requirement =
+            Requirement { key: "zone".into(), operator: Operator::In, values: [zone.into()].into() };
+        NodeTerm { possible, labels: [requirement].into() }
+    };
+    let wants = |terms: &[NodeTerm]| PodSpecView { node_terms: Some(terms.into()), ..PodSpecView::default() };
+    assert_eq!(verdict(wants(&[term(true, "b"), term(true, "a")]), &[]), Verdict::Admitted, "one of them");
+    assert_eq!(
+        refusal(verdict(wants(&[term(false, "a")]), &[])).0,
+        "NodeAffinity",
+        "another Node by its name"
+    );
+    assert_eq!(refusal(verdict(wants(&[]), &[])).0, "NodeAffinity");
+
+    let tolerates = |key: &str, operator: &str| {
+        let toleration = Toleration { key: key.into(), operator: operator.into(), ..Toleration::default() };
+        PodSpecView { tolerations: [toleration].into(), ..PodSpecView::default() }
+    };
+    assert_eq!(verdict(tolerates("x", "Exists"), &[taint("NoSchedule")]), Verdict::Admitted);
+    assert_eq!(refusal(verdict(tolerates("x", "Exists"), &[taint("NoExecute")])).0, "TaintToleration");
+    for (key, operator) in [("k", ""), ("k", "Exists"), ("", "Exists")] {
+        assert_eq!(
+            verdict(tolerates(key, operator), &[taint("NoExecute")]),
+            Verdict::Admitted,
+            "{key} {operator}"
+        );
+    }
+}
+
+fn critical(rows: &[(&str, &str)]) -> PodView {
+    PodView { priority: 2_000_001_000, ..requests(rows) }
+}
+
+#[test]
+fn a_critical_pod_takes_the_place_of_the_least_and_waits_for_it() {
+    let machine = machine_of(&[("cpu", "4"), ("memory", "4Gi"), ("pods", "9")]);
+    let mut neighbours = vec![
+        neighbour("guaranteed", Qos::Guaranteed, requests(&[("cpu", "2")])),
+        neighbour("large", Qos::Burstable, requests(&[("cpu", "1500m"), ("memory", "1Gi")])),
+        neighbour("small", Qos::Burstable, requests(&[("cpu", "500m")])),
+    ];
+    let pod = critical(&[("cpu", "400m")]);
+    assert_eq!(admitted(&pod, &machine, &neighbours), Verdict::Preempts(vec!["small".into()]));
+    neighbours[2].leaves = true;
+    assert_eq!(admitted(&pod, &machine, &neighbours), Verdict::Waits);
+    let large = critical(&[("cpu", "3")]);
+    neighbours[2].leaves = false;
+    let all = Verdict::Preempts(vec!["large".into(), "guaranteed".into()]);
+    assert_eq!(admitted(&large, &machine, &neighbours), all);
+    let (reason, message) = refusal(admitted(&critical(&[("cpu", "5")]), &machine, &neighbours));
+    assert_eq!(reason, "UnexpectedAdmissionError");
+    assert!(
+        message.ends_with("no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]"),
+        "{message}"
+    );
+    let usual = refusal(admitted(&requests(&[("cpu", "3")]), &machine, &neighbours));
+    assert_eq!(usual.0, "OutOfcpu", "others are not made room for");
+}
+
+proptest! {
+    /// Whoever is admitted fits, who is not does not, and those that make room suffice; nobody critical does.
+    #[test]
+    fn room_is_counted(
+        capacity in 0_i64..20,
+        own in 0_i64..10,
+        is_critical in any::<bool>(),
+        others in prop::collection::vec((0_i64..8, 0_u8..3, any::<bool>()), 0..6),
+    ) {
+        let machine = machine_of(&[("cpu", &capacity.to_string()), ("pods", "100")]);
+        let cpu = |amount: i64| requests(&[("cpu", &amount.to_string())]);
+        let neighbours: Vec<Neighbour> = others.iter().enumerate().map(|(at, (amount, qos, critical))| {
+            let qos = [Qos::BestEffort, Qos::Burstable, Qos::Guaranteed][usize::from(*qos)];
+            let priority = if *critical { 2_000_001_000 } else { 0 };
+            neighbour(&at.to_string(), qos, PodView { priority, ..cpu(*amount) })
+        }).collect();
+        let pod = PodView { priority: if is_critical { 2_000_001_000 } else { 0 }, ..cpu(own) };
+        let used: i64 = others.iter().map(|(amount, ..)| amount).sum();
+        let fits = own == 0 || own + used <= capacity;
+        match admitted(&pod, &machine, &neighbours) {
+            Verdict::Admitted => prop_assert!(fits),
+            Verdict::Rejected { .. } => prop_assert!(!fits),
+            Verdict::Preempts(victims) => {
+                let of = |uid: &Arc<str>| others[uid.parse::<usize>().unwrap()];
+                let freed: i64 = victims.iter().map(|uid| of(uid).0).sum();
+                prop_assert!(is_critical && !fits && own + used - freed <= capacity);
+                prop_assert!(victims.iter().all(|uid| !of(uid).2), "nobody critical");
+                for spared in 0..victims.len() {
+                    let without = freed - of(&victims[spared]).0;
+                    prop_assert!(own + used - without > capacity || victims.len() > 1, "nobody in vain");
+                }
+            }
+            Verdict::Waits => prop_assert!(false, "nobody leaves"),
+        }
+    }
+}

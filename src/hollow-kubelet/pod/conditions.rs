@@ -1,0 +1,136 @@
+//! The conditions that a kubelet sets, in its order, and their words (pkg/kubelet/status/generate.go).
+
+use jiff::Timestamp;
+use kube_node_cache::{ContainerView, PodCondition, PodStatus, PodView, word};
+
+use super::{Why, has_begun, is_over, is_unknown, life::needs_sandbox, reboot::Anew};
+
+/// Conditions that a kubelet sets, in its order.
+pub const CONDITIONS: [&str; 5] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+/// What somebody sets that takes a pod away: others than its kubelet may, too.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// Reason of that condition where it is the kubelet.
+const BY_KUBELET: &str = "TerminationByKubelet";
+/// Reasons of conditions that are False.
+const NOT_READY: &str = "ContainersNotReady";
+const NOT_INITIALIZED: &str = "ContainersNotInitialized";
+const GATES_NOT_READY: &str = "ReadinessGatesNotReady";
+
+/// Whether a condition is the kubelet's to write.
+pub fn is_ours(condition: &PodCondition) -> bool {
+    CONDITIONS.contains(&&*condition.r#type)
+        || (&*condition.r#type == DISRUPTION_TARGET && &*condition.reason == BY_KUBELET)
+}
+
+/// The conditions that are no kubelet's.
+pub fn of_others(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
+    status.conditions.iter().filter(|condition| !CONDITIONS.contains(&&*condition.r#type))
+}
+
+/// `status` with the kubelet's conditions that follow from it; the conditions of others stay, and come first.
+pub fn with_conditions(
+    pod: &PodView,
+    mut status: PodStatus,
+    (why, anew): (Option<&Why>, Option<Anew>),
+    second: Timestamp,
+) -> PodStatus {
+    let is_over = is_over(&status);
+    let over = match &*status.phase {
+        "Succeeded" => Some("PodCompleted"),
+        // What it says of containers that were never made is what it said before the end.
+        "Failed" if why.is_some() || !status.containers.iter().any(is_unknown) => Some("PodFailed"),
+        _ => None,
+    };
+    let succeeded = over.filter(|_| &*status.phase == "Succeeded");
+    let all = || status.init_containers.iter().chain(&status.containers);
+    let is_ready = !is_over && unready(pod, &status).is_empty();
+    // A sandbox that is gone takes with it what was done in it.
+    let is_stale = |view: &ContainerView| anew.is_some_and(|anew| anew.is_stale(view));
+    let was_initialized = match anew {
+        Some(anew) => anew.has_begun(status.containers.iter()),
+        None => status.has("Initialized") || status.containers.iter().any(has_begun),
+    };
+    let is_initialized = succeeded.is_some() || was_initialized || incomplete(pod, &status).is_empty();
+    let mut gates = pod.spec.readiness_gates.iter();
+    let unready = over.unwrap_or(NOT_READY);
+    let ours = CONDITIONS.map(|r#type| {
+        // Whether it is True, and the reason that it has then or else.
+        let (holds, reason) = match r#type {
+            "PodReadyToStartContainers" => {
+                (!is_over && all().any(|view| needs_sandbox(view) && !is_stale(view)), "")
+            }
+            "Initialized" if is_initialized => (true, succeeded.unwrap_or("")),
+            "Initialized" => (false, NOT_INITIALIZED),
+            "ContainersReady" if is_ready => (true, ""),
+            "Ready" if is_ready && gates.all(|gate| status.has(gate)) => (true, ""),
+            "Ready" if is_ready => (false, GATES_NOT_READY),
+            "ContainersReady" | "Ready" => (false, unready),
+            _ => (true, ""),
+        };
+        let value = if holds { "True" } else { "False" };
+        condition(pod, &status, (r#type, value, reason), second)
+    });
+    let target = (why == Some(&Why::Preempted))
+        .then(|| condition(pod, &status, (DISRUPTION_TARGET, "True", BY_KUBELET), second));
+    let others =
+        of_others(&status).filter(|other| target.as_ref().is_none_or(|own| own.r#type != other.r#type));
+    status.conditions = others.cloned().chain(target.clone()).chain(ours).collect();
+    status.observed_generation = pod.generation;
+    status
+}
+
+fn condition(
+    pod: &PodView,
+    before: &PodStatus,
+    (r#type, status, reason): (&str, &str, &str),
+    second: Timestamp,
+) -> PodCondition {
+    let before = before.condition(r#type).filter(|before| &*before.status == status);
+    PodCondition {
+        r#type: word(r#type),
+        status: word(status),
+        reason: word(reason),
+        observed_generation: pod.generation,
+        since: before.and_then(|before| before.since).or(Some(second)),
+    }
+}
+
+/// What a condition says besides its reason.
+pub fn message(pod: &PodView, status: &PodStatus, condition: &PodCondition) -> Option<String> {
+    match &*condition.reason {
+        NOT_READY => Some(format!("containers with unready status: [{}]", unready(pod, status).join(" "))),
+        NOT_INITIALIZED => {
+            Some(format!("containers with incomplete status: [{}]", incomplete(pod, status).join(" ")))
+        }
+        GATES_NOT_READY => {
+            let closed = pod.spec.readiness_gates.iter().filter_map(|gate| match status.condition(gate) {
+                None => {
+                    Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist."))
+                }
+                Some(open) if &*open.status == "True" => None,
+                Some(closed) => {
+                    let value = &closed.status;
+                    Some(format!("the status of pod readiness gate {gate:?} is not \"True\", but {value}"))
+                }
+            });
+            Some(closed.collect::<Vec<_>>().join(", "))
+        }
+        BY_KUBELET => Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+        _ => None,
+    }
+}
+
+/// The containers that are not ready, sidecars first.
+fn unready<'a>(pod: &PodView, status: &'a PodStatus) -> Vec<&'a str> {
+    let sidecars = status.init_containers.iter().zip(&pod.spec.init_containers);
+    let sidecars = sidecars.filter(|(_, spec)| spec.is_sidecar()).map(|(view, _)| view);
+    sidecars.chain(&status.containers).filter(|view| !view.ready).map(|view| &*view.name).collect()
+}
+
+/// The init containers that others wait for.
+fn incomplete<'a>(pod: &PodView, status: &'a PodStatus) -> Vec<&'a str> {
+    let inits = status.init_containers.iter().zip(&pod.spec.init_containers);
+    let waits = inits.filter(|(view, spec)| if spec.is_sidecar() { !view.started } else { !view.ready });
+    waits.map(|(view, _)| &*view.name).collect()
+}

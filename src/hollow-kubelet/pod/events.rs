@@ -1,0 +1,156 @@
+//! What a kubelet tells people of a pod: the events that follow from a step. Reasons and words are its own
+//! (pkg/kubelet/events/event.go).
+
+use kube_node_api::{ContainerDefaults, GoDuration};
+use kube_node_cache::{Container, ContainerState, ContainerView, PodView, Word};
+
+use super::{
+    Step, Why, has_begun, is_unknown,
+    patch::full_name,
+    reasons,
+    script::{Role, Script},
+};
+
+/// Reason of the event of a pod whose sandbox was lost.
+const SANDBOX_CHANGED: &str = "SandboxChanged";
+
+/// An event to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Whether something is wrong.
+    pub warns: bool,
+    /// Its reason.
+    pub reason: String,
+    /// Its words.
+    pub message: String,
+    /// The container that it is about, and whether that is an init container.
+    pub container: Option<(Word, bool)>,
+    /// How often the same has happened, this time included.
+    pub count: i32,
+}
+
+/// The events of a step of `pod`.
+#[must_use]
+pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<Note> {
+    let mut notes = Vec::new();
+    match &step.why {
+        Some(why @ Why::Deadline) => notes.push(of_pod(false, why.said().0, &why.said().1)),
+        Some(why @ Why::Preempted) => notes.push(of_pod(true, why.said().0, &why.said().1)),
+        Some(Why::Rejected { reason, message }) => notes.push(of_pod(true, reason, message)),
+        None => {}
+    }
+    if step.sandbox_changed {
+        // Once for each boot, and for each of these its containers start again.
+        let status = step.status.as_ref().unwrap_or(&pod.status);
+        let all = status.init_containers.iter().chain(&status.containers);
+        let count = all.map(|view| view.restarts).max().unwrap_or_default().max(1);
+        notes.push(Note {
+            count,
+            ..of_pod(false, SANDBOX_CHANGED, "Pod sandbox changed, it will be killed and re-created.")
+        });
+    }
+    let (before, now) = (&pod.status, step.status.as_ref().unwrap_or(&pod.status));
+    let all = [
+        (true, &pod.spec.init_containers, &before.init_containers, &now.init_containers),
+        (false, &pod.spec.containers, &before.containers, &now.containers),
+    ];
+    for (is_init, specs, before, now) in all {
+        for spec in specs {
+            let of_it = |views: &'_ [ContainerView]| views.iter().position(|view| view.name == spec.name);
+            let old = of_it(before).map(|at| &before[at]);
+            let role = if is_init { Role::of_init(spec) } else { Role::Regular };
+            let teller = Teller { pod, spec, script: Script::of(&pod.spec, spec, role, defaults), is_init };
+            if step.stopping && old.is_some_and(is_running) {
+                notes.push(teller.killing());
+            } else if let Some(new) = of_it(now).map(|at| &now[at]) {
+                teller.changed(old, new, &mut notes);
+            }
+        }
+    }
+    notes
+}
+
+fn is_running(container: &ContainerView) -> bool {
+    matches!(container.state, ContainerState::Running { .. })
+}
+
+fn is_ended(container: &ContainerView) -> bool {
+    matches!(container.state, ContainerState::Ended(_))
+}
+
+/// What is said of a whole pod.
+#[must_use]
+pub fn of_pod(warns: bool, reason: &str, message: &str) -> Note {
+    Note { warns, reason: reason.to_owned(), message: message.to_owned(), container: None, count: 1 }
+}
+
+/// Tells of one container.
+struct Teller<'a> {
+    pod: &'a PodView,
+    spec: &'a Container,
+    script: Script<'a>,
+    is_init: bool,
+}
+
+impl Teller<'_> {
+    fn note(&self, warns: bool, reason: &str, message: String, count: i32) -> Note {
+        let container = Some((Word::clone(&self.spec.name), self.is_init));
+        Note { warns, reason: reason.to_owned(), message, container, count }
+    }
+
+    fn killing(&self) -> Note {
+        self.note(false, "Killing", format!("Stopping container {}", self.spec.name), 1)
+    }
+
+    fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, notes: &mut Vec<Note>) {
+        let (spec, script) = (self.spec, &self.script);
+        let image = &spec.image;
+        let had_begun = old.is_some_and(has_begun);
+        let runs = new.restarts.saturating_add(1);
+        // A sidecar stays ended where all that it is for has.
+        if script.role == Role::Sidecar && old.is_some_and(is_running) && is_ended(new) {
+            notes.push(self.killing());
+        }
+        if has_begun(new)
+            && !is_unknown(new)
+            && (!had_begun || old.is_some_and(|old| old.restarts < new.restarts))
+        {
+            let pulled = if !had_begun && !script.start_time.is_zero() {
+                let time = GoDuration(script.start_time);
+                notes.push(self.note(false, "Pulling", format!("Pulling image {image:?}"), 1));
+                format!(
+                    "Successfully pulled image {image:?} in {time} ({time} including waiting). Image size: 0 bytes."
+                )
+            } else {
+                format!("Container image {image:?} already present on machine")
+            };
+            notes.push(self.note(false, "Pulled", pulled, runs));
+            notes.push(self.note(false, "Created", "Container created".to_owned(), runs));
+            notes.push(match script.start_error {
+                Some(error) => self.note(true, "Failed", format!("Error: {error}"), runs),
+                None => self.note(false, "Started", "Container started".to_owned(), runs),
+            });
+        }
+        let ContainerState::Waiting { reason, .. } = &new.state else { return };
+        let is_new = old.is_none_or(|old| old.state != new.state || old.restarts != new.restarts);
+        match &**reason {
+            _ if !is_new => {}
+            reasons::CRASH_LOOP => {
+                let (name, pod) = (&spec.name, full_name(self.pod));
+                let message = format!("Back-off restarting failed container {name} in pod {pod}");
+                notes.push(self.note(true, "BackOff", message, new.restarts.max(1)));
+            }
+            reasons::PULL_FAILED => {
+                let error = script.image_error.unwrap_or_default();
+                notes.push(self.note(false, "Pulling", format!("Pulling image {image:?}"), 1));
+                notes.push(self.note(true, "Failed", format!("Failed to pull image {image:?}: {error}"), 1));
+                notes.push(self.note(true, "Failed", format!("Error: {reason}"), 1));
+            }
+            reasons::PULL_BACK_OFF => {
+                notes.push(self.note(false, "BackOff", format!("Back-off pulling image {image:?}"), 1));
+                notes.push(self.note(true, "Failed", format!("Error: {reason}"), 1));
+            }
+            _ => {}
+        }
+    }
+}

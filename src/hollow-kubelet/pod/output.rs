@@ -1,0 +1,270 @@
+//! What a container shows of itself while it runs: the lines that it logs, what it uses, and how commands in it end. All of it
+//! is said by annotations or the class, or follows from what it requests; nothing is remembered.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube_node_api::{ContainerDefaults, names};
+use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodSpecView, PodView};
+
+use super::{
+    reasons,
+    script::{Role, Told, amount, code, duration, text},
+};
+
+/// Time between two lines of a container of which nobody says more.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The shortest such time.
+const LOG_SHORTEST: Duration = Duration::from_millis(10);
+/// CPU that a container uses that requests none, in billionths of a core.
+const CPU: u64 = 1_000_000;
+/// Memory that a container uses that requests none, in bytes.
+const MEMORY: u64 = 10 << 20;
+
+/// What a container shows of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// A line of its log; None for one that numbers itself.
+    pub log_line: Option<&'a str>,
+    /// Time between two lines.
+    pub log_interval: Duration,
+    /// CPU that it uses, in billionths of a core; never zero.
+    pub nano_cores: u64,
+    /// Memory that it uses, in bytes; never zero.
+    pub memory: u64,
+    /// With what commands end in it that nobody knows.
+    pub exec_exit_code: i32,
+}
+
+impl<'a> Output<'a> {
+    /// That of a container of `pod`. What cannot be read counts as absent.
+    #[must_use]
+    pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
+        let told = Told::of(pod, &container.name, role);
+        let class =
+            |said: &Option<String>| said.as_deref().filter(|_| role == Role::Regular).and_then(amount);
+        let half_of = |name: &str| {
+            let mut requests = container.resources.requests.iter();
+            requests.find(|(own, _)| **own == *name).and_then(|(_, value)| amount(value)).map(|all| all / 2)
+        };
+        let cpu = told.find(names::ANNOTATION_CPU, amount).or(class(&defaults.cpu)).or(half_of("cpu"));
+        let memory =
+            told.find(names::ANNOTATION_MEMORY, amount).or(class(&defaults.memory)).or(half_of("memory"));
+        let whole = |nanos: i128| u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX).max(1);
+        Self {
+            log_line: told.find(names::ANNOTATION_LOG_LINE, text),
+            log_interval: told
+                .find(names::ANNOTATION_LOG_INTERVAL, duration)
+                .unwrap_or(LOG_INTERVAL)
+                .max(LOG_SHORTEST),
+            nano_cores: cpu.map_or(CPU, |nanos| u64::try_from(nanos).unwrap_or(u64::MAX).max(1)),
+            memory: memory.map_or(MEMORY, whole),
+            exec_exit_code: told.find(names::ANNOTATION_EXEC_EXIT_CODE, code).unwrap_or(0),
+        }
+    }
+}
+
+/// A container of a pod, by its name: what the spec says, its place, and what the status shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// What the spec says.
+    pub spec: &'a Container,
+    /// Its place.
+    pub role: Role,
+    /// What the status shows; None while it shows nothing.
+    pub view: Option<&'a ContainerView>,
+}
+
+/// All containers of a pod, init containers first.
+pub fn containers(pod: &PodView) -> impl Iterator<Item = Found<'_>> {
+    let (spec, status) = (&pod.spec, &pod.status);
+    let inits = spec.init_containers.iter().map(|spec| (spec, Role::of_init(spec), &status.init_containers));
+    let regulars = spec.containers.iter().map(|spec| (spec, Role::Regular, &status.containers));
+    inits.chain(regulars).map(|(spec, role, views)| Found {
+        spec,
+        role,
+        view: views.iter().find(|view| view.name == spec.name),
+    })
+}
+
+/// A container of a pod.
+#[must_use]
+pub fn container<'a>(pod: &'a PodView, name: &str) -> Option<Found<'a>> {
+    containers(pod).find(|found| *found.spec.name == *name)
+}
+
+/// A run of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// When it started.
+    pub began: Timestamp,
+    /// When it ended; None while it runs.
+    pub ended: Option<Timestamp>,
+    /// Whether it could be started at all: else it says nothing.
+    pub started: bool,
+}
+
+impl Run {
+    fn of(ended: &Ended) -> Option<Self> {
+        let Ended { started, finished, reason, exit_code: _ } = ended;
+        let began = (*started)?;
+        Some(Self {
+            began,
+            ended: Some(finished.unwrap_or(began)),
+            started: **reason != *reasons::START_ERROR,
+        })
+    }
+
+    /// The run that a container is in.
+    #[must_use]
+    pub fn current(view: &ContainerView) -> Option<Self> {
+        match &view.state {
+            ContainerState::Running { since } => {
+                since.map(|began| Self { began, ended: None, started: true })
+            }
+            _ => None,
+        }
+    }
+
+    /// The run that began at this moment, as the container shows it now.
+    #[must_use]
+    pub fn again(&self, view: &ContainerView) -> Option<Self> {
+        let ended = match &view.state {
+            ContainerState::Ended(ended) => Self::of(ended),
+            _ => None,
+        };
+        let last = view.last.as_deref().and_then(Self::of);
+        Self::current(view).into_iter().chain(ended).chain(last).find(|run| run.began == self.began)
+    }
+
+    /// The run whose log is asked for: the one before the current one, or the latest. Else why there is none, in a kubelet's
+    /// words.
+    pub fn logged(pod: &PodView, found: &Found<'_>, previous: bool) -> Result<Self, String> {
+        let (container, pod) = (&found.spec.name, &pod.name);
+        let Some(view) = found.view else {
+            return Err(format!("container {container:?} in pod {pod:?} is not available"));
+        };
+        let last = view.last.as_deref().and_then(Self::of);
+        if previous {
+            return last.ok_or_else(|| {
+                format!("previous terminated container {container:?} in pod {pod:?} not found")
+            });
+        }
+        let is_over = || format!("container {container:?} in pod {pod:?} is terminated");
+        match &view.state {
+            ContainerState::Running { .. } => Self::current(view).or(last).ok_or_else(|| {
+                format!("container {container:?} in pod {pod:?} is waiting to start - no logs yet")
+            }),
+            ContainerState::Ended(ended) => Self::of(ended).or(last).ok_or_else(is_over),
+            ContainerState::Waiting { reason, .. } => last.ok_or_else(|| {
+                let why = match &**reason {
+                    reasons::PULL_FAILED => "image can't be pulled",
+                    reasons::PULL_BACK_OFF => "trying and failing to pull image",
+                    reason => reason,
+                };
+                format!("container {container:?} in pod {pod:?} is waiting to start: {why}")
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_node_cache::ContainerResources;
+
+    fn spec(told: &[(&str, &str)], requests: &[(&str, &str)]) -> PodSpecView {
+        let pairs = |pairs: &[(&str, &str)], prefix: &str| {
+            pairs.iter().map(|(key, value)| (format!("{prefix}{key}").into(), (*value).into())).collect()
+        };
+        let resources = ContainerResources { requests: pairs(requests, ""), limits: [].into() };
+        PodSpecView {
+            containers: [Container { name: "a".into(), resources, ..Container::default() }].into(),
+            told: pairs(told, names::HOLLOW_PREFIX),
+            ..PodSpecView::default()
+        }
+    }
+
+    fn output<'a>(pod: &'a PodSpecView, class: &ContainerDefaults) -> Output<'a> {
+        Output::of(pod, &pod.containers[0], Role::Regular, class)
+    }
+
+    #[test]
+    fn the_closer_wins_and_nothing_is_zero() {
+        let class = ContainerDefaults {
+            cpu: Some("30m".to_owned()),
+            memory: Some("1Gi".to_owned()),
+            ..ContainerDefaults::default()
+        };
+        let none = ContainerDefaults::default();
+        let uses = |pod: &PodSpecView, class: &ContainerDefaults| {
+            let Output { nano_cores, memory, .. } = output(pod, class);
+            (nano_cores, memory)
+        };
+        let requests = [("cpu", "100m"), ("memory", "64Mi")];
+        assert_eq!(uses(&spec(&[], &[]), &none), (CPU, MEMORY));
+        assert_eq!(uses(&spec(&[], &requests), &none), (50_000_000, 32 << 20));
+        assert_eq!(uses(&spec(&[], &requests), &class), (30_000_000, 1 << 30));
+        assert_eq!(uses(&spec(&[("cpu", "2"), ("memory.a", "5")], &requests), &class), (2_000_000_000, 5));
+        assert_eq!(uses(&spec(&[("cpu", "0"), ("memory", "1n")], &[]), &none), (CPU, 1));
+        assert_eq!(
+            uses(&spec(&[("memory", "-5"), ("cpu", "much")], &requests), &none),
+            (50_000_000, 32 << 20)
+        );
+        let quick = spec(&[("log-interval", "1ms"), ("log-line", "hello"), ("exec-exit-code", "3")], &[]);
+        let quick = output(&quick, &none);
+        assert_eq!(
+            (quick.log_interval, quick.log_line, quick.exec_exit_code),
+            (LOG_SHORTEST, Some("hello"), 3)
+        );
+    }
+
+    #[test]
+    fn a_run_is_the_one_that_a_kubelet_would_read() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let ended = |from, reason: &str| Ended {
+            exit_code: 1,
+            reason: reason.into(),
+            started: Some(at(from)),
+            finished: Some(at(from + 5)),
+        };
+        let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), back_off: None };
+        let mut view = ContainerView {
+            name: "a".into(),
+            ready: false,
+            started: false,
+            restarts: 0,
+            state: waiting("ContainerCreating"),
+            last: None,
+        };
+        let spec = spec(&[], &[]);
+        let pod = PodView { name: "p".into(), ..PodView::default() };
+        let run = |view: &ContainerView, previous| {
+            let found = Found { spec: &spec.containers[0], role: Role::Regular, view: Some(view) };
+            Run::logged(&pod, &found, previous)
+        };
+        let says = |view: &ContainerView, text: &str| {
+            let error = run(view, false).unwrap_err();
+            assert_eq!(error, format!("container \"a\" in pod \"p\" is waiting to start: {text}"));
+        };
+        says(&view, "ContainerCreating");
+        view.state = waiting("ErrImagePull");
+        says(&view, "image can't be pulled");
+        view.state = waiting("ImagePullBackOff");
+        says(&view, "trying and failing to pull image");
+        view.state = ContainerState::Running { since: Some(at(7)) };
+        let running = run(&view, false).unwrap();
+        assert_eq!((running.began, running.ended), (at(7), None));
+        let none = run(&view, true).unwrap_err();
+        assert_eq!(none, "previous terminated container \"a\" in pod \"p\" not found");
+        view.state = waiting("CrashLoopBackOff");
+        view.last = Some(Box::new(ended(7, "Error")));
+        assert_eq!(run(&view, false), run(&view, true));
+        assert_eq!(running.again(&view).unwrap().ended, Some(at(12)));
+        view.state = ContainerState::Ended(ended(20, "StartError"));
+        let failed = run(&view, false).unwrap();
+        assert!(failed.began == at(20) && !failed.started);
+        assert_eq!(run(&view, true).unwrap().began, at(7));
+        assert_eq!(Run { began: at(1), ..failed }.again(&view), None);
+    }
+}

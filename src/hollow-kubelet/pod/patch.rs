@@ -1,0 +1,384 @@
+//! The status of a pod as the patch that a kubelet sends.
+
+use std::fmt::Write;
+
+use kube_node_api::{ContainerDefaults, GoDuration};
+use kube_node_cache::{
+    BACK_OFF, Container, ContainerState, ContainerView, Ended, Mount, PodStatus, PodView, TOKEN_VOLUME,
+};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Why, conditions, has_begun, is_unknown, reasons, resources,
+    script::{Role, Script},
+};
+
+/// The strategic merge patch that makes `pod` show `status`. Parts are moved into it: `json!` would copy them.
+#[must_use]
+pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
+    let order: Vec<Value> =
+        status.conditions.iter().map(|condition| json!({ "type": *condition.r#type })).collect();
+    let ours = status.conditions.iter().filter(|condition| conditions::is_ours(condition)).map(|condition| {
+        json!({
+            "type": *condition.r#type,
+            "status": *condition.status,
+            "reason": Some(&*condition.reason).filter(|reason| !reason.is_empty()),
+            "message": conditions::message(pod, status, condition),
+            "observedGeneration": condition.observed_generation,
+            "lastProbeTime": null,
+            "lastTransitionTime": condition.since,
+        })
+    });
+    let gone = pod.status.conditions.iter().filter(|shown| status.condition(&shown.r#type).is_none());
+    let gone = gone.map(|shown| json!({ "$patch": "delete", "type": *shown.r#type }));
+    let mut patch = json!({
+        "phase": *status.phase,
+        "observedGeneration": status.observed_generation,
+        "startTime": status.start_time,
+    });
+    let changed: Vec<Value> = ours.chain(gone).collect();
+    if !changed.is_empty() {
+        patch["conditions"] = changed.into();
+    }
+    // The order is sent too: without it the API server appends new conditions to those of others. It fails at an empty one.
+    if !order.is_empty() {
+        patch["$setElementOrder/conditions"] = order.into();
+    }
+    let before = &pod.status;
+    for (one, all, ip, before) in [
+        ("hostIP", "hostIPs", &status.host_ip, &before.host_ip),
+        ("podIP", "podIPs", &status.pod_ip, &before.pod_ip),
+    ] {
+        if let Some(ip) = ip {
+            patch[one] = json!(ip);
+            // The list is merged by address: another one has to be taken out.
+            let gone = before.iter().filter(|before| *before != ip);
+            let gone = gone.map(|before| json!({ "$patch": "delete", "ip": before }));
+            patch[all] = std::iter::once(json!({ "ip": ip })).chain(gone).collect();
+        }
+    }
+    for (name, specs, views) in [
+        ("containerStatuses", &pod.spec.containers, &status.containers),
+        ("initContainerStatuses", &pod.spec.init_containers, &status.init_containers),
+    ] {
+        if !views.is_empty() {
+            patch[name] = views.iter().map(|view| container(pod, specs, view)).collect();
+        }
+    }
+    if !matches!(why, Some(Why::Rejected { .. })) {
+        let (allotted, has) = resources::of(&pod.spec, &*status.phase != "Pending");
+        if !allotted.is_empty() {
+            patch["allocatedResources"] = allotted.into();
+        }
+        patch["resources"] = has;
+    }
+    // Who had to go and ended well all the same has succeeded.
+    if let Some(why) = why.filter(|_| &*status.phase == "Failed") {
+        let (reason, message) = why.said();
+        patch["reason"] = json!(reason);
+        patch["message"] = json!(message);
+    }
+    // With another UID the API server refuses.
+    let mut whole = json!({ "metadata": { "uid": *pod.uid } });
+    whole["status"] = patch;
+    whole.to_string().into_bytes()
+}
+
+fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value {
+    let ContainerView { name, ready, started, restarts, state, last } = view;
+    let Some(spec) = specs.iter().find(|spec| spec.name == *name) else { return Value::Null };
+    // Of the run that it speaks of: while it waits to start again, the one that ended.
+    let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
+    let waits = matches!(state, ContainerState::Waiting { .. });
+    let own = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
+    let image = if own.is_some() { whole_name(&spec.image) } else { spec.image.to_string() };
+    let last_run = if waits { *restarts } else { restarts - 1 };
+    let mut shown = json!({
+        "name": **name,
+        "image": image,
+        "imageID": if own.is_some() { image_id(&image) } else { String::new() },
+        "ready": ready,
+        "started": started,
+        "restartCount": restarts,
+    });
+    shown["state"] = match state {
+        ContainerState::Waiting { .. } => json!({ "waiting": waiting(pod, spec, view) }),
+        ContainerState::Running { since } => json!({ "running": { "startedAt": since } }),
+        ContainerState::Ended(end) => json!({ "terminated": terminated(pod, spec, end, own.as_deref()) }),
+    };
+    shown["lastState"] = match last {
+        Some(end) => json!({ "terminated": terminated(pod, spec, end, Some(&id(last_run))) }),
+        None => json!({}),
+    };
+    if !spec.mounts.is_empty() {
+        shown["volumeMounts"] = spec.mounts.iter().map(|mount| mounted(pod, mount)).collect();
+    }
+    if let Some(id) = own {
+        shown["containerID"] = json!(id);
+        let amounts = |amounts: &[(Box<str>, Box<str>)]| -> Map<String, Value> {
+            amounts.iter().map(|(name, amount)| (name.to_string(), json!(amount))).collect()
+        };
+        let (requests, limits) = (amounts(&spec.resources.requests), amounts(&spec.resources.limits));
+        let mut resources = json!({});
+        if !requests.is_empty() {
+            shown["allocatedResources"] = requests.clone().into();
+            resources["requests"] = requests.into();
+        }
+        if !limits.is_empty() {
+            resources["limits"] = limits.into();
+        }
+        shown["resources"] = resources;
+    }
+    shown
+}
+
+fn mounted(pod: &PodView, Mount { volume, path, read_only, recursive }: &Mount) -> Value {
+    let suffix = pod.token.filter(|_| **volume == *TOKEN_VOLUME).unwrap_or_default();
+    let suffix = str::from_utf8(&suffix).unwrap_or_default().trim_end_matches('\0');
+    let mut shown = json!({ "name": format!("{volume}{suffix}"), "mountPath": path });
+    if *read_only {
+        shown["readOnly"] = json!(true);
+        shown["recursiveReadOnly"] = json!(if *recursive { "Enabled" } else { "Disabled" });
+    }
+    shown
+}
+
+/// Why a container waits.
+fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
+    let ContainerState::Waiting { reason, back_off } = &view.state else { return Value::Null };
+    let message = match &**reason {
+        reasons::CRASH_LOOP => {
+            let time = GoDuration(back_off.unwrap_or_default());
+            format!("{BACK_OFF}{time} restarting failed container={} pod={}", view.name, full_name(pod))
+        }
+        reasons::PULL_FAILED => pull_error(pod, spec),
+        reasons::PULL_BACK_OFF => {
+            format!(
+                "Back-off pulling image {:?}: {}: {}",
+                spec.image,
+                reasons::PULL_FAILED,
+                pull_error(pod, spec)
+            )
+        }
+        _ => return json!({ "reason": **reason }),
+    };
+    json!({ "reason": **reason, "message": message })
+}
+
+fn terminated(pod: &PodView, spec: &Container, end: &Ended, id: Option<&str>) -> Value {
+    let Ended { exit_code, reason, started, finished } = end;
+    let mut shown = json!({
+        "exitCode": exit_code, "reason": **reason, "startedAt": started, "finishedAt": finished, "containerID": id,
+    });
+    match &**reason {
+        reasons::UNKNOWN => {
+            shown["message"] = json!("The container could not be located when the pod was terminated");
+        }
+        reasons::START_ERROR => shown["message"] = json!(told(pod, spec).start_error),
+        _ => {}
+    }
+    shown
+}
+
+/// What is told of a container in words; nothing that a class could say.
+fn told<'a>(pod: &'a PodView, spec: &Container) -> Script<'a> {
+    let is_regular = pod.spec.containers.iter().any(|container| container.name == spec.name);
+    let role = if is_regular { Role::Regular } else { Role::of_init(spec) };
+    Script::of(&pod.spec, spec, role, &ContainerDefaults::default())
+}
+
+fn pull_error(pod: &PodView, spec: &Container) -> String {
+    let error = told(pod, spec).image_error.unwrap_or_default();
+    format!("failed to pull and unpack image {:?}: {error}", spec.image)
+}
+
+/// A pod as kubelets name it in messages.
+pub fn full_name(pod: &PodView) -> String {
+    format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
+}
+
+/// An image as container runtimes name it: with its registry, and a tag or digest.
+fn whole_name(image: &str) -> String {
+    let (first, is_path) = image.split_once('/').map_or((image, false), |(first, _)| (first, true));
+    let has_registry = is_path && (first.contains(['.', ':']) || first == "localhost");
+    let registry = match (has_registry, is_path) {
+        (true, _) => "",
+        (false, true) => "docker.io/",
+        (false, false) => "docker.io/library/",
+    };
+    // A colon before a slash is that of a port.
+    let has_tag = image.contains('@') || image.rsplit('/').next().is_some_and(|name| name.contains(':'));
+    format!("{registry}{image}{}", if has_tag { "" } else { ":latest" })
+}
+
+/// An image, by its whole name, by a digest that is made up from that.
+fn image_id(image: &str) -> String {
+    match (image.contains('@'), image.rsplit_once(':')) {
+        (false, Some((repository, _))) => format!("{repository}@sha256:{}", digest(image)),
+        _ => image.to_owned(),
+    }
+}
+
+/// 64 hexadecimal digits that follow from `text`.
+pub fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use super::*;
+    use kube_node_cache::{PodCondition, PodSpecView};
+
+    fn patched(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Value {
+        serde_json::from_slice::<Value>(&patch(pod, status, why)).unwrap()["status"].clone()
+    }
+
+    fn condition(name: &str) -> PodCondition {
+        PodCondition {
+            r#type: name.into(),
+            status: "True".into(),
+            reason: "".into(),
+            observed_generation: None,
+            since: None,
+        }
+    }
+
+    #[test]
+    fn an_image_is_named_as_a_runtime_does() {
+        for (image, whole) in [
+            ("nginx", "docker.io/library/nginx:latest"),
+            ("nginx:1.29", "docker.io/library/nginx:1.29"),
+            ("team/nginx:1", "docker.io/team/nginx:1"),
+            ("registry:5000/nginx", "registry:5000/nginx:latest"),
+            ("localhost/nginx", "localhost/nginx:latest"),
+            ("example.com/a/b:1", "example.com/a/b:1"),
+        ] {
+            assert_eq!(whole_name(image), whole);
+            let id = image_id(whole);
+            let (repository, hex) = id.split_once("@sha256:").unwrap();
+            assert!(whole.starts_with(&format!("{repository}:")) && hex.len() == 64, "{id}");
+        }
+        assert_eq!(image_id(&whole_name("example.com/a@sha256:0")), "example.com/a@sha256:0");
+    }
+
+    #[test]
+    fn the_order_names_the_conditions_of_others_and_the_patch_does_not() {
+        let status =
+            PodStatus { conditions: [condition("gate"), condition("Ready")].into(), ..PodStatus::default() };
+        let patch = patched(&PodView::default(), &status, None);
+        assert_eq!(patch["$setElementOrder/conditions"][0]["type"], "gate");
+        assert_eq!(patch["conditions"][0]["type"], "Ready");
+        assert_eq!(patch["conditions"][0]["reason"], Value::Null);
+    }
+
+    #[test]
+    fn another_address_takes_the_place_of_the_one_before() {
+        let with = |ip: &str| PodStatus { pod_ip: Some(ip.into()), ..PodStatus::default() };
+        let pod = PodView { status: with("10.0.0.1"), ..PodView::default() };
+        let patch = |status| patched(&pod, &status, None)["podIPs"].clone();
+        assert_eq!(patch(with("10.0.0.1")), json!([{ "ip": "10.0.0.1" }]));
+        assert_eq!(
+            patch(with("10.0.0.2")),
+            json!([{ "ip": "10.0.0.2" }, { "$patch": "delete", "ip": "10.0.0.1" }])
+        );
+    }
+
+    #[test]
+    fn the_volumes_of_a_container_are_named_as_the_pod_has_them() {
+        let mount = |volume: &str, read_only| Mount { volume: volume.into(), read_only, ..Mount::default() };
+        let mounts = [mount(TOKEN_VOLUME, true), mount("data", false)].into();
+        let spec = PodSpecView {
+            containers: [Container { name: "a".into(), mounts, ..Container::default() }].into(),
+            ..PodSpecView::default()
+        };
+        let pod = PodView { token: Some(*b"x7k2m"), spec: Arc::new(spec), ..PodView::default() };
+        let view = ContainerView {
+            name: "a".into(),
+            ready: false,
+            started: false,
+            restarts: 0,
+            state: ContainerState::Waiting { reason: reasons::CREATING.into(), back_off: None },
+            last: None,
+        };
+        let status = PodStatus { containers: [view].into(), ..PodStatus::default() };
+        let shown = &patched(&pod, &status, None)["containerStatuses"][0]["volumeMounts"];
+        let token = json!({
+            "name": "kube-api-access-x7k2m", "mountPath": "", "readOnly": true, "recursiveReadOnly": "Disabled",
+        });
+        assert_eq!(*shown, json!([token, {"name": "data", "mountPath": ""}]));
+    }
+
+    #[test]
+    fn who_made_room_and_ended_well_has_succeeded() {
+        let of = |phase: &str| PodStatus { phase: phase.into(), ..PodStatus::default() };
+        let reason =
+            |phase| patched(&PodView::default(), &of(phase), Some(&Why::Preempted))["reason"].clone();
+        assert_eq!((reason("Failed"), reason("Succeeded")), (json!("Preempting"), Value::Null));
+    }
+
+    #[test]
+    fn no_conditions_are_not_named() {
+        let patch = patched(&PodView::default(), &PodStatus::default(), None);
+        assert!(patch.get("conditions").is_none() && patch.get("$setElementOrder/conditions").is_none());
+    }
+
+    #[test]
+    fn a_pod_that_was_rejected_loses_what_a_kubelet_says() {
+        let shown = PodStatus {
+            conditions: [condition("gate"), condition("PodScheduled")].into(),
+            ..PodStatus::default()
+        };
+        let pod = PodView { status: shown, ..PodView::default() };
+        let status = PodStatus {
+            phase: "Failed".into(),
+            conditions: [condition("gate")].into(),
+            ..pod.status.clone()
+        };
+        let why = Why::Rejected { reason: "OutOfcpu".to_owned(), message: "too much".to_owned() };
+        let patch = patched(&pod, &status, Some(&why));
+        assert_eq!(patch["conditions"], json!([{ "$patch": "delete", "type": "PodScheduled" }]));
+        assert_eq!(
+            (&patch["reason"], &patch["message"]),
+            (&json!("OutOfcpu"), &json!("Pod was rejected: too much"))
+        );
+        assert_eq!(patch.get("podIP"), None);
+    }
+
+    #[test]
+    fn a_back_off_is_told_in_words_that_are_read_again() {
+        let spec = PodSpecView {
+            containers: [Container { name: "a".into(), image: "i".into(), ..Container::default() }].into(),
+            ..PodSpecView::default()
+        };
+        let pod = PodView {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+            spec: Arc::new(spec),
+            ..PodView::default()
+        };
+        let view = ContainerView {
+            name: "a".into(),
+            ready: false,
+            started: false,
+            restarts: 4,
+            state: ContainerState::Waiting {
+                reason: reasons::CRASH_LOOP.into(),
+                back_off: Some(Duration::from_secs(80)),
+            },
+            last: Some(Box::default()),
+        };
+        let status = PodStatus { containers: [view].into(), ..PodStatus::default() };
+        let shown = &patched(&pod, &status, None)["containerStatuses"][0];
+        let message = "back-off 1m20s restarting failed container=a pod=p_n(u)";
+        assert_eq!(shown["state"]["waiting"], json!({ "reason": "CrashLoopBackOff", "message": message }));
+        assert_eq!(shown["containerID"], shown["lastState"]["terminated"]["containerID"]);
+    }
+}

@@ -1,0 +1,123 @@
+//! What a boot of its machine makes of a pod: its containers ended with the machine and its sandbox is gone, so all that is
+//! to run begins anew, init containers first.
+//!
+//! That is read from the status: whatever started before the boot has ended by it. So a pod that was seen to has nothing more
+//! to be told, whoever looks at it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube_node_cache::{ContainerState, ContainerView, Ended, PodStatus, PodView, RestartPolicy, Word, word};
+use kube_node_planner::time;
+
+use super::{
+    has_begun,
+    life::starts_again,
+    reasons,
+    script::{Role, Script},
+};
+use crate::status::to_seconds;
+
+/// Exit code of a container whose end nobody saw, as containerd has it after its own start.
+const LOST_CODE: i32 = 255;
+/// How long it takes to make a sandbox.
+const SANDBOX_TIME: Duration = Duration::from_secs(1);
+
+/// A pod as its kubelet finds it after a boot, with the ends of containers that nobody saw; None where there are none.
+pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option<PodView> {
+    let booted = booted?;
+    let lost = |view: &ContainerView| matches!(view.state, ContainerState::Running { since: Some(since) } if since < booted);
+    let all = || pod.status.init_containers.iter().chain(&pod.status.containers);
+    all().any(lost).then(|| {
+        let mut found = pod.clone();
+        let status = &mut found.status;
+        for view in status.init_containers.iter_mut().chain(&mut status.containers).filter(|view| lost(view))
+        {
+            let end = Ended {
+                exit_code: LOST_CODE,
+                reason: word(reasons::LOST),
+                started: latest_start(view),
+                finished: Some(to_seconds(now)),
+            };
+            (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
+        }
+        found
+    })
+}
+
+/// A pod of which something started before a boot, and which is to run on.
+#[derive(Clone, Copy, Debug)]
+pub struct Anew {
+    booted: Timestamp,
+    /// Whether nothing of it has started since.
+    pub is_fresh: bool,
+    /// When its sandbox is there.
+    pub sandbox_at: Option<Timestamp>,
+}
+
+impl Anew {
+    /// Of a pod as it was [`found`]. None where the boot has nothing to say.
+    pub fn of(pod: &PodView, booted: Option<Timestamp>) -> Option<Self> {
+        let mut anew = Self { booted: booted?, is_fresh: true, sandbox_at: None };
+        let all = || pod.status.init_containers.iter().chain(&pod.status.containers);
+        // Of a pod that never starts again only its end is left.
+        if pod.spec.restart_policy == RestartPolicy::Never || !all().any(|view| anew.is_stale(view)) {
+            return None;
+        }
+        anew.is_fresh = !anew.has_begun(all());
+        let found = all().filter_map(|view| match (&view.state, &view.last) {
+            (ContainerState::Ended(end), _) => Some(end),
+            (_, last) => last.as_deref(),
+        });
+        let lost = found.filter(|end| *end.reason == *reasons::LOST && end.started < Some(anew.booted));
+        anew.sandbox_at =
+            lost.filter_map(|end| end.finished).max().map(|found| time::after(found, SANDBOX_TIME));
+        Some(anew)
+    }
+
+    /// Whether a pod that had no sandbox has one in `status`.
+    pub fn is_remade(&self, status: &PodStatus) -> bool {
+        self.is_fresh && self.has_begun(status.init_containers.iter().chain(&status.containers))
+    }
+
+    /// Whether any of these has started since the boot.
+    pub fn has_begun<'a>(&self, mut views: impl Iterator<Item = &'a ContainerView>) -> bool {
+        views.any(|view| has_begun(view) && !self.is_stale(view))
+    }
+
+    /// Whether a container has started before the boot, and not since.
+    pub fn is_stale(&self, view: &ContainerView) -> bool {
+        has_begun(view) && latest_start(view).is_some_and(|start| start < self.booted)
+    }
+
+    /// Has a container wait for its turn that is to start again. No kubelet remembers a back-off over a boot.
+    pub fn revive(&self, view: &mut ContainerView, script: &Script<'_>, waits_as: &Word) {
+        if !self.is_stale(view) {
+            return;
+        }
+        match &view.state {
+            ContainerState::Ended(end)
+                if script.role == Role::Init || starts_again(script.restart, end.exit_code) =>
+            {
+                view.last = Some(Box::new(end.clone()));
+            }
+            ContainerState::Waiting { .. } => {}
+            ContainerState::Ended(_) | ContainerState::Running { .. } => return,
+        }
+        view.ready = false;
+        view.state = ContainerState::Waiting { reason: Word::clone(waits_as), back_off: None };
+    }
+}
+
+/// When a container started last, as far as it shows that.
+fn latest_start(view: &ContainerView) -> Option<Timestamp> {
+    match (&view.state, &view.last) {
+        (ContainerState::Running { since }, _) => *since,
+        (ContainerState::Ended(end), _) => end.started.or(end.finished),
+        (ContainerState::Waiting { .. }, last) => last.as_ref().and_then(|end| end.started.or(end.finished)),
+    }
+}
+
+#[cfg(test)]
+#[path = "reboot_tests.rs"]
+mod tests;

@@ -1,0 +1,102 @@
+//! What the status of a pod says of its resources as a whole (`pkg/kubelet/kubelet_pods.go`,
+//! `convertToAPIPodLevelResourcesStatus`).
+
+use kube_node_cache::{Amounts, PodSpecView};
+use serde_json::{Map, Value, json};
+
+/// Amounts by resource, as they are written.
+type Written = Map<String, Value>;
+
+/// What was allotted to a pod, and the resources it has, as patches. One that `runs` or ran has them from its cgroups,
+/// which know CPU and memory, and no limit of memory unless each container has one; what it does not have is nothing.
+pub fn of(spec: &PodSpecView, runs: bool) -> (Written, Value) {
+    let requests = written(&spec.requests);
+    let mut has = requests.clone();
+    let mut limits = written(&spec.limits);
+    if runs {
+        let limited = |memory: &str| {
+            let named = |limits: &[(Box<str>, Box<str>)]| limits.iter().any(|(name, _)| **name == *memory);
+            spec.containers.iter().all(|container| named(&container.resources.limits))
+        };
+        let is_of_cgroups = |name: &str| ["cpu", "memory"].contains(&name);
+        has.iter_mut().filter(|(name, _)| !is_of_cgroups(name)).for_each(|(_, amount)| *amount = Value::Null);
+        let has_none = |name: &str| !is_of_cgroups(name) || (name == "memory" && !limited(name));
+        limits.iter_mut().filter(|(name, _)| has_none(name)).for_each(|(_, amount)| *amount = Value::Null);
+    }
+    let mut resources = json!({});
+    for (name, amounts) in [("requests", has), ("limits", limits)] {
+        if !amounts.is_empty() {
+            resources[name] = amounts.into();
+        }
+    }
+    (requests, resources)
+}
+
+fn written(amounts: &Amounts) -> Written {
+    let Amounts { milli_cpu, memory, ephemeral_storage, others } = amounts;
+    let cpu = if milli_cpu % 1_000 == 0 { (milli_cpu / 1_000).to_string() } else { format!("{milli_cpu}m") };
+    let named = [
+        ("cpu", *milli_cpu, cpu),
+        ("memory", *memory, bytes(*memory)),
+        ("ephemeral-storage", *ephemeral_storage, bytes(*ephemeral_storage)),
+    ];
+    let others = others.iter().map(|(name, amount)| (&**name, *amount, amount.to_string()));
+    let some = named.into_iter().chain(others).filter(|(_, amount, _)| *amount > 0);
+    some.map(|(name, _, text)| (name.to_owned(), json!(text))).collect()
+}
+
+/// Bytes in the largest unit that holds them whole.
+fn bytes(bytes: i64) -> String {
+    let (mut amount, mut unit) = (bytes, "");
+    for larger in ["Ki", "Mi", "Gi", "Ti", "Pi"] {
+        if amount == 0 || amount % 1_024 != 0 {
+            break;
+        }
+        (amount, unit) = (amount / 1_024, larger);
+    }
+    format!("{amount}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_node_cache::{Container, ContainerResources};
+
+    #[test]
+    fn what_runs_has_what_cgroups_know() {
+        let slot = |amount| Amounts { others: [("a/slot".into(), amount)].into(), ..Amounts::default() };
+        let container = |limits: &[(&str, &str)]| Container {
+            resources: ContainerResources {
+                limits: limits.iter().map(|(name, amount)| ((*name).into(), (*amount).into())).collect(),
+                ..ContainerResources::default()
+            },
+            ..Container::default()
+        };
+        let spec = PodSpecView {
+            containers: [container(&[("memory", "64Mi")]), container(&[])].into(),
+            requests: Amounts { milli_cpu: 1_500, memory: 16 << 20, ..slot(1) },
+            limits: Amounts { milli_cpu: 2_000, memory: 64 << 20, ..slot(1) },
+            ..PodSpecView::default()
+        };
+        let (allotted, has) = of(&spec, false);
+        assert_eq!(json!(allotted), json!({"cpu": "1500m", "memory": "16Mi", "a/slot": "1"}));
+        assert_eq!(has["limits"], json!({"cpu": "2", "memory": "64Mi", "a/slot": "1"}));
+        let (again, has) = of(&spec, true);
+        assert_eq!(again, allotted);
+        let requests = json!({"cpu": "1500m", "memory": "16Mi", "a/slot": null});
+        assert_eq!(
+            has,
+            json!({"requests": requests, "limits": {"cpu": "2", "memory": null, "a/slot": null}})
+        );
+        assert_eq!(of(&PodSpecView::default(), true), (Map::new(), json!({})));
+    }
+
+    #[test]
+    fn bytes_are_written_in_the_largest_unit() {
+        for (amount, text) in
+            [(1_000, "1000"), (1_536, "1536"), (3 << 10, "3Ki"), (16 << 30, "16Gi"), (1 << 60, "1024Pi")]
+        {
+            assert_eq!(bytes(amount), text);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What the containers of a pod do: what its annotations say, else the defaults of its machine.
+
+use std::time::Duration;
+
+use kube_node_api::{ContainerDefaults, GoDuration, names};
+use kube_node_cache::{Container, LONGEST_ANNOTATION, PodSpecView, Probe, RestartPolicy, hollow_annotation};
+use kube_node_planner::quantity;
+
+/// How long a container runs that ends and for which nobody says more.
+const RUN_TIME: Duration = Duration::from_secs(1);
+/// The value of [`names::ANNOTATION_READY_TIME`] for a container that is never ready.
+const NEVER: &str = "never";
+/// The reason of a container's end whose exit code is that of a kill.
+const OOM_KILLED: &str = "OOMKilled";
+/// Exit code of a container that was killed: 128 + SIGKILL.
+pub const KILLED: i32 = 137;
+
+/// All that can be told, with what to write.
+const TELLS: [(&str, &str); 13] = [
+    (names::ANNOTATION_START_TIME, "a duration, for example 5s"),
+    (names::ANNOTATION_IMAGE_ERROR, "why the image cannot be pulled, for example not found"),
+    (names::ANNOTATION_START_ERROR, "why the container cannot be started, for example exec: no such file"),
+    (names::ANNOTATION_READY_TIME, "a duration, for example 5s, or never"),
+    (names::ANNOTATION_RUN_TIME, "a duration, for example 5s"),
+    (names::ANNOTATION_EXIT_CODE, "0 to 255"),
+    (names::ANNOTATION_EXIT_REASON, "one word in CamelCase, for example OOMKilled"),
+    (names::ANNOTATION_STOP_TIME, "a duration, for example 5s"),
+    (names::ANNOTATION_LOG_LINE, "a line, for example ready to serve"),
+    (names::ANNOTATION_LOG_INTERVAL, "a duration, for example 5s"),
+    (names::ANNOTATION_CPU, "an amount, for example 10m"),
+    (names::ANNOTATION_MEMORY, "an amount, for example 50Mi"),
+    (names::ANNOTATION_EXEC_EXIT_CODE, "0 to 255"),
+];
+
+/// What place a container has in its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It ends before the next one starts.
+    Init,
+    /// It runs beside all that come after it.
+    Sidecar,
+    /// One of those that the pod is for.
+    Regular,
+}
+
+impl Role {
+    /// That of an init container.
+    #[must_use]
+    pub fn of_init(container: &Container) -> Self {
+        if container.is_sidecar() { Self::Sidecar } else { Self::Init }
+    }
+}
+
+/// What a container does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script<'a> {
+    /// Its place in the pod.
+    pub role: Role,
+    /// When it starts again.
+    pub restart: RestartPolicy,
+    /// How long its image and itself take to be made.
+    pub start_time: Duration,
+    /// Why its image cannot be pulled.
+    pub image_error: Option<&'a str>,
+    /// Why it cannot be started.
+    pub start_error: Option<&'a str>,
+    /// How long it runs before it counts as started.
+    pub started_after: Duration,
+    /// How long it runs before it is ready; None for ever.
+    pub ready_after: Option<Duration>,
+    /// How long it runs; None for ever.
+    pub run_time: Option<Duration>,
+    /// What it exits with.
+    pub exit_code: i32,
+    /// Why it ends, where its exit code does not say it all.
+    pub exit_reason: Option<&'a str>,
+    /// How long it takes to stop, its `preStop` hook included.
+    pub stop_time: Duration,
+}
+
+impl<'a> Script<'a> {
+    /// The script of a container of `pod`. What cannot be read counts as absent: see [`mistakes`].
+    #[must_use]
+    pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
+        // What is said of all containers, and the class's defaults, mean those that the pod is for.
+        let is_regular = role == Role::Regular;
+        let told = Told::of(pod, &container.name, role);
+        let default = |time: Option<GoDuration>| time.filter(|_| is_regular).map(|time| time.0);
+        let restart = match (role, container.restart_policy.unwrap_or(pod.restart_policy)) {
+            (Role::Sidecar, _) => RestartPolicy::Always,
+            // An init container that did its work is done.
+            (Role::Init, RestartPolicy::Always) => RestartPolicy::OnFailure,
+            (Role::Init | Role::Regular, own) => own,
+        };
+        let ends = match role {
+            Role::Init => Some(Duration::ZERO),
+            Role::Regular if restart != RestartPolicy::Always => {
+                Some(defaults.run_time.map_or(RUN_TIME, |time| time.0))
+            }
+            Role::Sidecar | Role::Regular => None,
+        };
+        let exit_reason = told.find(names::ANNOTATION_EXIT_REASON, reason);
+        let default_code = if exit_reason == Some(OOM_KILLED) {
+            KILLED
+        } else {
+            defaults.exit_code.filter(|_| is_regular).unwrap_or(0)
+        };
+        let started_after = container.startup.map_or(Duration::ZERO, Probe::begins_after);
+        let probed = container
+            .readiness
+            .map_or(started_after, |probe| started_after.max(probe.begins_after()) + probe.passes_after());
+        let ready_time = told.find(names::ANNOTATION_READY_TIME, ready_time);
+        let ready_after = match ready_time.or(default(defaults.ready_time).map(ReadyTime::After)) {
+            Some(ReadyTime::After(time)) => Some(time.max(started_after)),
+            Some(ReadyTime::Never) => None,
+            None => Some(probed),
+        };
+        let stop_time = told.find(names::ANNOTATION_STOP_TIME, duration).or(default(defaults.stop_time));
+        Self {
+            role,
+            restart,
+            start_time: told
+                .find(names::ANNOTATION_START_TIME, duration)
+                .or(default(defaults.start_time))
+                .unwrap_or_default(),
+            image_error: told.find(names::ANNOTATION_IMAGE_ERROR, text),
+            start_error: told.find(names::ANNOTATION_START_ERROR, text),
+            started_after,
+            ready_after,
+            run_time: told.find(names::ANNOTATION_RUN_TIME, duration).or(ends),
+            exit_code: told.find(names::ANNOTATION_EXIT_CODE, code).unwrap_or(default_code),
+            exit_reason,
+            stop_time: container.pre_stop + stop_time.unwrap_or_default(),
+        }
+    }
+}
+
+/// When a container is ready, as it is told.
+enum ReadyTime {
+    /// This long after its start.
+    After(Duration),
+    /// Not at all.
+    Never,
+}
+
+/// What is said of one container.
+pub(super) struct Told<'a, 'b> {
+    pod: &'a PodSpecView,
+    container: &'b str,
+    /// Whether what is said of all means it.
+    of_all: bool,
+}
+
+impl<'a, 'b> Told<'a, 'b> {
+    /// Of a container of `pod` in this role: what is said of all means those that the pod is for.
+    pub(super) fn of(pod: &'a PodSpecView, container: &'b str, role: Role) -> Self {
+        Self { pod, container, of_all: role == Role::Regular }
+    }
+
+    /// What `what` says: of this container, else of all.
+    pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
+        let said = |wanted: Option<&str>| {
+            let mut all = self.pod.told.iter();
+            let (_, value) = all.find(|(key, _)| hollow_annotation(key) == (what, wanted))?;
+            read(value)
+        };
+        said(Some(self.container)).or_else(|| said(None).filter(|_| self.of_all))
+    }
+}
+
+/// What in the annotations of `pod` cannot be read, with what to write instead.
+pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
+    pod.told.iter().filter_map(|(key, value)| {
+        let (what, container) = hollow_annotation(key);
+        let Some((_, write)) = TELLS.iter().find(|(known, _)| *known == what) else {
+            let known = TELLS.map(|(known, _)| known).join(", ");
+            return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
+        };
+        let mut all = pod.containers.iter().chain(&pod.init_containers);
+        if let Some(name) = container.filter(|name| !all.any(|container| *container.name == **name)) {
+            return Some(format!(
+                "annotation {key}: the pod has no container {name:?}: write the name of one"
+            ));
+        }
+        let is_read = match what {
+            names::ANNOTATION_EXIT_CODE | names::ANNOTATION_EXEC_EXIT_CODE => code(value).is_some(),
+            names::ANNOTATION_EXIT_REASON => reason(value).is_some(),
+            names::ANNOTATION_READY_TIME => ready_time(value).is_some(),
+            names::ANNOTATION_IMAGE_ERROR | names::ANNOTATION_START_ERROR | names::ANNOTATION_LOG_LINE => {
+                text(value).is_some()
+            }
+            names::ANNOTATION_CPU | names::ANNOTATION_MEMORY => amount(value).is_some(),
+            _ => duration(value).is_some(),
+        };
+        let wrong = || {
+            if value.is_empty() {
+                format!("is empty or longer than {LONGEST_ANNOTATION} bytes")
+            } else {
+                format!("{value:?} cannot be read")
+            }
+        };
+        (!is_read).then(|| format!("annotation {key}: {}: write {write}", wrong()))
+    })
+}
+
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    text.parse::<GoDuration>().ok().map(|duration| duration.0)
+}
+
+fn ready_time(text: &str) -> Option<ReadyTime> {
+    if text == NEVER { Some(ReadyTime::Never) } else { duration(text).map(ReadyTime::After) }
+}
+
+pub(super) fn code(text: &str) -> Option<i32> {
+    text.parse::<u8>().ok().map(i32::from)
+}
+
+fn reason(text: &str) -> Option<&str> {
+    let is_word = text.starts_with(|first: char| first.is_ascii_uppercase())
+        && text.len() <= 63
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_word.then_some(text)
+}
+
+pub(super) fn text(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.trim().is_empty())
+}
+
+/// Billionths of one.
+pub(super) fn amount(text: &str) -> Option<i128> {
+    let nanos = quantity::nanos_of(text).ok()?;
+    // Nobody uses more than an exabyte.
+    Some(nanos).filter(|nanos| (1..1_000_000_000 << 60).contains(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full(key: &str) -> Box<str> {
+        format!("{}{key}", names::HOLLOW_PREFIX).into()
+    }
+
+    fn spec(restart_policy: RestartPolicy, told: &[(&str, &str)]) -> PodSpecView {
+        let container = |name: &str| Container { name: name.into(), ..Container::default() };
+        PodSpecView {
+            restart_policy,
+            containers: [container("a"), container("b")].into(),
+            init_containers: [container("init")].into(),
+            told: told.iter().map(|(key, value)| (full(key), (*value).into())).collect(),
+            ..PodSpecView::default()
+        }
+    }
+
+    fn regular<'a>(pod: &'a PodSpecView, defaults: &ContainerDefaults) -> Script<'a> {
+        Script::of(pod, &pod.containers[0], Role::Regular, defaults)
+    }
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_closer_wins_annotation_class_and_built_in() {
+        let class = ContainerDefaults {
+            run_time: Some(GoDuration(secs(5))),
+            exit_code: Some(3),
+            ready_time: Some(GoDuration(secs(2))),
+            ..ContainerDefaults::default()
+        };
+        let none = ContainerDefaults::default();
+        let never = RestartPolicy::Never;
+        let bare = spec(never, &[]);
+        assert_eq!(regular(&bare, &none).run_time, Some(RUN_TIME));
+        let of_class = regular(&bare, &class);
+        assert_eq!((of_class.run_time, of_class.exit_code), (Some(secs(5)), 3));
+        assert_eq!(of_class.ready_after, Some(secs(2)));
+        let told = spec(never, &[("run-time", "9s"), ("run-time.b", "8s"), ("exit-code", "0")]);
+        let a = regular(&told, &class);
+        let b = Script::of(&told, &told.containers[1], Role::Regular, &class);
+        assert_eq!((a.run_time, a.exit_code, b.run_time), (Some(secs(9)), 0, Some(secs(8))));
+        assert_eq!(regular(&spec(RestartPolicy::Always, &[]), &class).run_time, None);
+    }
+
+    #[test]
+    fn what_is_said_of_all_does_not_mean_init_containers() {
+        let told =
+            spec(RestartPolicy::Always, &[("exit-code", "1"), ("run-time", "9s"), ("start-time.init", "4s")]);
+        let init = Script::of(&told, &told.init_containers[0], Role::Init, &ContainerDefaults::default());
+        assert_eq!((init.run_time, init.exit_code), (Some(Duration::ZERO), 0));
+        assert_eq!((init.start_time, init.restart), (secs(4), RestartPolicy::OnFailure));
+        let sidecar =
+            Script::of(&told, &told.init_containers[0], Role::Sidecar, &ContainerDefaults::default());
+        assert_eq!((sidecar.run_time, sidecar.restart), (None, RestartPolicy::Always));
+    }
+
+    #[test]
+    fn probes_say_when_it_is_ready_unless_it_is_told() {
+        let probe = |initial_delay_seconds, success_threshold| {
+            Some(Probe { initial_delay_seconds, success_threshold, period_seconds: 5 })
+        };
+        let mut pod = spec(RestartPolicy::Always, &[]);
+        let none = ContainerDefaults::default();
+        pod.containers[0].readiness = probe(3, 2);
+        assert_eq!(regular(&pod, &none).ready_after, Some(secs(8)));
+        pod.containers[0].startup = probe(20, 1);
+        let script = regular(&pod, &none);
+        assert_eq!((script.started_after, script.ready_after), (secs(20), Some(secs(25))));
+        pod.told = [(full("ready-time"), "never".into())].into();
+        assert_eq!(regular(&pod, &none).ready_after, None);
+    }
+
+    #[test]
+    fn memory_that_ran_out_kills() {
+        let told = spec(RestartPolicy::Always, &[("exit-reason", "OOMKilled"), ("run-time", "5s")]);
+        let script = regular(&told, &ContainerDefaults::default());
+        assert_eq!((script.exit_code, script.exit_reason), (KILLED, Some("OOMKilled")));
+    }
+
+    #[test]
+    fn the_cache_keeps_what_is_read_here() {
+        assert_eq!(TELLS.map(|(key, _)| key), kube_node_cache::HOLLOW_ANNOTATIONS);
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_what_to_write_and_the_default_used() {
+        let wrong = [
+            ("run-time", "9", "a duration"),
+            ("stop-time", "long", "a duration"),
+            ("exit-code", "256", "0 to 255"),
+            ("exit-reason", "out of memory", "OOMKilled"),
+            ("ready-time", "later", "never"),
+            ("start-error", " ", "why the container"),
+            ("log-line", "", "longer than 4096 bytes"),
+            ("runtime", "5s", "/run-time, "),
+            ("run-time.c", "5s", "no container \"c\""),
+        ];
+        for (key, value, write) in wrong {
+            let bad = spec(RestartPolicy::Never, &[(key, value)]);
+            let texts: Vec<String> = mistakes(&bad).collect();
+            assert!(texts.len() == 1 && texts[0].contains(key) && texts[0].contains(write), "{texts:?}");
+            let good = spec(RestartPolicy::Never, &[]);
+            let none = ContainerDefaults::default();
+            assert_eq!(regular(&bad, &none), regular(&good, &none), "{key}");
+        }
+        assert_eq!(mistakes(&spec(RestartPolicy::Never, &[("exit-code.init", "1")])).count(), 0);
+    }
+}

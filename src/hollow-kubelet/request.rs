@@ -1,0 +1,185 @@
+//! What is sent to the API server, and in what rhythm after failures.
+
+use std::time::Duration;
+
+use http::Method;
+use kube::Client;
+use kube_ext::{
+    rate::Rate,
+    wire::{self, AnyObject, Body, WireError},
+};
+
+use super::{
+    Own,
+    schedule::{Lane, Load},
+};
+
+/// First wait after a failure; it doubles with each further one.
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait after a failure: three tries fit into what is left of a Lease's life.
+const BACKOFF_LONGEST: Duration = Duration::from_secs(8);
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Method.
+    pub method: Method,
+    /// Path on the API server.
+    pub path: String,
+    /// Body.
+    pub body: Body,
+}
+
+/// Sends `requests` one after the other up to the first failure; gives the version that the first one made. With a `rate` none
+/// goes before its turn.
+pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) -> Result<String, WireError> {
+    let mut version = None;
+    for Request { method, path, body } in requests {
+        let answer: AnyObject = match rate {
+            Some(rate) => wire::send_in_turn((client, rate), method, &path, body).await?,
+            None => wire::send(client, method, &path, body).await?,
+        };
+        version.get_or_insert_with(|| answer.into_version());
+    }
+    Ok(version.unwrap_or_default())
+}
+
+/// Sends `requests` as a kubelet: no faster than it may ask, and a pod is read before its status is patched. What that brings is
+/// dropped.
+pub async fn send_alone(own: &Own, requests: Vec<Request>) -> Result<String, WireError> {
+    let (client, rate) = (&own.client, &*own.rate);
+    let read = match requests.first() {
+        Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
+        _ => None,
+    };
+    if let Some(pod) = read.filter(|path| path.contains("/pods/")) {
+        let _dropped = wire::send_in_turn::<AnyObject>((client, rate), Method::GET, pod, Body::None).await;
+    }
+    send(client, Some(rate), requests).await
+}
+
+/// The wait after the `failures`th failure in a row, between half and the whole of its turn.
+#[must_use]
+pub fn backoff(failures: u8) -> Duration {
+    let doublings = u32::from(failures.saturating_sub(1));
+    let longest = BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(doublings)).min(BACKOFF_LONGEST);
+    spread(longest, 0.5)
+}
+
+/// A random time from `least` times `time` to `time`, so that many do not come at once.
+#[must_use]
+pub fn spread(time: Duration, least: f64) -> Duration {
+    time.mul_f64(rand::random_range(least..=1.0))
+}
+
+/// Requests under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnderWay {
+    /// Renewals of Leases.
+    pub renewals: usize,
+    /// What else machines write of themselves: their Leases at first, their statuses.
+    pub machines: usize,
+    /// What is written of pods, events included.
+    pub pods: usize,
+}
+
+impl UnderWay {
+    /// Those of a lane.
+    pub fn of(&mut self, lane: Lane) -> &mut usize {
+        match lane {
+            Lane::Prompt | Lane::Renewal => &mut self.renewals,
+            Lane::Lease | Lane::Status => &mut self.machines,
+            Lane::Pod | Lane::Event => &mut self.pods,
+        }
+    }
+}
+
+/// How many requests may be under way: fewer while the server is overloaded or away, and slowly more again after.
+#[derive(Debug)]
+pub struct Window {
+    size: usize,
+}
+
+impl Window {
+    /// Most requests under way. 20,000 pods came up in 26 to 33 s with so many, in 30 with half, in 34 to 44 with 48, and in 35
+    /// with twice as many (2 cores, docs/benchmarks.md): who has more to do at once is woken less often for it.
+    const MOST: usize = 256;
+    /// Most of them that are of machines themselves: each takes a connection, and renewals never pause.
+    const MACHINES: usize = 48;
+    /// With more under way besides renewals these wait.
+    const BUSY: usize = 12;
+    /// Fewest, to find out whether the server is back.
+    const FEWEST: usize = 4;
+
+    /// Whether one more may start beside `running`.
+    #[must_use]
+    pub fn has_room(&self, running: usize) -> bool {
+        running < self.size
+    }
+
+    /// How much it is that is under way.
+    #[must_use]
+    pub fn load(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Load {
+        if renewals + machines >= Self::MACHINES {
+            Load::Machines
+        } else if machines + pods > Self::BUSY.min(self.size / 4) {
+            Load::Heavy
+        } else {
+            Load::Light
+        }
+    }
+
+    /// Learns from an answer: whether it shows that the server is overloaded or away.
+    pub fn answered(&mut self, overload: bool) {
+        self.size =
+            if overload { (self.size / 2).max(Self::FEWEST) } else { (self.size + 1).min(Self::MOST) };
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { size: Self::MOST }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_stay_short_of_a_lease() {
+        let waits: Vec<Duration> = (1..=9).map(backoff).collect();
+        assert!(waits[0] <= BACKOFF_FIRST && waits[0] >= BACKOFF_FIRST / 2);
+        assert!(waits.iter().all(|wait| *wait <= BACKOFF_LONGEST));
+        assert!(waits[8] >= BACKOFF_LONGEST / 2);
+    }
+
+    #[test]
+    fn the_window_shrinks_fast_and_opens_slowly() {
+        let mut window = Window::default();
+        for _ in 0..9 {
+            window.answered(true);
+        }
+        assert!(window.has_room(3) && !window.has_room(4));
+        for _ in 0..Window::MOST {
+            window.answered(false);
+        }
+        assert!(window.has_room(Window::MOST - 1) && !window.has_room(Window::MOST));
+    }
+
+    #[test]
+    fn what_has_time_waits_and_machines_leave_room_for_pods() {
+        let mut window = Window::default();
+        let load =
+            |window: &Window, renewals, machines, pods| window.load(UnderWay { renewals, machines, pods });
+        assert_eq!(load(&window, 35, 12, 0), Load::Light);
+        assert_eq!(load(&window, 0, 6, 7), Load::Heavy);
+        assert_eq!(load(&window, 0, 0, 200), Load::Heavy);
+        assert_eq!(load(&window, 48, 0, 0), Load::Machines);
+        assert_eq!(load(&window, 8, 40, 200), Load::Machines);
+        for _ in 0..9 {
+            window.answered(true);
+        }
+        assert_eq!((load(&window, 0, 1, 0), load(&window, 0, 1, 1)), (Load::Light, Load::Heavy));
+    }
+}

@@ -1,0 +1,252 @@
+//! The log of a container: its lines come at an interval from its start on, so any part of it can be computed, and none is
+//! kept.
+
+use std::{collections::HashMap, ops::Range, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::pod::output::{Output, Run};
+
+/// As much of a log is there, in bytes: what a kubelet keeps of one before it begins another file.
+const KEPT: u64 = 10 << 20;
+
+/// What is asked for: the fields of `PodLogOptions`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Go on while the container runs.
+    pub follow: bool,
+    /// Of the run before.
+    pub previous: bool,
+    /// With the time of each line.
+    pub timestamps: bool,
+    /// The last lines alone.
+    pub tail: Option<u64>,
+    /// From this moment on.
+    pub since: Option<Timestamp>,
+    /// So many bytes at most.
+    pub limit: Option<u64>,
+}
+
+/// Why a query is none that a kubelet takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwanted {
+    /// A value is not of its kind.
+    Undecodable,
+    /// A value may not be so.
+    Invalid,
+}
+
+impl Wanted {
+    /// From the parts of a query, as a kubelet reads it: the first value of each key counts.
+    pub fn read<'a>(
+        query: impl Iterator<Item = (&'a str, &'a str)>,
+        now: Timestamp,
+    ) -> Result<Self, Unwanted> {
+        let mut first = HashMap::new();
+        for (key, value) in query {
+            first.entry(key).or_insert(value);
+        }
+        // What `tailLines` was called once.
+        match first.get("tail").copied() {
+            None | Some("") => {}
+            Some("all") => drop(first.remove("tailLines")),
+            Some(tail) => drop(first.insert("tailLines", tail)),
+        }
+        let yes =
+            |key| first.get(key).is_some_and(|text| *text != "0" && !text.eq_ignore_ascii_case("false"));
+        let number = |key, least: i64| match first.get(key).map(|text| text.parse::<i64>()) {
+            None => Ok(None),
+            Some(Ok(number)) if number < least => Err(Unwanted::Invalid),
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => Err(Unwanted::Undecodable),
+        };
+        let since_time: Option<Timestamp> = match first.get("sinceTime") {
+            None | Some(&"") => None,
+            Some(time) => Some(time.parse().map_err(|_| Unwanted::Undecodable)?),
+        };
+        // All of it is decoded before any of it is judged.
+        let read = [number("tailLines", 0), number("limitBytes", 1), number("sinceSeconds", 1)];
+        if read.contains(&Err(Unwanted::Undecodable)) {
+            return Err(Unwanted::Undecodable);
+        }
+        let [tail, limit, since_seconds] = read;
+        let (tail, limit, since_seconds) = (tail?, limit?, since_seconds?);
+        if since_seconds.is_some() && since_time.is_some()
+            || first.get("stream").is_some_and(|stream| !["", "All"].contains(stream))
+        {
+            return Err(Unwanted::Invalid);
+        }
+        let ago = |seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok();
+        let size = |number: i64| u64::try_from(number).ok();
+        Ok(Self {
+            follow: yes("follow"),
+            previous: yes("previous"),
+            timestamps: yes("timestamps"),
+            tail: tail.and_then(size),
+            since: since_seconds.map_or(since_time, ago),
+            limit: limit.and_then(size),
+        })
+    }
+}
+
+/// The lines of one run of a container.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    /// What it says.
+    line: Option<String>,
+    /// Who it is.
+    name: String,
+    interval: Duration,
+    began: Timestamp,
+    started: bool,
+}
+
+impl Lines {
+    /// Those of a run of the container that is called `name`, such as `main of pod default/web`.
+    #[must_use]
+    pub fn new(output: &Output<'_>, name: String, run: &Run) -> Self {
+        Self {
+            line: output.log_line.map(ToOwned::to_owned),
+            name,
+            interval: output.log_interval,
+            began: run.began,
+            started: run.started,
+        }
+    }
+
+    /// How many there are at this moment.
+    #[must_use]
+    pub fn count(&self, until: Timestamp) -> u64 {
+        match Duration::try_from(until.duration_since(self.began)) {
+            Ok(ran) if self.started => {
+                u64::try_from(ran.as_nanos() / self.interval.as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
+            }
+            _ => 0,
+        }
+    }
+
+    /// When a line is written.
+    #[must_use]
+    pub fn time(&self, number: u64) -> Timestamp {
+        let nanos = self.interval.as_nanos().saturating_mul(number.into());
+        let after = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.began.checked_add(after).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Which of them are asked for at this moment.
+    #[must_use]
+    pub fn wanted(&self, wanted: &Wanted, until: Timestamp) -> Range<u64> {
+        let count = self.count(until);
+        let size = u64::try_from(self.text(count, false).len()).unwrap_or(u64::MAX).max(1);
+        let kept = count.saturating_sub(KEPT / size);
+        let last = wanted.tail.map_or(0, |tail| count.saturating_sub(tail));
+        let since = wanted.since.map_or(0, |since| self.first_at(since));
+        kept.max(last).max(since).min(count)..count
+    }
+
+    /// The first line that is written at this moment or later.
+    fn first_at(&self, since: Timestamp) -> u64 {
+        match Duration::try_from(since.duration_since(self.began)) {
+            Ok(after) => {
+                u64::try_from(after.as_nanos().div_ceil(self.interval.as_nanos())).unwrap_or(u64::MAX)
+            }
+            Err(_) => 0,
+        }
+    }
+
+    /// A line, with its end.
+    #[must_use]
+    pub fn text(&self, number: u64, timestamps: bool) -> String {
+        let time = if timestamps { format!("{:.9} ", self.time(number)) } else { String::new() };
+        match &self.line {
+            Some(line) => format!("{time}{line}\n"),
+            None => format!("{time}line {number} of hollow container {}\n", self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn lines(interval: Duration) -> Lines {
+        let output =
+            Output { log_line: None, log_interval: interval, nano_cores: 1, memory: 1, exec_exit_code: 0 };
+        Lines::new(&output, "main".to_owned(), &Run { began: at(1_000), ended: None, started: true })
+    }
+
+    fn read(query: &[(&str, &str)]) -> Result<Wanted, Unwanted> {
+        Wanted::read(query.iter().copied(), at(1_100))
+    }
+
+    #[test]
+    fn a_query_is_read_as_a_kubelet_does() {
+        let wanted =
+            read(&[("follow", "true"), ("tailLines", "0"), ("sinceSeconds", "60"), ("limitBytes", "9")]);
+        let wanted = wanted.unwrap();
+        assert!(wanted.follow && !wanted.previous);
+        assert_eq!((wanted.tail, wanted.since, wanted.limit), (Some(0), Some(at(1_040)), Some(9)));
+        let time = read(&[("sinceTime", "1970-01-01T00:17:00Z")]).unwrap();
+        assert_eq!(time.since, Some(at(1_020)));
+        for (key, value, why) in [
+            ("tailLines", "-1", Unwanted::Invalid),
+            ("limitBytes", "0", Unwanted::Invalid),
+            ("sinceSeconds", "0", Unwanted::Invalid),
+            ("stream", "Stderr", Unwanted::Invalid),
+            ("tailLines", "some", Unwanted::Undecodable),
+            ("tail", "some", Unwanted::Undecodable),
+            ("limitBytes", "", Unwanted::Undecodable),
+            ("sinceTime", "now", Unwanted::Undecodable),
+        ] {
+            assert_eq!(read(&[(key, value)]), Err(why), "{key}={value}");
+        }
+        let both = [("sinceSeconds", "5"), ("sinceTime", "1970-01-01T00:17:00Z")];
+        assert_eq!(read(&both), Err(Unwanted::Invalid));
+        assert_eq!(read(&[("tailLines", "-1"), ("limitBytes", "x")]), Err(Unwanted::Undecodable));
+        let tail = |query: &[_]| read(query).unwrap().tail;
+        assert_eq!(tail(&[("tailLines", "3"), ("tail", "2")]), Some(2));
+        assert_eq!(tail(&[("tailLines", "3"), ("tail", "all")]), None);
+        assert_eq!(tail(&[("tailLines", "3"), ("tailLines", "4")]), Some(3));
+        for (value, follows) in [("", true), ("yes", true), ("0", false), ("False", false)] {
+            assert_eq!(read(&[("follow", value)]).unwrap().follow, follows, "{value}");
+        }
+    }
+
+    #[test]
+    fn lines_come_at_their_interval_and_can_be_cut() {
+        let lines = lines(Duration::from_secs(10));
+        assert_eq!((lines.count(at(999)), lines.count(at(1_000)), lines.count(at(1_039))), (0, 1, 4));
+        let range = |wanted: Wanted| lines.wanted(&wanted, at(1_039));
+        assert_eq!(range(Wanted::default()), 0..4);
+        assert_eq!(range(Wanted { tail: Some(1), ..Wanted::default() }), 3..4);
+        assert_eq!(range(Wanted { tail: Some(0), ..Wanted::default() }), 4..4);
+        assert_eq!(range(Wanted { since: Some(at(1_011)), ..Wanted::default() }), 2..4);
+        assert_eq!(range(Wanted { since: Some(at(1_010)), tail: Some(9), ..Wanted::default() }), 1..4);
+        assert_eq!(range(Wanted { since: Some(at(9_000)), ..Wanted::default() }), 4..4);
+        assert_eq!(lines.text(3, true), "1970-01-01T00:17:10.000000000Z line 3 of hollow container main\n");
+    }
+
+    #[test]
+    fn what_could_not_be_started_says_nothing() {
+        let lines = Lines { started: false, ..lines(Duration::from_secs(1)) };
+        assert_eq!(lines.wanted(&Wanted::default(), at(2_000)), 0..0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_there_than_is_kept(ran in 0..i64::from(u32::MAX), millis in 10..100_000_u64, tail: Option<u64>) {
+            let lines = lines(Duration::from_millis(millis));
+            let now = at(1_000 + ran);
+            let range = lines.wanted(&Wanted { tail, ..Wanted::default() }, now);
+            prop_assert!((range.end - range.start) * 20 <= KEPT);
+            prop_assert!(range.is_empty() || lines.time(range.end - 1) <= now);
+            prop_assert!(now < lines.time(range.end));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What machines and pods use: numbers that follow from the script of a pod, its status and the time. CPU grows by the same in
+//! each second, memory stays as it is, and nothing is zero, which readers would take for «unknown». A pod's counter is a rate
+//! times an age, so it goes on after a restart of this process where it was; a machine's is kept, and begins anew.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube_node_api::{ContainerDefaults, Resources};
+use kube_node_cache::PodView;
+use kube_node_planner::quantity;
+
+use crate::pod::{
+    output::{Output, Run, containers},
+    script::Role,
+};
+
+/// What a machine uses for itself: one part in so many of what it has.
+const OWN_SHARE: i128 = 20;
+
+/// What is used, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// From when on it is counted.
+    pub since: Timestamp,
+    /// CPU, in billionths of a core.
+    pub nano_cores: u64,
+    /// Memory, in bytes.
+    pub memory: u64,
+}
+
+impl Usage {
+    /// CPU time until `now`, in nanoseconds of one core; never zero.
+    #[must_use]
+    pub fn core_nanos(&self, now: Timestamp) -> u64 {
+        used(self.nano_cores, self.since, now).max(1)
+    }
+}
+
+/// CPU time between two moments, in nanoseconds of one core.
+fn used(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// CPU time of a machine, counted up at each reading by what it uses then: were it the sum of its pods' counters, it would go
+/// back as they leave. It begins when the machine boots, or is taken over by this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    nanos: u64,
+    until: Timestamp,
+}
+
+impl Counter {
+    /// From `now` on.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self { nanos: 0, until: now }
+    }
+
+    /// CPU time until `now` of a machine that booted at `booted`, in nanoseconds of one core; never zero.
+    pub fn read(&mut self, nano_cores: u64, booted: Timestamp, now: Timestamp) -> u64 {
+        if booted > self.until {
+            *self = Self::new(booted);
+        }
+        self.nanos = self.nanos.saturating_add(used(nano_cores, self.until, now));
+        self.until = self.until.max(now);
+        self.nanos.max(1)
+    }
+}
+
+/// What a pod uses, and each of its containers that runs. A pod of which none runs uses nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodUsage<'a> {
+    /// The pod.
+    pub pod: &'a PodView,
+    /// All of it.
+    pub whole: Usage,
+    /// Containers that run, by name.
+    pub containers: Vec<(&'a str, Usage)>,
+}
+
+/// What a pod uses.
+#[must_use]
+pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodUsage<'a>> {
+    let running = containers(pod).filter_map(|found| {
+        let run = Run::current(found.view?)?;
+        let Output { nano_cores, memory, .. } = Output::of(&pod.spec, found.spec, found.role, defaults);
+        Some((&*found.spec.name, Usage { since: run.began, nano_cores, memory }))
+    });
+    let running: Vec<_> = running.collect();
+    let first = running.iter().map(|(_, usage)| usage.since).min()?;
+    // Those of all, whether they run just now or not, from the start of the pod on: what a container adds when it comes again
+    // must not be taken away when it goes.
+    let all = containers(pod).filter(|found| found.role != Role::Init);
+    let rates = all.map(|found| Output::of(&pod.spec, found.spec, found.role, defaults).nano_cores);
+    let whole = Usage {
+        since: pod.status.start_time.unwrap_or(first),
+        nano_cores: rates.fold(0, u64::saturating_add).max(1),
+        memory: running.iter().fold(0, |sum: u64, (_, usage)| sum.saturating_add(usage.memory)),
+    };
+    Some(PodUsage { pod, whole, containers: running })
+}
+
+/// What a machine uses: a share of what it has, and what its pods use.
+#[must_use]
+pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]) -> Usage {
+    let share = |name: &str, unit: i128| {
+        let all = capacity.get(name).and_then(|amount| quantity::nanos(amount).ok()).unwrap_or_default();
+        u64::try_from(all / OWN_SHARE / unit).unwrap_or(u64::MAX).max(1)
+    };
+    let with_pods = |own: u64, of: fn(&Usage) -> u64| {
+        pods.iter().map(|pod| of(&pod.whole)).fold(own, u64::saturating_add)
+    };
+    Usage {
+        since: booted,
+        nano_cores: with_pods(share("cpu", 1), |usage| usage.nano_cores),
+        memory: with_pods(share("memory", 1_000_000_000), |usage| usage.memory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+    use super::*;
+    use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodSpecView, PodStatus};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pod(state: ContainerState) -> PodView {
+        let container = |name: &str| Container { name: name.into(), ..Container::default() };
+        let view = |name: &str, state| ContainerView {
+            name: name.into(),
+            ready: true,
+            started: true,
+            restarts: 0,
+            state,
+            last: None,
+        };
+        let spec = PodSpecView {
+            containers: [container("a"), container("b")].into(),
+            init_containers: [container("init")].into(),
+            told: [("hollow.kube-node.io/cpu".into(), "250m".into())].into(),
+            ..PodSpecView::default()
+        };
+        let status = PodStatus {
+            start_time: Some(at(100)),
+            containers: [view("a", state), view("b", ContainerState::Running { since: Some(at(160)) })]
+                .into(),
+            ..PodStatus::default()
+        };
+        PodView { spec: Arc::new(spec), status, ..PodView::default() }
+    }
+
+    #[test]
+    fn a_pod_counts_from_its_start_on_whatever_its_containers_do() {
+        let none = ContainerDefaults::default();
+        let running = pod(ContainerState::Running { since: Some(at(110)) });
+        let ended = pod(ContainerState::Ended(Ended::default()));
+        let (running, ended) = (of_pod(&running, &none).unwrap(), of_pod(&ended, &none).unwrap());
+        assert_eq!((running.containers.len(), ended.containers.len()), (2, 1));
+        assert_eq!(running.containers[1].1.core_nanos(at(170)), 2_500_000_000);
+        assert_eq!(running.whole.core_nanos(at(200)), 50_000_000_000);
+        assert_eq!(running.whole.core_nanos(at(200)), ended.whole.core_nanos(at(200)));
+        assert!(ended.whole.memory < running.whole.memory && ended.whole.memory > 0);
+        assert_eq!(running.whole.core_nanos(at(1)), 1, "never zero, whatever the clock says");
+    }
+
+    #[test]
+    fn a_machine_uses_what_its_pods_use_and_never_counts_back_when_they_leave() {
+        let capacity: Resources = [("cpu", "4"), ("memory", "1Gi")]
+            .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
+            .into();
+        let here = pod(ContainerState::Running { since: Some(at(110)) });
+        let with = of_machine(&capacity, at(50), &[of_pod(&here, &ContainerDefaults::default()).unwrap()]);
+        let without = of_machine(&capacity, at(50), &[]);
+        assert_eq!((with.nano_cores, without.nano_cores), (700_000_000, 200_000_000));
+        assert!(with.memory > without.memory && without.memory > 0);
+        let bare = of_machine(&Resources::new(), at(50), &[]);
+        assert!(bare.nano_cores > 0 && bare.memory > 0);
+
+        let mut counter = Counter::new(at(40));
+        let mut read = |usage: &Usage, now| counter.read(usage.nano_cores, at(50), at(now));
+        assert_eq!([read(&with, 60), read(&without, 70)], [7_000_000_000, 9_000_000_000]);
+        assert_eq!(read(&with, 65), 9_000_000_000, "the clock went back");
+        assert_eq!(counter.read(1, at(80), at(80)), 1, "it rebooted");
+    }
+}

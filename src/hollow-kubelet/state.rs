@@ -1,0 +1,329 @@
+//! All machines and their pods, and what each is to do next. One lock, no I/O.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube_ext::wire::WireError;
+use kube_node_cache::{Cache, NodeView, PodView};
+use kube_node_planner::boot;
+use tokio::{sync::mpsc::UnboundedSender, time::Instant};
+
+use super::{
+    MachineSpec, Own, Settings,
+    addresses::{Addresses, MACHINES},
+    lease::Lease,
+    machine::{Machine, Writes},
+    outbox::Outbox,
+    pod::admission::Allocatable,
+    pods::Pod,
+    reach::address,
+    request::{Request, spread},
+    schedule::{Job, Lane, Load, Schedule},
+    server::{Counter, Doors},
+    status::Shape,
+};
+
+/// The time, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// For what is due.
+    pub at: Instant,
+    /// For what is written.
+    pub wall: Timestamp,
+}
+
+impl Clock {
+    /// Now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { at: Instant::now(), wall: Timestamp::now() }
+    }
+
+    /// A moment of the calendar as one to wait for.
+    #[must_use]
+    pub fn until(&self, wall: Timestamp) -> Instant {
+        self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
+    }
+
+    /// A moment of the calendar that is past; now where it is not.
+    #[must_use]
+    pub fn since(&self, wall: Timestamp) -> Instant {
+        let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
+        self.at.checked_sub(ago).unwrap_or(self.at)
+    }
+}
+
+/// Everything.
+pub struct State {
+    pub schedule: Schedule,
+    pub machines: HashMap<Arc<str>, Machine>,
+    pub pods: HashMap<Arc<str>, Pod>,
+    pub addresses: Addresses,
+    /// Where the kubelets are reached, where their endpoints are served.
+    pub doors: Option<Arc<Doors>>,
+    pub outbox: Outbox,
+    by_node: HashMap<Arc<str>, Arc<str>>,
+    shapes: Vec<Arc<Shape>>,
+    settings: Vec<Arc<Settings>>,
+    pub watchers: Vec<UnboundedSender<super::Machine>>,
+    /// When the process before renewed a Lease last, by the name of its Node; taken out as machines are made.
+    pub renewed_before: HashMap<String, Timestamp>,
+    pub node_cache: Arc<Cache<NodeView>>,
+    pub pod_cache: Arc<Cache<PodView>>,
+}
+
+impl State {
+    /// Without machines. Another process begins `vacancy` after the end of this one.
+    #[must_use]
+    pub fn new(node_cache: Arc<Cache<NodeView>>, pod_cache: Arc<Cache<PodView>>, vacancy: Duration) -> Self {
+        Self {
+            schedule: Schedule::new(Instant::now(), vacancy),
+            machines: HashMap::new(),
+            pods: HashMap::new(),
+            addresses: Addresses::default(),
+            doors: None,
+            outbox: Outbox::default(),
+            by_node: HashMap::new(),
+            shapes: Vec::new(),
+            settings: Vec::new(),
+            watchers: Vec::new(),
+            renewed_before: HashMap::new(),
+            node_cache,
+            pod_cache,
+        }
+    }
+
+    /// What the machines know of the cluster.
+    #[must_use]
+    pub fn caches(&self) -> (Arc<Cache<NodeView>>, Arc<Cache<PodView>>) {
+        (Arc::clone(&self.node_cache), Arc::clone(&self.pod_cache))
+    }
+
+    /// A new machine; without effect when it exists.
+    pub fn create(&mut self, spec: MachineSpec, now: Clock) {
+        let MachineSpec {
+            node,
+            uid,
+            capacity,
+            allocatable,
+            kubelet_version,
+            container_runtime,
+            ip,
+            settings,
+        } = spec;
+        if self.machines.contains_key(&uid) {
+            return;
+        }
+        if ip.is_some() {
+            self.addresses.begin_at(&uid);
+        }
+        let room = Allocatable::of(&allocatable);
+        let shape = Shape { capacity, allocatable, room, kubelet_version, container_runtime };
+        let machine = Machine {
+            shape: shared(&mut self.shapes, shape),
+            settings: shared(&mut self.settings, settings),
+            view: None,
+            ip,
+            port: 0,
+            boot: None,
+            lease: Lease::default(),
+            lease_failures: 0,
+            status: Writes::default(),
+            report_at: None,
+            silent: false,
+            cpu: Counter::new(now.wall),
+            own: None,
+            node: Arc::clone(&node),
+        };
+        self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
+        self.machines.insert(Arc::clone(&uid), machine);
+        if let Some(view) = self.node_cache.get(&node) {
+            self.saw_node(&view, now);
+        }
+        for pod in self.pod_cache.group(&node) {
+            self.saw_pod(&pod, now);
+        }
+    }
+
+    /// Other settings for a machine.
+    pub fn update(&mut self, uid: &str, settings: Settings, now: Clock) {
+        let Some((uid, machine)) = self.machines.get_key_value(uid) else { return };
+        if *machine.settings == settings {
+            return;
+        }
+        let (uid, node) = (Arc::clone(uid), Arc::clone(&machine.node));
+        let settings = shared(&mut self.settings, settings);
+        if let Some(machine) = self.machines.get_mut(&uid) {
+            machine.settings = settings;
+            self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
+        }
+        self.schedule.ask(Lane::Status, &uid, now.at);
+        self.ask_pods(&node, now);
+    }
+
+    /// Takes a machine away. Its pods are left to the API server.
+    pub fn delete(&mut self, uid: &str) {
+        let Some((uid, machine)) = self.machines.remove_entry(uid) else { return };
+        self.tell(&uid, &machine);
+        self.rest(&uid);
+        // A Node made again under its name has a machine of its own, which the name and the pods belong to by now.
+        if self.by_node.get(&machine.node) == Some(&uid) {
+            self.by_node.remove(&machine.node);
+            for pod in self.pod_cache.group(&machine.node) {
+                self.forget_pod(&pod.uid);
+            }
+        }
+        self.close_door(machine.port);
+        if let Some(doors) = self.doors.as_ref().filter(|_| machine.own.is_some()) {
+            doors.unreserve();
+        }
+        // While a Node shows an address, that stays claimed.
+        let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
+        if let Some(ip) = machine.ip.filter(|ip| machine.port == 0 && shown != Some(*ip)) {
+            self.addresses.release(ip);
+        }
+    }
+
+    /// Tells those who watch that a machine is not as it was.
+    pub fn tell(&mut self, uid: &Arc<str>, machine: &Machine) {
+        self.watchers.retain(|watcher| watcher.send(super::shown((uid, machine))).is_ok());
+    }
+
+    /// Has a machine be to the API server what a kubelet is.
+    pub fn stand_alone(&mut self, uid: &str, own: Own) {
+        if let Some(machine) = self.machines.get_mut(uid)
+            && machine.own.replace(own).is_none()
+            && let Some(doors) = &self.doors
+        {
+            doors.reserve();
+        }
+    }
+
+    /// What sends a job's requests, where its machine shares that with no other one.
+    #[must_use]
+    pub fn own_of(&self, job: &Job) -> Option<Own> {
+        let uid = match job.lane {
+            Lane::Prompt | Lane::Lease | Lane::Renewal | Lane::Status => Some(&job.uid),
+            Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
+            Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
+        };
+        self.machines.get(uid?)?.own.clone()
+    }
+
+    /// The machine of a Node.
+    #[must_use]
+    pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
+        self.by_node.get(node)
+    }
+
+    /// A Node came or changed.
+    pub fn saw_node(&mut self, view: &Arc<NodeView>, now: Clock) {
+        let ip = address(view.internal_ip.as_deref()).filter(|ip| MACHINES.contains(*ip));
+        if let Some(ip) = ip {
+            self.addresses.claim(ip);
+        }
+        let port = self.port_of(view);
+        if let (Some(doors), Some(port)) = (&self.doors, port) {
+            doors.claim(port);
+        }
+        let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
+        let Some(machine) = self.machines.get_mut(&uid) else { return };
+        if machine.view.is_none() {
+            let renewed = self.renewed_before.remove(&*view.name);
+            match &self.doors {
+                None => machine.ip = machine.ip.or(ip),
+                // At its port nothing has to be written; where that is taken meanwhile, it gets another one.
+                Some(doors) => {
+                    if let Some(port) = port.and_then(|port| doors.open(&uid, Some(port))) {
+                        (machine.ip, machine.port) = (Some(doors.address()), port);
+                    }
+                }
+            }
+            machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
+            // One that is silent from the first does not write when it booted: whoever carries it next goes by its Node as well.
+            if machine.boot.is_none() && machine.is_silent(machine.phase(now)) {
+                let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
+                machine.boot = Some(boot::first(&uid, booted));
+            }
+            // A process before carried this machine: its status is good until the next turn.
+            let was_carried = view.kubelet_version.is_some();
+            if was_carried {
+                machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
+            }
+            if was_carried || renewed.is_some() {
+                machine.lease = Lease::of_a_known_node(renewed);
+            }
+            // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for that
+            // was by another machine's clock; a new one goes beside the first status, and before it where there is room for
+            // one: whoever lets pods in wants both, and the sooner it acts, the fewer others write first.
+            self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
+        }
+        machine.view = Some(Arc::clone(view));
+        self.schedule.ask(Lane::Status, &uid, now.at);
+    }
+
+    /// A Node is gone.
+    pub fn lost_node(&mut self, view: &Arc<NodeView>) {
+        self.left_endpoint(view);
+        let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
+        self.rest(&uid);
+        if let Some(machine) = self.machines.get_mut(&uid) {
+            machine.view = None;
+            machine.lease = Lease::default();
+            let (ip, port) = (machine.ip.take(), std::mem::take(&mut machine.port));
+            self.close_door(port);
+            if let Some(ip) = ip.filter(|_| port == 0) {
+                self.addresses.release(ip);
+            }
+        }
+    }
+
+    /// A cache is complete again: what waited for that can go on.
+    pub fn relisted(&mut self, now: Clock) {
+        for uid in self.machines.keys() {
+            self.schedule.ask(Lane::Status, uid, now.at);
+        }
+        for uid in self.pods.keys() {
+            self.schedule.ask(Lane::Pod, uid, now.at);
+        }
+    }
+
+    /// The next job that needs requests; looks that need none are done on the way.
+    pub fn next(&mut self, now: Clock, load: Load) -> Option<(Job, Vec<Request>)> {
+        while let Some(job) = self.schedule.next(now.at, load) {
+            let requests = self.prepare(&job, now);
+            if !requests.is_empty() {
+                return Some((job, requests));
+            }
+            self.schedule.done(job.lane, &job.uid);
+        }
+        None
+    }
+
+    /// A job's requests were answered at `now`, having been sent at `sent`.
+    pub fn finish(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+        self.conclude(job, answer, sent, now);
+        self.schedule.done(job.lane, &job.uid);
+    }
+
+    fn rest(&mut self, uid: &Arc<str>) {
+        for lane in [Lane::Prompt, Lane::Lease, Lane::Renewal, Lane::Status] {
+            self.schedule.cancel(lane, uid);
+        }
+    }
+}
+
+/// `value`, shared with all who have the same. Few differ: one for each revision and for each class.
+fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(known) = pool.iter().find(|known| ***known == value) {
+        return Arc::clone(known);
+    }
+    pool.retain(|known| Arc::strong_count(known) > 1);
+    let new = Arc::new(value);
+    pool.push(Arc::clone(&new));
+    new
+}
+
+#[cfg(test)]
+#[path = "state_tests/mod.rs"]
+mod tests;

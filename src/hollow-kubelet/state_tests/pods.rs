@@ -1,0 +1,134 @@
+//! Pods: which a machine takes, where they live, what is told of them.
+
+use super::*;
+
+#[test]
+fn pods_have_addresses_of_their_own_and_are_written_once() {
+    let pods = (0..50).map(|n| pod(&format!("p{n}"), "a")).collect();
+    let mut world = World::new(vec![node("a", 1)], pods);
+    world.create("a", None);
+    world.run(20);
+    assert_eq!(world.sent.iter().filter(|(_, sent)| sent == "PATCH status").count(), 51);
+    let ips: HashSet<_> = world.state.pods.values().map(|pod| pod.ip).collect();
+    assert_eq!(ips.len(), 50);
+}
+
+/// `pod` with another spec.
+fn with(pod: PodView, change: impl FnOnce(&mut PodSpecView)) -> PodView {
+    let mut spec = (*pod.spec).clone();
+    change(&mut spec);
+    PodView { spec: Arc::new(spec), ..pod }
+}
+
+#[test]
+fn a_machine_takes_no_more_pods_than_it_has_room_for() {
+    let pods = (0..112).map(|number| pod(&format!("p{number}"), "a")).collect();
+    let mut world = World::new(vec![node("a", 1)], pods);
+    world.create("a", None);
+    world.run(20);
+    let refused: Vec<&Value> = world.statuses.values().filter(|status| status["phase"] == "Failed").collect();
+    assert_eq!(refused.len(), 2);
+    assert!(refused.iter().all(|status| status["reason"] == "OutOfpods"), "{refused:?}");
+    assert_eq!(world.statuses.values().filter(|status| status["phase"] == "Running").count(), 110);
+}
+
+#[test]
+fn a_node_that_may_have_changed_is_given_time_to_show_it() {
+    let picky = || with(pod("p", "a"), |spec| spec.node_selector = [("zone".into(), "b".into())].into());
+    let mut world = World::new(vec![node("a", 1)], vec![picky()]);
+    world.create("a", None);
+    world.run(1);
+    assert!(world.statuses.is_empty());
+    world.run(3);
+    assert_eq!(world.statuses["p"]["reason"], "NodeAffinity");
+
+    let mut world = World::new(vec![node("a", 1)], vec![picky()]);
+    world.create("a", None);
+    world.run(1);
+    let labels = [("zone", "b")].into();
+    let labelled = Arc::new(NodeView { labels, ..node("a", 1_001) });
+    world.state.saw_node(&labelled, world.clock(1));
+    world.run(3);
+    assert_eq!(world.statuses["p"]["phase"], "Running");
+}
+
+#[test]
+fn a_critical_pod_waits_until_others_have_made_room() {
+    let full = (0..110).map(|number| pod(&format!("p{number}"), "a"));
+    // It is looked at last: they are in the order of their UIDs.
+    let critical = PodView { priority: 2_000_001_000, ..pod("z-critical", "a") };
+    let mut world = World::new(vec![node("a", 1)], full.chain([critical]).collect());
+    world.create("a", None);
+    world.run(20);
+    let of = |phase: &str| -> Vec<String> {
+        let all = world.statuses.iter().filter(|(_, status)| status["phase"] == phase);
+        all.map(|(name, _)| name.clone()).collect()
+    };
+    let (running, failed) = (of("Running"), of("Failed"));
+    assert_eq!((running.len(), failed.len()), (109, 1), "{failed:?}");
+    assert!(!world.statuses.contains_key("z-critical"), "one that leaves is still there");
+    assert_eq!(world.statuses[&failed[0]]["reason"], "Preempting");
+    let gone = PodStatus { phase: "Failed".into(), ..PodStatus::default() };
+    let shown =
+        Arc::new(PodView { status: gone, resource_version: "1001".to_owned(), ..pod(&failed[0], "a") });
+    world.state.saw_pod(&shown, world.clock(21));
+    world.run(23);
+    assert_eq!(world.statuses["z-critical"]["phase"], "Running");
+}
+
+#[test]
+fn people_are_told_of_a_pod_and_of_what_its_annotations_get_wrong() {
+    let told =
+        with(pod("p", "a"), |spec| spec.told = [(names::ANNOTATION_RUN_TIME.into(), "9".into())].into());
+    let mut world = World::new(vec![node("a", 1)], vec![told]);
+    world.create("a", None);
+    world.run(5);
+    assert_eq!(world.times("POST events").len(), 4, "InvalidAnnotation, Pulled, Created, Started");
+}
+
+#[test]
+fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
+    let small = NodeView { pod_cidr: Some("10.128.3.0/29".to_owned()), ..node("a", 1) };
+    let pods: Vec<PodView> = (0..6).map(|number| pod(&format!("p{number}"), "a")).collect();
+    let mut world = World::new(vec![small], pods.clone());
+    world.create("a", None);
+    world.run(5);
+    let ips: HashSet<String> =
+        world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned()).collect();
+    let all = (2..=6).map(|last| format!("10.128.3.{last}")).collect();
+    assert_eq!((world.statuses.len(), ips), (5, all));
+    // Three events of each that runs, and one of the one that does not, however often it is looked at.
+    assert_eq!(world.times("POST events").len(), 16);
+    let waits = pods.iter().find(|pod| !world.statuses.contains_key(&*pod.name)).unwrap().name.clone();
+    let ends = pods.into_iter().find(|pod| pod.name != waits).unwrap();
+    let ip = world.statuses[&*ends.name]["podIP"].as_str().unwrap().to_owned();
+    let shown = |phase: &str, version: &str| {
+        let status =
+            PodStatus { phase: phase.into(), pod_ip: Some(ip.as_str().into()), ..PodStatus::default() };
+        Arc::new(PodView { status, resource_version: version.to_owned(), ..ends.clone() })
+    };
+    let (runs, over) = (shown("Running", "1000"), shown("Succeeded", "1001"));
+    world.state.saw_pod(&runs, world.clock(5));
+    world.state.changed_pod(&runs, &over);
+    world.state.saw_pod(&over, world.clock(5));
+    world.run(8);
+    assert_eq!(world.statuses[&*waits]["podIP"], *ip);
+    // The one that ended is deleted at last; the address is another one's by now.
+    world.state.lost_pod(&over);
+    assert_eq!(world.state.addresses.for_pod(crate::addresses::Block::of_cidr("10.128.3.0/29")), None);
+}
+
+#[test]
+fn a_block_of_24_bits_has_room_for_all_pods_of_a_node_and_two_processes_share_none() {
+    let process = |name: &str, cidr: &str| {
+        let node = NodeView { pod_cidr: Some(cidr.to_owned()), ..node(name, 1) };
+        let mut world =
+            World::new(vec![node], (0..110).map(|number| pod(&format!("{name}{number}"), name)).collect());
+        world.create(name, None);
+        world.run(2);
+        let ips = world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned());
+        ips.collect::<HashSet<String>>()
+    };
+    let (one, other) = (process("a", "10.128.3.0/24"), process("b", "10.128.4.0/24"));
+    assert_eq!((one.len(), other.len(), one.union(&other).count()), (110, 110, 220));
+}

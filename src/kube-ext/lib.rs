@@ -1,0 +1,21 @@
+//! What kube-rs does not have, for any operator: a protobuf transport and watch, a work queue, leader election with fencing,
+//! reloadable TLS, and what each process needs around its work (health, metrics, traces, signals).
+
+pub mod admin;
+pub mod call;
+pub mod connection;
+pub mod connection_limiter;
+pub mod error;
+pub mod files;
+pub mod leader;
+pub mod memory;
+pub mod metrics;
+pub mod pause;
+pub mod process;
+pub mod rate;
+pub mod telemetry;
+pub mod tls;
+pub mod traces;
+pub mod watch;
+pub mod wire;
+pub mod work_queue;

@@ -1,0 +1,305 @@
+//! Requests at the least cost to the API server: bodies as protobuf or as patches, answers always as protobuf.
+//!
+//! Every request has a time limit, and every refusal comes back typed. Nothing is retried here: who asks knows what a
+//! retry would mean.
+
+use std::time::Duration;
+
+use http::{
+    Method, Request, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
+};
+use k8s_pb::apimachinery::pkg::{
+    apis::meta::v1::Status,
+    runtime::{TypeMeta, Unknown},
+};
+use kube::{Client, client::Body as Bytes};
+use prost::Message;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::rate::{HadTurn, Rate};
+
+/// Longest time for a request, its answer included.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Media type of Kubernetes' protobuf envelope.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Who writes: the API server makes the name before the slash the field manager of a write.
+pub const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
+/// First bytes of the envelope (apimachinery, runtime/serializer/protobuf).
+const MAGIC: [u8; 4] = *b"k8s\0";
+/// Longest part of an answer in no known form that is worth repeating, in bytes.
+const EXCERPT: usize = 200;
+
+/// What a request carries.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Nothing.
+    None,
+    /// A whole object, as [`envelope`] writes it.
+    Object(Vec<u8>),
+    /// A JSON merge patch.
+    MergePatch(Vec<u8>),
+    /// A strategic merge patch.
+    StrategicPatch(Vec<u8>),
+    /// A JSON patch.
+    JsonPatch(Vec<u8>),
+    /// Options of a deletion, as JSON.
+    Options(Vec<u8>),
+}
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The API server refuses.
+    #[error("the API server answers {code} {reason}: {message}")]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// Machine-readable reason, such as `AlreadyExists`; empty where the server gives none.
+        reason: String,
+        /// What it says.
+        message: String,
+    },
+    /// No answer in time.
+    #[error("no answer within {} s", TIME_LIMIT.as_secs())]
+    Late,
+    /// The request did not reach the API server, or its answer did not come back.
+    #[error("the API server cannot be reached")]
+    Unreachable(#[source] Box<kube::Error>),
+    /// The answer is no envelope.
+    #[error("the answer does not begin as Kubernetes' protobuf does")]
+    NoEnvelope,
+    /// The answer is no such message.
+    #[error("the answer cannot be decoded")]
+    Decode(#[from] prost::DecodeError),
+    /// No request can be made of this.
+    #[error("not a request")]
+    Request(#[from] http::Error),
+}
+
+impl WireError {
+    /// HTTP status of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// Whether the server is overloaded or away, so that others would fare no better now.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => *code == 429 || *code >= 500,
+            Self::Late | Self::Unreachable(_) => true,
+            _ => false,
+        }
+    }
+
+    /// A word for metrics, one of few.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Refused { code: 404, .. } => "gone",
+            Self::Refused { code: 409, .. } => "conflict",
+            Self::Refused { code: 429 | 500.., .. } => "overload",
+            Self::Refused { .. } => "refused",
+            Self::Late => "late",
+            Self::Unreachable(_) => "unreachable",
+            Self::NoEnvelope | Self::Decode(_) | Self::Request(_) => "invalid",
+        }
+    }
+}
+
+/// What every object begins with; the rest of an answer is skipped while decoding.
+#[derive(Clone, PartialEq, Message)]
+pub struct AnyObject {
+    /// Its metadata.
+    #[prost(message, optional, tag = "1")]
+    pub metadata: Option<AnyMetadata>,
+}
+
+/// The part of an object's metadata that a writer needs. Tags are those of meta/v1 `ObjectMeta`.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct AnyMetadata {
+    /// Version of the state that was written.
+    #[prost(string, optional, tag = "6")]
+    pub resource_version: Option<String>,
+}
+
+impl AnyObject {
+    /// The version of the state that was written; empty where the answer has none.
+    #[must_use]
+    pub fn into_version(self) -> String {
+        self.metadata.and_then(|metadata| metadata.resource_version).unwrap_or_default()
+    }
+}
+
+/// An object in Kubernetes' protobuf envelope.
+#[must_use]
+pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8> {
+    let unknown = Unknown {
+        type_meta: Some(TypeMeta { api_version: Some(api_version.to_owned()), kind: Some(kind.to_owned()) }),
+        raw: Some(object.encode_to_vec()),
+        ..Unknown::default()
+    };
+    let mut bytes = Vec::with_capacity(MAGIC.len() + unknown.encoded_len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&unknown.encode_to_vec());
+    bytes
+}
+
+/// Sends `body` to `path` of the API server and decodes the answer.
+pub async fn send<T: Message + Default>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Body,
+) -> Result<T, WireError> {
+    exchange(client, method, path, body, None).await
+}
+
+/// The same by a client that goes no faster than `rate`: the time limit begins with the request's turn.
+pub async fn send_in_turn<T: Message + Default>(
+    (client, rate): (&Client, &Rate),
+    method: Method,
+    path: &str,
+    body: Body,
+) -> Result<T, WireError> {
+    let turn = rate.turn(path).await;
+    exchange(client, method, path, body, Some(turn)).await
+}
+
+async fn exchange<T: Message + Default>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Body,
+    turn: Option<HadTurn>,
+) -> Result<T, WireError> {
+    let exchange = async {
+        let (content_type, bytes) = match body {
+            Body::None => (PROTOBUF, Vec::new()),
+            Body::Object(bytes) => (PROTOBUF, bytes),
+            Body::MergePatch(bytes) => ("application/merge-patch+json", bytes),
+            Body::StrategicPatch(bytes) => ("application/strategic-merge-patch+json", bytes),
+            Body::JsonPatch(bytes) => ("application/json-patch+json", bytes),
+            Body::Options(bytes) => ("application/json", bytes),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(CONTENT_TYPE, content_type)
+            .header(ACCEPT, PROTOBUF)
+            .header(USER_AGENT, AGENT)
+            .body(Bytes::from(bytes))?;
+        turn.map(|turn| request.extensions_mut().insert(turn));
+        let unreachable = |error| WireError::Unreachable(Box::new(error));
+        let (head, body) = client.send(request).await.map_err(unreachable)?.into_parts();
+        let bytes = body.collect_bytes().await.map_err(unreachable)?;
+        if head.status.is_success() { Ok(open(&bytes)?) } else { Err(refusal(head.status, &bytes)) }
+    };
+    timeout(TIME_LIMIT, exchange).await.unwrap_or(Err(WireError::Late))
+}
+
+/// The message in an envelope.
+fn open<T: Message + Default>(bytes: &[u8]) -> Result<T, WireError> {
+    Ok(T::decode(unwrap(bytes)?.as_slice())?)
+}
+
+/// What is in an envelope.
+pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
+    let unknown = Unknown::decode(bytes.strip_prefix(&MAGIC).ok_or(WireError::NoEnvelope)?)?;
+    Ok(unknown.raw.unwrap_or_default())
+}
+
+/// What a refusal says: as protobuf, as JSON (from proxies), or in plain words (from the server's filters).
+pub fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Json {
+        reason: String,
+        message: String,
+    }
+    let said = match open::<Status>(bytes) {
+        Ok(status) => {
+            Json { reason: status.reason.unwrap_or_default(), message: status.message.unwrap_or_default() }
+        }
+        Err(_) => serde_json::from_slice(bytes).unwrap_or_else(|_| Json {
+            reason: status.canonical_reason().unwrap_or_default().to_owned(),
+            message: String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT)]).trim().to_owned(),
+        }),
+    };
+    WireError::Refused { code: status.as_u16(), reason: said.reason, message: said.message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::future::join_all;
+    use k8s_pb::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta as PbMeta};
+    use tokio::time::Instant;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// What waited for its turn for longer than a request may take is no late answer, and waits for no other turn.
+    #[tokio::test(start_paused = true)]
+    async fn the_turn_of_a_request_is_not_its_time() {
+        let server = service_fn(|request: Request<Bytes>| async move {
+            let had_turn = request.extensions().get::<HadTurn>().is_some();
+            let status = if had_turn { StatusCode::GONE } else { StatusCode::TOO_MANY_REQUESTS };
+            Ok::<_, Infallible>(http::Response::builder().status(status).body(Bytes::empty()).unwrap())
+        });
+        let (client, rate) = (Client::new(server, "default"), Rate::default());
+        let began = Instant::now();
+        let calls = (0..1_000).map(|_| {
+            send_in_turn::<AnyObject>((&client, &rate), Method::GET, "/api/v1/pods", Body::Object(vec![]))
+        });
+        let answers = join_all(calls).await;
+        assert!(began.elapsed() > TIME_LIMIT, "{:?}", began.elapsed());
+        assert!(answers.iter().all(|answer| matches!(answer, Err(error) if error.code() == Some(410))));
+        let other = send::<AnyObject>(&client, Method::GET, "/api/v1/pods", Body::Object(vec![])).await;
+        assert_eq!(other.unwrap_err().code(), Some(429));
+    }
+
+    #[test]
+    fn an_envelope_opens_to_what_was_put_in() {
+        let lease = Lease {
+            metadata: Some(PbMeta {
+                name: Some("a".to_owned()),
+                resource_version: Some("7".to_owned()),
+                ..PbMeta::default()
+            }),
+            spec: None,
+        };
+        let bytes = envelope("coordination.k8s.io/v1", "Lease", &lease);
+        assert!(bytes.starts_with(b"k8s\0"));
+        assert_eq!(open::<Lease>(&bytes).unwrap(), lease);
+        assert_eq!(open::<AnyObject>(&bytes).unwrap().into_version(), "7");
+    }
+
+    #[test]
+    fn a_refusal_is_read_in_every_form() {
+        let status = Status {
+            reason: Some("NotFound".to_owned()),
+            message: Some("no".to_owned()),
+            ..Status::default()
+        };
+        for (bytes, reason, message) in [
+            (envelope("v1", "Status", &status), "NotFound", "no"),
+            (br#"{"reason":"NotFound","message":"no"}"#.to_vec(), "NotFound", "no"),
+            (b"too many\n".to_vec(), "Not Found", "too many"),
+        ] {
+            let error = refusal(StatusCode::NOT_FOUND, &bytes);
+            assert!(
+                matches!(&error, WireError::Refused { code: 404, reason: r, message: m } if r == reason && m == message),
+                "{error}"
+            );
+            assert_eq!(error.label(), "gone");
+        }
+    }
+}

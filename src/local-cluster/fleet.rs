@@ -1,0 +1,221 @@
+//! The nodes that `up` brings: the NodeClass `hollow` and the NodeSet `hollow-nodes`, and the wait until all are Ready.
+
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use kube::{
+    Api, Client,
+    api::ListParams,
+    runtime::{WatchStreamExt, watcher},
+};
+use kube_node_api::{NodeClass, NodeSet};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    manifests::{ManifestError, apply},
+    progress::Progress,
+};
+
+/// The NodeSet that `up` makes.
+pub const NODE_SET: &str = "hollow-nodes";
+const NODE_CLASS: &str = "hollow";
+/// Keeps pods that are to run for real off hollow nodes; what is meant for these tolerates it.
+const TAINT: &str = "kube-node.io/hollow";
+/// How many nodes a new cluster gets when nobody says.
+const DEFAULT_NODES: i32 = 10;
+/// Many nodes take long, a stuck one takes for ever: the wait ends when no further node gets Ready for this long.
+const STALL: Duration = Duration::from_secs(90);
+
+/// Which nodes a cluster starts with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nodes {
+    /// No NodeClass and no NodeSet are made.
+    #[default]
+    None,
+    /// As many as the NodeSet says already, or 10.
+    Keep,
+    /// This many.
+    Exactly(i32),
+}
+
+/// Why the nodes are not there.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// An object could not be applied.
+    #[error(transparent)]
+    Apply(#[from] ManifestError),
+    /// The NodeSet cannot be read.
+    #[error("cannot read the NodeSet {NODE_SET}")]
+    Read(#[source] Box<kube::Error>),
+    /// The NodeSet cannot be watched.
+    #[error("cannot watch the NodeSet {NODE_SET}")]
+    Watch(#[source] Box<watcher::Error>),
+    /// No node more got Ready for too long.
+    #[error("{ready} of {wanted} nodes are Ready and no further one became so within {} s; NodeSet {NODE_SET}: {conditions}", STALL.as_secs())]
+    Stalled {
+        /// Nodes that are Ready.
+        ready: i32,
+        /// Nodes that should be.
+        wanted: i32,
+        /// What the NodeSet says of itself.
+        conditions: String,
+    },
+}
+
+/// Applies both objects and waits until every node is Ready. Returns how many there are.
+///
+/// Beside a real node hollow ones carry a taint: a pod that is to run somewhere must not end up where nothing runs.
+pub(super) async fn bring_up(
+    client: &Client,
+    nodes: Nodes,
+    beside_real_node: bool,
+    progress: &Progress,
+) -> Result<i32, FleetError> {
+    let sets = Api::<NodeSet>::all(client.clone());
+    let wanted = match nodes {
+        Nodes::None => return Ok(0),
+        Nodes::Exactly(nodes) => nodes,
+        Nodes::Keep => {
+            let there = sets.get_opt(NODE_SET).await.map_err(|error| FleetError::Read(Box::new(error)))?;
+            there.map_or(DEFAULT_NODES, |set| set.spec.replicas)
+        }
+    };
+    apply(&Api::<NodeClass>::all(client.clone()), "NodeClass", NODE_CLASS, &node_class(beside_real_node))
+        .await?;
+    apply(&sets, "NodeSet", NODE_SET, &node_set(wanted)).await?;
+    progress.step(&format!("Waiting for {wanted} nodes"));
+    wait_ready(sets, progress).await?;
+    Ok(wanted)
+}
+
+/// Written as JSON: an apply owns every field it names, and the types would name their defaults.
+fn node_class(beside_real_node: bool) -> Value {
+    let mut class = json!({
+        "apiVersion": "kube-node.io/v1alpha1",
+        "kind": "NodeClass",
+        "metadata": {"name": NODE_CLASS},
+        "spec": {
+            "nodeController": "hollow",
+            "machineType": "hollow.medium",
+            "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
+            "reserved": {"cpu": "100m", "memory": "512Mi"},
+        },
+    });
+    if beside_real_node {
+        class["spec"]["template"] = json!({"taints": [{"key": TAINT, "effect": "NoSchedule"}]});
+    }
+    class
+}
+
+fn node_set(replicas: i32) -> Value {
+    json!({
+        "apiVersion": "kube-node.io/v1alpha1",
+        "kind": "NodeSet",
+        "metadata": {"name": NODE_SET},
+        "spec": {"nodeClassName": NODE_CLASS, "replicas": replicas},
+    })
+}
+
+async fn wait_ready(sets: Api<NodeSet>, progress: &Progress) -> Result<(), FleetError> {
+    let config = watcher::Config::default().fields(&format!("metadata.name={NODE_SET}"));
+    let mut changes = watcher(sets, config).default_backoff().applied_objects().boxed();
+    let (mut best, mut last, mut deadline) = (0, None::<NodeSet>, Instant::now() + STALL);
+    loop {
+        let set = match timeout_at(deadline, changes.try_next()).await {
+            Err(_) | Ok(Ok(None)) => return Err(stalled(last.as_ref())),
+            // The watch tries again by itself; a server that stays away is a stall.
+            Ok(Err(error)) if Instant::now() >= deadline => return Err(FleetError::Watch(Box::new(error))),
+            Ok(Err(_)) => continue,
+            Ok(Ok(Some(set))) => set,
+        };
+        let ready = ready_of(&set);
+        if is_ready(&set) {
+            return Ok(());
+        }
+        if ready > best {
+            (best, deadline) = (ready, Instant::now() + STALL);
+        }
+        progress.update(&format!("{ready} of {} nodes are Ready", set.spec.replicas));
+        last = Some(set);
+    }
+}
+
+fn ready_of(set: &NodeSet) -> i32 {
+    set.status.as_ref().map_or(0, |status| status.ready_replicas)
+}
+
+/// As many as wanted, by a status that speaks of the present spec.
+fn is_ready(set: &NodeSet) -> bool {
+    let Some(status) = &set.status else { return false };
+    status.observed_generation >= set.metadata.generation && status.ready_replicas == set.spec.replicas
+}
+
+fn stalled(set: Option<&NodeSet>) -> FleetError {
+    let conditions = set.and_then(|set| set.status.as_ref()).map_or_else(
+        || "no status: no operator has looked at it".to_owned(),
+        |status| {
+            let texts = status.conditions.iter().map(|condition| {
+                format!(
+                    "{}={} {}: {}",
+                    condition.type_, condition.status, condition.reason, condition.message
+                )
+            });
+            texts.collect::<Vec<_>>().join("; ")
+        },
+    );
+    FleetError::Stalled {
+        ready: set.map_or(0, ready_of),
+        wanted: set.map_or(0, |set| set.spec.replicas),
+        conditions,
+    }
+}
+
+/// How many nodes all NodeSets have Ready, and how many they should have.
+pub async fn count_nodes(client: &Client) -> Result<(i32, i32), kube::Error> {
+    let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
+    Ok(sets.iter().fold((0, 0), |(ready, wanted), set| (ready + ready_of(set), wanted + set.spec.replicas)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(generation: i64, status: &Value) -> NodeSet {
+        let mut set = node_set(3);
+        set["metadata"]["generation"] = generation.into();
+        set["status"] = status.clone();
+        serde_json::from_value(set).unwrap()
+    }
+
+    #[test]
+    fn both_objects_are_of_our_kinds() {
+        let class: NodeClass = serde_json::from_value(node_class(true)).unwrap();
+        assert_eq!(class.spec.node_controller, "hollow");
+        assert_eq!(class.spec.template.unwrap().taints[0].key, TAINT);
+        let set: NodeSet = serde_json::from_value(node_set(7)).unwrap();
+        assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, NODE_CLASS));
+    }
+
+    #[test]
+    fn a_status_of_an_older_spec_does_not_count() {
+        assert!(!is_ready(&set(2, &json!({"observedGeneration": 1, "readyReplicas": 3}))));
+        assert!(is_ready(&set(2, &json!({"observedGeneration": 2, "readyReplicas": 3}))));
+        assert!(!is_ready(&set(2, &json!({"observedGeneration": 2, "readyReplicas": 2}))));
+        assert!(!is_ready(&set(1, &json!({}))), "a status without a generation speaks of none");
+    }
+
+    #[test]
+    fn a_stall_says_what_the_set_says() {
+        let status = json!({"readyReplicas": 1, "conditions": [{
+            "type": "Progressing", "status": "True", "reason": "Waiting", "message": "for machines",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]});
+        let text = stalled(Some(&set(1, &status))).to_string();
+        assert!(
+            text.starts_with("1 of 3 nodes") && text.contains("Progressing=True Waiting: for machines"),
+            "{text}"
+        );
+        assert!(stalled(None).to_string().contains("no operator"));
+    }
+}

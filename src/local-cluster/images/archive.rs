@@ -1,0 +1,343 @@
+//! The archive of one image: an OCI layout (`oci-layout`, `index.json`, `blobs/sha256/…`) with Docker's `manifest.json`,
+//! which names the same blobs, beside it. Five short documents, written as JSON rather than through a crate of builders.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use kube_ext::memory;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tar::{Archive, Builder, EntryType};
+
+use super::{
+    Image, ImageError, NON_ROOT,
+    layer::{Layer, folder, header},
+};
+
+/// Every image is of the same moment, else no two builds would be the same.
+const CREATED: &str = "1970-01-01T00:00:00Z";
+const INDEX: &str = "index.json";
+
+/// An archive that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Name and tag of the image.
+    pub name: String,
+    /// Digest of its manifest: what a runtime shows.
+    pub digest: String,
+    /// The archive.
+    pub path: PathBuf,
+    /// Size of the archive, in bytes.
+    pub bytes: u64,
+}
+
+/// One content-addressed file.
+struct Blob {
+    digest: String,
+    bytes: Vec<u8>,
+}
+
+impl Blob {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { digest: hex(&Sha256::digest(&bytes)), bytes }
+    }
+
+    fn json(value: &Value) -> Self {
+        Self::new(value.to_string().into_bytes())
+    }
+
+    fn path(&self) -> String {
+        format!("blobs/sha256/{}", self.digest)
+    }
+
+    fn descriptor(&self, media_type: &str) -> Value {
+        json!({
+            "mediaType": format!("application/vnd.oci.image.{media_type}"),
+            "digest": format!("sha256:{}", self.digest),
+            "size": self.bytes.len(),
+        })
+    }
+}
+
+/// Writes the archive of an image to `path`, whole or not at all. Under another `tag` it lives beside the one that a
+/// cluster of ours uses.
+pub fn write(image: Image, tag: Option<&str>, layer: &Layer, path: &Path) -> Result<Written, ImageError> {
+    write_tar(image.tagged(tag), image, layer, path)
+        .map_err(|source| ImageError::Write { path: path.to_owned(), source })
+}
+
+fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Result<Written> {
+    let architecture = layer.architecture;
+    let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+    let config = Blob::json(&json!({
+        "architecture": architecture,
+        "os": "linux",
+        "created": CREATED,
+        "config": {
+            "User": format!("{NON_ROOT}:{NON_ROOT}"),
+            "Entrypoint": image.entrypoint(),
+            // `exec kube-node` finds the program at the root.
+            "Env": ["PATH=/:/bin", format!("{}={}", memory::VARIABLE, memory::VALUE)],
+            "WorkingDir": "/tmp",
+            "Labels": {
+                "org.opencontainers.image.title": image.stem(),
+                "org.opencontainers.image.version": tag,
+                "org.opencontainers.image.licenses": "Apache-2.0",
+            },
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+    }));
+    let layer = Blob::new(layer.blob.clone());
+    let manifest = Blob::json(&json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": config.descriptor("config.v1+json"),
+        "layers": [layer.descriptor("layer.v1.tar+gzip")],
+    }));
+    let mut described = manifest.descriptor("manifest.v1+json");
+    described["platform"] = json!({"architecture": architecture, "os": "linux"});
+    // The first is read by containerd, the second is the standard's.
+    described["annotations"] =
+        json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [described],
+    });
+    let docker = json!([{"Config": config.path(), "RepoTags": [name], "Layers": [layer.path()]}]);
+
+    let digest = format!("sha256:{}", manifest.digest);
+    let mut files: Vec<(String, Vec<u8>)> =
+        [config, layer, manifest].into_iter().map(|blob| (blob.path(), blob.bytes)).collect();
+    files.sort();
+    files.push((INDEX.into(), index.to_string().into_bytes()));
+    files.push(("manifest.json".into(), docker.to_string().into_bytes()));
+    files.push(("oci-layout".into(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()));
+
+    let beside = path.with_extension("tmp");
+    let mut tar = Builder::new(BufWriter::new(File::create(&beside)?));
+    folder(&mut tar, "blobs/", 0o755)?;
+    folder(&mut tar, "blobs/sha256/", 0o755)?;
+    for (path, bytes) in &files {
+        tar.append_data(&mut header(EntryType::Regular, 0o644, bytes.len() as u64), path, bytes.as_slice())?;
+    }
+    tar.into_inner()?.flush()?;
+    fs::rename(&beside, path)?;
+    Ok(Written { name, digest, path: path.to_owned(), bytes: path.metadata()?.len() })
+}
+
+/// The digest of the image in an archive of ours, such as `sha256:9f…`.
+pub fn manifest_digest(path: &Path) -> Result<String, ImageError> {
+    let damaged = |source| ImageError::Damaged { path: path.to_owned(), source };
+    let file = File::open(path).map_err(|source| ImageError::Read { path: path.to_owned(), source })?;
+    let mut archive = Archive::new(file);
+    for entry in archive.entries_with_seek().map_err(damaged)? {
+        let mut entry = entry.map_err(damaged)?;
+        if entry.path().map_err(damaged)?.as_os_str() == INDEX {
+            let mut text = String::new();
+            entry.read_to_string(&mut text).map_err(damaged)?;
+            let index: Value = serde_json::from_str(&text).map_err(|error| damaged(error.into()))?;
+            if let Some(digest) = index["manifests"][0]["digest"].as_str() {
+                return Ok(digest.to_owned());
+            }
+        }
+    }
+    Err(damaged(io::Error::new(io::ErrorKind::InvalidData, "it has no index")))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+    use crate::images::{Contents, KUBE_NODE, PAUSE, Program};
+
+    /// What a tar holds: path → (mode, content), that of a link the content of its target. Refuses what is not
+    /// reproducible.
+    fn unpack(tar: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
+        let mut files: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
+        let mut order = Vec::new();
+        for entry in Archive::new(tar).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let path = entry.path().unwrap().display().to_string();
+            let header = entry.header().clone();
+            assert_eq!(
+                (header.uid().unwrap(), header.gid().unwrap(), header.mtime().unwrap()),
+                (0, 0, 0),
+                "{path}"
+            );
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            if let Some(target) = entry.link_name().unwrap() {
+                content.clone_from(&files[target.to_str().unwrap()].1);
+            }
+            order.push(path.clone());
+            files.insert(path, (header.mode().unwrap(), content));
+        }
+        assert!(order.is_sorted(), "{order:?}");
+        files
+    }
+
+    fn build(image: Image, contents: Contents<'_>, path: &Path) -> Result<Written, ImageError> {
+        write(image, None, &Layer::build(image, contents)?, path)
+    }
+
+    /// One program and nothing else.
+    fn only(program: &Program) -> Contents<'_> {
+        Contents { program, machine: None, shell: None }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("kube-node-image-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// Small and static: a header of an ELF file is enough.
+    fn program(dir: &Path, name: &str) -> Program {
+        let path = dir.join(name);
+        let mut elf = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
+        elf.resize(16, 0);
+        elf.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+        elf.resize(64, 0);
+        elf[52] = 64;
+        elf.extend(name.as_bytes());
+        fs::write(&path, elf).unwrap();
+        Program::check(&path, "").unwrap()
+    }
+
+    /// Follows an archive from its top to the files in its layer, and checks every digest and size on the way.
+    fn check(written: &Written) -> (Value, BTreeMap<String, (u32, Vec<u8>)>) {
+        let archive = unpack(File::open(&written.path).unwrap());
+        let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        for (path, (_, content)) in &archive {
+            if let Some(digest) = path.strip_prefix("blobs/sha256/").filter(|digest| !digest.is_empty()) {
+                assert_eq!(digest, hex(&Sha256::digest(content)), "{path}");
+            }
+        }
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().unwrap().replace(':', "/");
+            let (_, content) = &archive[&format!("blobs/{digest}")];
+            assert_eq!(descriptor["size"].as_u64().unwrap(), content.len() as u64);
+            content.clone()
+        };
+        assert_eq!(parse(&archive["oci-layout"].1)["imageLayoutVersion"], "1.0.0");
+        let index = parse(&archive["index.json"].1);
+        let top = &index["manifests"][0];
+        assert_eq!(top["annotations"]["io.containerd.image.name"], written.name);
+        assert_eq!(top["digest"], written.digest.as_str());
+        let manifest = parse(&blob(top));
+        let config = parse(&blob(&manifest["config"]));
+        let layer = blob(&manifest["layers"][0]);
+        let mut tar = Vec::new();
+        GzDecoder::new(layer.as_slice()).read_to_end(&mut tar).unwrap();
+        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(&Sha256::digest(&tar))));
+        let docker = &parse(&archive["manifest.json"].1)[0];
+        assert_eq!(docker["RepoTags"], json!([written.name]));
+        assert!(archive[docker["Config"].as_str().unwrap()].1 == blob(&manifest["config"]));
+        assert!(archive[docker["Layers"][0].as_str().unwrap()].1 == layer);
+        (config, unpack(tar.as_slice()))
+    }
+
+    #[test]
+    fn every_digest_size_and_path_is_right() {
+        let dir = scratch("whole");
+        let (own, machine, shell) = (program(&dir, "own"), program(&dir, "machine"), program(&dir, "shell"));
+        let contents = Contents { program: &own, machine: Some(&machine), shell: Some(&shell) };
+        let written = build(Image::KubeNode, contents, &dir.join("kube-node.tar")).unwrap();
+        assert_eq!(written.name, KUBE_NODE);
+        assert_eq!(written.bytes, fs::metadata(&written.path).unwrap().len());
+        let (config, files) = check(&written);
+        assert_eq!(config["config"]["User"], "65532:65532");
+        assert_eq!(config["config"]["Entrypoint"], json!(["/kube-node"]));
+        assert_eq!(config["architecture"], "amd64");
+        let modes: Vec<(&str, u32)> = files.iter().map(|(path, (mode, _))| (path.as_str(), *mode)).collect();
+        assert_eq!(
+            modes,
+            [
+                ("bin/", 0o755),
+                ("bin/sh", 0o755),
+                ("etc/", 0o755),
+                ("etc/group", 0o644),
+                ("etc/nsswitch.conf", 0o644),
+                ("etc/passwd", 0o644),
+                ("kube-node", 0o755),
+                ("kube-node-machine", 0o755),
+                ("tmp/", 0o1777),
+            ]
+        );
+        assert_eq!(files["kube-node"].1, fs::read(own.path()).unwrap());
+        assert_eq!(files["kube-node-machine"].1, fs::read(machine.path()).unwrap());
+        assert_eq!(files["bin/sh"].1, fs::read(shell.path()).unwrap());
+        let passwd = String::from_utf8(files["etc/passwd"].1.clone()).unwrap();
+        assert!(passwd.starts_with("root:x:0:0:") && passwd.contains(":65532:65532:"), "{passwd}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_same_input_makes_the_same_bytes() {
+        let dir = scratch("same");
+        let own = program(&dir, "own");
+        let [first, second] =
+            ["a.tar", "b.tar"].map(|file| build(Image::Pause, only(&own), &dir.join(file)).unwrap());
+        assert!(fs::read(&first.path).unwrap() == fs::read(&second.path).unwrap());
+        assert_eq!(manifest_digest(&first.path).unwrap(), second.digest);
+        let other = build(Image::Pause, only(&program(&dir, "other")), &dir.join("c.tar")).unwrap();
+        assert_ne!(other.digest, first.digest);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_sandbox_shares_the_layer() {
+        let dir = scratch("shared");
+        let own = program(&dir, "own");
+        let layer_of = |image: Image| {
+            let written = build(image, only(&own), &dir.join(image.stem())).unwrap();
+            let (config, _) = check(&written);
+            (config["rootfs"].clone(), config["config"]["Entrypoint"].clone())
+        };
+        let ((own_layer, _), (sandbox_layer, entrypoint)) =
+            (layer_of(Image::KubeNode), layer_of(Image::Pause));
+        assert_eq!(own_layer, sandbox_layer);
+        assert_eq!(entrypoint, json!(["/kube-node", "pause"]));
+        assert!(PAUSE.starts_with("localhost/"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn machines_have_the_whole_program_where_there_is_no_other() {
+        let dir = scratch("link");
+        let own = program(&dir, "own");
+        let files = |image: Image| check(&build(image, only(&own), &dir.join(image.stem())).unwrap()).1;
+        let whole = files(Image::KubeNode);
+        assert_eq!(whole["kube-node-machine"], whole["kube-node"]);
+        assert!(!files(Image::Kubemark).contains_key("kube-node-machine"));
+        let other = program(&dir, "machine");
+        let with = Contents { machine: Some(&other), ..only(&own) };
+        assert_ne!(with.fingerprint().unwrap(), only(&own).fingerprint().unwrap());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_archive_is_named() {
+        let dir = scratch("damaged");
+        let path = dir.join("x.tar");
+        fs::write(&path, "x").unwrap();
+        assert!(matches!(manifest_digest(&path).unwrap_err(), ImageError::Damaged { .. }));
+        assert!(matches!(manifest_digest(&dir.join("y")).unwrap_err(), ImageError::Read { .. }));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,44 @@
+//! A Kubernetes control plane on this machine, without containers: found or built, started, kept running, stopped.
+//!
+//! One supervisor runs one data folder ([`layout`]). It starts etcd, kube-apiserver, kube-controller-manager,
+//! kube-scheduler and our operator as child processes, each in a process group of its own, starts again what dies by
+//! itself, and stops all in reverse order. Everything listens on 127.0.0.1 only; who comes from elsewhere takes a [`door`]. `cluster.json`
+//! ([`state`]) names each process by pid and start time: `down` and the next `up` find what a killed supervisor has left.
+//! Where a real node is asked for ([`real_node`]), it is one process more, with others inside.
+
+mod assets;
+pub mod binaries;
+mod build;
+pub mod component;
+mod door;
+mod error;
+mod fleet;
+mod go;
+mod health;
+pub mod images;
+mod keeper;
+pub mod kubeconfig;
+pub mod layout;
+mod manifests;
+mod modules;
+pub mod pki;
+pub mod ports;
+pub mod procs;
+pub mod progress;
+pub mod real_node;
+pub mod state;
+mod supervisor;
+
+pub use binaries::Binaries;
+pub use component::{Addresses, Component, ComponentArg};
+pub use door::DoorError;
+pub use error::ClusterError;
+pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
+pub use health::{Probe, ProbeError, client_of};
+pub use kube_ext::files;
+pub use layout::Layout;
+pub use manifests::{ManifestError, absent, install, release_secrets, uninstall};
+pub use progress::Progress;
+pub use supervisor::{Cluster, Options};
+
+pub use kube_node_api::names::OPERATOR_NAMESPACE as NAMESPACE;

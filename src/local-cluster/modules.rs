@@ -1,0 +1,184 @@
+//! Go modules pinned in `modules/`, and the programs that are built from them.
+//!
+//! Each module has its own go.mod, so that no program is built with another one's dependencies.
+
+use super::binaries::{CONTAINERD_VERSION, KUBERNETES_VERSION};
+
+/// Version of a module and the sources of its programs.
+#[derive(Debug)]
+pub(super) struct Module {
+    pub(super) name: &'static str,
+    pub(super) go_mod: &'static str,
+    pub(super) go_sum: &'static str,
+    /// Whether C code belongs to it, which takes a C compiler.
+    pub(super) cgo: bool,
+    pub(super) tags: &'static str,
+    /// Folder of its packages; a program's own package lies in it unless it is the program itself.
+    packages: &'static str,
+    /// The only file that is not the module's own.
+    pub(super) replaced: Option<Replaced>,
+}
+
+/// A dependency's file, by its import path, and the text that is compiled in its place.
+#[derive(Debug)]
+pub(super) struct Replaced {
+    pub(super) file: &'static str,
+    pub(super) by: &'static str,
+}
+
+pub(super) static KUBERNETES: Module = Module {
+    name: "kubernetes",
+    go_mod: include_str!("modules/kubernetes/go.mod"),
+    go_sum: include_str!("modules/kubernetes/go.sum"),
+    cgo: false,
+    tags: "",
+    packages: "k8s.io/kubernetes/cmd",
+    replaced: None,
+};
+
+pub(super) static ETCD: Module = Module {
+    name: "etcd",
+    go_mod: include_str!("modules/etcd/go.mod"),
+    go_sum: include_str!("modules/etcd/go.sum"),
+    cgo: false,
+    tags: "",
+    packages: "go.etcd.io/etcd/server/v3",
+    replaced: None,
+};
+
+pub(super) static CONTAINERD: Module = Module {
+    name: "containerd",
+    go_mod: include_str!("modules/containerd/go.mod"),
+    go_sum: include_str!("modules/containerd/go.sum"),
+    cgo: false,
+    // Snapshotters that the node's configuration does not use, and traces that nobody collects.
+    tags: "urfave_cli_no_docs,no_btrfs,no_devmapper,no_zfs,no_tracing",
+    packages: "github.com/containerd/containerd/v2/cmd",
+    replaced: None,
+};
+
+pub(super) static RUNC: Module = Module {
+    name: "runc",
+    go_mod: include_str!("modules/runc/go.mod"),
+    go_sum: include_str!("modules/runc/go.sum"),
+    // The part that enters namespaces is C: it runs before Go starts its threads.
+    cgo: true,
+    tags: "urfave_cli_no_docs,netgo,osusergo",
+    packages: "github.com/opencontainers/runc",
+    replaced: Some(Replaced {
+        file: "github.com/opencontainers/runc/libcontainer/seccomp/seccomp_unsupported.go",
+        by: include_str!("modules/runc/seccomp.go"),
+    }),
+};
+
+pub(super) static CNI: Module = Module {
+    name: "cni",
+    go_mod: include_str!("modules/cni/go.mod"),
+    go_sum: include_str!("modules/cni/go.sum"),
+    cgo: false,
+    tags: "",
+    packages: "github.com/containernetworking/plugins/plugins",
+    replaced: None,
+};
+
+impl Module {
+    /// The module that a program is built from.
+    pub(super) fn of(program: &str) -> &'static Self {
+        match program {
+            "etcd" => &ETCD,
+            "containerd" | "containerd-shim-runc-v2" | "ctr" => &CONTAINERD,
+            "runc" => &RUNC,
+            "bridge" | "loopback" | "portmap" | "host-local" => &CNI,
+            _ => &KUBERNETES,
+        }
+    }
+
+    /// The package of one of its programs.
+    pub(super) fn package(&self, program: &str) -> String {
+        let packages = self.packages;
+        match program {
+            "etcd" | "runc" => packages.to_owned(),
+            "host-local" => format!("{packages}/ipam/{program}"),
+            "portmap" => format!("{packages}/meta/{program}"),
+            "bridge" | "loopback" => format!("{packages}/main/{program}"),
+            _ => format!("{packages}/{program}"),
+        }
+    }
+
+    /// Go's name for a program: the last part of its package that is no version.
+    pub(super) fn file_name(program: &'static str) -> &'static str {
+        if program == "etcd" { "server" } else { program }
+    }
+
+    /// Arguments of the linker. Without the version stamped in, kube-apiserver reports v0.0.0, which clients refuse.
+    pub(super) fn ldflags(&self) -> String {
+        let stamp = if self.name == KUBERNETES.name {
+            let mut parts = KUBERNETES_VERSION.split('.');
+            let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            let version = "-X k8s.io/component-base/version";
+            format!(
+                " {version}.gitVersion=v{KUBERNETES_VERSION} {version}.gitMajor={major} {version}.gitMinor={minor}"
+            )
+        } else if self.name == CONTAINERD.name {
+            format!(" -X {}/version.Version=v{CONTAINERD_VERSION}", self.packages.trim_end_matches("/cmd"))
+        } else if self.cgo {
+            // One file that runs wherever it is mounted.
+            " -linkmode external -extldflags -static".to_owned()
+        } else {
+            String::new()
+        };
+        format!("-s -w{stamp}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::binaries::{CNI_VERSION, ETCD_VERSION, RUNC_VERSION};
+
+    #[test]
+    fn versions_are_those_of_the_modules() {
+        for (module, path, version) in [
+            (&KUBERNETES, "k8s.io/kubernetes", KUBERNETES_VERSION),
+            (&ETCD, "go.etcd.io/etcd/server/v3", ETCD_VERSION),
+            (&CONTAINERD, "github.com/containerd/containerd/v2", CONTAINERD_VERSION),
+            (&RUNC, "github.com/opencontainers/runc", RUNC_VERSION),
+            (&CNI, "github.com/containernetworking/plugins", CNI_VERSION),
+        ] {
+            let pinned = module.go_mod.contains(&format!("{path} v{version}"));
+            assert!(pinned, "{} does not pin {path} v{version}", module.name);
+        }
+    }
+
+    #[test]
+    fn every_package_is_a_tool_of_its_module() {
+        let programs = [
+            "kubectl",
+            "kube-apiserver",
+            "kubemark",
+            "etcd",
+            "containerd",
+            "containerd-shim-runc-v2",
+            "ctr",
+            "runc",
+            "bridge",
+            "host-local",
+            "loopback",
+            "portmap",
+        ];
+        for program in programs {
+            let module = Module::of(program);
+            let package = module.package(program);
+            assert!(module.go_mod.contains(&format!("{package}\n")), "{} has no tool {package}", module.name);
+        }
+    }
+
+    #[test]
+    fn the_version_is_stamped_in() {
+        let flags = KUBERNETES.ldflags();
+        assert!(
+            flags.contains("version.gitVersion=v1.36.3 ") && flags.ends_with("version.gitMinor=36"),
+            "{flags}"
+        );
+    }
+}

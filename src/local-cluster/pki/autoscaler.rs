@@ -1,0 +1,95 @@
+//! Who serves and who calls where cluster-autoscaler is served.
+//!
+//! Both certificates come of an authority that signs nothing else: with one of the cluster's, every user of the cluster
+//! could resize it. Its key is forgotten once it has signed, so nobody can make a third one.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+};
+
+use kube_node_api::names;
+use rcgen::KeyPair;
+use time::OffsetDateTime;
+
+use super::{
+    super::files::{create_private_dir, write_public},
+    Identity, LIFETIME, Pki, PkiError, Use, authority_params, leaf, still_good,
+};
+
+/// The certificates of one server and its one client.
+#[derive(Clone)]
+pub struct AutoscalerCertificates {
+    /// The authority of both, PEM.
+    pub ca: String,
+    /// The operator's.
+    pub server: Identity,
+    /// cluster-autoscaler's.
+    pub client: Identity,
+}
+
+impl AutoscalerCertificates {
+    /// Makes all of them, for a server of these names and addresses.
+    pub fn make(server_names: &[&str], addresses: &[IpAddr]) -> Result<Self, PkiError> {
+        let failed = |source| PkiError::Certificate { name: "ca".into(), source };
+        let key = KeyPair::generate().map_err(failed)?;
+        let params = authority_params("kube-node-autoscaler");
+        let ca = params.self_signed(&key).map_err(failed)?.pem();
+        Ok(Self {
+            ca,
+            server: leaf("kube-node", &Use::Server { names: server_names, addresses }, &params, &key)?,
+            client: leaf(names::AUTOSCALER_CLIENT, &Use::Client { groups: &[] }, &params, &key)?,
+        })
+    }
+}
+
+/// The same, in one folder of this machine.
+#[derive(Clone, Debug)]
+pub struct AutoscalerPki {
+    dir: PathBuf,
+}
+
+impl AutoscalerPki {
+    /// Takes the folder's certificates, or makes them where there are none or they are about to expire.
+    pub fn ensure(dir: &Path) -> Result<Self, PkiError> {
+        let pki = Pki { dir: dir.to_owned() };
+        let made = fs::read_to_string(pki.path("made.json")).ok();
+        if made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())).is_none() {
+            create_private_dir(dir)?;
+            let all = AutoscalerCertificates::make(&["localhost"], &[IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
+            write_public(&pki.path("ca.crt"), &all.ca)?;
+            pki.write("server", &all.server)?;
+            pki.write("client", &all.client)?;
+            pki.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), &[])?;
+        }
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// Path of a file of the folder: `ca.crt`, `server.crt`, `client.key` and the like.
+    #[must_use]
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn made_once_and_kept_without_the_key_of_the_authority() {
+        let dir = std::env::temp_dir().join(format!("kube-node-pki-autoscaler-{}", std::process::id()));
+        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+        AutoscalerPki::ensure(&dir).unwrap();
+        let before = (read("ca.crt"), read("server.crt"), read("client.crt"));
+        AutoscalerPki::ensure(&dir).unwrap();
+        assert_eq!((read("ca.crt"), read("server.crt"), read("client.crt")), before);
+        let mode = fs::metadata(dir.join("client.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(!dir.join("ca.key").exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,352 @@
+//! The certificates of a cluster, made in process. All keys are ECDSA P-256, every private key file has mode 0600.
+//!
+//! Three authorities: the cluster's (it signs servers, users and CSRs), etcd's (else whoever gets a client certificate
+//! from the cluster could read etcd), and the front proxy's; a fourth, where cluster-autoscaler is served ([`autoscaler`]).
+//! What exists is kept, so that kubeconfigs handed out stay valid; all of it is made anew when a certificate has less than
+//! [`RENEW_BEFORE`] left.
+
+mod autoscaler;
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use serde::{Deserialize, Serialize};
+use time::{Duration, OffsetDateTime};
+
+pub use self::autoscaler::{AutoscalerCertificates, AutoscalerPki};
+use super::files::{FileError, write_private, write_public};
+
+/// Everything is made to last this long: a test cluster is thrown away before.
+const LIFETIME: Duration = Duration::days(3650);
+/// A second start renews what has less than this left.
+pub const RENEW_BEFORE: Duration = Duration::days(30);
+/// Clocks of containers and their hosts differ a little.
+const BACKDATE: Duration = Duration::hours(1);
+/// First address of the service range: the `kubernetes` Service.
+const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
+/// Names and addresses under which kube-apiserver is reached, and its companions.
+const SERVER_NAMES: [&str; 5] = [
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+];
+const SERVER_ADDRESSES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_IP];
+
+/// Why certificates could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A certificate or key could not be made, or a kept key is no key.
+    #[error("cannot make the certificate {name}")]
+    Certificate {
+        /// Which one.
+        name: String,
+        /// What the library says.
+        source: rcgen::Error,
+    },
+    /// More groups than a certificate made here can hold.
+    #[error("user {user} has more than two groups")]
+    TooManyGroups {
+        /// The user.
+        user: String,
+    },
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key, PKCS #8.
+    pub key: String,
+}
+
+/// The certificates of one cluster, in one folder.
+#[derive(Debug)]
+pub struct Pki {
+    dir: PathBuf,
+}
+
+/// Says when the folder was made; written last, so that a folder without it is incomplete.
+#[derive(Serialize, Deserialize)]
+struct Made {
+    not_after: i64,
+    /// Further addresses in the certificate of kube-apiserver.
+    #[serde(default)]
+    addresses: Vec<IpAddr>,
+}
+
+/// What a leaf certificate is for.
+enum Use<'a> {
+    Server {
+        names: &'a [&'a str],
+        addresses: &'a [IpAddr],
+    },
+    Client {
+        groups: &'a [&'a str],
+    },
+    /// etcd calls itself, as server and as client.
+    Both,
+}
+
+/// What everything on 127.0.0.1 serves with.
+const SERVER: Use<'static> = Use::Server { names: &SERVER_NAMES, addresses: &SERVER_ADDRESSES };
+
+impl Pki {
+    /// Takes the folder's certificates, or makes them where there are none or they are about to expire. kube-apiserver
+    /// is also reached at `addresses`: its certificate follows them.
+    pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> Result<Self, PkiError> {
+        let pki = Self { dir: dir.to_owned() };
+        let made = fs::read_to_string(pki.path("made.json")).ok();
+        match made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())) {
+            None => pki.make(addresses)?,
+            Some(made) if made.addresses != addresses => {
+                let (params, key) = pki.authority_of_the_cluster()?;
+                pki.make_apiserver(addresses, &params, &key)?;
+                pki.write_made(made.not_after, addresses)?;
+            }
+            Some(_) => {}
+        }
+        Ok(pki)
+    }
+
+    /// Path of a file of the folder, such as `ca.crt`.
+    #[must_use]
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    /// The cluster's authority, PEM.
+    pub fn ca(&self) -> Result<String, PkiError> {
+        Ok(super::files::read(&self.path("ca.crt"))?)
+    }
+
+    /// Signs a client certificate of the cluster for any user and groups.
+    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, PkiError> {
+        let (params, key) = self.authority_of_the_cluster()?;
+        leaf(user, &Use::Client { groups }, &params, &key)
+    }
+
+    /// Signs a serving certificate of the cluster.
+    pub fn server(&self, name: &str, addresses: &[IpAddr]) -> Result<Identity, PkiError> {
+        let (params, key) = self.authority_of_the_cluster()?;
+        leaf(name, &Use::Server { names: &[name], addresses }, &params, &key)
+    }
+
+    fn authority_of_the_cluster(&self) -> Result<(CertificateParams, KeyPair), PkiError> {
+        let key = KeyPair::from_pem(&super::files::read(&self.path("ca.key"))?)
+            .map_err(|source| PkiError::Certificate { name: "ca".into(), source })?;
+        Ok((authority_params("kubernetes"), key))
+    }
+
+    fn make(&self, addresses: &[IpAddr]) -> Result<(), PkiError> {
+        super::files::create_private_dir(&self.dir)?;
+        let cluster = self.authority("ca", "kubernetes")?;
+        let etcd = self.authority("etcd-ca", "kube-node-etcd")?;
+        let proxy = self.authority("front-proxy-ca", "kube-node-front-proxy")?;
+        let masters = Use::Client { groups: &["system:masters"] };
+        let plain = Use::Client { groups: &[] };
+        for (file, name, usage, (params, key)) in [
+            ("controller-manager", "kube-controller-manager", &SERVER, &cluster),
+            ("scheduler", "kube-scheduler", &SERVER, &cluster),
+            ("kubelet-client", "kube-apiserver-kubelet-client", &masters, &cluster),
+            ("etcd", "etcd", &Use::Both, &etcd),
+            ("etcd-client", "kube-apiserver-etcd-client", &plain, &etcd),
+            ("front-proxy-client", "front-proxy-client", &plain, &proxy),
+        ] {
+            self.write(file, &leaf(name, usage, params, key)?)?;
+        }
+        self.make_apiserver(addresses, &cluster.0, &cluster.1)?;
+        let tokens =
+            KeyPair::generate().map_err(|source| PkiError::Certificate { name: "sa".into(), source })?;
+        write_private(&self.path("sa.key"), &tokens.serialize_pem())?;
+        write_public(&self.path("sa.pub"), &tokens.public_key_pem())?;
+        self.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), addresses)
+    }
+
+    fn make_apiserver(
+        &self,
+        addresses: &[IpAddr],
+        params: &CertificateParams,
+        key: &KeyPair,
+    ) -> Result<(), PkiError> {
+        let addresses = &[&SERVER_ADDRESSES, addresses].concat();
+        let usage = Use::Server { names: &SERVER_NAMES, addresses };
+        self.write("apiserver", &leaf("kube-apiserver", &usage, params, key)?)
+    }
+
+    fn write(&self, file: &str, identity: &Identity) -> Result<(), PkiError> {
+        write_public(&self.path(&format!("{file}.crt")), &identity.certificate)?;
+        Ok(write_private(&self.path(&format!("{file}.key")), &identity.key)?)
+    }
+
+    fn write_made(&self, not_after: i64, addresses: &[IpAddr]) -> Result<(), PkiError> {
+        let made = serde_json::json!({"not_after": not_after, "addresses": addresses});
+        Ok(write_public(&self.path("made.json"), &format!("{made}\n"))?)
+    }
+
+    fn authority(&self, file: &str, name: &str) -> Result<(CertificateParams, KeyPair), PkiError> {
+        let failed = |source| PkiError::Certificate { name: file.to_owned(), source };
+        let key = KeyPair::generate().map_err(failed)?;
+        let params = authority_params(name);
+        let certificate = params.self_signed(&key).map_err(failed)?;
+        write_public(&self.path(&format!("{file}.crt")), &certificate.pem())?;
+        write_private(&self.path(&format!("{file}.key")), &key.serialize_pem())?;
+        Ok((params, key))
+    }
+}
+
+fn still_good(made: &str, now: OffsetDateTime) -> Option<Made> {
+    let made: Made = serde_json::from_str(made).ok()?;
+    (made.not_after > (now + RENEW_BEFORE).unix_timestamp()).then_some(made)
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - BACKDATE;
+    params.not_after = now + LIFETIME;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+/// Only the name and the usages of an authority enter what it signs, so they need not be read back from its file.
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = params(name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+fn leaf(
+    name: &str,
+    usage: &Use<'_>,
+    authority: &CertificateParams,
+    authority_key: &KeyPair,
+) -> Result<Identity, PkiError> {
+    let failed = |source| PkiError::Certificate { name: name.to_owned(), source };
+    let mut params = params(name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    let (names, addresses): (&[&str], &[IpAddr]) = match usage {
+        Use::Server { names, addresses } => {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            (names, addresses)
+        }
+        Use::Client { groups } => {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            params.distinguished_name = subject(name, groups)?;
+            (&[], &[])
+        }
+        Use::Both => {
+            params.extended_key_usages =
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            (&SERVER_NAMES, &SERVER_ADDRESSES)
+        }
+    };
+    for &name in names {
+        params.subject_alt_names.push(SanType::DnsName(name.try_into().map_err(failed)?));
+    }
+    params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
+    let key = KeyPair::generate().map_err(failed)?;
+    let issuer = Issuer::from_params(authority, authority_key);
+    let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// OID of the attribute O.
+const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
+
+/// User and groups as kube-apiserver reads them: CN, and one O for each group.
+///
+/// rcgen keeps one value for each kind of attribute; the kind can be written in two ways, hence at most two groups.
+fn subject(user: &str, groups: &[&str]) -> Result<DistinguishedName, PkiError> {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, user);
+    let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+    if groups.len() > kinds.len() {
+        return Err(PkiError::TooManyGroups { user: user.to_owned() });
+    }
+    for (kind, group) in kinds.into_iter().zip(groups) {
+        subject.push(kind, *group);
+    }
+    Ok(subject)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn count(haystack: &[u8], needle: &[u8]) -> usize {
+        haystack.windows(needle.len()).filter(|window| *window == needle).count()
+    }
+
+    #[test]
+    fn made_once_and_kept() {
+        let dir = std::env::temp_dir().join(format!("kube-node-pki-{}", std::process::id()));
+        let first = Pki::ensure(&dir, &[]).unwrap().ca().unwrap();
+        assert_eq!(Pki::ensure(&dir, &[]).unwrap().ca().unwrap(), first);
+        for file in ["ca.key", "sa.key", "etcd.key"] {
+            let mode = fs::metadata(dir.join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+        fs::write(dir.join("made.json"), "{\"not_after\":0}").unwrap();
+        assert_ne!(Pki::ensure(&dir, &[]).unwrap().ca().unwrap(), first, "expired and yet kept");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn further_addresses_change_one_certificate() {
+        let dir = std::env::temp_dir().join(format!("kube-node-pki-address-{}", std::process::id()));
+        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+        Pki::ensure(&dir, &[]).unwrap();
+        let (authority, before, scheduler) = (read("ca.crt"), read("apiserver.crt"), read("scheduler.crt"));
+        let address = [IpAddr::V4(Ipv4Addr::new(10, 245, 0, 1))];
+        Pki::ensure(&dir, &address).unwrap();
+        let after = read("apiserver.crt");
+        assert_ne!(before, after);
+        assert_eq!((&authority, &scheduler), (&read("ca.crt"), &read("scheduler.crt")));
+        Pki::ensure(&dir, &address).unwrap();
+        assert_eq!(read("apiserver.crt"), after, "nothing has changed");
+        Pki::ensure(&dir, &[]).unwrap();
+        assert_ne!(read("apiserver.crt"), after, "the address is somebody else's now");
+        assert_eq!((authority, scheduler), (read("ca.crt"), read("scheduler.crt")));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn renewed_before_it_expires() {
+        let now = OffsetDateTime::now_utc();
+        let at = |days| format!("{{\"not_after\":{}}}", (now + Duration::days(days)).unix_timestamp());
+        assert!(still_good(&at(31), now).is_some());
+        assert!(still_good(&at(29), now).is_none());
+        assert!(still_good("{}", now).is_none());
+    }
+
+    #[test]
+    fn both_groups_are_in_the_subject() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params("x");
+        params.distinguished_name = subject("someone", &["first-group", "second-group"]).unwrap();
+        let der = params.self_signed(&key).unwrap().der().to_vec();
+        // Subject and issuer are the same in a self-signed certificate: every value is there twice.
+        assert_eq!(count(&der, b"first-group"), 2);
+        assert_eq!(count(&der, b"second-group"), 2);
+        assert_eq!(count(&der, &[0x06, 0x03, 0x55, 0x04, 0x0a]), 4, "both as O");
+        assert!(subject("someone", &["a", "b", "c"]).is_err());
+    }
+}

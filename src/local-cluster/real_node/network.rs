@@ -1,0 +1,309 @@
+//! The node's networks: a /30 between host and node over a veth pair, and a /24 for pods behind the node.
+//!
+//! The host gets one link, one address and one route; bridge, pods and packet filters live in the node's namespace.
+//! Nothing on the host forwards or translates, so host and pods reach each other, and pods reach nobody else.
+
+use std::{
+    io::{self, Write},
+    net::Ipv4Addr,
+    os::linux::net::SocketAddrExt,
+    os::unix::net::{SocketAddr, UnixListener},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::component::NODE_CIDRS;
+
+/// Pools of networks, one for pods and one for links each; from every pair one pair of subnets of the same number is
+/// taken. None has a part of what hollow nodes' podCIDRs are cut from.
+const POOLS: [([u8; 2], [u8; 2]); 3] =
+    [([10, 126], [10, 127]), ([172, 28], [172, 29]), ([100, 80], [100, 81])];
+/// How long another `up` may hold the right to choose.
+const TURN: Duration = Duration::from_secs(10);
+/// The name inside.
+const INSIDE: &str = "eth0";
+
+/// Why there is no network.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// All candidates are in use.
+    #[error(
+        "no free network for the real node: 10.126.0.0/15, 172.28.0.0/15 and 100.80.0.0/15 are all routed already; take one of these routes away"
+    )]
+    NoneFree,
+    /// `ip` says no.
+    #[error("cannot {action}: ip says: {said}")]
+    Refused {
+        /// What was being done.
+        action: &'static str,
+        /// What it says.
+        said: String,
+    },
+    /// `ip` cannot be run.
+    #[error("cannot run ip to {action}")]
+    Run {
+        /// What was being done.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// `ip` speaks in a way that is not understood.
+    #[error("cannot understand what ip says of the routes of this machine")]
+    Strange(#[source] serde_json::Error),
+    /// Another process has been choosing for too long.
+    #[error("another kube-node has been setting up its network for {} s: wait for it, or end it", TURN.as_secs())]
+    Turn(#[source] io::Error),
+}
+
+/// The networks of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The host's address on the link.
+    pub host: Ipv4Addr,
+    /// The node's address on the link: its `InternalIP`.
+    pub node: Ipv4Addr,
+    /// The addresses of pods.
+    pub pods: Ipv4Net,
+}
+
+impl Network {
+    /// Where the kubelet serves, HTTPS.
+    #[must_use]
+    pub fn kubelet(&self) -> String {
+        format!("https://{}:10250", self.node)
+    }
+
+    /// Where the kubelet is asked for its health: a base URL and a path.
+    #[must_use]
+    pub fn kubelet_health(&self) -> (String, &'static str) {
+        (format!("http://{}:10248", self.node), "/healthz")
+    }
+
+    /// Where kube-proxy is asked for its health: a base URL and a path.
+    #[must_use]
+    pub fn proxy_health(&self) -> (String, &'static str) {
+        (format!("http://{}:10256", self.node), "/healthz")
+    }
+
+    fn of(pool: ([u8; 2], [u8; 2]), number: u8) -> Self {
+        let ([a, b], [c, d]) = pool;
+        Self {
+            host: Ipv4Addr::new(c, d, number, 1),
+            node: Ipv4Addr::new(c, d, number, 2),
+            pods: Ipv4Net::new_assert(Ipv4Addr::new(a, b, number, 0), 24),
+        }
+    }
+
+    fn link(&self) -> Ipv4Net {
+        Ipv4Net::new_assert(self.host, 30)
+    }
+
+    fn is_free(&self, taken: &[Ipv4Net]) -> bool {
+        let overlap = |one: &Ipv4Net, other: &Ipv4Net| one.contains(other) || other.contains(one);
+        let (link, pods) = (self.link().trunc(), self.pods);
+        !taken.iter().chain([&NODE_CIDRS]).any(|taken| overlap(taken, &link) || overlap(taken, &pods))
+    }
+
+    /// That of the last start where it is free, else the first free one from `first` on.
+    fn choose(taken: &[Ipv4Net], last: Option<Self>, first: u8) -> Option<Self> {
+        let candidates = POOLS
+            .into_iter()
+            .flat_map(|pool| (0..=u8::MAX).map(move |offset| Self::of(pool, first.wrapping_add(offset))));
+        last.into_iter().chain(candidates).find(|network| network.is_free(taken))
+    }
+}
+
+/// The host's end of a node's link: 11 of the 15 characters that a name may have.
+pub(super) fn link_name(id: &str) -> String {
+    format!("kn-{id}")
+}
+
+/// The other end, as long as it has not been moved inside.
+fn peer_name(id: &str) -> String {
+    format!("kp-{id}")
+}
+
+/// Chooses free networks and takes them at once, by making the link.
+pub(super) fn claim(id: &str, last: Option<Network>) -> Result<Network, NetworkError> {
+    let _turn = turn()?;
+    unlink(id)?;
+    let first = u8::from_str_radix(&id[..2], 16).unwrap_or_default();
+    let network = Network::choose(&taken()?, last, first).ok_or(NetworkError::NoneFree)?;
+    link(id, &network)?;
+    Ok(network)
+}
+
+/// Makes the link anew: that of an earlier node died with it, or is about to.
+pub(super) fn renew(id: &str, network: &Network) -> Result<(), NetworkError> {
+    let _turn = turn()?;
+    unlink(id)?;
+    link(id, network)
+}
+
+/// Moves the node's end into the namespace of a process, and sets it up there.
+pub(super) fn attach(id: &str, network: &Network, pid: u32) -> Result<(), NetworkError> {
+    let Network { host, node, .. } = network;
+    let peer = peer_name(id);
+    batch(&[], "move the link into the node", &format!("link set {peer} netns {pid} name {INSIDE}\n"))?;
+    batch(
+        &["nsenter", &format!("--net=/proc/{pid}/ns/net")],
+        "set up the network of the node",
+        &format!(
+            "link set lo up\nlink set {INSIDE} up\naddr add {node}/30 dev {INSIDE}\nroute add default via {host}\n"
+        ),
+    )
+}
+
+/// Takes the link away, and with it address and route. Returns whether there was one.
+pub(super) fn unlink(id: &str) -> Result<bool, NetworkError> {
+    let name = link_name(id);
+    if !exists(id) {
+        return Ok(false);
+    }
+    match batch(&[], "remove the link of the node", &format!("link delete {name}\n")) {
+        // It goes by itself once the namespace of the other end does.
+        Err(NetworkError::Refused { .. }) if !exists(id) => Ok(true),
+        other => other.map(|()| true),
+    }
+}
+
+/// Whether the host has the link.
+pub(super) fn exists(id: &str) -> bool {
+    std::path::Path::new("/sys/class/net").join(link_name(id)).exists()
+}
+
+fn link(id: &str, network: &Network) -> Result<(), NetworkError> {
+    let (name, peer) = (link_name(id), peer_name(id));
+    let Network { host, node, pods } = network;
+    batch(
+        &[],
+        "make the link of the node",
+        &format!(
+            "link add {name} type veth peer name {peer}\naddr add {host}/30 dev {name}\nlink set {name} up\nroute add {pods} via {node} dev {name}\n"
+        ),
+    )
+}
+
+/// Whoever holds the name chooses; the system takes it back when the process ends, and no file stays.
+fn turn() -> Result<UnixListener, NetworkError> {
+    let deadline = Instant::now() + TURN;
+    loop {
+        let turn = SocketAddr::from_abstract_name("kube-node-network")
+            .and_then(|name| UnixListener::bind_addr(&name));
+        match turn {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::park_timeout(Duration::from_millis(20));
+            }
+            other => return other.map_err(NetworkError::Turn),
+        }
+    }
+}
+
+/// What this machine routes somewhere, its own addresses included.
+fn taken() -> Result<Vec<Ipv4Net>, NetworkError> {
+    let action = "look at the routes of this machine";
+    let output = Command::new("ip")
+        .args(["-json", "-4", "route", "show", "table", "all"])
+        .output()
+        .map_err(|source| NetworkError::Run { action, source })?;
+    refused(action, &output)?;
+    parse_routes(&output.stdout).map_err(NetworkError::Strange)
+}
+
+/// The destinations but the default one: everything that is nowhere else goes there.
+fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Route {
+        #[serde(default)]
+        dst: String,
+    }
+    let routes: Vec<Route> = serde_json::from_slice(json)?;
+    Ok(routes
+        .into_iter()
+        .filter_map(|route| {
+            route.dst.parse().ok().or_else(|| route.dst.parse::<Ipv4Addr>().ok().map(Into::into))
+        })
+        .filter(|network: &Ipv4Net| network.prefix_len() > 0)
+        .collect())
+}
+
+fn batch(before: &[&str], action: &'static str, commands: &str) -> Result<(), NetworkError> {
+    let run = |source| NetworkError::Run { action, source };
+    let words = [before, &["ip", "-batch", "-"]].concat();
+    let mut child = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(run)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(commands.as_bytes()).map_err(run)?;
+    }
+    refused(action, &child.wait_with_output().map_err(run)?)
+}
+
+fn refused(action: &'static str, output: &Output) -> Result<(), NetworkError> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    Err(NetworkError::Refused { action, said })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<Ipv4Net> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_routed_is_not_chosen() {
+        let free = Network::choose(&[], None, 7).unwrap();
+        assert_eq!(free.pods, "10.126.7.0/24".parse().unwrap());
+        assert_eq!((free.host, free.node), (Ipv4Addr::new(10, 127, 7, 1), Ipv4Addr::new(10, 127, 7, 2)));
+        let next = Network::choose(&nets(&["10.126.7.128/25"]), None, 7).unwrap();
+        assert_eq!(next.pods, "10.126.8.0/24".parse().unwrap());
+        let next = Network::choose(&nets(&["10.127.7.3/32"]), None, 7).unwrap();
+        assert_eq!(next.pods, "10.126.8.0/24".parse().unwrap(), "the link counts, too");
+        let wide = Network::choose(&nets(&["10.0.0.0/8"]), None, 255).unwrap();
+        assert_eq!(wide.pods, "172.28.255.0/24".parse().unwrap());
+        assert!(Network::choose(&nets(&["10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10"]), None, 0).is_none());
+    }
+
+    #[test]
+    fn the_last_network_is_kept_while_it_is_free() {
+        let last = Network::choose(&[], None, 9);
+        assert_eq!(Network::choose(&[], last, 1), last);
+        assert_ne!(Network::choose(&nets(&["10.126.9.0/24"]), last, 1), last);
+    }
+
+    #[test]
+    fn no_network_is_what_hollow_nodes_are_given() {
+        let among = Network { pods: "10.244.9.0/24".parse().unwrap(), ..Network::of(POOLS[0], 9) };
+        assert_ne!(Network::choose(&[], Some(among), 9), Some(among));
+        assert!(
+            POOLS.into_iter().all(|pool| (0..=u8::MAX).all(|number| Network::of(pool, number).is_free(&[])))
+        );
+    }
+
+    #[test]
+    fn routes_as_ip_shows_them() {
+        let json = br#"[{"dst":"default","gateway":"192.0.2.1","dev":"eth0","flags":[]},
+            {"dst":"192.0.2.0/24","dev":"eth0","protocol":"kernel","flags":[]},
+            {"type":"local","dst":"192.0.2.2","dev":"eth0","table":"local","flags":[]},
+            {"type":"blackhole","dst":"10.0.0.0/8","flags":[]}]"#;
+        assert_eq!(parse_routes(json).unwrap(), nets(&["192.0.2.0/24", "192.0.2.2/32", "10.0.0.0/8"]));
+    }
+
+    #[test]
+    fn names_of_links_fit() {
+        assert!(link_name("0123abcd").len() <= 15);
+    }
+}

@@ -1,0 +1,54 @@
+//! What the two programs of a machine's pod have in common: the arguments that the provider gives them, and one thread.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::Args;
+use kube_ext::telemetry::{self, LogFormat};
+
+/// Arguments of `hollow-node` and `guard`.
+#[derive(Debug, Args)]
+pub(super) struct MachineArgs {
+    /// Name of the machine's Node, which must exist
+    #[arg(long, value_name = "NAME")]
+    pub(super) node: String,
+    /// Folder with bootstrap.kubeconfig, machine.json and settings.json
+    #[arg(long, value_name = "DIR", default_value = "/var/run/kube-node/machine")]
+    pub(super) machine_dir: PathBuf,
+    /// Folder for the certificate and its key, the only one that is written to
+    #[arg(long, value_name = "DIR", default_value = "/var/run/kube-node/state")]
+    pub(super) state_dir: PathBuf,
+    /// Port of /healthz, /readyz and /metrics; none when absent
+    #[arg(long, value_name = "PORT")]
+    probe_port: Option<u16>,
+    /// Form of the logs
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+}
+
+impl MachineArgs {
+    /// Where probes are answered: the kubelet asks from outside the pod.
+    pub(super) fn probes(&self) -> Option<SocketAddr> {
+        self.probe_port.map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+    }
+
+    /// The form of the logs, for [`run`].
+    pub(super) fn log_format(&self) -> LogFormat {
+        self.log_format
+    }
+}
+
+/// Runs the program on one thread: it has little to do, and thousands of them run on few cores.
+pub(super) fn run(
+    log_format: LogFormat,
+    program: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<ExitCode> {
+    telemetry::start(log_format);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(program)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,49 @@
+//! The commands that run in machines' pods, for both programs: `kube-node-machine`, and `kube-node`, which has them too.
+
+pub mod guard;
+pub mod hollow_node;
+mod machine_args;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use kube_node_api::names::MACHINE_PROGRAM;
+
+/// One machine of kube-node, in a pod of its own
+///
+/// The commands that run in such pods, as kube-node has them too. What a program never calls is in its memory all the same,
+/// and there are thousands of these.
+#[derive(Debug, Parser)]
+#[command(name = MACHINE_PROGRAM, version, propagate_version = true)]
+pub struct MachineCli {
+    #[command(subcommand)]
+    command: MachineCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum MachineCommand {
+    /// Run one machine, in a pod of its own
+    HollowNode(hollow_node::HollowNode),
+    /// Stand between an upstream kubemark and the API server, in the pod of its machine
+    Guard(guard::Guard),
+}
+
+impl MachineCli {
+    /// Runs the command that was asked for.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            MachineCommand::HollowNode(command) => command.run(),
+            MachineCommand::Guard(command) => command.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_of_all_commands_fit_together() {
+        super::MachineCli::command().debug_assert();
+    }
+}

@@ -1,0 +1,152 @@
+//! Scripts: what kubemark does, and what the cluster hears.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube_node_api::{FailureMode, GoDuration};
+use kube_node_planner::health::DISRUPTED;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000 + second).unwrap()
+}
+
+fn state(failures: Option<Failures>) -> State {
+    let mut state = State::new(Machine {
+        node: "a".to_owned(),
+        uid: "u".to_owned(),
+        capacity: BTreeMap::from([("example.com/gpu".to_owned(), Quantity("2".to_owned()))]),
+        allocatable: BTreeMap::from([("cpu".to_owned(), Quantity("3900m".to_owned()))]),
+        kubelet_version: "v1.36.3".to_owned(),
+        container_runtime: "containerd://2.1.0".to_owned(),
+        commands: Vec::new(),
+    });
+    state.set_failures(failures);
+    state
+}
+
+/// Unhealthy for 10 s, healthy for 20 s, and again.
+fn by_turns(mode: FailureMode) -> Failures {
+    Failures {
+        unhealthy_duration: GoDuration(Duration::from_secs(10)),
+        healthy_duration: Some(GoDuration(Duration::from_secs(20))),
+        turn_unhealthy_periodically: Some(true),
+        mode: Some(mode),
+        ..Failures::default()
+    }
+}
+
+fn status() -> Value {
+    json!({
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "m",
+                "lastTransitionTime": "1970-01-01T00:00:00Z"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "fakeRuntime://0.1.0"},
+        },
+    })
+}
+
+fn node(uid: &str, boot: &str) -> Value {
+    json!({"metadata": {"name": "a", "uid": uid}, "status": {
+        "nodeInfo": {"bootID": boot, "kubeletVersion": "v1.36.3"},
+        "conditions": [{"type": "Ready", "status": "False", "reason": DISRUPTED.reason, "message": DISRUPTED.message}],
+    }})
+}
+
+fn ready(said: &Said) -> &Value {
+    let Said::Goes(body) = said else { panic!("{said:?}") };
+    &body["status"]["conditions"][0]["status"]
+}
+
+#[test]
+fn the_first_status_is_the_boot_and_phases_count_from_it() {
+    let mut state = state(Some(by_turns(FailureMode::Reported)));
+    assert_eq!(state.look(at(0)).changes_in, None, "no boot, no time");
+    let said = state.says(status(), at(100));
+    assert_eq!(ready(&said), "False");
+    let Said::Goes(body) = &said else { unreachable!() };
+    let info = &body["status"]["nodeInfo"];
+    assert_eq!(info["containerRuntimeVersion"], "containerd://2.1.0");
+    assert_eq!(body["status"]["allocatable"], json!({"cpu": "3900m"}));
+    assert_eq!(body["status"]["capacity"], json!({"example.com/gpu": "2"}), "what kubemark has no flag for");
+    let recorded = boot::recorded(info["bootID"].as_str()).and_then(boot::time);
+    assert_eq!(recorded, Some(at(100)));
+    assert_eq!(
+        state.look(at(103)),
+        Look { behaviour: Behaviour::Reported, changes_in: Some(Duration::from_secs(7)), is_alive: true }
+    );
+    assert_eq!(state.look(at(110)).behaviour, Behaviour::Healthy);
+    assert_eq!(ready(&state.says(status(), at(112))), "True");
+    assert_eq!(ready(&state.says(status(), at(131))), "False", "and again");
+}
+
+#[test]
+fn a_guard_that_starts_again_goes_on_counting() {
+    let boot = boot::first("u", at(0)).to_string();
+    let mut state = state(Some(by_turns(FailureMode::Reported)));
+    assert!(state.saw(&node("u", &boot)));
+    assert_eq!(state.look(at(12)).changes_in, Some(Duration::from_secs(18)));
+    let Said::Goes(body) = state.says(status(), at(35)) else { panic!("reported") };
+    assert_eq!(body["status"]["nodeInfo"]["bootID"], *boot);
+    // kubemark is shown no boot, and its own words of its health.
+    let mut read = node("u", &boot);
+    state.reads(&mut read, at(36));
+    assert_eq!(read["status"]["nodeInfo"]["bootID"], "");
+    assert_eq!(read["status"]["conditions"][0]["status"], "True");
+    let mut list = json!({"items": [node("u", &boot)]});
+    state.reads(&mut list, at(36));
+    assert_eq!(list["items"][0], read);
+}
+
+#[test]
+fn a_silent_machine_keeps_its_first_status_for_later() {
+    let mut state = state(Some(by_turns(FailureMode::Silent)));
+    let unwritten = json!({"metadata": {"name": "a", "uid": "u"}, "status": {}});
+    assert_eq!(state.correction(&unwritten, Behaviour::Healthy, at(0)), Correction::NotYet);
+    let labels = json!({"metadata": {"labels": {"kubernetes.io/hostname": "a"}}});
+    assert_eq!(state.says(labels.clone(), at(0)), Said::Stays);
+    assert_eq!(state.says(status(), at(1)), Said::Stays);
+    assert_eq!(state.look(at(11)).behaviour, Behaviour::Healthy);
+    let Correction::Patch(patch) = state.correction(&unwritten, Behaviour::Healthy, at(11)) else {
+        panic!("what it said is known")
+    };
+    assert_eq!(patch["metadata"], labels["metadata"]);
+    assert_eq!(patch["status"]["conditions"], status()["status"]["conditions"]);
+    assert_eq!(patch["status"]["nodeInfo"]["containerRuntimeVersion"], "containerd://2.1.0");
+    // Once the Node shows it, the conditions alone are looked at.
+    let Correction::Patch(patch) = state.correction(&node("u", ""), Behaviour::Healthy, at(12)) else {
+        panic!("Ready is to be True")
+    };
+    assert!(patch["status"].get("nodeInfo").is_none());
+}
+
+#[test]
+fn nobody_speaks_for_a_kubelet_that_is_dead() {
+    let mut state = state(None);
+    assert!(!state.look(at(0)).is_alive, "nothing was heard of it yet");
+    state.heard(at(0));
+    assert!(state.look(at(39)).is_alive);
+    assert!(!state.look(at(40)).is_alive);
+}
+
+#[test]
+fn a_node_that_is_gone_or_another_is_noticed_wherever_it_is_read() {
+    let mut read = node("other", "");
+    let mut state_ = state(None);
+    state_.reads(&mut read, at(0));
+    assert_eq!(read, node("other", ""), "it is not ours to change");
+    let gone = state_.gone().unwrap().to_string();
+    assert!(gone.contains("has UID other and not u"), "{gone}");
+
+    let mut state_ = state(None);
+    let mut elsewhere = json!({"type": "DELETED", "object": {"metadata": {"name": "b", "uid": "v"}}});
+    state_.follows(&mut elsewhere, at(0));
+    // The end of an earlier Node of that name is not ours either.
+    let mut earlier = json!({"type": "DELETED", "object": {"metadata": {"name": "a", "uid": "v"}}});
+    state_.follows(&mut earlier, at(0));
+    state_.follows(&mut json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}), at(0));
+    assert_eq!(state_.gone(), None);
+    state_.follows(&mut json!({"type": "DELETED", "object": node("u", "")}), at(0));
+    assert_eq!(state_.gone(), Some(&Gone::Deleted { node: "a".to_owned() }));
+}

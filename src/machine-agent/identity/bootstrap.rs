@@ -1,0 +1,118 @@
+//! The bootstrap kubeconfig: where the API server is, and a token that is good for asking for a certificate. It is written
+//! by [`super::token`], so it is JSON: a machine carries no parser of YAML.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use jiff::Timestamp;
+use kube::{
+    Client, Config,
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
+};
+use kube_ext::connection;
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+
+use super::{IdentityError, store::Certificate};
+
+/// The file as it was read.
+pub(super) struct Bootstrap {
+    path: PathBuf,
+    config: Config,
+}
+
+/// What of a token's claims is read here.
+#[derive(Deserialize)]
+struct Claims {
+    exp: i64,
+}
+
+impl Bootstrap {
+    /// Reads the file.
+    pub(super) async fn read(path: &Path) -> Result<Self, IdentityError> {
+        let failed = |source| IdentityError::Bootstrap { path: path.to_owned(), source };
+        let text = fs::read(path).map_err(|error| failed(error.into()))?;
+        let file: Kubeconfig = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        let config = config.map_err(|error| failed(error.into()))?;
+        Ok(Self { path: path.to_owned(), config })
+    }
+
+    /// A client that shows the token.
+    pub(super) fn begin(self) -> Result<Beginning, IdentityError> {
+        let Some(token) = &self.config.auth_info.token else {
+            return Err(IdentityError::NoToken { path: self.path });
+        };
+        let expires = expiry(token.expose_secret());
+        let client = self.client_with(self.config.auth_info.clone())?;
+        Ok(Beginning { client, kept: expires.map(|expires| (self.path, expires)) })
+    }
+
+    /// A client that shows the certificate.
+    pub(super) fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
+        self.client_with(showing(certificate))
+    }
+
+    fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
+        let mut config = self.config.clone();
+        config.auth_info = auth_info;
+        let url = config.cluster_url.to_string();
+        connection::client(config).map_err(|source| IdentityError::Client { url, source: Box::new(source) })
+    }
+}
+
+/// What shows a certificate, and nothing else.
+pub(super) fn showing(certificate: &Certificate) -> AuthInfo {
+    let encoded = |pem: &str| STANDARD.encode(pem);
+    AuthInfo {
+        client_certificate_data: Some(encoded(&certificate.pem)),
+        client_key_data: Some(encoded(&certificate.key).into()),
+        ..AuthInfo::default()
+    }
+}
+
+/// What a machine begins with.
+pub struct Beginning {
+    /// Shows the token.
+    pub(super) client: Client,
+    /// The file that holds the token, and until when that is good, by its own words; None where it was just requested.
+    pub(super) kept: Option<(PathBuf, Timestamp)>,
+}
+
+impl Beginning {
+    /// Why the API server does not take the token of `node`.
+    pub(super) fn refused(self, node: &str, now: Timestamp) -> IdentityError {
+        match self.kept.filter(|(_, expires)| *expires <= now) {
+            Some((path, since)) => IdentityError::TokenExpired { path, since },
+            // The kubelet brings a new token to the folder up to a minute later.
+            None => IdentityError::NodeGone { node: node.to_owned() },
+        }
+    }
+}
+
+/// The expiry that a token names. Its signature is the API server's business.
+fn expiry(token: &str) -> Option<Timestamp> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    Timestamp::from_second(exp).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_when_it_ends() {
+        let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        assert_eq!(expiry(&token(r#"{"exp":60,"sub":"x"}"#)), Some(Timestamp::from_second(60).unwrap()));
+        for none in ["", "opaque", "e30.!.c", &token(r#"{"sub":"x"}"#)] {
+            assert_eq!(expiry(none), None, "{none}");
+        }
+    }
+}

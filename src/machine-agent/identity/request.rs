@@ -1,0 +1,186 @@
+//! One request for a certificate, from the key to what was issued.
+
+use std::time::Duration;
+
+use futures::{TryStreamExt, pin_mut};
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
+};
+use kube_node_planner::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{IdentityError, Options, Place, store::Certificate};
+
+/// How long a request waits for its certificate before that is said.
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
+/// Longest that a call may take.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// How long a watch takes at most to show what is there: longer than its call.
+const STILL_THERE: Duration = Duration::from_secs(15);
+/// Of the versions that a watch can begin at, the one that the API server has.
+const ANY_VERSION: &str = "0";
+/// Wait between two watches of one request.
+const WATCH_AGAIN: Duration = Duration::from_millis(500);
+
+/// A request for a certificate, over all tries: while it is not answered it is followed, and no other one is made.
+#[derive(Default)]
+pub struct Pursuit(Option<(KeyPair, CertificateSigningRequest)>);
+
+impl Pursuit {
+    /// A certificate, asked for with the token.
+    pub(super) async fn with_token<P: Place>(
+        &mut self,
+        options: &Options<P>,
+    ) -> Result<Certificate, IdentityError> {
+        let beginning = options.place.begin(&options.node).await?;
+        match self.with_client(&beginning.client, options).await {
+            Err(IdentityError::Unauthenticated { .. }) => {
+                Err(beginning.refused(&options.node, Timestamp::now()))
+            }
+            other => other,
+        }
+    }
+
+    /// A certificate, asked for by `client`.
+    pub(super) async fn with_client<P>(
+        &mut self,
+        client: &Client,
+        options: &Options<P>,
+    ) -> Result<Certificate, IdentityError> {
+        let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+        if let Some((_, made)) = &mut self.0 {
+            // It is there still, or it was deleted meanwhile.
+            match timeout(STILL_THERE, change(&api, made, ANY_VERSION)).await {
+                Ok(seen) => *made = seen?,
+                Err(_) => self.0 = None,
+            }
+        }
+        let (key, made) = if let Some(pending) = self.0.take() {
+            pending
+        } else {
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Key)?;
+            let wanted = request(options, &key)?;
+            (key, call("ask for a certificate", api.create(&PostParams::default(), &wanted)).await?)
+        };
+        // Kept before it is waited for: whoever drops this comes back to it.
+        let (key, made) = self.0.insert((key, made));
+        let pem = match answer(&api, made).await {
+            Err(error) if error.may_come_right() => return Err(error),
+            // What the API server says to the one who follows says nothing about the request.
+            Err(error @ (IdentityError::Unauthenticated { .. } | IdentityError::Refused { .. })) => {
+                return Err(error);
+            }
+            answered => answered,
+        };
+        let certificate = pem.and_then(|pem| Certificate::new(pem, key, &options.node));
+        self.0 = None;
+        certificate
+    }
+}
+
+fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningRequest, IdentityError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, GROUP);
+    params.distinguished_name.push(DnType::CommonName, format!("{USER_PREFIX}{}", options.node));
+    let pem = params.serialize_request(key).and_then(|request| request.pem()).map_err(IdentityError::Key)?;
+    Ok(CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some(format!("{}-", options.node)), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.into_bytes()),
+            signer_name: SIGNER.to_owned(),
+            usages: Some(USAGES.map(str::to_owned).to_vec()),
+            expiration_seconds: Some(i32::try_from(options.lifetime.as_secs()).unwrap_or(i32::MAX)),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    })
+}
+
+/// Follows a request until it is answered.
+async fn answer(
+    api: &Api<CertificateSigningRequest>,
+    seen: &mut CertificateSigningRequest,
+) -> Result<String, IdentityError> {
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    loop {
+        if let Some(pem) = said(seen)? {
+            return Ok(pem);
+        }
+        let version = seen.metadata.resource_version.clone().unwrap_or_default();
+        let Ok(changed) = timeout_at(deadline, change(api, seen, &version)).await else {
+            let name = seen.metadata.name.clone().unwrap_or_default();
+            return Err(IdentityError::Unanswered { name, waited: ANSWER_LIMIT });
+        };
+        *seen = changed?;
+    }
+}
+
+/// What the request's status says: the certificate, a refusal, or nothing yet.
+fn said(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityError> {
+    let Some(status) = &request.status else { return Ok(None) };
+    for condition in status.conditions.iter().flatten().filter(|condition| condition.status == "True") {
+        let reason = condition.reason.clone().unwrap_or_default();
+        let message = condition.message.clone().unwrap_or_default();
+        match condition.type_.as_str() {
+            "Denied" => return Err(IdentityError::Denied { reason, message }),
+            "Failed" => return Err(IdentityError::Failed { reason, message }),
+            _ => {}
+        }
+    }
+    let Some(ByteString(certificate)) = &status.certificate else { return Ok(None) };
+    let unusable = |_| IdentityError::Unusable { what: "it is not PEM".to_owned() };
+    String::from_utf8(certificate.clone()).map(Some).map_err(unusable)
+}
+
+/// The request once it is not as it was in `version`.
+async fn change(
+    api: &Api<CertificateSigningRequest>,
+    seen: &CertificateSigningRequest,
+    mut version: &str,
+) -> Result<CertificateSigningRequest, IdentityError> {
+    let name = seen.metadata.name.as_deref().unwrap_or_default();
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    loop {
+        let events = call("follow the request for a certificate", api.watch(&params, version)).await?;
+        pin_mut!(events);
+        while let Ok(Some(event)) = events.try_next().await {
+            if let WatchEvent::Added(changed) | WatchEvent::Modified(changed) | WatchEvent::Deleted(changed) =
+                event
+            {
+                return Ok(changed);
+            }
+        }
+        // It has ended, or its version is too old. One from any version begins with the object as it is.
+        sleep(WATCH_AGAIN).await;
+        version = ANY_VERSION;
+    }
+}
+
+/// A call with its time limit; `action` says what it does.
+async fn call<T>(action: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, IdentityError> {
+    let action = || action.to_owned();
+    match timeout(TIME_LIMIT, future).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => {
+            let code = status.code;
+            let source = Box::new(kube::Error::Api(status));
+            Err(if code == 401 {
+                IdentityError::Unauthenticated { source }
+            } else {
+                IdentityError::Refused { action: action(), source }
+            })
+        }
+        Ok(Err(source)) => {
+            Err(IdentityError::Unreachable { action: action(), source: Some(Box::new(source)) })
+        }
+        Err(_) => Err(IdentityError::Unreachable { action: action(), source: None }),
+    }
+}

@@ -1,0 +1,162 @@
+//! The certificate and its key: as one file, so that both always belong together, with mode 0600.
+
+use std::{
+    fs, io,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use kube_ext::files::write_private;
+use rcgen::KeyPair;
+use x509_parser::{certificate::X509Certificate, pem::Pem, time::ASN1Time};
+
+use super::IdentityError;
+
+/// The file in the state folder: the key, then the certificate.
+const FILE: &str = "client.pem";
+/// How the certificate in it begins.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
+/// A certificate that fits its key and its machine.
+#[derive(Clone)]
+pub struct Certificate {
+    /// The certificate, PEM.
+    pub(super) pem: String,
+    /// The private key, PKCS #8 as PEM.
+    pub(super) key: String,
+    not_before: Timestamp,
+    /// When it expires.
+    pub(super) not_after: Timestamp,
+}
+
+impl Certificate {
+    /// Whether `pem` is a certificate of `node` for `key`, and what it says of its life.
+    pub(super) fn new(pem: String, key: &KeyPair, node: &str) -> Result<Self, IdentityError> {
+        let unusable = |what: &str| IdentityError::Unusable { what: what.to_owned() };
+        let first = Pem::iter_from_buffer(pem.as_bytes()).next();
+        let first = first.and_then(Result::ok).ok_or_else(|| unusable("it is not PEM"))?;
+        let parsed = first.parse_x509().map_err(|_| unusable("it is no X.509 certificate"))?;
+        if !is_of(&parsed, node) {
+            return Err(unusable("it is somebody else's"));
+        }
+        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
+            return Err(unusable("it is for another key"));
+        }
+        let at = |time: ASN1Time| {
+            Timestamp::from_second(time.timestamp()).map_err(|_| unusable("its life is out of all bounds"))
+        };
+        let (not_before, not_after) = (at(parsed.validity().not_before)?, at(parsed.validity().not_after)?);
+        Ok(Self { key: key.serialize_pem(), not_before, not_after, pem })
+    }
+
+    /// When to renew it: by chance, between these parts of its life.
+    pub(super) fn renewal(&self, parts: &RangeInclusive<f64>) -> Timestamp {
+        let life = self.not_after.duration_since(self.not_before);
+        let part = rand::random_range(parts.clone());
+        self.not_before.checked_add(life.mul_f64(part)).unwrap_or(self.not_after)
+    }
+}
+
+fn is_of(certificate: &X509Certificate<'_>, node: &str) -> bool {
+    let mut names = certificate.subject().iter_common_name();
+    let name = names.next().and_then(|name| name.as_str().ok());
+    name.and_then(|name| name.strip_prefix("system:node:")) == Some(node) && names.next().is_none()
+}
+
+/// The state folder.
+pub(super) struct Store {
+    file: PathBuf,
+}
+
+impl Store {
+    /// The folder must be there; in a pod it is a volume.
+    pub(super) fn open(dir: &Path) -> Result<Self, IdentityError> {
+        let failed = |source| IdentityError::State { path: dir.to_owned(), source };
+        if !fs::metadata(dir).map_err(failed)?.is_dir() {
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
+        }
+        Ok(Self { file: dir.join(FILE) })
+    }
+
+    /// The certificate that is kept, where it is good at `now`. One that cannot be used is as none: another is asked for.
+    pub(super) fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
+        let text = match fs::read_to_string(&self.file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(IdentityError::State { path: self.file.clone(), source }),
+        };
+        let kept = text.find(CERTIFICATE).map(|at| text.split_at(at)).and_then(|(key, pem)| {
+            let key = KeyPair::from_pem(key).ok()?;
+            Certificate::new(pem.to_owned(), &key, node).ok()
+        });
+        Ok(kept.filter(|kept| kept.not_before <= now && now < kept.not_after))
+    }
+
+    /// Keeps a certificate in the place of the one before.
+    pub(super) fn save(&self, certificate: &Certificate) -> Result<(), IdentityError> {
+        let content = format!("{}{}", certificate.key, certificate.pem);
+        write_private(&self.file, &content)
+            .map_err(|error| IdentityError::State { path: self.file.clone(), source: error.into_source() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rcgen::{CertificateParams, DnType};
+    use time::{Duration, OffsetDateTime};
+
+    use super::*;
+
+    /// A certificate of `name` that lives from an hour ago to an hour from now.
+    fn issued(name: &str, key: &KeyPair) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.not_before = OffsetDateTime::now_utc() - Duration::hours(1);
+        params.not_after = OffsetDateTime::now_utc() + Duration::hours(1);
+        params.self_signed(key).unwrap().pem()
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_while_it_is_good_and_ours() {
+        let dir = std::env::temp_dir().join(format!("kube-node-store-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let store = Store::open(&dir).unwrap();
+        let now = Timestamp::now();
+        assert!(store.load("a", now).unwrap().is_none());
+        let key = KeyPair::generate().unwrap();
+        let certificate = Certificate::new(issued("system:node:a", &key), &key, "a").unwrap();
+        store.save(&certificate).unwrap();
+        let mode = fs::metadata(dir.join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let kept = store.load("a", now).unwrap().expect("it is good");
+        assert_eq!((kept.key, kept.not_after), (certificate.key, certificate.not_after));
+        assert!(store.load("b", now).unwrap().is_none(), "another machine's");
+        assert!(store.load("a", certificate.not_after).unwrap().is_none(), "expired");
+        fs::write(dir.join(FILE), "half a fi").unwrap();
+        assert!(store.load("a", now).unwrap().is_none(), "not readable, so as none");
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(Store::open(&dir).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let pem = issued("system:node:a", &key);
+        let what = |result: Result<Certificate, IdentityError>| result.err().unwrap().to_string();
+        assert!(what(Certificate::new(pem.clone(), &key, "b")).ends_with("somebody else's"));
+        assert!(what(Certificate::new(pem, &other, "a")).ends_with("another key"));
+        assert!(what(Certificate::new("no".to_owned(), &key, "a")).ends_with("not PEM"));
+    }
+
+    #[test]
+    fn it_is_renewed_at_its_part_of_its_life() {
+        let key = KeyPair::generate().unwrap();
+        let made = Certificate::new(issued("system:node:a", &key), &key, "a").unwrap();
+        let at = made.renewal(&(0.7..=0.9)).duration_since(made.not_before).as_secs_f64();
+        assert!((0.7 * 7200.0..=0.9 * 7200.0 + 1.0).contains(&at), "{at}");
+        assert_eq!(made.renewal(&(0.0..=0.0)), made.not_before);
+    }
+}

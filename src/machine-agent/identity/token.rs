@@ -1,0 +1,139 @@
+//! The provider's side: a token that is good for asking for a certificate of one machine, and the kubeconfig around it.
+//!
+//! The token is bound to the Node by name and UID. The API server puts both into what it knows of the token's user
+//! (`authentication.kubernetes.io/node-name`, `node-uid`), and takes the token no more once that Node is gone.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::{
+        authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+        core::v1::ServiceAccount,
+    },
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use kube_node_api::names;
+use kube_node_planner::approval::Account;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+
+/// The shortest life of a token that the API server grants.
+pub const LIFETIME_MIN: Duration = Duration::from_mins(10);
+/// Longest that a call may take.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// A token. Its text is shown to nobody by accident.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// What is shown to the API server.
+    pub secret: SecretString,
+    /// When it expires.
+    pub expires: Timestamp,
+}
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The API server refuses, or cannot be reached.
+    #[error("cannot request a token of {account} for Node {node}")]
+    Refused {
+        /// Name of the ServiceAccount.
+        account: &'static str,
+        /// Name of the Node.
+        node: String,
+        /// What came back.
+        source: Box<kube::Error>,
+    },
+    /// It answers without one.
+    #[error("the API server granted no token for Node {node}")]
+    None {
+        /// Name of the Node.
+        node: String,
+    },
+    /// Nothing came back in time.
+    #[error("cannot request a token for Node {node}: no answer in {} s", TIME_LIMIT.as_secs())]
+    TimedOut {
+        /// Name of the Node.
+        node: String,
+    },
+}
+
+/// Asks for a token of `account` for the machine of a Node. It lives at least [`LIFETIME_MIN`].
+pub async fn request(
+    client: &Client,
+    account: Account,
+    node: &str,
+    uid: &str,
+    lifetime: Duration,
+) -> Result<Token, TokenError> {
+    let account = account.name();
+    let refused = |source| TokenError::Refused { account, node: node.to_owned(), source: Box::new(source) };
+    let seconds = i64::try_from(lifetime.max(LIFETIME_MIN).as_secs()).unwrap_or(i64::MAX);
+    let wanted = TokenRequest {
+        metadata: ObjectMeta::default(),
+        spec: Some(TokenRequestSpec {
+            // The API server's own audience.
+            audiences: Some(Vec::new()),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                uid: Some(uid.to_owned()),
+            }),
+            expiration_seconds: Some(seconds),
+        }),
+        status: None,
+    };
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+    let params = PostParams::default();
+    let asked = api.create_subresource("token", account, &params, &wanted);
+    let answer: TokenRequest = tokio::time::timeout(TIME_LIMIT, asked)
+        .await
+        .map_err(|_| TokenError::TimedOut { node: node.to_owned() })?
+        .map_err(refused)?;
+    let status = answer.status.unwrap_or_default();
+    match (status.token, status.expiration_timestamp) {
+        (Some(secret), Some(expires)) => Ok(Token { secret: secret.into(), expires: expires.0 }),
+        _ => Err(TokenError::None { node: node.to_owned() }),
+    }
+}
+
+/// The kubeconfig that a machine begins with. `server` is the URL of the API server as the machine reaches it, `ca` what it
+/// is known by (PEM).
+#[must_use]
+pub fn bootstrap_kubeconfig(server: &str, ca: &str, token: &Token) -> String {
+    let ca: Value = serde_json::to_value(ByteString(ca.as_bytes().to_vec())).unwrap_or_default();
+    // JSON is YAML.
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "kube-node", "cluster": { "server": server, "certificate-authority-data": ca } }],
+        "users": [{ "name": "machine", "user": { "token": token.secret.expose_secret() } }],
+        "contexts": [{ "name": "kube-node", "context": { "cluster": "kube-node", "user": "machine" } }],
+        "current-context": "kube-node",
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubeconfig_is_one_and_the_token_is_shown_in_no_log() {
+        let token = Token { secret: "s3cret".to_owned().into(), expires: Timestamp::UNIX_EPOCH };
+        let text = bootstrap_kubeconfig("https://10.0.0.1:6443", "CA", &token);
+        let read = kube::config::Kubeconfig::from_yaml(&text).unwrap();
+        let cluster = read.clusters[0].cluster.as_ref().unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("https://10.0.0.1:6443"));
+        assert_eq!(cluster.certificate_authority_data.as_deref(), Some("Q0E="));
+        let user = read.auth_infos[0].auth_info.as_ref().unwrap();
+        assert_eq!(user.token.as_ref().unwrap().expose_secret(), "s3cret");
+        assert!(!format!("{token:?}").contains("s3cret"));
+    }
+}

@@ -1,0 +1,221 @@
+//! What a machine in a pod of its own is told: the folder that its provider mounts into the pod.
+//!
+//! The provider writes the texts (annotations of the pod, which the kubelet turns into files), `kube-node hollow-node` and
+//! `kube-node guard` read the files. [`SETTINGS`] changes while the machine lives.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kube_node_api::{ContainerDefaults, Failures, Resources};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::time::interval;
+use tracing::warn;
+
+/// The kubeconfig that a machine begins with; see [`crate::identity::token`].
+pub const BOOTSTRAP: &str = "bootstrap.kubeconfig";
+/// What the machine is: a [`Machine`] as JSON.
+pub const MACHINE: &str = "machine.json";
+/// What changes in place: [`Settings`] as JSON.
+pub const SETTINGS: &str = "settings.json";
+/// How often the settings are looked at. The kubelet replaces files by moving symbolic links, up to a minute late; one small
+/// read costs less than following that.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What a machine is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    /// Name of its Node.
+    pub node: String,
+    /// UID of its Node.
+    pub uid: String,
+    /// What it has.
+    pub capacity: Resources,
+    /// What pods may use of it.
+    pub allocatable: Resources,
+    /// Version of its kubelet, such as `v1.36.3`.
+    pub kubelet_version: String,
+    /// Name and version of its container runtime, such as `containerd://2.1.0`.
+    pub container_runtime: String,
+    /// Run one after the other, by `/bin/sh -c`, before the kubelet starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
+}
+
+/// What changes while a machine lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The disruptor; none for a machine that stays healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
+    /// What its containers do unless their pod says otherwise.
+    #[serde(default)]
+    pub containers: ContainerDefaults,
+}
+
+/// A file of the folder that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineDirError {
+    /// It cannot be read.
+    #[error("cannot read {}: --machine-dir must name the folder that the provider mounts", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("{} is not valid", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// It is of another machine.
+    #[error("{} is that of Node {found}, and --node is {wanted}", path.display())]
+    OtherNode {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        found: String,
+        /// Whose it should be.
+        wanted: String,
+    },
+}
+
+/// The folder.
+#[derive(Clone, Debug)]
+pub struct MachineDir {
+    path: PathBuf,
+}
+
+impl MachineDir {
+    /// The folder at `path`.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Where the bootstrap kubeconfig is.
+    #[must_use]
+    pub fn bootstrap(&self) -> PathBuf {
+        self.path.join(BOOTSTRAP)
+    }
+
+    /// What the machine of `node` is.
+    pub fn machine(&self, node: &str) -> Result<Machine, MachineDirError> {
+        let path = self.path.join(MACHINE);
+        let machine: Machine = parse(&path, &read(&path)?)?;
+        if machine.node == node {
+            Ok(machine)
+        } else {
+            Err(MachineDirError::OtherNode { path, found: machine.node, wanted: node.to_owned() })
+        }
+    }
+
+    /// What is set now.
+    pub fn settings(&self) -> Result<Settings, MachineDirError> {
+        self.parsed(&self.settings_text()?)
+    }
+
+    /// Tells what is set each time it changes, and once at the beginning; for as long as the future lives. What cannot be
+    /// read is said once, and what was set before goes on.
+    pub async fn follow(&self, mut tell: impl FnMut(Settings)) {
+        let mut last = Err(String::new());
+        let mut turns = interval(POLL);
+        loop {
+            turns.tick().await;
+            let now = self.settings_text().map_err(|error| error.to_string());
+            if now == last {
+                continue;
+            }
+            let settings = match &now {
+                Ok(text) => self.parsed(text).map_err(|error| format!("{error}: {}", cause(&error))),
+                Err(error) => Err(error.clone()),
+            };
+            match settings {
+                Ok(settings) => tell(settings),
+                Err(error) => warn!(error, "the settings before go on"),
+            }
+            last = now;
+        }
+    }
+
+    fn settings_text(&self) -> Result<String, MachineDirError> {
+        read(&self.path.join(SETTINGS))
+    }
+
+    fn parsed(&self, text: &str) -> Result<Settings, MachineDirError> {
+        parse(&self.path.join(SETTINGS), text)
+    }
+}
+
+fn cause(error: &MachineDirError) -> String {
+    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
+}
+
+fn read(path: &Path) -> Result<String, MachineDirError> {
+    fs::read_to_string(path).map_err(|source| MachineDirError::Read { path: path.to_owned(), source })
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, MachineDirError> {
+    serde_json::from_str(text).map_err(|source| MachineDirError::Invalid { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_read_back_and_mistakes_are_named() {
+        let path = std::env::temp_dir().join(format!("kube-node-machine-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let dir = MachineDir::new(&path);
+        assert!(dir.machine("a").unwrap_err().to_string().contains("--machine-dir"));
+        let machine = Machine {
+            node: "a".to_owned(),
+            uid: "u".to_owned(),
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            kubelet_version: "v1.36.3".to_owned(),
+            container_runtime: "containerd://2.1.0".to_owned(),
+            commands: vec!["true".to_owned()],
+        };
+        fs::write(path.join(MACHINE), serde_json::to_vec(&machine).unwrap()).unwrap();
+        assert_eq!(dir.machine("a").unwrap(), machine);
+        assert!(dir.machine("b").unwrap_err().to_string().contains("Node a, and --node is b"));
+        fs::write(path.join(SETTINGS), r#"{"failures":{"unhealthyDuration":"5s"}}"#).unwrap();
+        assert_eq!(dir.settings().unwrap().failures.unwrap().unhealthy_duration.0.as_secs(), 5);
+        fs::write(path.join(SETTINGS), r#"{"failures":{"unhealthyDuration":"5"}}"#).unwrap();
+        assert!(matches!(dir.settings(), Err(MachineDirError::Invalid { .. })));
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn settings_are_told_when_they_change_and_kept_when_they_cannot_be_read() {
+        let path = std::env::temp_dir().join(format!("kube-node-settings-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let write = |text: &str| fs::write(path.join(SETTINGS), text).unwrap();
+        let told = std::cell::RefCell::new(Vec::new());
+        write(r#"{"containers":{"exitCode":1}}"#);
+        let dir = MachineDir::new(&path);
+        let following = dir.follow(|settings| told.borrow_mut().push(settings.containers.exit_code));
+        let writing = async {
+            let polls = async |count| tokio::time::sleep(POLL * count).await;
+            polls(3).await;
+            assert_eq!(*told.borrow(), [Some(1)], "once");
+            write("half");
+            polls(3).await;
+            assert_eq!(*told.borrow(), [Some(1)], "what was set goes on");
+            write("{}");
+            polls(3).await;
+            assert_eq!(*told.borrow(), [Some(1), None]);
+        };
+        tokio::select! { () = following => {}, () = writing => {} }
+        fs::remove_dir_all(&path).unwrap();
+    }
+}

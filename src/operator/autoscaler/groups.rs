@@ -1,0 +1,344 @@
+//! Node groups as the caches show them: sets with `spec.autoscaling`, their Nodes, and what a further Node would be.
+//! Nothing here asks the API server, but for a pinned revision that this process has not seen yet.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_pb::api::core::v1::Node;
+use kube_ext::error::chain;
+use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_cache::{NodeView, View};
+use kube_node_planner::{
+    autoscaling::{
+        self, Blueprint, Bounds, Change, Machine, Refusal, Rolling, Standing, Target, Trouble, Wanted,
+    },
+    budget::Budget,
+    revision,
+    template::Desired,
+};
+
+use super::{index::Index, writer::Writer};
+use crate::controllers::Context;
+
+/// The groups.
+pub(super) struct Groups {
+    context: Arc<Context>,
+    index: Arc<Index>,
+    pub(super) writer: Arc<Writer>,
+    /// The last template of each set, by its UID.
+    templates: Mutex<HashMap<String, Node>>,
+}
+
+/// One group.
+pub(super) struct Group {
+    pub(super) set: Arc<NodeSet>,
+    /// As the watch shows it.
+    pub(super) shown: Standing,
+}
+
+impl Group {
+    fn of(set: &Arc<NodeSet>) -> Option<Self> {
+        Some(Self { shown: Standing::of(set)?, set: Arc::clone(set) })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.set.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// For the logs of cluster-autoscaler.
+    pub(super) fn describe(&self, bounds: Bounds) -> String {
+        let replicas = self.shown.replicas;
+        let class = &self.set.spec.node_class_name;
+        format!(
+            "NodeSet {} of NodeClass {class}: {replicas} replicas, {} to {}",
+            self.name(),
+            bounds.min,
+            bounds.max
+        )
+    }
+
+    /// Whether a rollout is under way, even a halted one.
+    pub(super) fn has_rollout(&self) -> bool {
+        self.set.status.as_ref().is_some_and(|status| status.rollout.is_some())
+    }
+
+    /// Whether a Node is what the set asks for now.
+    fn is_updated(&self, node: &NodeView) -> bool {
+        let newest = self.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
+        let annotations = self.set.metadata.annotations.as_ref();
+        let restarted = annotations.and_then(|annotations| annotations.get(names::ANNOTATION_RESTARTED_AT));
+        let restarted = restarted.and_then(|at| at.parse::<Timestamp>().ok());
+        newest.is_none_or(|newest| node.label(names::LABEL_REVISION) == Some(newest))
+            && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
+    }
+
+    /// The rollout that works.
+    fn rolling(&self) -> Option<Rolling> {
+        let rollout = self.set.status.as_ref()?.rollout.as_ref()?;
+        let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
+        let strategy = self.set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+        let replicas = usize::try_from(self.shown.replicas).unwrap_or(0);
+        works.then(|| Rolling {
+            surge: Budget::of(strategy, replicas).surge,
+            keep: strategy
+                .and_then(|strategy| strategy.partition)
+                .and_then(|keep| usize::try_from(keep).ok())
+                .unwrap_or(0),
+        })
+    }
+}
+
+impl Groups {
+    /// To be made before the watches begin.
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        let index = Index::of(&context.nodes);
+        let writer = Writer::new(context.client.clone());
+        Self { context, index, writer, templates: Mutex::default() }
+    }
+
+    /// Whether everything was listed once.
+    pub(super) fn in_sync(&self) -> bool {
+        let Context { nodes, sets, classes, .. } = &*self.context;
+        nodes.in_sync() && sets.in_sync() && classes.in_sync()
+    }
+
+    /// All groups, by name.
+    pub(super) fn all(&self) -> Vec<Group> {
+        let sets = self.context.sets.all();
+        let mut groups: Vec<Group> =
+            sets.iter().filter_map(|own| Group::of(own.object.as_ref().ok()?)).collect();
+        groups.sort_by(|a, b| a.name().cmp(b.name()));
+        groups
+    }
+
+    /// The group of this name.
+    pub(super) fn get(&self, id: &str) -> Result<Group, Refusal> {
+        let group = self.context.sets.get(id).and_then(|own| Group::of(own.object.as_ref().ok()?));
+        group.ok_or_else(|| Refusal::NoGroup(id.to_owned()))
+    }
+
+    /// The group of this name, where it is the set that an order is decided on; another one may have its name by now.
+    pub(super) fn same(&self, id: &str, standing: &Standing) -> Result<Group, Refusal> {
+        self.get(id).and_then(|group| {
+            if group.shown.uid == standing.uid { Ok(group) } else { Err(Refusal::NoGroup(id.to_owned())) }
+        })
+    }
+
+    /// The group of a Node, or of a vacancy; None where it has none.
+    pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, Refusal> {
+        if let Some(group) = autoscaling::vacancy_of(wanted.provider_id) {
+            return Ok(self.get(group).ok());
+        }
+        let node = match self.find(wanted) {
+            Ok(Some(node)) => node,
+            // Another Node of that name is no Node of ours.
+            Ok(None) | Err(Refusal::OtherId { .. }) => return Ok(None),
+            Err(refusal) => return Err(refusal),
+        };
+        let group = node.group().and_then(|set| self.get(set).ok());
+        Ok(group.filter(|group| node.is_of(group.name(), &group.shown.uid)))
+    }
+
+    fn find(&self, wanted: Wanted<'_>) -> Result<Option<Arc<NodeView>>, Refusal> {
+        let nodes = &self.context.nodes;
+        // cluster-autoscaler names both, and then one look is enough.
+        let by_name = nodes.get(wanted.name);
+        if let Some(node) = &by_name
+            && !wanted.provider_id.is_empty()
+            && node.provider_id.as_deref() == Some(wanted.provider_id)
+        {
+            return Ok(by_name);
+        }
+        autoscaling::resolve(
+            wanted,
+            |id| nodes.get(&self.index.name(id)?),
+            |_| by_name,
+            |node| node.provider_id.clone(),
+        )
+    }
+
+    /// What an order to delete comes to: `wanted` are providerID and name of each Node.
+    pub(super) fn delete(
+        &self,
+        standing: &Standing,
+        id: &str,
+        wanted: &[(String, String)],
+    ) -> Result<Option<Change>, Refusal> {
+        if wanted.len() > autoscaling::MOST_VICTIMS {
+            return Err(Refusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
+        }
+        let group = self.same(id, standing)?;
+        let mut nodes = Vec::with_capacity(wanted.len());
+        for (provider_id, name) in wanted {
+            nodes.push(self.find(Wanted { provider_id, name })?);
+        }
+        let targets: Vec<Target<'_>> = nodes
+            .iter()
+            .map(|node| match node {
+                None => Target::Gone,
+                Some(node) if node.is_of(id, &group.shown.uid) => {
+                    Target::Ours { uid: &node.uid, leaving: node.deleted_at.is_some() }
+                }
+                Some(node) => Target::Foreign { name: &node.name },
+            })
+            .collect();
+        let staying =
+            self.machines(&group, |machines, coming| autoscaling::staying(standing, machines, coming));
+        autoscaling::delete(id, standing, staying, &targets)
+    }
+
+    /// The machines of a group, and how many more were asked for and are not shown yet.
+    pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
+        let startup = self.startup_taints(group);
+        // Before the Nodes: one that is shown in between counts once.
+        let outstanding = self.context.outstanding.now(group.name());
+        let nodes = self.context.nodes.group(group.name());
+        let machines: Vec<Machine<'_>> = nodes
+            .iter()
+            .filter(|node| node.is_of(group.name(), &group.shown.uid))
+            .map(|node| Machine {
+                name: &node.name,
+                uid: &node.uid,
+                provider_id: node.provider_id.as_deref(),
+                leaving: node.deleted_at.is_some() || outstanding.is_leaving(&node.name),
+                has_kubelet: node.kubelet_version.is_some(),
+                started: node.is_started(&startup),
+                updated: group.is_updated(node),
+                claimed: node.is_to_be_deleted(),
+                created: node.created.unwrap_or_default(),
+                trouble: trouble(node),
+            })
+            .collect();
+        // Mostly there are none, and this is asked for thousands of times a loop.
+        let coming = if outstanding.pending_creations() == 0 {
+            0
+        } else {
+            let shown: HashSet<&str> = nodes.iter().map(|node| &*node.name).collect();
+            outstanding.creations().filter(|name| !shown.contains(name)).count()
+        };
+        with(&machines, coming)
+    }
+
+    /// Sizes that the group may have: those of its set, and no more than `NodeClass.spec.limits.nodes` leaves beside the
+    /// Nodes of the class that are not the set's.
+    pub(super) fn bounds(&self, group: &Group, bounds: Bounds) -> Bounds {
+        let limit = self.class(group).and_then(|class| class.spec.limits.as_ref()?.nodes);
+        let Some(limit) = limit else { return bounds };
+        let class = &group.set.spec.node_class_name;
+        let others =
+            self.context.outstanding.read(|all| self.context.nodes_of_class(class, Some(group.name()), all));
+        let left = i32::try_from(others).map_or(0, |others| limit.saturating_sub(others));
+        Bounds { max: bounds.max.min(left).max(bounds.min), ..bounds }
+    }
+
+    /// How many machines the group is to have; None while that is open.
+    pub(super) fn target_size(&self, group: &Group) -> Option<i32> {
+        let standing = self.writer.standing(group.name(), &group.shown)?;
+        Some(self.machines(group, |machines, coming| {
+            autoscaling::target_size(&standing, machines, coming, group.rolling())
+        }))
+    }
+
+    fn class(&self, group: &Group) -> Option<Arc<NodeClass>> {
+        self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
+    }
+
+    fn template(&self, group: &Group) -> Desired {
+        let class = self.class(group);
+        let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
+        Desired::merge(of_class, group.set.spec.template.as_ref())
+    }
+
+    /// Those of class and set: a taint that both have is there twice, and holds up as long.
+    fn startup_taints(&self, group: &Group) -> Vec<Taint> {
+        let class = self.class(group);
+        let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
+        let templates = of_class.into_iter().chain(&group.set.spec.template);
+        templates.flat_map(|template| &template.startup_taints).cloned().collect()
+    }
+
+    /// What a further Node of the group would look like; as far as that is not known any more, as it was known last. A group that
+    /// once had a template and has none keeps cluster-autoscaler from growing others, where it has a Node or an order that waits.
+    pub(super) async fn template_node(&self, group: &Group) -> Result<Node, Refusal> {
+        let known = self.resolve_template(group).await;
+        let mut last = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Ok(node) => {
+                if !last.contains_key(&group.shown.uid) {
+                    let sets: HashSet<String> = self.all().into_iter().map(|group| group.shown.uid).collect();
+                    last.retain(|uid, _| sets.contains(uid));
+                }
+                last.insert(group.shown.uid.clone(), node.clone());
+                Ok(node)
+            }
+            Err(refusal) => last.get(&group.shown.uid).cloned().ok_or(refusal),
+        }
+    }
+
+    async fn resolve_template(&self, group: &Group) -> Result<Node, Refusal> {
+        let class_name = &group.set.spec.node_class_name;
+        let none = |why: String| Refusal::NoTemplate(why);
+        let class = self.class(group).ok_or_else(|| {
+            none(format!(
+                "there is no NodeClass {class_name} that can be read: create it, or name another one"
+            ))
+        })?;
+        let pinned = match &group.set.spec.revision {
+            None => None,
+            Some(revision) => {
+                let stored = self.context.revisions.get(class_name, revision).await;
+                let stored = stored.map_err(|error| none(chain(&error)))?;
+                let missing = || none(format!("there is no revision {revision} of NodeClass {class_name}"));
+                Some((revision.clone(), stored.ok_or_else(missing)?))
+            }
+        };
+        let (revision, machine) = if let Some(pinned) = pinned {
+            pinned
+        } else {
+            let machine = revision::Machine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
+            machine.check().map_err(|error| none(error.to_string()))?;
+            (machine.revision().map_err(|error| none(chain(&error)))?, Arc::new(machine))
+        };
+        let blueprint = Blueprint {
+            set: group.name(),
+            class: class_name,
+            revision: &revision,
+            machine: &machine,
+            template: &self.template(group),
+        };
+        autoscaling::node(blueprint, Timestamp::now())
+    }
+
+    /// All classes that can be read.
+    pub(super) fn classes(&self) -> Vec<Arc<NodeClass>> {
+        self.context.classes.all().iter().filter_map(|class| class.object.clone().ok()).collect()
+    }
+
+    /// The class of a Node: by its label, which a template has as well.
+    pub(super) fn class_of(
+        &self,
+        wanted: Wanted<'_>,
+        label: Option<&str>,
+    ) -> Result<Option<Arc<NodeClass>>, Refusal> {
+        let node = match self.find(wanted) {
+            Err(Refusal::OtherId { .. } | Refusal::Nameless) => None,
+            other => other?,
+        };
+        let name = node.as_ref().and_then(|node| node.class()).or(label);
+        Ok(name.and_then(|name| self.context.classes.get(name)?.object.clone().ok()))
+    }
+}
+
+fn trouble(node: &NodeView) -> Option<Trouble<'_>> {
+    let condition =
+        node.condition(names::CONDITION_MACHINE).filter(|condition| &*condition.status == "False")?;
+    Some(Trouble {
+        reason: &condition.reason,
+        message: condition.message.as_deref().unwrap_or_default(),
+        since: condition.since,
+    })
+}

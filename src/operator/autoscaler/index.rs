@@ -1,0 +1,75 @@
+//! Nodes by providerID: cluster-autoscaler names machines that it has not seen a Node of by nothing else.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use kube_node_cache::{Cache, NodeView, Observer};
+
+/// Names of Nodes by their providerID, byte for byte.
+#[derive(Debug, Default)]
+pub(super) struct Index(RwLock<HashMap<String, Arc<str>>>);
+
+impl Index {
+    /// An index that follows `nodes`; to be made before their watch begins.
+    pub(super) fn of(nodes: &Cache<NodeView>) -> Arc<Self> {
+        let index = Arc::new(Self::default());
+        nodes.observe(index.clone());
+        for node in nodes.all() {
+            index.changed(None, Some(&node));
+        }
+        index
+    }
+
+    /// The name of the Node with this providerID.
+    pub(super) fn name(&self, provider_id: &str) -> Option<Arc<str>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(provider_id).cloned()
+    }
+}
+
+impl Observer<NodeView> for Index {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        let id = |node: Option<&Arc<NodeView>>| node.and_then(|node| node.provider_id.clone());
+        let (before, now) = (id(old), id(new));
+        if before == now && old.is_some() {
+            return;
+        }
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // Of two Nodes with one providerID, which nobody ought to make, the later one is known.
+        if let (Some(before), Some(old)) = (before, old)
+            && names.get(&before).is_some_and(|name| *name == old.name)
+        {
+            names.remove(&before);
+        }
+        if let (Some(now), Some(new)) = (now, new) {
+            names.insert(now, Arc::clone(&new.name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, id: Option<&str>) -> Arc<NodeView> {
+        Arc::new(NodeView { name: name.into(), provider_id: id.map(str::to_owned), ..NodeView::default() })
+    }
+
+    #[test]
+    fn follows_what_comes_and_goes() {
+        let index = Index::default();
+        let (bare, named) = (node("a", None), node("a", Some("hollow://a")));
+        index.changed(None, Some(&bare));
+        assert_eq!(index.name("hollow://a"), None);
+        index.changed(Some(&bare), Some(&named));
+        assert_eq!(index.name("hollow://a").as_deref(), Some("a"));
+        assert_eq!(index.name("hollow%3A//a"), None, "byte for byte");
+        let twin = node("b", Some("hollow://a"));
+        index.changed(None, Some(&twin));
+        index.changed(Some(&named), None);
+        assert_eq!(index.name("hollow://a").as_deref(), Some("b"));
+        index.changed(Some(&twin), None);
+        assert_eq!(index.name("hollow://a"), None);
+    }
+}

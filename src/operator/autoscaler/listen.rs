@@ -1,0 +1,385 @@
+//! The door: a port or a unix socket, and what comes through it once it has shown who it is.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
+    pin::Pin,
+    str::FromStr,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use kube_ext::{
+    connection_limiter::ConnectionLimiter,
+    tls::{self, Certificates},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::mpsc,
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tonic::transport::server::Connected;
+use tracing::{debug, warn};
+
+/// How long a client may take to show its certificate.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Handshakes at once: there is one cluster-autoscaler, perhaps two; of all others the oldest make way.
+const HANDSHAKES: usize = 64;
+/// After an error of the system, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A port.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether only this machine reaches it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            let path = Path::new(path);
+            return if path.is_absolute() {
+                Ok(Self::Unix(path.to_owned()))
+            } else {
+                Err("write a unix socket with its whole path: unix:///run/kube-node/autoscaler.sock"
+                    .to_owned())
+            };
+        }
+        let wanted =
+            |_| "write an address and a port, such as 0.0.0.0:8086, or unix:///path/of/socket".to_owned();
+        text.parse().map(Self::Tcp).map_err(wanted)
+    }
+}
+
+/// Who is let in by TLS.
+pub(super) struct Clients {
+    /// What the server shows, and the authority of its clients.
+    pub(super) certificates: Arc<Certificates>,
+    /// A client's certificate has one of these names: its authority may have signed others.
+    pub(super) names: Vec<String>,
+}
+
+/// A listener of either kind.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix {
+        listener: UnixListener,
+        /// Held until the listener goes.
+        _file: SocketFile,
+    },
+}
+
+/// The file of a unix socket goes with its listener.
+pub(super) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    pub(super) async fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Address::Unix(path) => {
+                forget_dead_socket(path).await?;
+                let listener = UnixListener::bind(path)?;
+                let file = SocketFile(path.clone());
+                // Whoever may open it may resize the cluster.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+                Ok(Self::Unix { listener, _file: file })
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Stream::Tcp(stream), Some(address.ip())))
+            }
+            Self::Unix { listener, .. } => Ok((Stream::Unix(listener.accept().await?.0), None)),
+        }
+    }
+
+    /// Lets connections in until nobody takes them any more. Without `clients` there is no TLS.
+    pub(super) async fn run(self, clients: Option<Clients>, to: mpsc::Sender<io::Result<Connection>>) {
+        let clients = clients.map(Arc::new);
+        let limiter = ConnectionLimiter::new(HANDSHAKES);
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.accept() => accepted,
+                () = to.closed() => return,
+            };
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    debug!(%error, "a connection was lost at the door");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let permit = limiter.admit(address);
+            let (clients, to) = (clients.clone(), to.clone());
+            tokio::spawn(async move {
+                let shaken = timeout(HANDSHAKE_LIMIT, shake_hands(stream, clients.as_deref()));
+                let Some(shaken) = permit.evicted().run_until_cancelled(shaken).await else {
+                    return debug!("a client made way for others before it said who it is");
+                };
+                drop(permit);
+                match shaken {
+                    Ok(Ok(connection)) => drop(to.send(Ok(connection)).await),
+                    Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        warn!(%error, ?address, "a client was not let in");
+                    }
+                    Ok(Err(error)) => debug!(%error, "a client was not let in"),
+                    Err(_) => debug!("a client did not say who it is"),
+                }
+            });
+        }
+    }
+}
+
+/// Takes away the file of a socket that nobody listens at.
+async fn forget_dead_socket(path: &Path) -> io::Result<()> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket
+        && let Err(error) = UnixStream::connect(path).await
+        && error.kind() == io::ErrorKind::ConnectionRefused
+    {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+async fn shake_hands(stream: Stream, clients: Option<&Clients>) -> io::Result<Connection> {
+    let Some(clients) = clients else {
+        return Ok(match stream {
+            Stream::Tcp(stream) => Connection(Box::new(stream)),
+            Stream::Unix(stream) => Connection(Box::new(stream)),
+        });
+    };
+    let acceptor = TlsAcceptor::from(clients.certificates.config());
+    Ok(match stream {
+        Stream::Tcp(stream) => Connection(Box::new(clients.check(acceptor.accept(stream).await?)?)),
+        Stream::Unix(stream) => Connection(Box::new(clients.check(acceptor.accept(stream).await?)?)),
+    })
+}
+
+impl Clients {
+    /// The connection, if the certificate of its client has an allowed name.
+    fn check<S>(&self, stream: TlsStream<S>) -> io::Result<TlsStream<S>> {
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let names = shown.map(|own| tls::names_of(own)).unwrap_or_default();
+        if names.iter().any(|name| self.names.contains(name)) {
+            return Ok(stream);
+        }
+        let (shown, allowed) = (names.join(", "), self.names.join(", "));
+        let why = format!(
+            "its certificate is for {shown:?}, and --autoscaler-client-name allows {allowed:?}: name it there, or use the certificate of cluster-autoscaler"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
+
+/// A client that is let in.
+pub(super) struct Connection(Box<dyn ReadWrite>);
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        for (text, local) in [
+            ("127.0.0.1:8086", true),
+            ("[::1]:8086", true),
+            ("0.0.0.0:8086", false),
+            ("10.0.0.1:8086", false),
+            ("unix:///run/a.sock", true),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!((address.to_string(), address.is_local()), (text.to_owned(), local));
+        }
+        for text in ["8086", "localhost:8086", "unix://run/a.sock", ""] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    mod handshakes {
+        use std::net::Ipv4Addr;
+
+        use jiff::Timestamp;
+        use rustls::{
+            ClientConfig, RootCertStore,
+            pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        };
+        use tokio::{io::AsyncReadExt, net::TcpSocket, time::Instant};
+        use tokio_rustls::TlsConnector;
+
+        use super::super::*;
+        use kube_ext::tls::{self, Material, Pem};
+        use local_cluster::pki::AutoscalerCertificates;
+
+        struct Served {
+            port: u16,
+            connector: TlsConnector,
+            connections: mpsc::Receiver<io::Result<Connection>>,
+        }
+
+        /// A listener that lets clients with these names in. The connector has the certificate of cluster-autoscaler.
+        async fn serve(names: &[&str]) -> Served {
+            let all = AutoscalerCertificates::make(&["localhost"], &[]).unwrap();
+            let pem = |text: &str| Pem { path: "test".into(), text: text.as_bytes().to_vec() };
+            let material = Material {
+                cert: pem(&all.server.certificate),
+                key: pem(&all.server.key),
+                clients: tls::Clients::Known(pem(&all.ca)),
+                protocol: b"h2",
+            };
+            let certificates = Arc::new(Certificates::load(&material, Timestamp::now()).unwrap());
+            let clients = Clients { certificates, names: names.iter().map(ToString::to_string).collect() };
+            let listener = Listener::bind(&Address::Tcp((Ipv4Addr::LOCALHOST, 0).into())).await.unwrap();
+            let Listener::Tcp(tcp) = &listener else { unreachable!("a port was asked for") };
+            let port = tcp.local_addr().unwrap().port();
+            let (to, connections) = mpsc::channel(8);
+            tokio::spawn(listener.run(Some(clients), to));
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_slice(all.ca.as_bytes()).unwrap()).unwrap();
+            let chain = vec![CertificateDer::from_pem_slice(all.client.certificate.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(all.client.key.as_bytes()).unwrap();
+            let mut config =
+                ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .with_root_certificates(roots)
+                    .with_client_auth_cert(chain, key)
+                    .unwrap();
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Served { port, connector: TlsConnector::from(Arc::new(config)), connections }
+        }
+
+        async fn connect(port: u16, from: [u8; 4]) -> TcpStream {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((IpAddr::from(from), 0).into()).unwrap();
+            socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.unwrap()
+        }
+
+        #[tokio::test]
+        async fn silent_connections_keep_nobody_out() {
+            let mut served = serve(&["cluster-autoscaler"]).await;
+            let mut attack = Vec::new();
+            for _ in 0..4 * HANDSHAKES {
+                attack.push(connect(served.port, [127, 0, 0, 2]).await);
+            }
+            let begin = Instant::now();
+            let name = ServerName::try_from("localhost").unwrap();
+            let stream = connect(served.port, [127, 0, 0, 1]).await;
+            let shaken = timeout(Duration::from_secs(2), served.connector.connect(name, stream)).await;
+            let _client = shaken.expect("a handshake in time").unwrap();
+            let let_in = timeout(Duration::from_secs(2), served.connections.recv()).await;
+            assert!(matches!(let_in, Ok(Some(Ok(_)))), "after {:?}", begin.elapsed());
+        }
+
+        #[tokio::test]
+        async fn a_certificate_of_the_authority_is_not_enough_without_an_allowed_name() {
+            for (names, is_let_in) in
+                [(&["cluster-autoscaler", "other"][..], true), (&["other"], false), (&[], false)]
+            {
+                let mut served = serve(names).await;
+                let stream = connect(served.port, [127, 0, 0, 1]).await;
+                let name = ServerName::try_from("localhost").unwrap();
+                let mut client = served.connector.connect(name, stream).await.unwrap();
+                if is_let_in {
+                    assert!(served.connections.recv().await.unwrap().is_ok());
+                } else {
+                    let ended = timeout(Duration::from_secs(5), client.read_u8()).await.expect("the end");
+                    assert!(ended.is_err() && served.connections.try_recv().is_err(), "{names:?}");
+                }
+            }
+        }
+    }
+}

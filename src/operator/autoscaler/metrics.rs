@@ -1,0 +1,198 @@
+//! How the calls go: count and time by method and code. Only methods that there are become labels.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use kube_ext::metrics::{counters, gauge, histograms};
+use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
+use tower::{Layer, Service};
+
+use super::ServeError;
+
+/// Upper bounds of the time of a call, in seconds.
+const CALL_SECONDS: [f64; 8] = [0.000_1, 0.000_5, 0.002, 0.01, 0.05, 0.25, 1.0, 5.0];
+/// The service whose methods are told apart.
+const SERVICE: &str = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/";
+/// Its methods.
+const METHODS: [&str; 15] = [
+    "NodeGroups",
+    "NodeGroupForNode",
+    "PricingNodePrice",
+    "PricingPodPrice",
+    "GPULabel",
+    "GetAvailableGPUTypes",
+    "Cleanup",
+    "Refresh",
+    "NodeGroupTargetSize",
+    "NodeGroupIncreaseSize",
+    "NodeGroupDeleteNodes",
+    "NodeGroupDecreaseTargetSize",
+    "NodeGroupNodes",
+    "NodeGroupTemplateNodeInfo",
+    "NodeGroupGetOptions",
+];
+
+/// Whatever else somebody calls, such as its health.
+const OTHER: &str = "other";
+
+/// The server's metrics.
+#[derive(Clone, Debug)]
+pub(super) struct Metrics(Arc<Collectors>);
+
+#[derive(Debug)]
+struct Collectors {
+    calls: IntCounterVec,
+    seconds: HistogramVec,
+    up: IntGauge,
+    failures: IntCounterVec,
+}
+
+impl Metrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let methods = || METHODS.into_iter().chain([OTHER]);
+        Ok(Self(Arc::new(Collectors {
+            calls: counters(
+                registry,
+                ("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code"),
+                ["method", "code"],
+                methods().map(|method| [method, CODES[0]]),
+            )?,
+            seconds: histograms(
+                registry,
+                ("kube_node_autoscaler_call_duration_seconds", "Time of a call, by method"),
+                &CALL_SECONDS,
+                "method",
+                methods(),
+            )?,
+            up: gauge(registry, ("kube_node_autoscaler_up", "Whether the server listens"))?,
+            failures: counters(
+                registry,
+                ("kube_node_autoscaler_failures_total", "Times that the server could not start, by reason"),
+                ["reason"],
+                ServeError::REASONS.map(|reason| [reason]),
+            )?,
+        })))
+    }
+
+    pub(super) fn up(&self, up: bool) {
+        self.0.up.set(i64::from(up));
+    }
+
+    pub(super) fn failed(&self, reason: &str) {
+        self.0.failures.with_label_values(&[reason]).inc();
+    }
+
+    fn called(&self, method: &str, code: &str, since: Instant) {
+        self.0.calls.with_label_values(&[method, code]).inc();
+        self.0.seconds.with_label_values(&[method]).observe(since.elapsed().as_secs_f64());
+    }
+}
+
+/// The method of a request, `other` for what is not the service's.
+fn method(path: &str) -> &'static str {
+    let name = path.strip_prefix(SERVICE);
+    METHODS.into_iter().find(|method| name == Some(*method)).unwrap_or(OTHER)
+}
+
+/// The names of gRPC's codes, by number.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// A refusal has its code among the headers; an answer has it behind its body, and it is OK.
+fn code(headers: &http::HeaderMap) -> &'static str {
+    let number =
+        headers.get("grpc-status").map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
+    match number {
+        None => CODES[0],
+        Some(number) => CODES.get(number.unwrap_or(2_usize)).copied().unwrap_or("UNKNOWN"),
+    }
+}
+
+impl<S> Layer<S> for Metrics {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner, metrics: self.clone() }
+    }
+}
+
+/// A service whose calls are counted.
+#[derive(Clone, Debug)]
+pub(super) struct Counted<S> {
+    inner: S,
+    metrics: Metrics,
+}
+
+impl<S, B, R> Service<http::Request<B>> for Counted<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let (method, since, metrics) = (method(request.uri().path()), Instant::now(), self.metrics.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().map_or("INTERNAL", |answer| code(answer.headers()));
+            metrics.called(method, code, since);
+            answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_the_service_has_its_label() {
+        let proto = include_str!("proto/externalgrpc.proto");
+        let declared: Vec<&str> = proto
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("rpc ")?.split_once('(').map(|(name, _)| name))
+            .collect();
+        assert_eq!(declared, METHODS);
+        assert_eq!(method(&format!("{SERVICE}Refresh")), "Refresh");
+        assert_eq!(method("/grpc.health.v1.Health/Check"), "other");
+        assert_eq!(method(&format!("{SERVICE}Nonsense")), "other");
+    }
+
+    #[test]
+    fn codes_are_told_by_name() {
+        let mut headers = http::HeaderMap::new();
+        assert_eq!(code(&headers), "OK");
+        headers.insert("grpc-status", http::HeaderValue::from_static("5"));
+        assert_eq!(code(&headers), "NOT_FOUND");
+        headers.insert("grpc-status", http::HeaderValue::from_static("x"));
+        assert_eq!(code(&headers), "UNKNOWN");
+    }
+}

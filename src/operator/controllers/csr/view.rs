@@ -1,0 +1,57 @@
+//! What is kept of a request for a certificate: who asks for what, until it is decided on.
+
+use std::time::Duration;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube_node_planner::approval::{Request, Subject};
+
+/// A request for a certificate, pruned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Version of this state.
+    pub resource_version: String,
+    /// What is asked for; None once somebody has decided.
+    pub pending: Option<Box<Request>>,
+}
+
+impl From<CertificateSigningRequest> for View {
+    fn from(CertificateSigningRequest { metadata, spec, status }: CertificateSigningRequest) -> Self {
+        let status = status.unwrap_or_default();
+        let is_decided =
+            status.certificate.is_some() || status.conditions.is_some_and(|said| !said.is_empty());
+        let pending = (!is_decided).then(|| {
+            Box::new(Request {
+                signer: spec.signer_name,
+                username: spec.username.unwrap_or_default(),
+                groups: spec.groups.unwrap_or_default(),
+                extra: spec.extra.unwrap_or_default(),
+                usages: spec.usages.unwrap_or_default(),
+                lifetime: spec
+                    .expiration_seconds
+                    .and_then(|seconds| u64::try_from(seconds).ok())
+                    .map(Duration::from_secs),
+                subject: Subject::of(&spec.request.0),
+            })
+        });
+        Self {
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            pending,
+        }
+    }
+}
+
+impl kube_node_cache::View for View {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+
+    fn group(&self) -> Option<&str> {
+        None
+    }
+}

@@ -1,0 +1,265 @@
+//! Events, for people: each said once, and again only when it has changed or an hour has passed.
+//!
+//! Input: what a reconciliation has to say. Output: Event objects, written by a task of their own.
+//!
+//! Invariant: a reconciliation never waits for an Event. A queue that is full, or an API server that does not answer,
+//! costs Events alone; a condition says the same.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use kube_ext::{error::chain, metrics::counters};
+use prometheus::{Error, IntCounterVec, Registry};
+use tokio::{
+    sync::mpsc::{Receiver, Sender, channel},
+    time::{Instant, timeout},
+};
+use tracing::debug;
+
+/// How long an event that was said is not said again.
+const QUIET: Duration = Duration::from_hours(1);
+/// Events remembered at most; beyond that the oldest is forgotten, and may be said again.
+const REMEMBERED: usize = 65_536;
+/// Events that may wait to be written.
+const QUEUED: usize = 1_024;
+/// Events written at once.
+const AT_ONCE: usize = 4;
+/// Longest that the write of one may take.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// Results of an Event, as the metric names them: written, refused or unanswered, without a place in the queue.
+const RESULTS: [&str; 3] = ["success", "error", "dropped"];
+
+/// Says events. What it has said is remembered by object and reason.
+pub struct Events {
+    queue: Sender<Pending>,
+    said: Arc<Mutex<Said>>,
+    results: IntCounterVec,
+}
+
+/// An event that waits to be written.
+struct Pending {
+    on: ObjectReference,
+    event: Event,
+    key: u64,
+}
+
+impl Events {
+    /// Events in the name of `controller`, written by a task that ends when this is dropped. Needs a runtime.
+    pub fn register(client: Client, controller: &str, registry: &Registry) -> Result<Self, Error> {
+        let reporter =
+            Reporter { controller: controller.to_owned(), instance: std::env::var("POD_NAME").ok() };
+        let results = counters(
+            registry,
+            ("kube_node_events_total", "Events about Nodes, NodeSets and NodeClasses, by result"),
+            ["result"],
+            RESULTS.map(|result| [result]),
+        )?;
+        let (queue, pending) = channel(QUEUED);
+        let said = Arc::default();
+        tokio::spawn(publish(Recorder::new(client, reporter), pending, Arc::clone(&said), results.clone()));
+        Ok(Self { queue, said, results })
+    }
+
+    /// Something went as it should.
+    pub fn normal(&self, on: &ObjectReference, reason: &str, action: &str, note: String) {
+        self.say(on, EventType::Normal, reason, action, note);
+    }
+
+    /// Something stands in the way. False when that was said already.
+    #[expect(clippy::must_use_candidate, reason = "most say it and go on")]
+    pub fn warn(&self, on: &ObjectReference, reason: &str, action: &str, note: String) -> bool {
+        self.say(on, EventType::Warning, reason, action, note)
+    }
+
+    fn say(
+        &self,
+        on: &ObjectReference,
+        kind: EventType,
+        reason: &str,
+        action: &str,
+        mut note: String,
+    ) -> bool {
+        let uid = on.uid.as_deref().unwrap_or_default();
+        let Some(key) = said(&self.said).is_new((uid, reason), &note, Instant::now()) else { return false };
+        // The API takes 1,024 bytes.
+        note.truncate(note.floor_char_boundary(1_000));
+        let event = Event {
+            type_: kind,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        if self.queue.try_send(Pending { on: on.clone(), event, key }).is_err() {
+            said(&self.said).forget(key);
+            self.results.with_label_values(&["dropped"]).inc();
+        }
+        true
+    }
+}
+
+/// Writes the events of a queue until its other end is dropped.
+async fn publish(
+    recorder: Recorder,
+    pending: Receiver<Pending>,
+    remembered: Arc<Mutex<Said>>,
+    results: IntCounterVec,
+) {
+    let pending = stream::unfold(pending, async |mut pending| pending.recv().await.map(|one| (one, pending)));
+    let write = async |Pending { on, event, key }: Pending| {
+        let reason = &event.reason;
+        let result = match timeout(TIME_LIMIT, recorder.publish(&event, &on)).await {
+            Ok(Ok(())) => "success",
+            Ok(Err(error)) => {
+                debug!(error = chain(&error), reason, "event not written");
+                "error"
+            }
+            Err(_) => {
+                debug!(reason, "event not written: no answer in time");
+                "error"
+            }
+        };
+        if result != "success" {
+            said(&remembered).forget(key);
+        }
+        results.with_label_values(&[result]).inc();
+    };
+    pending.for_each_concurrent(AT_ONCE, write).await;
+}
+
+fn said(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
+    said.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was said, as hashes: a text may have a thousand bytes.
+#[derive(Default)]
+struct Said {
+    hasher: RandomState,
+    /// Hash of the text and when it was said, by the hash of object and reason.
+    last: HashMap<u64, (u64, Instant)>,
+    /// The same keys in the order in which they were said; one that was said again since is there again.
+    order: VecDeque<(u64, Instant)>,
+}
+
+impl Said {
+    /// The key of an event that is to be said, which from now on it was; None where it was said already.
+    fn is_new(&mut self, of: (&str, &str), note: &str, now: Instant) -> Option<u64> {
+        self.expire(now);
+        let (key, note) = (self.hasher.hash_one(of), self.hasher.hash_one(note));
+        if self.last.get(&key).is_some_and(|(last, _)| *last == note) {
+            return None;
+        }
+        self.last.insert(key, (note, now));
+        self.order.push_back((key, now));
+        Some(key)
+    }
+
+    /// It was not said after all.
+    fn forget(&mut self, key: u64) {
+        self.last.remove(&key);
+    }
+
+    /// Forgets what is old, and what is too much; each entry is looked at once in its life.
+    fn expire(&mut self, now: Instant) {
+        while let Some((key, at)) = self.order.front().copied()
+            && (self.order.len() >= REMEMBERED || now.duration_since(at) >= QUIET)
+        {
+            self.order.pop_front();
+            if self.last.get(&key).is_some_and(|(_, last)| *last == at) {
+                self.last.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tokio::time::sleep;
+    use tower::service_fn;
+
+    use super::*;
+
+    fn node(uid: &str) -> ObjectReference {
+        ObjectReference {
+            name: Some(uid.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+
+    /// A client whose server never answers, and how often it was asked.
+    fn silent() -> (Client, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let service = service_fn(move |_: Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            pending::<Result<Response<Body>, std::convert::Infallible>>()
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_an_api_server_that_does_not_answer() {
+        let (client, asked) = silent();
+        let registry = Registry::new();
+        let events = Events::register(client, "test", &registry).unwrap();
+        let began = Instant::now();
+        for number in 0..2 * QUEUED {
+            assert!(events.warn(&node(&number.to_string()), "A", "Test", "text".to_owned()));
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        let count = |result| events.results.with_label_values(&[result]).get();
+        assert_eq!(count("dropped"), u64::try_from(QUEUED).unwrap());
+        assert!(!events.warn(&node("0"), "A", "Test", "text".to_owned()), "it waits to be written");
+        let last = (2 * QUEUED - 1).to_string();
+        assert!(events.warn(&node(&last), "A", "Test", "text".to_owned()), "a dropped one was not said");
+        sleep(TIME_LIMIT.mul_f64(2.5)).await;
+        assert_eq!(asked.load(Ordering::Relaxed), 3 * AT_ONCE, "each has its time, and a few are under way");
+        assert_eq!(count("error"), u64::try_from(2 * AT_ONCE).unwrap());
+        assert!(events.warn(&node("0"), "A", "Test", "text".to_owned()), "what was not written was not said");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_said_is_said_again_when_it_has_changed_or_after_an_hour() {
+        let mut said = Said::default();
+        let mut is_new = |reason, note, at: u64| {
+            said.is_new(("uid", reason), note, begin() + Duration::from_secs(at)).is_some()
+        };
+        assert!(is_new("A", "one", 0) && is_new("B", "one", 0));
+        assert!(!is_new("A", "one", 3_599));
+        assert!(is_new("A", "two", 3_599) && is_new("B", "one", 3_600));
+        assert!(!is_new("A", "two", 3_601), "its hour began with the change");
+        assert!(is_new("A", "two", 7_199));
+    }
+
+    /// With the clock that does not move.
+    fn begin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_said() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        for number in 0..3 * REMEMBERED {
+            said.is_new((&number.to_string(), "A"), "text", now);
+            said.is_new(("same", "A"), &number.to_string(), now);
+        }
+        assert!(said.order.len() <= REMEMBERED && said.last.len() <= REMEMBERED);
+        assert!(said.is_new(("same", "A"), &(3 * REMEMBERED - 1).to_string(), now).is_none());
+    }
+}

@@ -1,0 +1,120 @@
+//! Metrics of the controllers. Labels are few and bounded: controllers, results, reasons; never names of objects.
+//! docs/metrics.md says what each means.
+
+use std::time::Duration;
+
+use kube_ext::{
+    metrics::{counters, gauges, histograms},
+    work_queue::Action,
+};
+use kube_node_planner::{causes::Cause, wait::Wait};
+use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+
+use super::{ApiError, pod_cidrs};
+
+/// The controllers, as metrics and logs name them.
+pub(super) const CONTROLLERS: [&str; 4] = ["nodeset", "node", "nodeclass", "csr"];
+/// Upper bounds of the time of a look, in seconds.
+const LOOK_SECONDS: [f64; 9] = [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
+/// The result of what went as it should.
+const SUCCESS: &str = "success";
+
+/// The controllers' metrics.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    looks: IntCounterVec,
+    look_seconds: HistogramVec,
+    waiting: IntGaugeVec,
+    nodes_created: IntCounterVec,
+    nodes_deleted: IntCounterVec,
+    nodes_replaced: IntCounterVec,
+}
+
+impl Metrics {
+    /// Registers the metrics.
+    pub fn register(registry: &Registry) -> Result<Self, Error> {
+        let results = || std::iter::once(SUCCESS).chain(ApiError::REASONS).map(|result| [result]);
+        Ok(Self {
+            looks: counters(
+                registry,
+                ("kube_node_reconciles_total", "Looks at objects, by controller and result"),
+                ["controller", "result"],
+                CONTROLLERS.into_iter().flat_map(|name| [[name, SUCCESS], [name, "error"]]),
+            )?,
+            look_seconds: histograms(
+                registry,
+                ("kube_node_reconcile_duration_seconds", "Time of a look at an object"),
+                &LOOK_SECONDS,
+                "controller",
+                CONTROLLERS,
+            )?,
+            waiting: gauges(
+                registry,
+                ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
+                ["reason"],
+                Wait::REASONS.map(|reason| [reason]),
+            )?,
+            nodes_created: counters(
+                registry,
+                ("kube_node_node_creations_total", "Node creations, by result"),
+                ["result"],
+                results().chain([[pod_cidrs::NOT_AVAILABLE]]),
+            )?,
+            nodes_deleted: counters(
+                registry,
+                ("kube_node_node_deletions_total", "Node deletions, by result"),
+                ["result"],
+                results(),
+            )?,
+            nodes_replaced: counters(
+                registry,
+                ("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
+                ["cause"],
+                Cause::ALL.map(|cause| [cause.reason()]),
+            )?,
+        })
+    }
+
+    /// A look has ended.
+    pub fn looked(&self, controller: &str, outcome: Action, took: Duration) {
+        let result = if outcome == Action::Failed { "error" } else { SUCCESS };
+        self.looks.with_label_values(&[controller, result]).inc();
+        self.look_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
+    }
+
+    /// A Node waits for something else than before; None: for nothing.
+    pub fn waits(&self, before: Option<&'static str>, now: Option<&'static str>) {
+        if before == now {
+            return;
+        }
+        for (reason, change) in [(before, -1), (now, 1)] {
+            if let Some(reason) = reason {
+                self.waiting.with_label_values(&[reason]).add(change);
+            }
+        }
+    }
+
+    /// A Node's creation was asked for, with this result.
+    pub fn node_created(&self, result: Result<(), &ApiError>) {
+        self.nodes_created.with_label_values(&[word(result)]).inc();
+    }
+
+    /// A Node's creation was not asked for, since it would lack something.
+    pub fn node_not_created(&self, reason: &str) {
+        self.nodes_created.with_label_values(&[reason]).inc();
+    }
+
+    /// A Node was deleted to be replaced.
+    pub fn node_replaced(&self, cause: Cause) {
+        self.nodes_replaced.with_label_values(&[cause.reason()]).inc();
+    }
+
+    /// A Node's deletion was asked for, with this result.
+    pub fn node_deleted(&self, result: Result<(), &ApiError>) {
+        self.nodes_deleted.with_label_values(&[word(result)]).inc();
+    }
+}
+
+fn word(result: Result<(), &ApiError>) -> &'static str {
+    result.map_or_else(ApiError::reason, |()| SUCCESS)
+}

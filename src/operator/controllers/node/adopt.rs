@@ -1,0 +1,48 @@
+//! A Node that was written by hand gets what one of a NodeSet is born with, in one write, before its machine is made.
+
+use k8s_openapi::api::core::v1::Node;
+use kube_node_api::names;
+use kube_node_planner::{birth, taints};
+use serde_json::json;
+
+use super::{
+    Error, NodeController,
+    apply::seen,
+    observe::{Adoption, Observed},
+};
+use crate::controllers::api;
+
+impl NodeController {
+    pub(super) async fn adopt(&self, observed: &Observed, adoption: &Adoption) -> Result<(), Error> {
+        let node = &*observed.node;
+        let provider = observed.provider.name();
+        let mut labels = json!(adoption.template.labels);
+        for (key, value) in birth::well_known_labels(&node.name, adoption.machine.machine_type.as_deref()) {
+            if !node.labels.contains_key(&key) {
+                labels[key] = json!(value);
+            }
+        }
+        labels[names::LABEL_REVISION] = json!(adoption.revision);
+        labels[names::LABEL_NODE_CONTROLLER] = json!(provider);
+        let mut finalizers = node.finalizers.clone();
+        if !node.has_finalizer(names::FINALIZER_MACHINE) {
+            finalizers.push(names::FINALIZER_MACHINE.to_owned());
+        }
+        let mut all = adoption.template.taints.clone().unwrap_or_else(|| node.taints.clone());
+        // Where a kubelet is at work already, its pods are not thrown out.
+        if node.kubelet_version.is_none() {
+            let missing = |taint: &_| !node.taints.contains(taint);
+            all.extend(taints::at_birth().into_iter().filter(missing));
+        }
+        let mut spec = json!({ "taints": all });
+        if node.provider_id.is_none() {
+            spec["providerID"] = json!(self.context.provider_id(provider, &node.name));
+        }
+        let change = json!({
+            "metadata": { "labels": labels, "annotations": adoption.template.annotations, "finalizers": finalizers },
+            "spec": spec,
+        });
+        api::patch::<Node>(&self.context.client, seen(node), change, "take over the machine").await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Takes the steps that were decided on, in their order. A step that fails ends the look, but for those that concern many pods.
+
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube_ext::{
+    error::chain,
+    wire::{Body, WireError},
+};
+use kube_node_api::names;
+use kube_node_cache::NodeView;
+use kube_node_planner::{
+    drain::{Blockage, LAST_GRACE},
+    node::{Machine, Plan, Step},
+};
+use serde_json::json;
+use tracing::{debug, info, warn};
+
+use super::{Error, NodeController, observe::Observed};
+use crate::{
+    controllers::{
+        ApiError,
+        api::{self, Seen},
+    },
+    providers::Order,
+};
+
+impl NodeController {
+    /// Gives back the pods whose eviction was refused.
+    pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
+        let updated = match &observed.order {
+            Some((_, settings)) if observed.machine == Machine::Exists => {
+                observed.provider.update(&observed.id, settings).await
+            }
+            _ => Ok(()),
+        };
+        // Settings that do not reach the machine hold up neither its taints nor its drain.
+        let blocked = self.take(observed, plan).await?;
+        updated?;
+        Ok(blocked)
+    }
+
+    async fn take(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
+        let (mut blocked, mut failed) = (Vec::new(), None);
+        for step in &plan.steps {
+            match step {
+                Step::AddFinalizer => {
+                    if let Some(adoption) = &observed.adoption {
+                        self.adopt(observed, adoption).await?;
+                    }
+                }
+                Step::CreateMachine => self.create_machine(observed).await?,
+                Step::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
+                Step::Cordon { at } => self.cordon(&observed.node, *at).await?,
+                // A pod that cannot be evicted holds up none whose time is over.
+                Step::Evict(pods) => match self.evict(pods).await {
+                    Ok(refused) => blocked = refused,
+                    Err(error) => failed = Some(error),
+                },
+                Step::Force(pods) => {
+                    let text = "drain.timeout of its set is over: the pods that are left are deleted";
+                    self.warn(&observed.node, "DrainTimedOut", text.to_owned());
+                    let grace = u32::try_from(LAST_GRACE.as_secs()).unwrap_or(u32::MAX);
+                    self.delete_pods(pods, Some(grace)).await?;
+                }
+                Step::SetOutOfService(taints) => {
+                    info!("its machine is gone and pods are left: out of service");
+                    let change = json!({ "spec": { "taints": taints } });
+                    let what = "say that it is out of service";
+                    api::patch::<Node>(&self.context.client, seen(&observed.node), change, what).await?;
+                }
+                Step::DeletePods(pods) => self.delete_pods(pods, None).await?,
+                Step::DeleteMachine => {
+                    info!("drained, deleting the machine");
+                    observed.provider.delete(&observed.id).await?;
+                }
+                Step::RemoveFinalizer => self.remove_finalizer(&observed.node).await?,
+            }
+        }
+        failed.map_or(Ok(blocked), Err)
+    }
+
+    async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
+        let Some((machine, settings)) = observed.order.clone() else { return Ok(()) };
+        let credentials = observed.credentials.clone();
+        let order = Order { id: observed.id.clone(), machine, settings, credentials };
+        let troubled =
+            observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False");
+        if !troubled && observed.node.kubelet_version.is_some() && !observed.provider.is_volatile() {
+            let said = self.say_lost(&observed.node).await;
+            said.unwrap_or_else(|error| {
+                warn!(error = chain(&error), "the loss of its machine cannot be said");
+            });
+        }
+        match observed.provider.create(&order).await {
+            // That it works is said once it does: one that ends at once would say both, again and again.
+            Ok(()) => {
+                debug!("machine created");
+                self.back_offs().made(&observed.id.uid, Timestamp::now());
+                Ok(())
+            }
+            Err(error) => {
+                let message = chain(&error);
+                self.warn(&observed.node, error.reason(), message.clone());
+                self.say(&observed.node, names::CONDITION_MACHINE, false, error.reason(), &message)
+                    .await
+                    .unwrap_or_else(|error| {
+                        warn!(error = chain(&error), "the condition of its machine cannot be written");
+                    });
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Writes the list of taints where it still is the one that was seen. The whole version would be too strict: the
+    /// controller-manager writes annotations onto young Nodes all the time.
+    async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), Error> {
+        let mut patch = vec![
+            json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid }),
+            json!({ "op": "test", "path": "/spec/taints", "value": node.taints }),
+            json!({ "op": "replace", "path": "/spec/taints", "value": taints }),
+        ];
+        // It makes every later write dearer. The server lets a write of a Node end it, and none of its status.
+        if node.tracked_for_nobody {
+            patch.push(json!({ "op": "add", "path": "/metadata/managedFields", "value": [{}] }));
+        }
+        let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
+        let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, api::FIELD_MANAGER);
+        let action = || format!("change the taints of Node {}", node.name);
+        match api::send(&self.context.client, action, Method::PATCH, &url, body).await {
+            // Somebody changed the list meanwhile; the watch is about to show it.
+            Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
+            other => {
+                self.writes.wrote(&node.name, self.context.nodes.written(&other?));
+                Ok(())
+            }
+        }
+    }
+
+    async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<(), Error> {
+        let mut change = json!({ "spec": { "unschedulable": true } });
+        // In the same write: the set's timeout counts from here, whoever works on. Somebody may have opened it again.
+        if !node.annotations.contains_key(names::ANNOTATION_DRAIN_STARTED) {
+            let annotations = json!({ names::ANNOTATION_DRAIN_STARTED: format!("{at:.3}") });
+            change["metadata"] = json!({ "annotations": annotations });
+        }
+        Ok(api::patch::<Node>(&self.context.client, seen(node), change, "close it to the scheduler").await?)
+    }
+
+    async fn remove_finalizer(&self, node: &NodeView) -> Result<(), Error> {
+        let mut finalizers = node.finalizers.clone();
+        finalizers.retain(|finalizer| finalizer != names::FINALIZER_MACHINE);
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        Ok(api::patch::<Node>(&self.context.client, seen(node), change, "drop the finalizer").await?)
+    }
+}
+
+pub(super) fn seen(node: &NodeView) -> Seen<'_> {
+    Seen { name: &node.name, uid: &node.uid, resource_version: &node.resource_version }
+}

@@ -1,0 +1,345 @@
+//! Which volumes are attached to a machine that is about to go.
+//!
+//! The API server cannot select attachments by Node, so all are listed, page by page, and one list serves every Node whose
+//! question came before it began. Lists keep a distance: however many Nodes leave, a list is under way for a tenth of the
+//! time at most. Nobody waits for one: who has no answer yet asks again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{Api, Client, api::ListParams};
+use kube_node_cache::{NodeView, PodView, WirePod};
+use kube_node_planner::node::Attached;
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::controllers::{
+    ApiError,
+    api::{call, read},
+};
+
+/// Where the list is.
+const PATH: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+/// Attachments on a page.
+const PAGE: usize = 500;
+/// Least time from the beginning of a list to that of the next.
+const LEAST_DISTANCE: Duration = Duration::from_secs(1);
+/// The same, in times that the last list took.
+const DISTANCE: u32 = 10;
+/// When to ask again while a list is under way.
+const UNDER_WAY: Duration = Duration::from_millis(250);
+
+/// Names of volumes by Node.
+type ByNode = HashMap<String, Vec<String>>;
+
+/// Looks attachments up.
+pub(super) struct Attachments {
+    client: Client,
+    /// When each Node asked first that has no answer yet, by UID.
+    asked: Mutex<HashMap<Arc<str>, Instant>>,
+    lists: tokio::sync::Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// The last one, and when it began.
+    last: Option<(Instant, Arc<ByNode>)>,
+    /// When the next one may begin.
+    next: Option<Instant>,
+}
+
+/// storage.k8s.io/v1 `VolumeAttachmentList`, as the API server sends it.
+#[derive(Clone, PartialEq, Message)]
+#[prost(prost_path = "kube_node_cache::lossy")]
+struct WireList {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ListMeta>,
+    #[prost(message, repeated, tag = "2")]
+    items: Vec<WireAttachment>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+struct ListMeta {
+    #[prost(string, tag = "3")]
+    r#continue: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireAttachment {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Name>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<Spec>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+#[prost(prost_path = "kube_node_cache::lossy")]
+struct Name {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+#[prost(prost_path = "kube_node_cache::lossy")]
+struct Spec {
+    #[prost(message, optional, tag = "2")]
+    source: Option<Source>,
+    #[prost(string, tag = "3")]
+    node_name: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+#[prost(prost_path = "kube_node_cache::lossy")]
+struct Source {
+    #[prost(string, optional, tag = "1")]
+    persistent_volume_name: Option<String>,
+}
+
+impl Attachments {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, asked: Mutex::default(), lists: tokio::sync::Mutex::default() }
+    }
+
+    /// The volumes attached to a Node, but for those of pods that stay on it: as of after its first question.
+    pub(super) async fn of(&self, node: &NodeView) -> Result<Attached, ApiError> {
+        let asked = *self.asked().entry(Arc::clone(&node.uid)).or_insert_with(Instant::now);
+        let list = match self.list(asked).await? {
+            Ok(list) => list,
+            Err(later) => return Ok(Attached::AskAgain(later)),
+        };
+        self.forget(&node.uid);
+        let mut attached = list.get(&*node.name).cloned().unwrap_or_default();
+        if !attached.is_empty() {
+            let staying = self.of_pods_that_stay(node).await?;
+            attached.retain(|volume| !staying.contains(volume));
+        }
+        Ok(Attached::Volumes(attached))
+    }
+
+    /// The Node's question is void: pods are on it again, or it is gone.
+    pub(super) fn forget(&self, uid: &str) {
+        self.asked().remove(uid);
+    }
+
+    /// A list that began after the question; else when to ask again.
+    async fn list(&self, asked: Instant) -> Result<Result<Arc<ByNode>, Duration>, ApiError> {
+        let Ok(mut lists) = self.lists.try_lock() else { return Ok(Err(UNDER_WAY)) };
+        let began = Instant::now();
+        if let Some((_, list)) = lists.last.as_ref().filter(|(began, _)| *began >= asked) {
+            return Ok(Ok(Arc::clone(list)));
+        }
+        if let Some(next) = lists.next.filter(|next| *next > began) {
+            return Ok(Err(next - began));
+        }
+        let listed = self.pages().await;
+        lists.next = Some(began + (began.elapsed() * DISTANCE).max(LEAST_DISTANCE));
+        let list = Arc::new(listed?);
+        lists.last = Some((began, Arc::clone(&list)));
+        Ok(Ok(list))
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn pages(&self) -> Result<ByNode, ApiError> {
+        let mut by_node = ByNode::new();
+        let mut token = String::new();
+        loop {
+            let mut url = format!("{PATH}?limit={PAGE}");
+            if !token.is_empty() {
+                url += "&continue=";
+                url.extend(form_urlencoded::byte_serialize(token.as_bytes()));
+            }
+            let page: WireList = read(&self.client, || "list VolumeAttachments".to_owned(), &url).await?;
+            for WireAttachment { metadata, spec } in page.items {
+                let spec = spec.unwrap_or_default();
+                let volume = spec.source.and_then(|source| source.persistent_volume_name);
+                let name = volume.or(metadata.map(|metadata| metadata.name)).unwrap_or_default();
+                by_node.entry(spec.node_name).or_default().push(name);
+            }
+            token = page.metadata.unwrap_or_default().r#continue;
+            if token.is_empty() {
+                break;
+            }
+        }
+        for names in by_node.values_mut() {
+            names.sort();
+        }
+        Ok(by_node)
+    }
+
+    /// Names of the volumes that pods claim which stay to the end. Hardly any does.
+    async fn of_pods_that_stay(&self, node: &NodeView) -> Result<HashSet<String>, ApiError> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+        let listed = call(|| format!("list the pods of {}", node.name), pods.list(&selector)).await?;
+        let mut volumes = HashSet::new();
+        for pod in listed.items {
+            let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+            let claims = claims(&pod);
+            if claims.is_empty() || !stays(pod) {
+                continue;
+            }
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
+            for name in claims {
+                let claim =
+                    call(|| format!("read PersistentVolumeClaim {namespace}/{name}"), api.get_opt(&name))
+                        .await?;
+                volumes.extend(claim.and_then(|claim| claim.spec).and_then(|spec| spec.volume_name));
+            }
+        }
+        Ok(volumes)
+    }
+}
+
+/// As the cache sees it.
+fn stays(pod: Pod) -> bool {
+    let wire = serde_json::to_value(pod).and_then(serde_json::from_value::<WirePod>);
+    wire.is_ok_and(|pod| PodView::from(pod).stays())
+}
+
+/// Names of a pod's claims.
+fn claims(pod: &Pod) -> Vec<String> {
+    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => Some(claim.claim_name.clone()),
+            (None, Some(_)) => Some(format!("{pod_name}-{}", volume.name)),
+            (None, None) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Mutex as StdMutex};
+
+    use http::{Request, Response};
+    use k8s_pb::{
+        api::storage::v1::{
+            VolumeAttachment, VolumeAttachmentList, VolumeAttachmentSource, VolumeAttachmentSpec,
+        },
+        apimachinery::pkg::apis::meta::v1::{ListMeta as PbListMeta, ObjectMeta},
+    };
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::time::sleep;
+    use tower::service_fn;
+
+    use super::*;
+    use kube_ext::wire::envelope;
+
+    fn node(name: &str) -> NodeView {
+        NodeView { name: name.into(), uid: format!("uid-{name}").into(), ..NodeView::default() }
+    }
+
+    fn attachment(volume: &str, node: &str) -> VolumeAttachment {
+        VolumeAttachment {
+            metadata: Some(ObjectMeta { name: Some(format!("csi-{volume}")), ..ObjectMeta::default() }),
+            spec: Some(VolumeAttachmentSpec {
+                source: Some(VolumeAttachmentSource {
+                    persistent_volume_name: Some(volume.to_owned()),
+                    ..VolumeAttachmentSource::default()
+                }),
+                node_name: Some(node.to_owned()),
+                ..VolumeAttachmentSpec::default()
+            }),
+            ..VolumeAttachment::default()
+        }
+    }
+
+    /// An API server with two pages of attachments, and no pods; each answer takes a while. All that was asked for.
+    fn server() -> (Attachments, Arc<StdMutex<Vec<String>>>) {
+        let asked = Arc::new(StdMutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        let service = service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            log.lock().unwrap().push(uri.clone());
+            async move {
+                sleep(Duration::from_millis(10)).await;
+                let (item, more) = if uri.contains("continue=") {
+                    (attachment("two", "b"), None)
+                } else {
+                    (attachment("one", "a"), Some("next/page".to_owned()))
+                };
+                let list = VolumeAttachmentList {
+                    metadata: Some(PbListMeta { r#continue: more, ..PbListMeta::default() }),
+                    items: vec![item],
+                };
+                let body = if uri.contains("volumeattachments") {
+                    envelope("storage.k8s.io/v1", "VolumeAttachmentList", &list)
+                } else {
+                    br#"{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[]}"#.to_vec()
+                };
+                Ok::<_, Infallible>(Response::new(Body::from(body)))
+            }
+        });
+        (Attachments::new(Client::new(service, "default")), asked)
+    }
+
+    async fn answered(attachments: &Attachments, name: &str) -> Vec<String> {
+        loop {
+            match attachments.of(&node(name)).await.unwrap() {
+                Attached::Volumes(volumes) => return volumes,
+                Attached::AskAgain(later) => sleep(later).await,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_pages_are_read_and_lists_keep_their_distance() {
+        let (attachments, asked) = server();
+        assert_eq!(answered(&attachments, "b").await, ["two"]);
+        let lists = || asked.lock().unwrap().iter().filter(|uri| uri.contains("volumeattachments")).count();
+        let pages = [format!("{PATH}?limit=500"), format!("{PATH}?limit=500&continue=next%2Fpage")];
+        assert_eq!(asked.lock().unwrap()[..2], pages);
+        let began = Instant::now();
+        // Many Nodes leave, all the time.
+        let nodes = (0..1_000).map(|number| {
+            let attachments = &attachments;
+            async move {
+                sleep(Duration::from_millis(10 * number)).await;
+                let asked = Instant::now();
+                assert!(answered(attachments, &format!("node-{number}")).await.is_empty());
+                asked.elapsed()
+            }
+        });
+        let waits = futures::future::join_all(nodes).await;
+        let pages = began.elapsed().as_secs() * 2;
+        assert!(u64::try_from(lists()).unwrap() <= pages + 4, "{} pages in {:?}", lists(), began.elapsed());
+        let longest = waits.iter().max().unwrap();
+        assert!(*longest < LEAST_DISTANCE * 2 + UNDER_WAY * 2, "{longest:?}");
+        assert!(attachments.asked().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_from_before_the_question_is_no_answer() {
+        let (attachments, _) = server();
+        assert_eq!(answered(&attachments, "a").await, ["one"]);
+        let later = attachments.of(&node("a")).await.unwrap();
+        assert!(matches!(later, Attached::AskAgain(left) if left > Duration::ZERO), "{later:?}");
+        attachments.forget("uid-a");
+        assert!(attachments.asked().is_empty());
+    }
+
+    #[test]
+    fn claims_of_both_kinds_are_known_by_name() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "agent-x", "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "u", "controller": true}]},
+            "spec": {"containers": [], "volumes": [
+                {"name": "shared", "persistentVolumeClaim": {"claimName": "shared-data"}},
+                {"name": "own", "ephemeral": {}},
+                {"name": "tmp", "emptyDir": {}}]}
+        }))
+        .unwrap();
+        assert_eq!(claims(&pod), ["shared-data", "agent-x-own"]);
+        assert!(stays(pod));
+    }
+}

@@ -1,0 +1,184 @@
+//! Empties a Node that leaves: what is on it, and the evictions and deletions that were decided on. Evictions go through
+//! the Eviction API, so that disruption budgets hold.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, EvictParams, PostParams, Preconditions},
+};
+use kube_node_api::{NodeSet, names};
+use kube_node_cache::{Maker, NodeView, Own, PodView, Protobuf, WirePods};
+use kube_node_planner::{
+    drain::{self, Blockage, Course, Fate, Obstacle, PodId, Policy},
+    node::{Attached, Machine, Pods},
+    taints,
+};
+
+use super::{Error, NodeController, observe::Observed};
+use crate::controllers::{
+    ApiError,
+    api::{call, read},
+};
+
+/// Evictions of one Node under way at once.
+const EVICTIONS_AT_ONCE: usize = 8;
+
+impl NodeController {
+    /// How far the drain of a Node that leaves has come.
+    pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods, Error> {
+        let node = &*observed.node;
+        let has_machine = match observed.machine {
+            Machine::Exists if node.unschedulable => true,
+            Machine::Exists | Machine::Dead | Machine::Leaving => return Ok(Pods::Unknown),
+            Machine::Absent => false,
+        };
+        let known: Vec<drain::Pod> =
+            self.context.pods.group(&node.name).iter().map(|pod| seen(pod)).collect();
+        let mut drain = self.plan(node, &known);
+        if has_machine && drain.is_done() {
+            // The cache may lag behind the cordon, so its zero is checked.
+            drain = self.plan(node, &self.listed(node).await?);
+        }
+        let asks_for_volumes = if has_machine {
+            drain.awaits_volumes
+        } else {
+            drain.bound.is_empty() && taints::out_of_service_since(&node.taints).is_some()
+        };
+        let attached = if asks_for_volumes {
+            self.attachments.of(node).await?
+        } else {
+            self.attachments.forget(&node.uid);
+            Attached::default()
+        };
+        Ok(Pods::Known { drain, attached })
+    }
+
+    fn plan(&self, node: &NodeView, pods: &[drain::Pod]) -> drain::Plan {
+        let set = self.set_of(node);
+        let settings =
+            set.as_ref().and_then(|set| set.object.as_ref().ok()).and_then(|set| set.spec.drain.as_ref());
+        let policy = settings.map(Policy::from).unwrap_or_default();
+        let course = Course {
+            began: drain_began(node),
+            unreachable: node.condition("Ready").is_some_and(|ready| &*ready.status == "Unknown"),
+        };
+        drain::plan(pods, &policy, course, Timestamp::now())
+    }
+
+    async fn listed(&self, node: &NodeView) -> Result<Vec<drain::Pod>, ApiError> {
+        let url = format!("{}?fieldSelector=spec.nodeName%3D{}", PodView::PATH, node.name);
+        let action = || format!("list the pods of {}", node.name);
+        let WirePods { items } = read(&self.context.client, action, &url).await?;
+        Ok(items.into_iter().map(|pod| seen(&PodView::from(pod))).collect())
+    }
+
+    /// The set that owns the Node, as long as it exists.
+    pub(super) fn set_of(&self, node: &NodeView) -> Option<Arc<Own<NodeSet>>> {
+        let owner = node.owner()?;
+        let set = self.context.sets.get(&owner.name)?;
+        (set.metadata.uid.as_deref() == Some(owner.uid.as_str())).then_some(set)
+    }
+
+    /// Whether the drain of a Node may begin: a set says when, unless it leaves itself or cannot be read.
+    pub(super) fn has_turn(&self, node: &NodeView) -> bool {
+        let set = self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok());
+        set.is_none_or(|set| self.context.turns.has(set.name(), &node.uid))
+    }
+
+    /// Evicts pods; those whose eviction is refused come back.
+    pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>, Error> {
+        let results: Vec<(PodId, Result<(), ApiError>)> = stream::iter(pods.to_vec())
+            .map(|pod| async move {
+                let result = self.evict_one(&pod).await;
+                (pod, result)
+            })
+            .buffer_unordered(EVICTIONS_AT_ONCE)
+            .collect()
+            .await;
+        let mut blocked = Vec::new();
+        let mut failed = None;
+        for (pod, result) in results {
+            let Err(error) = result else { continue };
+            if let Some(said) = error.disruption_budget() {
+                blocked.push(Blockage { obstacle: Obstacle::Budget, pod, said });
+            } else if is_past(&error) || error.is_in_leaving_namespace() {
+                // It leaves by itself.
+            } else if error.is_final() {
+                blocked.push(Blockage { obstacle: Obstacle::Refused, pod, said: error.server_message() });
+            } else {
+                failed = Some(error);
+            }
+        }
+        // What is known to be refused is worth more than a failure that the next look may heal.
+        match failed {
+            Some(error) if blocked.is_empty() => Err(error.into()),
+            _ => Ok(blocked),
+        }
+    }
+
+    async fn evict_one(&self, pod: &PodId) -> Result<(), ApiError> {
+        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
+        let params = EvictParams { delete_options: Some(this(pod)), post_options: PostParams::default() };
+        call(|| format!("evict pod {pod}"), pods.evict(&pod.name, &params)).await.map(drop)
+    }
+
+    /// Deletes pods, whatever protects them, with a grace in seconds; None: their own.
+    pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<(), Error> {
+        let results: Vec<Result<(), ApiError>> = stream::iter(pods.to_vec())
+            .map(|pod| async move {
+                let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
+                let params = DeleteParams { grace_period_seconds: grace, ..this(&pod) };
+                match call(|| format!("delete pod {pod}"), api.delete(&pod.name, &params)).await {
+                    Err(error) if !is_past(&error) => Err(error),
+                    _ => Ok(()),
+                }
+            })
+            .buffer_unordered(EVICTIONS_AT_ONCE)
+            .collect()
+            .await;
+        Ok(results.into_iter().collect::<Result<(), ApiError>>()?)
+    }
+}
+
+/// The pod is gone, or another one of its name has come.
+fn is_past(error: &ApiError) -> bool {
+    error.is_not_found() || error.is_conflict()
+}
+
+/// This pod, and none that a `StatefulSet` made under its name.
+fn this(pod: &PodId) -> DeleteParams {
+    DeleteParams::default()
+        .preconditions(Preconditions { uid: Some(pod.uid.to_string()), resource_version: None })
+}
+
+/// A pod as its drain sees it.
+fn seen(pod: &PodView) -> drain::Pod {
+    drain::Pod {
+        id: PodId {
+            namespace: Arc::clone(&pod.namespace),
+            name: Arc::clone(&pod.name),
+            uid: Arc::clone(&pod.uid),
+        },
+        fate: match pod.maker {
+            _ if pod.stays() => Fate::Stays,
+            Maker::Nobody => Fate::Ends,
+            _ => Fate::Moves,
+        },
+        finished: pod.is_finished(),
+        opted_out: pod.opted_out,
+        empty_dir: pod.has_empty_dir,
+        priority: pod.priority,
+        gone_by: pod.deleted_at,
+    }
+}
+
+/// When the drain began: as noted with the cordon; with the deletion where somebody had closed the Node before, or made
+/// it from one that was leaving.
+pub(super) fn drain_began(node: &NodeView) -> Timestamp {
+    let noted = node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
+    noted.max(node.deleted_at).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,296 @@
+//! The NodeController: provisions the machine of each Node of its classes, lets pods in when it is at work, drains the
+//! Node and takes the machine away when it leaves. It never counts replicas.
+
+mod adopt;
+mod apply;
+mod attachments;
+mod drain;
+mod observe;
+mod sweep;
+mod tell;
+mod writes;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube_ext::{
+    error::chain,
+    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+};
+use kube_node_api::{NodeClass, NodeSet};
+use kube_node_cache::{NodeView, Observer, Own, PodView};
+use kube_node_planner::{back_off::BackOffs, node, wait::Wait};
+use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+pub use self::tell::say;
+use self::{attachments::Attachments, tell::Told, writes::Writes};
+use super::{ApiError, Context, RevisionsError};
+use crate::providers::{MachineId, ProviderError};
+
+/// Nodes looked at at once; each look writes one thing at a time.
+const CONCURRENCY: usize = 32;
+/// How often all machines are compared with all Nodes, for what no watch has told.
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
+/// When to look again at a Node that changed under a write; the watch is nearly always faster.
+const CONFLICT_RETRY: Duration = Duration::from_secs(1);
+
+/// What a look is at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// A Node, by name.
+    Node(Arc<str>),
+    /// A machine whose Node may be gone.
+    Machine(MachineId),
+}
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call to the API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// What the machine is made from.
+    #[error(transparent)]
+    Revisions(#[from] RevisionsError),
+    /// The provider.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+/// The controller.
+pub struct NodeController {
+    context: Arc<Context>,
+    requests: WorkQueue<Key>,
+    told: Told,
+    writes: Writes,
+    attachments: Attachments,
+    back_offs: Mutex<BackOffs>,
+}
+
+impl NodeController {
+    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    #[must_use]
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<Key>) {
+        let (requests, queue) = work_queue();
+        let granted = requests.clone();
+        context.turns.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
+        let attachments = Attachments::new(context.client.clone());
+        let controller = Arc::new(Self {
+            context,
+            requests,
+            told: Told::default(),
+            writes: Writes::default(),
+            attachments,
+            back_offs: Mutex::default(),
+        });
+        controller.context.nodes.observe(controller.clone());
+        controller.context.pods.observe(controller.clone());
+        controller.context.classes.observe(controller.clone());
+        controller.context.sets.observe(controller.clone());
+        (controller, queue)
+    }
+
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Consumer<Key>, stop: CancellationToken) {
+        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
+        let work = run(queue, config, &stop, |key| {
+            let controller = Arc::clone(&self);
+            async move {
+                let look = Box::pin(async { outcome(controller.look(&key).await) });
+                controller.context.look("node", key.node(), look).await
+            }
+        });
+        let looking = async { tokio::join!(self.follow_providers(), self.sweep_now_and_then()) };
+        tokio::join!(work, stop.run_until_cancelled(looking));
+    }
+
+    async fn look(&self, key: &Key) -> Result<Action, Error> {
+        match key {
+            Key::Node(name) => self.look_at_node(name).await,
+            Key::Machine(id) => self.look_at_machine(id).await,
+        }
+    }
+
+    async fn look_at_node(&self, name: &Arc<str>) -> Result<Action, Error> {
+        let metrics = &self.context.metrics;
+        let Some(node) = self.context.nodes.get(name) else {
+            self.told.forget(name, metrics);
+            self.writes.forget(name);
+            return Ok(Action::AwaitChange);
+        };
+        if self.writes.outruns(&node, &self.context.nodes) {
+            return Ok(Action::AwaitChange);
+        }
+        let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
+            Err(Error::Provider(error @ ProviderError::Unreachable { .. })) => {
+                self.say_unreachable(&node, &error).await?;
+                return Err(error.into());
+            }
+            other => other?,
+        };
+        let Some(observed) = observed else {
+            self.told.forget(name, metrics);
+            return Ok(Action::AwaitChange);
+        };
+        let plan = node::decide(
+            &observed.node_state(),
+            observed.machine,
+            &observed.pods,
+            observed.deletion_timeout,
+            Timestamp::now(),
+        );
+        // A condition that cannot be written holds up nothing else of the Node.
+        let said = self.say_how_it_stands(&observed).await;
+        let applied = self.apply(&observed, &plan).await;
+        let waits_for = match &applied {
+            _ if observed.waits_for_room() => Some(Wait::Room),
+            Err(Error::Provider(error)) if error.is_want_of_room() => Some(Wait::Room),
+            Err(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
+                Some(Wait::Refused { said: error.chain() })
+            }
+            // Which budgets are in the way is known only now.
+            applied => {
+                let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
+                plan.waits_for.map(|wait| wait.blocked(blocked))
+            }
+        };
+        self.told.waits(&observed.node, waits_for.as_ref().map(Wait::reason), metrics);
+        if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
+            self.tell(&observed.node, &wait).await?;
+        } else {
+            self.say_whether_refused(&observed.node, applied.as_ref().err()).await?;
+        }
+        applied?;
+        said?;
+        Ok(plan.look_again.map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    /// Looks at every machine that its provider has something to say of.
+    async fn follow_providers(&self) {
+        let mut changes =
+            futures::stream::select_all(self.context.providers.values().map(|provider| provider.watch()));
+        while let Some(id) = changes.next().await {
+            self.requests.add(Key::Machine(id));
+        }
+    }
+
+    fn back_offs(&self) -> MutexGuard<'_, BackOffs> {
+        self.back_offs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn sweep_now_and_then(&self) {
+        let mut turns = interval(SWEEP_INTERVAL);
+        loop {
+            turns.tick().await;
+            if self.context.nodes.in_sync() {
+                self.sweep().await;
+            }
+        }
+    }
+}
+
+/// What a look's end means for the next one.
+fn outcome(result: Result<Action, Error>) -> Action {
+    match result {
+        Ok(outcome) => outcome,
+        // It changed meanwhile: the watch brings the news, this only makes sure.
+        Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(CONFLICT_RETRY),
+        // It went meanwhile.
+        Err(Error::Api(error)) if error.is_not_found() => Action::AwaitChange,
+        Err(Error::Provider(error)) => {
+            debug!(error = chain(&error), "provider");
+            error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
+        }
+        Err(error) => {
+            warn!(error = chain(&error), "look failed");
+            Action::Failed
+        }
+    }
+}
+
+impl Key {
+    fn node(&self) -> &str {
+        match self {
+            Self::Node(name) => name,
+            Self::Machine(id) => &id.node,
+        }
+    }
+}
+
+impl Observer<NodeView> for NodeController {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        match (old, new) {
+            (_, Some(new)) => self.requests.add(Key::Node(Arc::clone(&new.name))),
+            (Some(old), None) => self.requests.add(Key::Node(Arc::clone(&old.name))),
+            (None, None) => {}
+        }
+        // Its finalizer may have been taken off by force, and another Node may have its name by now.
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.attachments.forget(&old.uid);
+            self.back_offs().forget(&old.uid);
+            self.requests.add(Key::Machine(MachineId::of(old)));
+        }
+    }
+
+    /// What was written and never shown is over with a new list, as after a restore of etcd.
+    fn relisted(&self) {
+        for node in self.writes.nodes() {
+            self.requests.add(Key::Node(node));
+        }
+    }
+}
+
+impl Observer<PodView> for NodeController {
+    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+        // Pods matter to a Node that is being drained, and to no other; and of their changes those that let it go on.
+        if let (Some(old), Some(new)) = (old, new)
+            && old.holds_up_drain() == new.holds_up_drain()
+            && old.deleted_at == new.deleted_at
+            && old.opted_out == new.opted_out
+            && old.uid == new.uid
+        {
+            return;
+        }
+        let Some(pod) = new.or(old) else { return };
+        if let Some(node) = self.context.nodes.get(&pod.node).filter(|node| node.deleted_at.is_some()) {
+            self.requests.add(Key::Node(Arc::clone(&node.name)));
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for NodeController {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let generation = |own: Option<&Arc<Own<NodeClass>>>| own.map(|own| own.metadata.generation);
+        if old.is_some() && generation(old) == generation(new) {
+            return;
+        }
+        let Some(class) = new.or(old) else { return };
+        for node in self.context.nodes.all().iter().filter(|node| node.class() == Some(class.name())) {
+            self.requests.add(Key::Node(Arc::clone(&node.name)));
+        }
+    }
+}
+
+impl Observer<Own<NodeSet>> for NodeController {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let read = |own: Option<&Arc<Own<NodeSet>>>| {
+            let set = own.and_then(|own| own.object.as_ref().ok());
+            // Who leaves needs a turn only from a set that stays.
+            let stays = own.filter(|own| !own.is_leaving()).and_then(|own| own.metadata.uid.clone());
+            (stays, set.map(|set| (set.spec.class_overrides.clone(), set.spec.drain.clone())))
+        };
+        if read(old) == read(new) {
+            return;
+        }
+        let Some(set) = new.or(old) else { return };
+        for node in self.context.nodes.group(set.name()) {
+            self.requests.add(Key::Node(Arc::clone(&node.name)));
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What a look at a Node sees: whose it is, its machine as the provider has it, and what its class says.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube_node_api::{NodeClass, NodeClassSpec, names};
+use kube_node_cache::NodeView;
+use kube_node_planner::{
+    back_off::BackOff,
+    node::{self, Kubelet, Machine, Pods},
+    revision,
+    template::{Change, Current, Desired},
+};
+
+use super::{Error, NodeController};
+use crate::{
+    controllers::{api::call, orders},
+    providers::{
+        Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Settings, Stage, Trouble,
+    },
+};
+
+/// Namespace of the Leases of Nodes.
+const LEASES: &str = "kube-node-lease";
+
+/// A Node of ours, as it is.
+pub(super) struct Observed {
+    pub(super) node: Arc<NodeView>,
+    pub(super) id: MachineId,
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) machine: Machine,
+    /// How it ended last, where it was started again.
+    pub(super) last_end: Option<Trouble>,
+    /// Whether the machine is past its start.
+    pub(super) works: bool,
+    /// What stands in the machine's way.
+    pub(super) trouble: Option<Trouble>,
+    pub(super) lease_renewed: Option<Timestamp>,
+    pub(super) turn: bool,
+    pub(super) pods: Pods,
+    pub(super) deletion_timeout: Duration,
+    /// What has to pass before it gets another machine.
+    pub(super) back_off: Option<BackOff>,
+    /// What is missing on a Node that was written by hand.
+    pub(super) adoption: Option<Adoption>,
+    /// What it is made from; None on a Node that leaves, unless a restart took its machine.
+    pub(super) order: Option<(revision::Machine, Settings)>,
+    /// Secret that leads to where the machine is to be.
+    pub(super) credentials: Option<String>,
+}
+
+/// What a Node that was written by hand lacks.
+pub(super) struct Adoption {
+    pub(super) revision: String,
+    pub(super) machine: revision::Machine,
+    pub(super) template: Change,
+}
+
+impl Observed {
+    /// Whether the process that is to carry the machine has said that it has no room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        let trouble = self.trouble.as_ref().filter(|_| self.node.deleted_at.is_none());
+        trouble.is_some_and(|trouble| trouble.reason == OUT_OF_RESOURCES)
+    }
+
+    /// As the decision wants it.
+    pub(super) fn node_state(&self) -> node::Node {
+        let NodeView { deleted_at, unschedulable, taints, kubelet_version, .. } = &*self.node;
+        node::Node {
+            deleted_at: *deleted_at,
+            finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
+            cordoned: *unschedulable,
+            turn: self.turn,
+            volatile: self.provider.is_volatile() && (deleted_at.is_none() || self.order.is_some()),
+            back_off: self.back_off.clone(),
+            taints: taints.clone(),
+            kubelet: match kubelet_version {
+                None => Kubelet::Silent,
+                Some(_) if self.node.is_ready() => Kubelet::Ready,
+                Some(_) => Kubelet::NotReady,
+            },
+            lease_renewed: self.lease_renewed,
+        }
+    }
+}
+
+impl NodeController {
+    /// None: not a Node of ours, or nothing can be done for it until something else changes.
+    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>, Error> {
+        let id = MachineId::of(&node);
+        let class = node.class().and_then(|name| self.context.classes.get(name));
+        let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
+        let Some(provider) = self.provider(&node, &id, class.map(|class| &**class)).await? else {
+            self.warn_of_missing_class(&node);
+            return Ok(None);
+        };
+        let existing = provider.exists(&id).await?;
+        let mut observed = Observed {
+            machine: match existing.as_ref().map(|existing| existing.stage) {
+                None => Machine::Absent,
+                Some(Stage::Starting | Stage::Up) => Machine::Exists,
+                Some(Stage::Dead) => Machine::Dead,
+                Some(Stage::Leaving) => Machine::Leaving,
+            },
+            last_end: existing.as_ref().and_then(|existing| existing.last_end.clone()),
+            works: existing.as_ref().is_some_and(|existing| existing.stage == Stage::Up),
+            trouble: existing.as_ref().and_then(|existing| existing.trouble.clone()),
+            lease_renewed: None,
+            turn: node.deleted_at.is_some() && self.has_turn(&node),
+            pods: Pods::Unknown,
+            deletion_timeout: class
+                .and_then(|class| class.spec.deletion_timeout)
+                .map_or(Duration::ZERO, |timeout| timeout.0),
+            back_off: None,
+            adoption: None,
+            order: None,
+            credentials: class
+                .and_then(|class| class.spec.credentials_secret_ref.as_ref())
+                .map(|secret| secret.name.clone()),
+            provider,
+            id,
+            node,
+        };
+        let spec = class.map(|class| &class.spec);
+        if observed.node.deleted_at.is_some() {
+            observed.pods = self.pods(&observed).await?;
+            if observed.machine == Machine::Absent && observed.provider.is_volatile() {
+                let stored = self.stored(&observed.node).await?;
+                observed.order = stored.map(|machine| self.order(&observed.node, machine, spec));
+            }
+            return Ok(Some(observed));
+        }
+        observed.back_off = self.back_off(&observed);
+        observed.lease_renewed = self.lease(&observed.node, existing.as_ref()).await?;
+        let named = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
+        let machine = match (named, class) {
+            (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
+                match self.stored(&observed.node).await? {
+                    Some(machine) => machine,
+                    None => return self.revision_is_gone(observed, &revision).await,
+                }
+            }
+            (_, Some(class)) => {
+                let adoption = self.adoption(&observed.node, class).await?;
+                observed.adoption.insert(adoption).machine.clone()
+            }
+            (_, None) => return Ok(None),
+        };
+        observed.order = Some(self.order(&observed.node, machine, spec));
+        Ok(Some(observed))
+    }
+
+    /// What has to pass before the Node gets another machine, where those before ended again and again.
+    fn back_off(&self, observed: &Observed) -> Option<BackOff> {
+        let (uid, now) = (&observed.node.uid, Timestamp::now());
+        let mut all = self.back_offs();
+        if observed.machine == Machine::Dead {
+            let how =
+                observed.trouble.as_ref().map(|Trouble { reason, message }| format!("{reason}: {message}"));
+            all.ended(uid, how.as_deref().unwrap_or("its provider says no more"), now);
+        }
+        all.wait(uid, now)
+    }
+
+    async fn stored(&self, node: &NodeView) -> Result<Option<revision::Machine>, Error> {
+        let stored = orders::stored(&self.context.revisions, node).await?;
+        Ok(stored.map(|machine| (*machine).clone()))
+    }
+
+    fn order(
+        &self,
+        node: &NodeView,
+        machine: revision::Machine,
+        class: Option<&NodeClassSpec>,
+    ) -> (revision::Machine, Settings) {
+        let settings = orders::settings(node, &machine, class, &self.context.sets);
+        (machine, settings)
+    }
+
+    /// The provider that serves a Node; None where that is somebody else.
+    async fn provider(
+        &self,
+        node: &NodeView,
+        id: &MachineId,
+        class: Option<&NodeClass>,
+    ) -> Result<Option<Arc<dyn Provider>>, Error> {
+        let by_name = |name: &str| self.context.providers.get(name).cloned();
+        if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER) {
+            return Ok(by_name(name));
+        }
+        if let Some(class) = class {
+            return Ok(by_name(&class.spec.node_controller));
+        }
+        if !node.has_finalizer(names::FINALIZER_MACHINE) {
+            return Ok(None);
+        }
+        // Somebody took the labels away: the machine itself still tells.
+        let mut unknown = None;
+        for provider in self.context.providers.values() {
+            match provider.exists(id).await {
+                Ok(Some(_)) => return Ok(Some(Arc::clone(provider))),
+                Ok(None) => {}
+                Err(error) => unknown = Some(error),
+            }
+        }
+        if let Some(error) = unknown {
+            return Err(error.into());
+        }
+        // The machine is gone, and nobody but us will take the finalizer off. A third party's Node is told by its providerID.
+        let made_by = |provider: &Arc<dyn Provider>| {
+            let id = self.context.provider_id(provider.name(), &node.name);
+            id.is_some() && node.provider_id == id
+        };
+        let maker = self.context.providers.values().find(|provider| made_by(provider)).cloned();
+        if maker.is_none() && node.deleted_at.is_some() {
+            let text = format!(
+                "its finalizer {} stays, since neither labels nor spec.providerID say whose machine it had: put the label {} back, or take the finalizer off",
+                names::FINALIZER_MACHINE,
+                names::LABEL_NODE_CONTROLLER
+            );
+            self.warn(node, "ProviderUnknown", text);
+        }
+        Ok(maker.filter(|_| node.deleted_at.is_some()))
+    }
+
+    /// A Node written by hand: what its class makes of it.
+    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, Error> {
+        let set = node.set().and_then(|set| self.context.sets.get(set));
+        let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
+        let machine =
+            revision::Machine::resolve(&class.spec, set.and_then(|set| set.spec.class_overrides.as_ref()));
+        let current = Current { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
+        let template =
+            Desired::merge(class.spec.template.as_ref(), set.and_then(|set| set.spec.template.as_ref()));
+        Ok(Adoption {
+            revision: self.context.revisions.ensure(class, &machine).await?,
+            template: template.change(current).unwrap_or_default(),
+            machine,
+        })
+    }
+
+    fn warn_of_missing_class(&self, node: &NodeView) {
+        let Some(class) = node.class() else { return };
+        if node.deleted_at.is_none() && self.context.classes.get(class).is_none() {
+            let text = format!(
+                "there is no NodeClass {class}: create it, or correct the label {}",
+                names::LABEL_NODECLASS
+            );
+            self.warn(node, "ClassNotFound", text);
+        }
+    }
+
+    async fn revision_is_gone(&self, observed: Observed, revision: &str) -> Result<Option<Observed>, Error> {
+        let text =
+            format!("its revision {revision} is not stored any more: delete the Node to have another made");
+        self.warn(&observed.node, "RevisionNotFound", text.clone());
+        // A machine that is there goes on; none can be made.
+        if observed.machine == Machine::Exists {
+            return Ok(Some(observed));
+        }
+        self.say(&observed.node, names::CONDITION_MACHINE, false, "RevisionNotFound", &text).await?;
+        // The set may store it again; nothing tells of that.
+        Err(ProviderError::NotFound { message: text }.into())
+    }
+
+    /// When the Node's kubelet renewed its Lease last.
+    async fn lease(&self, node: &NodeView, existing: Option<&Existing>) -> Result<Option<Timestamp>, Error> {
+        let Some(existing) = existing else { return Ok(None) };
+        match existing.lease {
+            Renewed::At(time) => return Ok(Some(time)),
+            Renewed::Never => return Ok(None),
+            Renewed::Unknown => {}
+        }
+        // Read only where something depends on it: for a Node that still waits for it.
+        if !node.is_ready() || !node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED) {
+            return Ok(None);
+        }
+        let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
+        let lease = call(|| format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;
+        Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time).map(|time| time.0))
+    }
+}

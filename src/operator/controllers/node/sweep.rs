@@ -1,0 +1,63 @@
+//! Machines without a Node are taken away: a Node may vanish by force, and a provider may remember what we do not.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube_ext::{error::chain, work_queue::Action};
+use tracing::{info, warn};
+
+use super::{Error, Key, NodeController};
+use crate::{
+    controllers::api::call,
+    providers::{MachineId, Provider},
+};
+
+impl NodeController {
+    /// Asks for a look at every machine whose Node is not known.
+    pub(super) async fn sweep(&self) {
+        for provider in self.context.providers.values() {
+            match provider.list().await {
+                Ok(machines) => {
+                    for id in machines.into_iter().filter(|id| !self.has_node(id)) {
+                        self.requests.add(Key::Machine(id));
+                    }
+                }
+                Err(error) => {
+                    warn!(provider = provider.name(), error = chain(&error), "cannot list machines");
+                }
+            }
+        }
+    }
+
+    fn has_node(&self, id: &MachineId) -> bool {
+        self.context.nodes.get(&id.node).is_some_and(|node| node.uid == id.uid)
+    }
+
+    /// A machine with a Node is that Node's business; one without is deleted, once the server itself says so.
+    pub(super) async fn look_at_machine(&self, id: &MachineId) -> Result<Action, Error> {
+        if self.has_node(id) {
+            self.requests.add(Key::Node(id.node.clone()));
+            return Ok(Action::AwaitChange);
+        }
+        let mut failed = None;
+        for provider in self.context.providers.values() {
+            // A provider that is away does not protect what another one has.
+            if let Err(error) = self.delete_if_without_node(&**provider, id).await {
+                failed = Some(error);
+            }
+        }
+        failed.map_or(Ok(Action::AwaitChange), Err)
+    }
+
+    async fn delete_if_without_node(&self, provider: &dyn Provider, id: &MachineId) -> Result<(), Error> {
+        if provider.exists(id).await?.is_none() {
+            return Ok(());
+        }
+        let nodes: Api<Node> = Api::all(self.context.client.clone());
+        let found = call(|| format!("read Node {}", id.node), nodes.get_metadata_opt(&id.node)).await?;
+        if found.is_none_or(|node| node.metadata.uid.as_deref() != Some(&*id.uid)) {
+            info!(uid = &*id.uid, provider = provider.name(), "machine without a Node: deleting it");
+            provider.delete(id).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! What was written to Nodes and the watch does not show yet: a look at what was there before would write it again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kube_node_cache::{Cache, NodeView, Written};
+
+/// The last writes, by the name of the Node.
+#[derive(Debug, Default)]
+pub(super) struct Writes(Mutex<HashMap<Arc<str>, Written>>);
+
+impl Writes {
+    /// A write was taken.
+    pub(super) fn wrote(&self, node: &Arc<str>, version: Written) {
+        self.all().insert(Arc::clone(node), version);
+    }
+
+    /// Whether a Node is older than what was written to it last: the watch, or a new list, is about to show that.
+    pub(super) fn outruns(&self, node: &NodeView, nodes: &Cache<NodeView>) -> bool {
+        let mut all = self.all();
+        let Some(written) = all.get(&node.name) else { return false };
+        let outruns = nodes.is_outrun(&node.resource_version, *written);
+        if !outruns {
+            all.remove(&node.name);
+        }
+        outruns
+    }
+
+    /// Nodes of which something was written that was not shown.
+    pub(super) fn nodes(&self) -> Vec<Arc<str>> {
+        self.all().keys().cloned().collect()
+    }
+
+    /// The Node is gone.
+    pub(super) fn forget(&self, node: &str) {
+        self.all().remove(node);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, Written>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_looked_at_again_once_it_shows_what_was_written() {
+        let (writes, nodes) = (Writes::default(), Cache::<NodeView>::default());
+        let shown = |version: &str| {
+            let resource_version = version.to_owned();
+            writes.outruns(&NodeView { name: "a".into(), resource_version, ..NodeView::default() }, &nodes)
+        };
+        let name: Arc<str> = "a".into();
+        assert!(!shown("5"));
+        writes.wrote(&name, nodes.written("7"));
+        assert_eq!([shown("6"), shown("7"), shown("6")], [true, false, false], "it was shown once");
+        writes.wrote(&name, nodes.written("9"));
+        assert_eq!(writes.nodes(), [Arc::clone(&name)]);
+        writes.forget("a");
+        assert!(!shown("8"));
+    }
+}

@@ -1,0 +1,388 @@
+//! Looks after NodeClasses: whether ours can serve them, how many Nodes they have, and that neither a class nor the Secret
+//! with its credentials goes while in use.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube_ext::{
+    error::chain,
+    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+};
+use kube_node_api::{NodeClass, NodeClassStatus, NodeSet, names};
+use kube_node_cache::{NodeView, Observer, Own, View};
+use kube_node_planner::{
+    conditions::{self, Says},
+    history,
+    revision::Machine,
+    template::reserved_taints,
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    ApiError, Context, RevisionsError, Secrets,
+    api::{self, Seen},
+    reference_to,
+    secrets::{LOOK_INTERVAL, Stand},
+};
+
+/// Least time between two looks at one class: its status counts Nodes.
+const CONFIG: Config = Config { concurrency: 2, min_interval: Duration::from_secs(1) };
+
+/// Time between two looks at the stored revisions of one class: it asks for a list.
+const TIDY_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Who needs a class.
+struct Users {
+    /// How many Nodes.
+    nodes: usize,
+    /// NodeSets, by name.
+    sets: Vec<String>,
+    /// What its Nodes are made from.
+    revisions: BTreeSet<String>,
+}
+
+impl Users {
+    fn is_none(&self) -> bool {
+        self.nodes == 0 && self.sets.is_empty()
+    }
+}
+
+/// The Secret that a class names.
+fn credentials(class: &Own<NodeClass>) -> Option<&str> {
+    let class = class.object.as_ref().ok()?;
+    class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
+}
+
+/// The controller.
+pub struct NodeClassController {
+    context: Arc<Context>,
+    /// Credentials that classes name.
+    secrets: Secrets,
+    requests: WorkQueue<String>,
+    /// When the revisions of a class were looked at last.
+    tidied: Mutex<HashMap<String, Instant>>,
+}
+
+impl NodeClassController {
+    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    #[must_use]
+    pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Consumer<String>) {
+        let (requests, queue) = work_queue();
+        let controller = Arc::new(Self { context, secrets, requests, tidied: Mutex::default() });
+        controller.context.nodes.observe(controller.clone());
+        controller.context.sets.observe(controller.clone());
+        controller.context.classes.observe(controller.clone());
+        (controller, queue)
+    }
+
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
+        run(queue, CONFIG, &stop, |name| {
+            let controller = Arc::clone(&self);
+            async move {
+                let look = async {
+                    match controller.look(&name).await {
+                        Ok(outcome) => outcome,
+                        Err(RevisionsError::Api(error)) if error.is_not_found() => Action::AwaitChange,
+                        Err(RevisionsError::Api(error)) if error.is_conflict() => {
+                            Action::RequeueAfter(CONFIG.min_interval)
+                        }
+                        Err(error) => {
+                            warn!(error = chain(&error), "look failed");
+                            Action::Failed
+                        }
+                    }
+                };
+                controller.context.look("nodeclass", &name, look).await
+            }
+        })
+        .await;
+    }
+
+    async fn look(&self, name: &str) -> Result<Action, RevisionsError> {
+        let Some(class) = self.context.classes.get(name) else {
+            self.tidied.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.context.revisions.forget(name);
+            if let Some(secret) = self.secrets.of(name) {
+                self.give_up_credentials(name, &secret).await?;
+            }
+            return Ok(Action::AwaitChange);
+        };
+        let users = self.users(name);
+        if class.is_leaving() && users.is_none() {
+            // Before the class: afterwards nobody knows of it who begins anew.
+            if let Some(secret) = credentials(&class) {
+                self.give_up_credentials(name, secret).await?;
+            }
+            self.set_finalizer(&class, false).await?;
+            return Ok(Action::AwaitChange);
+        }
+        if !class.is_leaving() && self.set_finalizer(&class, true).await? {
+            // Its echo brings the next look.
+            return Ok(Action::AwaitChange);
+        }
+        let credentials = self.keep_credentials(&class).await?;
+        self.status(&class, &users, credentials.as_ref()).await?;
+        Ok(match self.tidy_revisions(&class, users.revisions).await? {
+            Action::RequeueAfter(time) if credentials.is_some() => {
+                Action::RequeueAfter(time.min(LOOK_INTERVAL))
+            }
+            other => other,
+        })
+    }
+
+    /// Who needs a class.
+    fn users(&self, class: &str) -> Users {
+        let all = self.context.nodes.all();
+        let of_class = || all.iter().filter(|node| node.class() == Some(class));
+        let revisions = of_class().filter_map(|node| node.label(names::LABEL_REVISION));
+        let mut sets: Vec<String> = self.context.sets.group(class).iter().map(|set| set.key()).collect();
+        sets.sort();
+        Users { nodes: of_class().count(), sets, revisions: revisions.map(str::to_owned).collect() }
+    }
+
+    /// Sees to it that the Secret with the class's credentials stays, and says how it stands; None where it names none.
+    async fn keep_credentials(&self, class: &Own<NodeClass>) -> Result<Option<(String, Stand)>, ApiError> {
+        // What a class names that cannot be read is not known: what it named stays.
+        if class.object.is_err() {
+            return Ok(None);
+        }
+        let named = credentials(class);
+        if let Some(before) = self.secrets.of(class.name()).filter(|before| named != Some(before.as_str())) {
+            self.give_up_credentials(class.name(), &before).await?;
+        }
+        let Some(secret) = named else { return Ok(None) };
+        let stand = self.secrets.keep(class.name(), secret).await?;
+        Ok(Some((secret.to_owned(), stand)))
+    }
+
+    /// The class needs this Secret no more.
+    async fn give_up_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
+        // Two classes that leave at once must not each hold it for the other.
+        let stays = |own: &Own<NodeClass>| !own.is_leaving() || !self.users(own.name()).is_none();
+        let names = |own: &Own<NodeClass>| own.object.is_err() || credentials(own) == Some(secret);
+        let is_needed = self.context.classes.all().iter().any(|own| names(own) && stays(own));
+        self.secrets.give_up(class, secret, is_needed).await
+    }
+
+    /// Forgets revisions that no Node and no set names, now and then, and stores those again that were deleted.
+    async fn tidy_revisions(
+        &self,
+        own: &Own<NodeClass>,
+        mut needed: BTreeSet<String>,
+    ) -> Result<Action, RevisionsError> {
+        let class = own.name();
+        let now = Instant::now();
+        let last = self.tidied.lock().unwrap_or_else(PoisonError::into_inner).get(class).copied();
+        if let Some(left) = last.and_then(|last| TIDY_INTERVAL.checked_sub(now.duration_since(last))) {
+            return Ok(Action::RequeueAfter(left));
+        }
+        self.tidied.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
+        let mut limit = None;
+        for own in self.context.sets.group(class) {
+            // What a set that cannot be read needs is not known.
+            let Ok(set) = &own.object else { return Ok(Action::RequeueAfter(TIDY_INTERVAL)) };
+            needed.extend(set.spec.revision.clone());
+            let status = set.status.clone().unwrap_or_default();
+            needed.extend(status.current_revision.into_iter().chain(status.update_revision));
+            let own = set.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
+            limit = limit.max(Some(own.unwrap_or(history::DEFAULT_LIMIT)));
+        }
+        let limit = limit.unwrap_or(history::DEFAULT_LIMIT);
+        let (gone, restored) = self.context.revisions.tidy(&own.metadata, &needed, limit).await?;
+        if gone > 0 {
+            info!(class, count = gone, "forgot revisions that nothing names");
+        }
+        if restored > 0 {
+            warn!(class, count = restored, "stored revisions again that somebody had deleted");
+        }
+        Ok(Action::RequeueAfter(TIDY_INTERVAL))
+    }
+
+    /// Whether that changed anything.
+    async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<bool, ApiError> {
+        if class.has_finalizer(names::FINALIZER_IN_USE) == wanted {
+            return Ok(false);
+        }
+        let mut finalizers = class.metadata.finalizers.clone().unwrap_or_default();
+        if wanted {
+            finalizers.push(names::FINALIZER_IN_USE.to_owned());
+        } else {
+            finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE);
+        }
+        let seen = Seen {
+            name: class.name(),
+            uid: class.metadata.uid.as_deref().unwrap_or_default(),
+            resource_version: class.metadata.resource_version.as_deref().unwrap_or_default(),
+        };
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        api::patch::<NodeClass>(&self.context.client, seen, change, "change the finalizer").await?;
+        Ok(true)
+    }
+
+    async fn status(
+        &self,
+        class: &Own<NodeClass>,
+        users: &Users,
+        credentials: Option<&(String, Stand)>,
+    ) -> Result<(), ApiError> {
+        let object = class.object.as_ref().ok();
+        let old = object.and_then(|class| class.status.clone()).unwrap_or_default();
+        let mut says: Vec<Says> = self.acceptance(class).into_iter().collect();
+        if class.is_leaving() {
+            let message = still_used_by(users.nodes, &users.sets);
+            self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone());
+            says.push(Says { r#type: "Deleting", status: false, reason: "InUse", message });
+        }
+        if let Some((secret, stand)) = credentials {
+            let said = stand.says(secret, self.secrets.namespace());
+            if matches!(stand, Stand::Deleting | Stand::Lost) {
+                let message = said.message.clone();
+                self.context.events.warn(&reference_to(class), said.reason, "Keep", message);
+            }
+            says.push(said);
+        }
+        let set = |conditions: &[_], says| {
+            conditions::set(conditions, says, class.metadata.generation, Timestamp::now())
+        };
+        let conditions = set(&old.conditions, says);
+        let conditions = set(&conditions, vec![readiness(&conditions)]);
+        let machine = object.map(|class| Machine::resolve(&class.spec, None));
+        let status = NodeClassStatus {
+            observed_generation: class.metadata.generation,
+            revision: machine.and_then(|machine| machine.revision().ok()),
+            nodes: Some(i32::try_from(users.nodes).unwrap_or(i32::MAX)),
+            conditions,
+        };
+        if object.is_some() && status == old {
+            return Ok(());
+        }
+        // Somebody else's NodeController may accept it at the same time.
+        let seen = class.metadata.resource_version.as_deref();
+        api::replace_status::<NodeClass>(&self.context.client, class.name(), seen, &status).await.map(drop)
+    }
+
+    /// `Accepted`; None for a class that somebody else's NodeController has to speak of.
+    fn acceptance(&self, class: &Own<NodeClass>) -> Option<Says> {
+        let says = |status, reason, message| Some(Says { r#type: "Accepted", status, reason, message });
+        let object = match &class.object {
+            Ok(object) => object,
+            Err(error) => {
+                return says(false, "Unreadable", format!("the object does not fit its definition: {error}"));
+            }
+        };
+        let controller = object.spec.node_controller.as_str();
+        if !self.context.providers.contains_key(controller) {
+            return None;
+        }
+        if let Err(error) = Machine::resolve(&object.spec, None).check() {
+            return says(false, "InvalidMachine", error.to_string());
+        }
+        let reserved = object.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
+        if !reserved.is_empty() {
+            let message = format!(
+                "the template names taints that others set and remove, so no node gets them: remove {}",
+                reserved.join(", ")
+            );
+            return says(false, "ReservedTaint", message);
+        }
+        says(true, "Accepted", format!("served by the NodeController {controller}"))
+    }
+}
+
+/// `Ready` by kstatus's rules for custom resources: whether the NodeController of the class has accepted it.
+fn readiness(conditions: &[Condition]) -> Says {
+    let accepted = conditions.iter().find(|condition| condition.type_ == "Accepted");
+    let (status, reason, message) = match accepted {
+        Some(accepted) if accepted.status == "True" => (true, "Accepted", accepted.message.clone()),
+        Some(accepted) => (false, "NotAccepted", accepted.message.clone()),
+        None => (false, "NotAccepted", "no NodeController has accepted the class yet".to_owned()),
+    };
+    Says { r#type: "Ready", status, reason, message }
+}
+
+/// Who keeps a class from going, up to five of them by name.
+fn still_used_by(nodes: usize, sets: &[String]) -> String {
+    let shown = sets.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+    let more = if sets.len() > 5 { format!(" and {} more", sets.len() - 5) } else { String::new() };
+    let sets = if sets.is_empty() { String::new() } else { format!("NodeSets {shown}{more}") };
+    let nodes = if nodes == 0 { String::new() } else { format!("{nodes} nodes") };
+    let both = if sets.is_empty() || nodes.is_empty() { "" } else { " and " };
+    format!("still used by {sets}{both}{nodes}: delete these first")
+}
+
+impl Observer<NodeView> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        let class = |view: Option<&Arc<NodeView>>| view.and_then(|view| view.class().map(str::to_owned));
+        let (old, new) = (class(old), class(new));
+        if old != new {
+            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
+        }
+    }
+}
+
+impl Observer<Own<NodeSet>> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let class = |view: Option<&Arc<Own<NodeSet>>>| view.and_then(|view| view.group().map(str::to_owned));
+        let (old, new) = (class(old), class(new));
+        if old != new {
+            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let key = |own: &Arc<Own<NodeClass>>| {
+            let metadata = &own.metadata;
+            (metadata.uid.clone(), metadata.generation, metadata.finalizers.clone(), own.is_leaving())
+        };
+        if old.map(key) != new.map(key)
+            && let Some(class) = new
+        {
+            self.requests.add(class.key());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_ready_once_its_node_controller_has_accepted_it() {
+        let now = Timestamp::UNIX_EPOCH;
+        let ready = |accepted: Option<bool>| {
+            let says = accepted.map(|status| Says {
+                r#type: "Accepted",
+                status,
+                reason: "Any",
+                message: "why".to_owned(),
+            });
+            let says = readiness(&conditions::set(&[], says.into_iter().collect(), None, now));
+            (says.status, says.reason, says.message)
+        };
+        assert_eq!(ready(Some(true)), (true, "Accepted", "why".to_owned()));
+        assert_eq!(ready(Some(false)), (false, "NotAccepted", "why".to_owned()));
+        let (status, reason, message) = ready(None);
+        assert_eq!((status, reason), (false, "NotAccepted"));
+        assert!(message.contains("no NodeController"), "{message}");
+    }
+
+    #[test]
+    fn who_uses_a_class_is_named() {
+        let sets: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).into();
+        assert_eq!(still_used_by(0, &sets[..1]), "still used by NodeSets a: delete these first");
+        assert_eq!(
+            still_used_by(12, &sets),
+            "still used by NodeSets a, b, c, d, e and 1 more and 12 nodes: delete these first"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! Creates the Nodes that a NodeSet is short of.
+//!
+//! Invariants: a name is chosen here and sent again on a retry, so that a creation whose answer was lost happens once; a
+//! class never gets more Nodes than its limit, whichever sets of it are reconciled at the same time.
+
+use futures::{StreamExt, stream};
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Resource};
+use kube_ext::{
+    error::chain,
+    wire::{self, Body},
+};
+use kube_node_api::NodeSet;
+use kube_node_planner::{birth, refusals::Write, set::Problem, turnover::Plan};
+use tracing::{debug, info};
+
+use super::{
+    NodeSetController,
+    apply::{Applied, WRITES_AT_ONCE},
+    observe::{Blueprint, Observed},
+};
+use crate::controllers::{
+    ApiError,
+    api::{self, call},
+};
+
+impl NodeSetController {
+    /// Creates what is missing, and asks again for what may never have arrived.
+    pub(super) async fn make(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        plan: &Plan<'_>,
+        applied: &mut Applied,
+    ) {
+        let Ok(newest) = &observed.blueprint else { return };
+        if !plan.ask_again {
+            self.forget_what_never_came(&observed.name, applied).await;
+        }
+        let unconfirmed: Vec<String> = observed
+            .expectations
+            .unconfirmed()
+            .filter(|_| plan.ask_again)
+            .filter(|name| !observed.nodes().any(|node| *node.name == **name))
+            .map(str::to_owned)
+            .collect();
+        let working = self.working_blueprint(set, observed, newest, plan, applied).await;
+        let of_working = if working.is_some() { plan.create_current } else { 0 };
+        let new_names = |count: usize| (0..count).map(|_| self.new_name(&observed.name)).collect();
+        self.create(set, observed, newest, unconfirmed, applied).await;
+        for (blueprint, count) in [(Some(newest), plan.create - of_working), (working.as_ref(), of_working)] {
+            if let Some(blueprint) = blueprint {
+                let names = self.reserve(observed, new_names(count), applied);
+                self.create(set, observed, blueprint, names, applied).await;
+            }
+        }
+        if plan.missing == 0 {
+            self.refusals(&observed.name, |refusals| refusals.keep(Write::Create, |_| false));
+        }
+        applied.more |= plan.more && applied.problems.is_empty();
+    }
+
+    /// What Nodes are made of that are to have the revision that works; None where that is the newest, or gone.
+    async fn working_blueprint(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        newest: &Blueprint,
+        plan: &Plan<'_>,
+        applied: &mut Applied,
+    ) -> Option<Blueprint> {
+        let current = self.last_status_of(set).current_revision;
+        let current = current.filter(|current| plan.create_current > 0 && *current != newest.revision)?;
+        match self.stored(&newest.class, &current, newest.template.clone()).await {
+            Ok(Some(stored)) => Some(stored),
+            Ok(None) => {
+                info!(set = observed.name, revision = current, "is not stored any more: making the newest");
+                None
+            }
+            Err(error) => {
+                applied.problems.push(Problem::of_set("RevisionNotRead", chain(&error)));
+                applied.failed = true;
+                None
+            }
+        }
+    }
+
+    fn new_name(&self, set: &str) -> String {
+        loop {
+            let name = birth::name(set, |below| rand::random_range(0..below));
+            if self.context.nodes.get(&name).is_none() {
+                return name;
+            }
+        }
+    }
+
+    /// Takes note of the Nodes to create, as far as their class may have them. The class is counted and the note taken in
+    /// one step: another set of the class counts these.
+    fn reserve(&self, observed: &Observed, mut names: Vec<String>, applied: &mut Applied) -> Vec<String> {
+        if names.is_empty() {
+            return names;
+        }
+        let limit = observed.blueprint.as_ref().ok().and_then(|blueprint| blueprint.limit);
+        self.context.outstanding.reserve(&observed.name, |all| {
+            if let Some(limit) = limit {
+                let left = limit.saturating_sub(self.context.nodes_of_class(&observed.class, None, all));
+                // Another set was faster; the next plan says so.
+                applied.failed |= names.len() > left;
+                names.truncate(left);
+            }
+            names
+        })
+    }
+
+    async fn create(
+        &self,
+        set: &NodeSet,
+        observed: &Observed,
+        blueprint: &Blueprint,
+        names: Vec<String>,
+        applied: &mut Applied,
+    ) {
+        if names.is_empty() {
+            return;
+        }
+        debug!(count = names.len(), "creating Nodes");
+        let names = self.with_pod_cidrs(observed, names, applied);
+        // Each counts those before it: the watch shows them later.
+        let size = self.context.nodes.len() + observed.expectations.pending_creations();
+        let results: Vec<(String, Result<(), ApiError>)> = stream::iter((size + 1..).zip(names))
+            .map(|(size, (name, pod_cidr))| async move {
+                let result = self.create_one(set, blueprint, (&name, pod_cidr), size).await;
+                (name, result)
+            })
+            .buffer_unordered(WRITES_AT_ONCE)
+            .collect()
+            .await;
+        let (now, intent) = (Timestamp::now(), blueprint.intent());
+        let created = results.iter().any(|(_, result)| result.is_ok());
+        let mut refused = None;
+        for (name, result) in results {
+            let metrics = &self.context.metrics;
+            let Err(error) = result else {
+                metrics.node_created(Ok(()));
+                continue;
+            };
+            metrics.node_created(Err(&error));
+            if error.is_final() {
+                self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                refused = Some(error.chain());
+            } else {
+                applied.failed(Write::Create.reason(), &error);
+            }
+        }
+        self.refusals(&observed.name, |refusals| match refused {
+            Some(message) => refusals.failed(Write::Create, "", intent, message, now),
+            None if created => refusals.succeeded(Write::Create, "", now),
+            None => {}
+        });
+    }
+
+    /// Each with the block that its Node is to be born with, where it gets one here. Those for which there is none do not come.
+    fn with_pod_cidrs(
+        &self,
+        observed: &Observed,
+        names: Vec<String>,
+        applied: &mut Applied,
+    ) -> Vec<(String, Option<String>)> {
+        let Some(cidrs) = &self.context.pod_cidrs else {
+            return names.into_iter().map(|name| (name, None)).collect();
+        };
+        let mut born = Vec::with_capacity(names.len());
+        let mut last = None;
+        for name in names {
+            match cidrs.promise(&name) {
+                Ok(cidr) => born.push((name, Some(cidr))),
+                Err(problem) => {
+                    self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                    self.context.metrics.node_not_created(problem.reason);
+                    last = Some(problem);
+                }
+            }
+        }
+        applied.problems.extend(last);
+        born
+    }
+
+    async fn create_one(
+        &self,
+        set: &NodeSet,
+        blueprint: &Blueprint,
+        (name, pod_cidr): (&str, Option<String>),
+        cluster_size: usize,
+    ) -> Result<(), ApiError> {
+        let provider = blueprint.machine.node_controller.as_str();
+        let set_name = set.metadata.name.as_deref().unwrap_or_default();
+        let origin = birth::Origin {
+            name,
+            set: set_name,
+            class: &blueprint.class,
+            revision: &blueprint.revision,
+            provider,
+            provider_id: self.context.provider_id(provider, name),
+            machine_type: blueprint.machine.machine_type.as_deref(),
+            hosts: blueprint.machine.hosts(),
+            load: blueprint.machine.load(),
+            owner: birth::Owner {
+                api_version: &NodeSet::api_version(&()),
+                uid: set.metadata.uid.as_deref().unwrap_or_default(),
+            },
+            pod_cidr,
+            cluster_size,
+        };
+        let node = birth::node(origin, &blueprint.template, Timestamp::now());
+        match self.post(&node).await {
+            Ok(()) => {}
+            // An earlier call had succeeded after all: nobody else makes such names.
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+        self.expectations(set_name, |expectations| expectations.created(name));
+        Ok(())
+    }
+
+    async fn post(&self, node: &k8s_pb::api::core::v1::Node) -> Result<(), ApiError> {
+        let body = Body::Object(wire::envelope("v1", "Node", node));
+        let path = format!("/api/v1/nodes?fieldManager={}", api::FIELD_MANAGER);
+        let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
+        // The watch brings the object.
+        api::send(&self.context.client, || format!("create Node {name}"), Method::POST, &path, body)
+            .await
+            .map(drop)
+    }
+
+    /// Creations whose outcome nobody knows are looked up, where nothing will ask for them again.
+    pub(super) async fn forget_what_never_came(&self, set: &str, applied: &mut Applied) {
+        let unconfirmed: Vec<String> =
+            self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
+        for name in unconfirmed {
+            let nodes: Api<Node> = Api::all(self.context.client.clone());
+            match call(|| format!("read Node {name}"), nodes.get_metadata_opt(&name)).await {
+                Ok(found) => self.expectations(set, |expectations| match found {
+                    Some(_) => expectations.created(&name),
+                    None => expectations.refused(&name),
+                }),
+                Err(error) => applied.failed("NodeNotRead", &error),
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Deletes the Nodes that a plan takes away, each under the condition that it is as it was seen.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube_node_cache::NodeView;
+use kube_node_planner::{
+    causes::Cause,
+    expectations::Expectations,
+    refusals::{self, Refusals, Write},
+    turnover::Plan,
+};
+use tracing::info;
+
+use super::{
+    NodeSetController,
+    apply::{Applied, BATCH, WRITES_AT_ONCE, seen_node},
+    observe::Observed,
+};
+use crate::controllers::{ApiError, api};
+
+impl NodeSetController {
+    /// Deletes the victims of a plan, and asks again for deletions whose answer was lost.
+    pub(super) async fn delete(&self, observed: &Observed, plan: &Plan<'_>, applied: &mut Applied) {
+        applied.more |= plan.delete.len() > BATCH;
+        let unanswered = observed.expectations.unanswered().map(|name| (name, None));
+        let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause));
+        let nodes: Vec<_> = unanswered
+            .chain(planned)
+            .filter_map(|(name, cause)| Some((self.context.nodes.get(name)?, cause)))
+            .collect();
+        let (given_up, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        stream::iter(nodes)
+            .for_each_concurrent(WRITES_AT_ONCE, |(node, cause)| {
+                let (given_up, refused) = (&given_up, &refused);
+                async move {
+                    let sent = self.delete_one(&observed.name, &node).await;
+                    // A call without an answer may have had its effect; it is sent again without a cause.
+                    let lost = sent.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
+                    if cause == Some(Cause::FailedToStart) && (sent.is_ok() || lost) {
+                        given_up.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if sent.as_ref().is_err_and(ApiError::is_final) {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if let Some(cause) = cause.filter(|_| sent.is_ok()) {
+                        info!(node = &*node.name, cause = cause.reason(), "replaced");
+                        self.context.metrics.node_replaced(cause);
+                    }
+                }
+            })
+            .await;
+        applied.given_up = given_up.into_inner();
+        // A Node whose deletion was refused is passed over by the next plan, which may choose another one.
+        applied.more |= refused.into_inner() > 0;
+        self.refusals(&observed.name, |refusals| {
+            refusals.keep(Write::Delete, |name| {
+                self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())
+            });
+        });
+    }
+
+    /// Deletes one Node in the state that was seen. A failure is recorded, but for a conflict: the next reconciliation
+    /// sees how the Node changed, and may choose another victim.
+    pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
+        self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
+        let result = api::delete::<Node>(&self.context.client, seen_node(node)).await;
+        // The echo may have come first.
+        let now = self.context.nodes.get(&node.name);
+        let changed = now.as_ref().is_none_or(|now| now.resource_version != node.resource_version);
+        self.expectations(set, |expectations: &mut Expectations| match &result {
+            Ok(()) if now.is_none_or(|now| now.deleted_at.is_some()) => expectations.gone(&node.name),
+            Ok(()) => expectations.deleted(&node.name),
+            Err(error) if error.is_final() || (error.is_conflict() && changed) => {
+                expectations.kept(&node.name);
+            }
+            // It may have had its effect; the watch will tell.
+            Err(_) => {}
+        });
+        // It went meanwhile.
+        if result.as_ref().is_err_and(ApiError::is_not_found) {
+            return Ok(());
+        }
+        let (intent, now) = (refusals::intent(&node.uid), Timestamp::now());
+        self.refusals(set, |refusals: &mut Refusals| match &result {
+            Ok(()) => refusals.succeeded(Write::Delete, &node.name, now),
+            Err(error) if error.is_conflict() => {}
+            Err(error) => refusals.failed(Write::Delete, &node.name, intent, error.chain(), now),
+        });
+        self.context.metrics.node_deleted(result.as_ref().copied());
+        result
+    }
+}

@@ -1,0 +1,96 @@
+//! A NodeSet that leaves takes its Nodes along, and goes only after the last of them: their drain and their class's
+//! settings are needed until then. `--cascade=orphan` leaves the Nodes behind.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use kube_ext::work_queue::Action;
+use kube_node_api::{NodeSet, names};
+use kube_node_cache::{NodeView, Own};
+use kube_node_planner::refusals::{self, Write};
+use serde_json::json;
+
+use super::{
+    Error, NodeSetController,
+    apply::{Applied, RETRY, WRITES_AT_ONCE, seen_meta},
+};
+use crate::controllers::{ApiError, api};
+
+/// Finalizer by which the garbage collector takes owner references off before it lets an owner go.
+const FINALIZER_ORPHAN: &str = "orphan";
+
+impl NodeSetController {
+    /// Reconciles a set whose deletion was asked for.
+    pub(super) async fn leave(&self, set: &Own<NodeSet>) -> Result<Action, Error> {
+        if !set.has_finalizer(names::FINALIZER_NODES) {
+            return Ok(Action::AwaitChange);
+        }
+        // Nodes are not deleted while the garbage collector takes their owner away: it was asked to keep them.
+        if set.has_finalizer(FINALIZER_ORPHAN) {
+            return Ok(Action::AwaitChange);
+        }
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        let mut applied = Applied::default();
+        self.forget_what_never_came(set.name(), &mut applied).await;
+        // Before the Nodes are looked at: what is shown in between is then known twice, and never not at all.
+        let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
+        let owned: Vec<Arc<NodeView>> = self
+            .context
+            .nodes
+            .group(set.name())
+            .into_iter()
+            .filter(|node| node.owner().is_some_and(|owner| owner.uid == uid))
+            .collect();
+        if owned.is_empty() {
+            if pending > 0 {
+                return Ok(Action::RequeueAfter(RETRY));
+            }
+            self.remove_finalizer(set).await?;
+            return Ok(Action::AwaitChange);
+        }
+        let now = Timestamp::now();
+        let staying: Vec<_> = self.refusals(set.name(), |refusals| {
+            // What else failed before concerns nobody any more.
+            for write in [Write::Create, Write::Adopt, Write::Update] {
+                refusals.keep(write, |_| false);
+            }
+            refusals.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
+            let may_go = |node: &&Arc<NodeView>| {
+                let left = refusals.retry_in(Write::Delete, &node.name, refusals::intent(&node.uid), now);
+                node.deleted_at.is_none() && left.is_none_or(|left| left.is_zero())
+            };
+            owned.iter().filter(may_go).cloned().collect()
+        });
+        let conflicts = stream::iter(staying)
+            .map(|node| async move { self.delete_one(set.name(), &node).await })
+            .buffer_unordered(WRITES_AT_ONCE)
+            // Seen in a state that is past, such as that before the garbage collector made it an orphan.
+            .filter(|sent| std::future::ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
+            .count()
+            .await;
+        let views: Vec<&NodeView> = owned.iter().map(AsRef::as_ref).collect();
+        let retry_in = self.refusals(set.name(), |refusals| {
+            applied.problems.extend(refusals.problems());
+            refusals.next_retry_in(Timestamp::now())
+        });
+        self.leaving_status(set, &views, &applied).await?;
+        Ok(match retry_in {
+            _ if applied.failed => Action::Failed,
+            _ if conflicts > 0 => Action::RequeueAfter(Duration::from_millis(500)),
+            Some(left) => Action::RequeueAfter(left.max(RETRY)),
+            None => Action::AwaitChange,
+        })
+    }
+
+    async fn remove_finalizer(&self, set: &Own<NodeSet>) -> Result<(), Error> {
+        let mut finalizers = set.metadata.finalizers.clone().unwrap_or_default();
+        finalizers.retain(|finalizer| finalizer != names::FINALIZER_NODES);
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        let seen = seen_meta(&set.metadata);
+        match api::patch::<NodeSet>(&self.context.client, seen, change, "drop the finalizer").await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other.map_err(Error::from),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The NodeSetController: creates and deletes Nodes to match replicas, keeps their templates, and says how the set
+//! stands. It never talks to a provider.
+
+mod apply;
+mod autoscaling;
+mod create;
+mod delete;
+mod leave;
+mod observe;
+mod status;
+mod wanted;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use kube_ext::{
+    error::chain,
+    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+};
+use kube_node_api::{NodeClass, NodeSet};
+use kube_node_cache::{NodeView, Observer, Own, View};
+use kube_node_planner::{
+    expectations::Expectations,
+    refusals::Refusals,
+    turnover::{self, Member},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{ApiError, Context, reference_to};
+
+/// Sets looked at at once; each one creates and deletes its Nodes many at a time.
+const CONCURRENCY: usize = 8;
+/// Least time between two looks at one set: it changes with each of its Nodes, and its status is one write a look.
+const MIN_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call to the API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+/// The controller.
+pub struct NodeSetController {
+    context: Arc<Context>,
+    /// The status of each set as this process wrote it last: the watch lags behind, and the clock of a rollout must not go
+    /// back.
+    written: Mutex<HashMap<String, status::LastWrite>>,
+    /// Writes of each set that did not succeed.
+    refusals: Mutex<HashMap<String, Refusals>>,
+    requests: WorkQueue<String>,
+}
+
+impl NodeSetController {
+    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    #[must_use]
+    pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
+        let (requests, queue) = work_queue();
+        let controller =
+            Arc::new(Self { context, written: Mutex::default(), refusals: Mutex::default(), requests });
+        controller.context.nodes.observe(controller.clone());
+        controller.context.sets.observe(controller.clone());
+        controller.context.classes.observe(controller.clone());
+        (controller, queue)
+    }
+
+    /// Works until `stop`, and finishes what is under way.
+    pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
+        let config = Config { concurrency: CONCURRENCY, min_interval: MIN_INTERVAL };
+        run(queue, config, &stop, |name| {
+            let controller = Arc::clone(&self);
+            async move {
+                let look = Box::pin(async {
+                    let outcome = controller.look(&name).await;
+                    controller.settle_pod_cidrs();
+                    match outcome {
+                        Ok(outcome) => outcome,
+                        // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
+                        Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(MIN_INTERVAL),
+                        Err(error) => {
+                            let text = chain(&error);
+                            warn!(error = text, "reconciliation failed");
+                            if let Some(set) = controller.context.sets.get(&name) {
+                                let events = &controller.context.events;
+                                events.warn(&reference_to(&*set), "ReconcileFailed", "Reconcile", text);
+                            }
+                            Action::Failed
+                        }
+                    }
+                });
+                controller.context.look("nodeset", &name, look).await
+            }
+        })
+        .await;
+    }
+
+    /// One look at one set.
+    async fn look(&self, name: &str) -> Result<Action, Error> {
+        let Some(set) = self.context.sets.get(name) else {
+            self.context.outstanding.forget(name);
+            self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.refusals.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.context.turns.set(name, []);
+            return Ok(Action::AwaitChange);
+        };
+        if set.is_leaving() {
+            return self.leave(&set).await;
+        }
+        let Ok(object) = &set.object else { return self.unreadable(&set).await };
+        let observed = self.observe(object).await;
+        let old = self.last_status(&set);
+        let asked = wanted::Asked::of(object);
+        let wanted = wanted::wanted(object, &asked, &observed, &old);
+        let members: Vec<Member<'_>> = self.members(&observed, asked.symptoms());
+        let plan = turnover::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
+        let mut applied = self.apply(object, &observed, &plan).await;
+        applied.problems.extend(asked.problems);
+        self.status(
+            &set,
+            object,
+            status::Seen { observed: &observed, members: &members, plan: &plan, old: &old },
+            &applied,
+        )
+        .await
+    }
+
+    /// Takes back the blocks of Nodes that will not come, and looks at all sets again where that or a Node that went lets one
+    /// come that found no block.
+    fn settle_pod_cidrs(&self) {
+        let on_their_way = || self.context.outstanding.creations();
+        if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.keep(on_their_way)) {
+            self.ask_all();
+        }
+    }
+
+    fn ask_all(&self) {
+        for set in self.context.sets.all() {
+            self.requests.add(set.key());
+        }
+    }
+
+    /// Reads or changes the record of writes of a set that did not succeed.
+    fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut Refusals) -> T) -> T {
+        let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        with(all.entry(set.to_owned()).or_default())
+    }
+
+    /// Reads or changes what was asked for and not shown yet.
+    fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
+        self.context.outstanding.of(set, with)
+    }
+}
+
+impl Observer<NodeView> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        for view in [old, new].into_iter().flatten() {
+            let Some(set) = view.group() else { continue };
+            self.context.outstanding.shown(set, &view.name, new.map(|new| &**new));
+            self.requests.add(set.to_owned());
+        }
+        let Some(gone) = old.filter(|_| new.is_none()) else { return };
+        if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {
+            self.ask_all();
+        }
+        // The Node makes room in a class with a limit: another set may be waiting for it.
+        let limited =
+            |class: &Own<NodeClass>| class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some());
+        if let Some(class) =
+            gone.class().and_then(|name| self.context.classes.get(name)).filter(|c| limited(c))
+        {
+            for set in self.context.sets.group(class.name()) {
+                self.requests.add(set.key());
+            }
+        }
+    }
+
+    fn relisting(&self) {
+        self.context.outstanding.relisting();
+    }
+
+    fn relisted(&self) {
+        self.context.outstanding.relisted(|name| self.context.nodes.get(name).is_some());
+        self.ask_all();
+    }
+}
+
+impl Observer<Own<NodeSet>> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
+        let own_status_alone = |old: &Own<NodeSet>, new: &Own<NodeSet>| {
+            old.metadata.generation == new.metadata.generation
+                && old.metadata.annotations == new.metadata.annotations
+                && old.metadata.finalizers == new.metadata.finalizers
+                && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+                && old.metadata.uid == new.metadata.uid
+        };
+        if let (Some(old), Some(new)) = (old, new)
+            && own_status_alone(old, new)
+            && !self.status_was_overwritten(new)
+        {
+            return;
+        }
+        if let Some(view) = new.or(old) {
+            self.requests.add(view.key());
+        }
+    }
+}
+
+impl Observer<Own<NodeClass>> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+        let Some(class) = new.or(old) else { return };
+        for set in self.context.sets.group(class.name()) {
+            self.requests.add(set.key());
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! What a reconciliation of a NodeSet sees: its Nodes by their relation to it, its class, and what these make together.
+//!
+//! Invariant: a class or a revision that cannot be used now is a [`Problem`] of the set and nothing else: its Nodes are
+//! scaled down, repaired and drained all the same.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use kube_ext::error::chain;
+use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_cache::NodeView;
+use kube_node_planner::{
+    autoscaling,
+    causes::{Sign, Symptom},
+    expectations::Expectations,
+    refusals::{self, Write},
+    revision::Machine,
+    rollout,
+    set::Problem,
+    template::Desired,
+    turnover::{ClassRoom, Creation, Member, Stage},
+    wait::Wait,
+};
+
+use super::NodeSetController;
+use crate::controllers::RevisionsError;
+
+/// One set, as it is.
+pub(super) struct Observed {
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// What was asked for and not shown yet, as it was before the Nodes were looked at: what is shown in between is
+    /// then known twice, and never not at all.
+    pub(super) expectations: Expectations,
+    /// Nodes that it owns and that carry its label.
+    pub(super) members: Vec<Arc<NodeView>>,
+    /// Nodes that carry its label and that nobody owns.
+    pub(super) to_adopt: Vec<Arc<NodeView>>,
+    /// Nodes that it owns and that carry its label no more.
+    pub(super) to_release: Vec<Arc<NodeView>>,
+    /// UIDs of Nodes that were named to go when the replicas were lowered.
+    pub(super) victims: BTreeSet<String>,
+    /// Whether cluster-autoscaler scales the set.
+    pub(super) autoscaled: bool,
+    /// Its class.
+    pub(super) class: String,
+    /// What new Nodes are, or why there can be none.
+    pub(super) blueprint: Result<Blueprint, Problem>,
+    /// Whether the blueprint may be had later without a change of set or class.
+    pub(super) retry_blueprint: bool,
+    /// What the class has left of its limit.
+    pub(super) class_room: Option<ClassRoom>,
+    /// Whether the API server takes Nodes of the blueprint.
+    pub(super) creation: Creation,
+    /// How long no Node is made because those of other sets of the class did not start.
+    pub(super) class_back_off: Duration,
+}
+
+impl Observed {
+    /// Nodes that are the set's, or about to be.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<NodeView>> {
+        self.members.iter().chain(&self.to_adopt)
+    }
+
+    /// Names of Nodes that were asked for and that the watch has not shown.
+    pub(super) fn unseen(&self) -> impl Iterator<Item = &str> {
+        let shown: HashSet<&str> = self.nodes().map(|node| &*node.name).collect();
+        self.expectations.creations().filter(move |name| !shown.contains(name))
+    }
+}
+
+/// What new Nodes of a set are.
+pub(super) struct Blueprint {
+    pub(super) class: String,
+    pub(super) machine: Machine,
+    pub(super) revision: String,
+    pub(super) template: Desired,
+    /// `spec.limits.nodes` of the class.
+    pub(super) limit: Option<usize>,
+}
+
+impl Blueprint {
+    /// Identifies a creation: what the API server refused once it may take in another form.
+    pub(super) fn intent(&self) -> u64 {
+        refusals::intent(&(&self.revision, &self.template))
+    }
+}
+
+/// Why there is no blueprint.
+struct Unusable {
+    problem: Problem,
+    /// Whether time alone may mend it: no change of set or class would bring the next reconciliation.
+    retry: bool,
+}
+
+impl Unusable {
+    fn until_changed(reason: &'static str, message: String) -> Self {
+        Self { problem: Problem::of_set(reason, message), retry: false }
+    }
+
+    fn for_now(reason: &'static str, message: String) -> Self {
+        Self { problem: Problem::of_set(reason, message), retry: true }
+    }
+}
+
+impl NodeSetController {
+    pub(super) async fn observe(&self, set: &NodeSet) -> Observed {
+        let name = set.metadata.name.clone().unwrap_or_default();
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        let (blueprint, retry_blueprint) = match self.blueprint(set).await {
+            Ok(blueprint) => (Ok(blueprint), false),
+            Err(Unusable { problem, retry }) => (Err(problem), retry),
+        };
+        let class = set.spec.node_class_name.clone();
+        let mut observed = Observed {
+            members: Vec::new(),
+            to_adopt: Vec::new(),
+            to_release: Vec::new(),
+            victims: autoscaling::victims(set.metadata.annotations.as_ref()),
+            autoscaled: set.spec.autoscaling.is_some(),
+            creation: blueprint.as_ref().map_or(Creation::Allowed, |made| self.creation(&name, made)),
+            class_room: blueprint.as_ref().ok().and_then(|made| self.class_room(&class, made.limit)),
+            class,
+            blueprint,
+            retry_blueprint,
+            class_back_off: self.class_back_off(set),
+            expectations: self.context.outstanding.now(&name),
+            name,
+            uid,
+        };
+        for node in self.context.nodes.group(&observed.name) {
+            let labelled = node.set() == Some(observed.name.as_str());
+            match node.owner() {
+                Some(owner) if owner.uid == observed.uid && labelled => observed.members.push(node),
+                Some(owner) if owner.uid == observed.uid => observed.to_release.push(node),
+                // A set of this name that is gone: the garbage collector has not been here yet.
+                Some(_) => {}
+                None if node.is_controlled() || node.deleted_at.is_some() => {}
+                None => observed.to_adopt.push(node),
+            }
+        }
+        observed
+    }
+
+    /// Whether the API server took the last Node of this blueprint.
+    fn creation(&self, set: &str, blueprint: &Blueprint) -> Creation {
+        let now = Timestamp::now();
+        let left =
+            self.refusals(set, |refusals| refusals.retry_in(Write::Create, "", blueprint.intent(), now));
+        match left {
+            None => Creation::Allowed,
+            Some(Duration::ZERO) => Creation::Probed,
+            Some(retry_in) => Creation::Refused { retry_in },
+        }
+    }
+
+    fn class_room(&self, class: &str, limit: Option<usize>) -> Option<ClassRoom> {
+        let limit = limit?;
+        let nodes = self.context.outstanding.read(|all| self.context.nodes_of_class(class, None, all));
+        Some(ClassRoom { left: limit.saturating_sub(nodes), limit })
+    }
+
+    /// The Nodes, as the decision wants them.
+    pub(super) fn members<'a>(&self, observed: &'a Observed, symptoms: &[Symptom]) -> Vec<Member<'a>> {
+        let startup =
+            observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
+        let refused: HashSet<Arc<str>> = self.refused_deletions(observed);
+        observed
+            .nodes()
+            .map(|node| {
+                let mut member = member(node, startup, symptoms);
+                // A turn that was granted is not taken back: the drain may have begun, and a second one would be one too
+                // many. Nor is a deletion that the watch has not shown yet.
+                let drain_refused = member.stage == Stage::Condemned
+                    && member.trouble.is_some_and(|(reason, _)| reason == Wait::REFUSED);
+                member.deletion_refused = drain_refused || refused.contains(&node.name);
+                let goes = match member.stage {
+                    Stage::Staying => observed.expectations.is_leaving(&node.name),
+                    // Its drain did not begin: it may have to wait for others again.
+                    Stage::Condemned if drain_refused => false,
+                    Stage::Condemned => self.context.turns.has(&observed.name, &node.uid),
+                    Stage::Draining => false,
+                };
+                if goes {
+                    member.stage = Stage::Draining;
+                }
+                member.named = observed.victims.contains(&*node.uid);
+                // Where cluster-autoscaler has no say, its taint is somebody's mark and no more.
+                member.claimed = observed.autoscaled && node.is_to_be_deleted();
+                member.pods =
+                    self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
+                member
+            })
+            .collect()
+    }
+
+    /// Names of Nodes whose deletion the API server refused, and whose back-off is not over.
+    fn refused_deletions(&self, observed: &Observed) -> HashSet<Arc<str>> {
+        let now = Timestamp::now();
+        self.refusals(&observed.name, |refusals| {
+            let waits = |node: &&Arc<NodeView>| {
+                let left = refusals.retry_in(Write::Delete, &node.name, refusals::intent(&node.uid), now);
+                left.is_some_and(|left| !left.is_zero())
+            };
+            if refusals.has(Write::Delete) {
+                observed.nodes().filter(waits).map(|node| Arc::clone(&node.name)).collect()
+            } else {
+                HashSet::new()
+            }
+        })
+    }
+
+    /// How long no Node is made because those of other sets of the class did not start.
+    fn class_back_off(&self, set: &NodeSet) -> Duration {
+        let now = Timestamp::now();
+        let others = self.context.sets.group(&set.spec.node_class_name);
+        let of = |other: &NodeSet| {
+            let failures = other.status.as_ref()?.start_failures.as_ref()?;
+            let same = other.spec.class_overrides == set.spec.class_overrides
+                && other.metadata.uid != set.metadata.uid;
+            same.then(|| rollout::back_off(failures, now))
+        };
+        others.iter().filter_map(|own| of(own.object.as_ref().ok()?)).max().unwrap_or_default()
+    }
+
+    /// What new Nodes are made of.
+    async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, Unusable> {
+        let class_name = &set.spec.node_class_name;
+        let problem = |reason, message| Err(Unusable::until_changed(reason, message));
+        let Some(view) = self.context.classes.get(class_name) else {
+            return problem(
+                "ClassNotFound",
+                format!(
+                    "there is no NodeClass {class_name}: create it, or name another one in nodeClassName"
+                ),
+            );
+        };
+        let class = match &view.object {
+            Ok(class) => class,
+            Err(error) => {
+                return problem("ClassUnreadable", format!("NodeClass {class_name} cannot be read: {error}"));
+            }
+        };
+        let controller = &class.spec.node_controller;
+        if !self.context.providers.contains_key(controller.as_str()) && !is_accepted(class) {
+            let ours = self.context.providers.keys().copied().collect::<Vec<_>>().join(", ");
+            return problem(
+                "ClassNotAccepted",
+                format!(
+                    "no NodeController {controller:?} has accepted NodeClass {class_name}: is its name right? This one serves {ours}"
+                ),
+            );
+        }
+        let limit = class.spec.limits.as_ref().and_then(|limits| limits.nodes);
+        let limit = limit.map(|nodes| usize::try_from(nodes).unwrap_or(0));
+        let template = Desired::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
+        if let Some(revision) = &set.spec.revision {
+            return match self.stored(class_name, revision, template).await {
+                Ok(Some(blueprint)) => Ok(Blueprint { limit, ..blueprint }),
+                Err(error) => Err(Unusable::for_now("RevisionNotRead", chain(&error))),
+                Ok(None) => Err(Unusable::for_now(
+                    "RevisionNotFound",
+                    format!(
+                        "there is no revision {revision} of NodeClass {class_name}: kube-node rollout history shows those that are; or remove spec.revision"
+                    ),
+                )),
+            };
+        }
+        let machine = Machine::resolve(&class.spec, set.spec.class_overrides.as_ref());
+        if let Err(error) = machine.check() {
+            return problem("InvalidMachine", format!("{error}"));
+        }
+        let revision = match self.context.revisions.ensure(class, &machine).await {
+            Ok(revision) => revision,
+            Err(error) => return Err(Unusable::for_now("RevisionNotStored", chain(&error))),
+        };
+        Ok(Blueprint { class: class_name.clone(), revision, template, machine, limit })
+    }
+
+    /// What Nodes of a revision that is stored are; None where it is not.
+    pub(super) async fn stored(
+        &self,
+        class: &str,
+        revision: &str,
+        template: Desired,
+    ) -> Result<Option<Blueprint>, RevisionsError> {
+        let machine = self.context.revisions.get(class, revision).await?;
+        Ok(machine.map(|machine| Blueprint {
+            class: class.to_owned(),
+            machine: (*machine).clone(),
+            revision: revision.to_owned(),
+            template,
+            limit: None,
+        }))
+    }
+}
+
+/// Whether somebody else's NodeController said that it serves the class.
+fn is_accepted(class: &NodeClass) -> bool {
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Accepted" && condition.status == "True")
+}
+
+/// A Node, as decision and status want it.
+pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symptom]) -> Member<'a> {
+    let stage = match node.deleted_at {
+        None => Stage::Staying,
+        // The drain begins with the cordon.
+        Some(_) if node.unschedulable => Stage::Draining,
+        Some(_) => Stage::Condemned,
+    };
+    let trouble = if stage == Stage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
+    let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
+    let is_set = |annotation| node.annotations.get(annotation).is_some_and(|value| value != "false");
+    Member {
+        name: &node.name,
+        revision: node.label(names::LABEL_REVISION).unwrap_or_default(),
+        created: node.created.unwrap_or_default(),
+        stage,
+        ready_since: ready.map(|ready| ready.since.unwrap_or(Timestamp::UNIX_EPOCH)),
+        started: node.is_started(startup),
+        has_kubelet: node.kubelet_version.is_some(),
+        marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
+        named: false,
+        claimed: false,
+        deletion_refused: false,
+        skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
+        pods: 0,
+        signs: symptoms
+            .iter()
+            .filter_map(|symptom| {
+                let condition = node.condition(&symptom.r#type)?;
+                Some(Sign { r#type: &condition.r#type, status: &condition.status, since: condition.since })
+            })
+            .collect(),
+        trouble: node
+            .condition(trouble)
+            .filter(|condition| &*condition.status == "False")
+            .map(|condition| (&*condition.reason, condition.message.as_deref().unwrap_or_default())),
+    }
+}

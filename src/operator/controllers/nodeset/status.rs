@@ -1,0 +1,244 @@
+//! Writes how a NodeSet stands: status, conditions, and an event where somebody has to act.
+//!
+//! Invariant: what this process wrote last is the base of the next status, since the watch lags behind; a status that
+//! somebody else wrote over it is written again.
+
+use std::{sync::PoisonError, time::Duration};
+
+use jiff::Timestamp;
+use kube_ext::work_queue::Action;
+use kube_node_api::{NodeSet, NodeSetStatus, names};
+use kube_node_cache::{NodeView, Own, Written};
+use kube_node_planner::{
+    conditions::{self, Says},
+    set::{self, Problem, Report},
+    turnover::{Counts, Member, Plan},
+};
+
+use super::{
+    Error, NodeSetController,
+    apply::{Applied, RETRY},
+    observe::{Observed, member},
+};
+use crate::controllers::{api, reference_to};
+
+/// A status that this process wrote.
+#[derive(Debug)]
+pub(super) struct LastWrite {
+    /// UID of the set.
+    uid: Option<String>,
+    /// The version that the write made.
+    version: Written,
+    /// The status as it was sent.
+    sent: NodeSetStatus,
+    /// The status as the API server stored it: seconds are whole, and an older definition drops fields.
+    stored: Option<NodeSetStatus>,
+    /// Whether somebody else has written another one since.
+    overwritten: bool,
+}
+
+/// What a reconciliation has seen and decided.
+pub(super) struct Seen<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) members: &'a [Member<'a>],
+    pub(super) plan: &'a Plan<'a>,
+    pub(super) old: &'a NodeSetStatus,
+}
+
+impl NodeSetController {
+    /// Writes the status of a set that was worked on, and says when to look again.
+    pub(super) async fn status(
+        &self,
+        own: &Own<NodeSet>,
+        set: &NodeSet,
+        seen: Seen<'_>,
+        applied: &Applied,
+    ) -> Result<Action, Error> {
+        let (refused, retry_in) = self
+            .refusals(own.name(), |refusals| (refusals.problems(), refusals.next_retry_in(Timestamp::now())));
+        let mut problems = applied.problems.clone();
+        problems.extend(refused);
+        let mut failed = applied.failed;
+        let mut report = Report {
+            replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
+            generation: set.metadata.generation,
+            update_revision: seen
+                .observed
+                .blueprint
+                .as_ref()
+                .ok()
+                .map(|blueprint| blueprint.revision.as_str()),
+            selector: selector(&seen.observed.name),
+            paused: set.spec.paused == Some(true),
+            creating: self.expectations(own.name(), |expectations| expectations.pending_creations()),
+            members: seen.members,
+            plan: seen.plan,
+            given_up: applied.given_up,
+            problems: &[],
+            old: seen.old,
+        };
+        let (before, now) = (seen.old.update_revision.as_deref(), report.update_revision);
+        if let (Some(before), Some(now)) = (before, now)
+            && before != now
+        {
+            // Until that has succeeded the status keeps the revision before, so that it is tried again.
+            if let Err(error) = self.context.revisions.raise(&set.spec.node_class_name, now).await {
+                problems.push(Problem::of_set("RevisionNotRaised", error.chain()));
+                report.update_revision = Some(before);
+                failed = true;
+            }
+        }
+        report.problems = &problems;
+        self.write(own, &report).await?;
+        // The time of a retry is exact; that of a condition is whole seconds, and may be up to one later than it says.
+        let left = seen.plan.look_again.map(|left| left + RETRY);
+        let left = left.into_iter().chain(retry_in.map(|left| left.max(RETRY))).min();
+        Ok(match left {
+            _ if failed => Action::Failed,
+            _ if applied.more => Action::RequeueAfter(Duration::ZERO),
+            Some(left) => Action::RequeueAfter(left.min(Duration::from_hours(1))),
+            None => Action::AwaitChange,
+        })
+    }
+
+    /// Writes the status of a set that leaves.
+    pub(super) async fn leaving_status(
+        &self,
+        own: &Own<NodeSet>,
+        nodes: &[&NodeView],
+        applied: &Applied,
+    ) -> Result<(), Error> {
+        let members: Vec<Member<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
+        let counts = Counts { leaving: members.len(), ..Counts::default() };
+        let plan = Plan { counts, ..Plan::default() };
+        let old = self.last_status(own);
+        let report = Report {
+            replicas: 0,
+            generation: own.metadata.generation,
+            update_revision: None,
+            selector: selector(own.name()),
+            paused: false,
+            creating: 0,
+            members: &members,
+            plan: &plan,
+            given_up: 0,
+            problems: &applied.problems,
+            old: &old,
+        };
+        self.write(own, &report).await
+    }
+
+    async fn write(&self, own: &Own<NodeSet>, report: &Report<'_>) -> Result<(), Error> {
+        for Problem { reason, message, .. } in report.problems {
+            self.context.events.warn(&reference_to(own), reason, "Reconcile", message.clone());
+        }
+        let status = set::stand(report, Timestamp::now());
+        if status == *report.old && !self.is_overwritten(own) {
+            return Ok(());
+        }
+        self.say_what_changed(own, report.old, &status);
+        let stored = api::replace_status::<NodeSet>(&self.context.client, own.name(), None, &status).await;
+        let stored = match stored {
+            Ok(stored) => Some(stored),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
+        let version = stored.as_ref().and_then(|set| set.metadata.resource_version.as_deref());
+        let last = LastWrite {
+            uid: own.metadata.uid.clone(),
+            version: self.context.sets.written(version.unwrap_or_default()),
+            sent: status,
+            stored: stored.and_then(|set| set.status),
+            overwritten: false,
+        };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert(own.name().to_owned(), last);
+        Ok(())
+    }
+
+    /// Takes note of a set that the watch shows. Returns whether its status is another one than this process wrote last.
+    pub(super) fn status_was_overwritten(&self, own: &Own<NodeSet>) -> bool {
+        let Ok(set) = &own.object else { return false };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(last) = written.get_mut(own.name()).filter(|last| last.uid == own.metadata.uid) else {
+            return false;
+        };
+        let shown = own.metadata.resource_version.as_deref().unwrap_or_default();
+        last.overwritten = !self.context.sets.is_outrun(shown, last.version) && set.status != last.stored;
+        last.overwritten
+    }
+
+    fn is_overwritten(&self, own: &Own<NodeSet>) -> bool {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.get(own.name()).is_some_and(|last| last.uid == own.metadata.uid && last.overwritten)
+    }
+
+    /// Events of a rollout: begun, done, halted; and what has begun to degrade the set.
+    fn say_what_changed(&self, own: &Own<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
+        let on = reference_to(own);
+        let events = &self.context.events;
+        let revision =
+            |status: &NodeSetStatus| status.rollout.as_ref().map(|rollout| rollout.revision.clone());
+        match (revision(old), revision(new)) {
+            (before, Some(now)) if before.as_ref() != Some(&now) => {
+                let note = format!("rolling the nodes to revision {now}");
+                events.normal(&on, "RolloutStarted", "Rollout", note);
+            }
+            (Some(before), None) if new.update_revision.as_ref() != Some(&before) => {
+                let note = format!("the nodes are not rolled to revision {before} any more");
+                events.normal(&on, "RolloutAbandoned", "Rollout", note);
+            }
+            (Some(before), None) => {
+                events.normal(&on, "RolloutComplete", "Rollout", format!("all nodes have revision {before}"));
+            }
+            _ => {}
+        }
+        let grave = set::GRAVE;
+        for wait in new.waits.iter().filter(|wait| grave.contains(&wait.reason.as_str())) {
+            if let Some(reason) = grave.into_iter().find(|reason| *reason == wait.reason)
+                && !old.waits.iter().any(|old| old.reason == reason)
+            {
+                events.warn(&on, reason, "Reconcile", wait.message.clone());
+            }
+        }
+    }
+
+    /// The status as this process wrote it last, else as the watch shows it.
+    pub(super) fn last_status(&self, own: &Own<NodeSet>) -> NodeSetStatus {
+        own.object.as_ref().map_or_else(|_| NodeSetStatus::default(), |set| self.last_status_of(set))
+    }
+
+    pub(super) fn last_status_of(&self, set: &NodeSet) -> NodeSetStatus {
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match written.get(name) {
+            Some(last) if last.uid == set.metadata.uid => last.sent.clone(),
+            _ => set.status.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Says of a set that nobody can read what is wrong with it. It is left as it is, its Nodes too.
+    pub(super) async fn unreadable(&self, own: &Own<NodeSet>) -> Result<Action, Error> {
+        let Err(error) = &own.object else { return Ok(Action::AwaitChange) };
+        let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
+        if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()) {
+            return Ok(Action::AwaitChange);
+        }
+        let says = |r#type, status| Says { r#type, status, reason: "Unreadable", message: message.clone() };
+        let says = vec![says("Degraded", true), says("Ready", false)];
+        let status = NodeSetStatus {
+            conditions: conditions::set(&[], says, own.metadata.generation, Timestamp::now()),
+            ..NodeSetStatus::default()
+        };
+        // The rest of its status may be what cannot be read: it is left alone.
+        let conditions = serde_json::json!({ "conditions": status.conditions });
+        match api::patch_status::<NodeSet>(&self.context.client, own.name(), &conditions).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(Action::AwaitChange),
+        }
+    }
+}
+
+fn selector(set: &str) -> String {
+    format!("{}={set}", names::LABEL_NODESET)
+}

@@ -1,0 +1,148 @@
+//! What a NodeSet asks for, as the decision wants it: spec, annotations and what the last status recorded.
+
+use jiff::Timestamp;
+use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, names};
+use kube_node_planner::{
+    budget::{self, Budget, Round},
+    causes::{Rules, Symptom},
+    rollout::{Clock, DEFAULT_DEADLINE},
+    set::Problem,
+    template::reserved_taints,
+    turnover::{Pace, Wanted},
+};
+
+use super::observe::Observed;
+
+/// What an annotation of the set says, and what cannot be read of it.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    restarted_at: Option<Timestamp>,
+    resumed_at: Option<Timestamp>,
+    symptoms: Vec<Symptom>,
+    /// Annotations that are no time, and taints that no Node may keep.
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Asked {
+    pub(super) fn of(set: &NodeSet) -> Self {
+        let mut asked = Self::default();
+        asked.restarted_at = asked.time(set, names::ANNOTATION_RESTARTED_AT);
+        asked.resumed_at = asked.time(set, names::ANNOTATION_RESUMED_AT);
+        let conditions =
+            set.spec.remediation.iter().flat_map(|remediation| &remediation.unhealthy_conditions);
+        asked.symptoms = conditions
+            .map(|condition| Symptom {
+                r#type: condition.r#type.clone(),
+                status: condition.status.clone(),
+                lasts: condition.r#for.0,
+            })
+            .collect();
+        // The schema refuses them; a set may have been stored before it did.
+        let reserved = set.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
+        if !reserved.is_empty() {
+            let message = format!(
+                "spec.template names taints that others set and remove, so no node gets them: remove {}",
+                reserved.join(", ")
+            );
+            asked.problems.push(Problem::of_set("ReservedTaint", message));
+        }
+        asked
+    }
+
+    fn time(&mut self, set: &NodeSet, annotation: &str) -> Option<Timestamp> {
+        let text = set.metadata.annotations.as_ref()?.get(annotation)?;
+        let time = text.parse();
+        if time.is_err() {
+            let message =
+                format!("annotation {annotation} is no time: write for example 2026-01-31T12:00:00Z");
+            self.problems.push(Problem::of_set("InvalidAnnotation", message));
+        }
+        time.ok()
+    }
+
+    pub(super) fn symptoms(&self) -> &[Symptom] {
+        &self.symptoms
+    }
+}
+
+/// Puts it together.
+pub(super) fn wanted<'a>(
+    set: &'a NodeSet,
+    asked: &'a Asked,
+    observed: &'a Observed,
+    old: &'a NodeSetStatus,
+) -> Wanted<'a> {
+    let spec = &set.spec;
+    let replicas = usize::try_from(spec.replicas).unwrap_or(0);
+    let strategy = spec.strategy.as_ref();
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let remediation = spec.remediation.as_ref();
+    let keep = rolling.and_then(|rolling| rolling.partition).and_then(|keep| usize::try_from(keep).ok());
+    Wanted {
+        replicas,
+        budget: Budget::of(rolling, replicas),
+        min_ready: spec.min_ready_time.map(|time| time.0).unwrap_or_default(),
+        order: spec.scale_down.as_ref().and_then(|scale_down| scale_down.order).unwrap_or_default(),
+        replacement: strategy
+            .and_then(|strategy| strategy.replacement)
+            .unwrap_or(ReplacementOrder::SurgeFirst),
+        rules: Rules {
+            revision: observed.blueprint.as_ref().ok().map(|blueprint| blueprint.revision.as_str()),
+            restarted_at: asked.restarted_at,
+            expire_after: spec.expire_after.map(|age| age.0),
+            startup_timeout: remediation
+                .and_then(|remediation| remediation.node_startup_timeout)
+                .map(|t| t.0),
+            symptoms: &asked.symptoms,
+        },
+        pace: if spec.paused == Some(true) {
+            Pace::Held
+        } else if strategy.and_then(|strategy| strategy.r#type) == Some(StrategyType::OnDelete) {
+            Pace::OnDelete
+        } else {
+            Pace::Rolling { keep: keep.unwrap_or(0) }
+        },
+        clock: Clock {
+            old: old.rollout.as_ref(),
+            deadline: spec.progress_deadline.map_or(DEFAULT_DEADLINE, |deadline| deadline.0),
+            resumed_at: asked.resumed_at,
+        },
+        max_sick: remediation
+            .and_then(|remediation| remediation.max_unhealthy.as_ref())
+            .map_or(usize::MAX, |most| budget::amount(most, replicas, Round::Down)),
+        max_repairs: remediation
+            .and_then(|remediation| remediation.max_in_flight)
+            .and_then(|most| usize::try_from(most).ok())
+            .unwrap_or(usize::MAX),
+        start_failures: old.start_failures.as_ref(),
+        class_back_off: observed.class_back_off,
+        creation: observed.creation,
+        class_room: observed.class_room,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_set_asks_for_in_vain_is_a_problem() {
+        let set: NodeSet = serde_json::from_value(json!({
+            "metadata": {"name": "a", "annotations": {names::ANNOTATION_RESTARTED_AT: "yesterday"}},
+            "spec": {"replicas": 1, "nodeClassName": "a", "template": {"taints": [
+                {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+                {"key": "dedicated", "effect": "NoSchedule"},
+            ]}},
+        }))
+        .unwrap();
+        let problems = Asked::of(&set).problems;
+        assert_eq!(
+            problems.iter().map(|p| p.reason).collect::<Vec<_>>(),
+            ["InvalidAnnotation", "ReservedTaint"]
+        );
+        assert!(problems[0].message.contains("write for example"), "{problems:?}");
+        assert!(problems[1].message.ends_with("remove node.kubernetes.io/not-ready"), "{problems:?}");
+    }
+}

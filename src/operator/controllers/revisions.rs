@@ -1,0 +1,287 @@
+//! Revisions as `ControllerRevision`s in the operator's namespace: what each Node's machine is made from, kept for as
+//! long as a Node or a set names it, and some longer, for a rollback.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use k8s_openapi::{
+    api::apps::v1::ControllerRevision,
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+        runtime::RawExtension,
+    },
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use kube_node_api::{NodeClass, names::LABEL_NODECLASS};
+use kube_node_planner::{
+    history::{self, Stored},
+    revision::{Machine, RevisionError},
+};
+
+use super::api::{ApiError, FIELD_MANAGER, call};
+
+/// Why a revision cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RevisionsError {
+    /// The machine has none.
+    #[error(transparent)]
+    Revision(#[from] RevisionError),
+    /// The API server did not answer as hoped.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// What is stored is no machine.
+    #[error("ControllerRevision {name} cannot be read: delete it if no Node needs it")]
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// Two machines have one name.
+    #[error("ControllerRevision {name} holds another machine: somebody changed it")]
+    Changed {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// The revisions that are known, and the way to those that are not.
+pub struct Revisions {
+    api: Api<ControllerRevision>,
+    /// By name of the object.
+    known: Mutex<HashMap<String, Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    /// UID of the class that owns it: another class of this name does not keep it from being collected.
+    owner: Option<String>,
+    /// Its place in the history.
+    number: i64,
+    machine: Arc<Machine>,
+}
+
+impl Revisions {
+    /// Revisions kept in `namespace`.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), known: Mutex::default() }
+    }
+
+    /// Stores the machine where it is not stored yet, and returns its revision.
+    pub async fn ensure(&self, class: &NodeClass, machine: &Machine) -> Result<String, RevisionsError> {
+        let revision = machine.revision()?;
+        let name = object_name(class.metadata.name.as_deref().unwrap_or_default(), &revision);
+        let stored = match self.known(&name).filter(|known| known.owner == class.metadata.uid) {
+            Some(known) => known,
+            None => self.store(class, &name, machine).await?,
+        };
+        // Equal by revision: amounts may be written in another form.
+        if stored.machine.revision()? == revision {
+            Ok(revision)
+        } else {
+            Err(RevisionsError::Changed { name })
+        }
+    }
+
+    /// What a Node's machine is made from; None where the revision is gone.
+    pub async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
+        let name = object_name(class, revision);
+        if let Some(known) = self.known(&name) {
+            return Ok(Some(known.machine));
+        }
+        let stored = call(|| format!("read ControllerRevision {name}"), self.api.get_opt(&name)).await?;
+        stored.map(|stored| Ok(self.remember(&name, &stored)?.machine)).transpose()
+    }
+
+    /// Makes a revision that is asked for again the youngest of its class, as `StatefulSet`s do it: the history tells what
+    /// came after what.
+    pub async fn raise(&self, class: &str, revision: &str) -> Result<(), ApiError> {
+        let listed =
+            call(|| format!("list the revisions of {class}"), self.api.list(&of_class(class))).await?;
+        let name = object_name(class, revision);
+        let is_it = |item: &&ControllerRevision| item.metadata.name.as_deref() == Some(name.as_str());
+        let others = listed.items.iter().filter(|item| !is_it(item)).map(|item| item.revision).max();
+        let Some((own, youngest)) = listed.items.iter().find(is_it).zip(others) else { return Ok(()) };
+        if own.revision > youngest {
+            return Ok(());
+        }
+        let change = Patch::Merge(serde_json::json!({ "revision": youngest.saturating_add(1) }));
+        call(|| format!("raise ControllerRevision {name}"), self.api.patch(&name, &written_by_us(), &change))
+            .await
+            .map(drop)
+    }
+
+    /// Forgets revisions of a class that are not `needed`, beyond the `limit` youngest, and stores those again that are
+    /// needed and known, and that somebody has deleted. How many went and came.
+    pub async fn tidy(
+        &self,
+        class: &ObjectMeta,
+        needed: &BTreeSet<String>,
+        limit: usize,
+    ) -> Result<(usize, usize), RevisionsError> {
+        let class_name = class.name.as_deref().unwrap_or_default();
+        let selector = of_class(class_name);
+        let action = || format!("list the revisions of {class_name}");
+        let listed = call(action, self.api.list_metadata(&selector)).await?;
+        let names: BTreeSet<&str> =
+            listed.items.iter().filter_map(|item| item.metadata.name.as_deref()).collect();
+        let mut restored = 0;
+        for name in needed.iter().map(|revision| object_name(class_name, revision)) {
+            if let Some(known) = self.known(&name).filter(|_| !names.contains(name.as_str())) {
+                self.create(class, &name, &known.machine, known.number).await?;
+                restored += 1;
+            }
+        }
+        if names.len() <= limit {
+            return Ok((0, restored));
+        }
+        let listed = call(action, self.api.list(&selector)).await?;
+        let prefix = object_name(class_name, "");
+        let stored: Vec<Stored> = listed
+            .items
+            .iter()
+            .filter_map(|item| {
+                let revision = item.metadata.name.as_deref()?.strip_prefix(&prefix)?.to_owned();
+                Some(Stored { revision, number: item.revision })
+            })
+            .collect();
+        let surplus = history::surplus(&stored, needed, limit);
+        for revision in &surplus {
+            let name = object_name(class_name, revision);
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            let params = DeleteParams::default();
+            let deletion = self.api.delete(&name, &params);
+            match call(|| format!("delete ControllerRevision {name}"), deletion).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok((surplus.len(), restored))
+    }
+
+    /// Drops what is known of a class that is gone.
+    pub fn forget(&self, class: &str) {
+        // A class whose name begins in the same way reads its own again.
+        let prefix = object_name(class, "");
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|name, _| !name.starts_with(&prefix));
+    }
+
+    fn known(&self, name: &str) -> Option<Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    async fn store(&self, class: &NodeClass, name: &str, machine: &Machine) -> Result<Known, RevisionsError> {
+        let class = &class.metadata;
+        let read = || call(|| format!("read ControllerRevision {name}"), self.api.get_opt(name));
+        if let Some(stored) = read().await? {
+            return self.take_over(class, name, stored).await;
+        }
+        let class_name = class.name.as_deref().unwrap_or_default();
+        let action = || format!("list the revisions of {class_name}");
+        let others = call(action, self.api.list(&of_class(class_name))).await?;
+        let last = others.items.iter().map(|other| other.revision).max().unwrap_or(0);
+        match self.create(class, name, machine, last.saturating_add(1)).await {
+            // Somebody was faster, or an earlier call had succeeded after all.
+            Err(RevisionsError::Api(error)) if error.is_conflict() => match read().await? {
+                Some(stored) => self.take_over(class, name, stored).await,
+                None => Err(error.into()),
+            },
+            other => other,
+        }
+    }
+
+    /// A revision that an earlier class of this name left behind would be collected with it.
+    async fn take_over(
+        &self,
+        class: &ObjectMeta,
+        name: &str,
+        stored: ControllerRevision,
+    ) -> Result<Known, RevisionsError> {
+        if owner_of(&stored) == class.uid {
+            return self.remember(name, &stored);
+        }
+        let change = Patch::Merge(serde_json::json!({ "metadata": {
+            "resourceVersion": stored.metadata.resource_version,
+            "ownerReferences": owned_by(class),
+        }}));
+        let action = || format!("take over ControllerRevision {name}");
+        let stored = call(action, self.api.patch(name, &written_by_us(), &change)).await?;
+        self.remember(name, &stored)
+    }
+
+    async fn create(
+        &self,
+        class: &ObjectMeta,
+        name: &str,
+        machine: &Machine,
+        number: i64,
+    ) -> Result<Known, RevisionsError> {
+        let class_name = class.name.clone().unwrap_or_default();
+        let object = ControllerRevision {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some([(LABEL_NODECLASS.to_owned(), class_name)].into()),
+                owner_references: Some(owned_by(class)),
+                ..ObjectMeta::default()
+            },
+            data: Some(RawExtension(serde_json::to_value(machine).map_err(RevisionError::from)?)),
+            revision: number,
+        };
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let action = || format!("create ControllerRevision {name}");
+        let stored = call(action, self.api.create(&params, &object)).await?;
+        self.remember(name, &stored)
+    }
+
+    fn remember(&self, name: &str, stored: &ControllerRevision) -> Result<Known, RevisionsError> {
+        let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
+        let machine: Machine = serde_json::from_value(data)
+            .map_err(|source| RevisionsError::Unreadable { name: name.to_owned(), source })?;
+        let known = Known { owner: owner_of(stored), number: stored.revision, machine: Arc::new(machine) };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), known.clone());
+        Ok(known)
+    }
+}
+
+fn of_class(class: &str) -> ListParams {
+    ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"))
+}
+
+fn owned_by(class: &ObjectMeta) -> Vec<OwnerReference> {
+    vec![OwnerReference {
+        api_version: NodeClass::api_version(&()).into_owned(),
+        kind: NodeClass::kind(&()).into_owned(),
+        name: class.name.clone().unwrap_or_default(),
+        uid: class.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }]
+}
+
+/// UID of the class that a revision belongs to.
+fn owner_of(stored: &ControllerRevision) -> Option<String> {
+    stored
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
+        .map(|o| o.uid.clone())
+}
+
+fn written_by_us() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn object_name(class: &str, revision: &str) -> String {
+    format!("{class}-{revision}")
+}

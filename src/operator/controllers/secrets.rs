@@ -1,0 +1,165 @@
+//! Keeps credentials Secrets from going while a class needs them, by a finalizer. Only their metadata is read here.
+//!
+//! There is no watch: it would take the right to list every Secret of the namespace. What each class was seen to name is
+//! remembered, so that it can be let go also when the class names another one, or went by force.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+    core::PartialObjectMeta,
+};
+use kube_node_api::names;
+use kube_node_planner::conditions::Says;
+use serde_json::json;
+
+use super::{ApiError, api::call};
+
+/// How often a Secret is looked at: it may come, or its deletion may be asked for.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// The condition of a class that speaks of its credentials.
+const CONDITION: &str = "Credentials";
+
+/// How a Secret stands that is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// It is not there yet.
+    Missing,
+    /// It is kept.
+    Kept,
+    /// Its deletion was asked for; it serves until it is needed no more.
+    Deleting,
+    /// Its deletion was asked for before it could be kept: somebody else's finalizer holds it.
+    Lost,
+}
+
+impl Stand {
+    /// What a class says of the Secret that it names.
+    #[must_use]
+    pub fn says(self, secret: &str, namespace: &str) -> Says {
+        let (status, reason, message) = match self {
+            Self::Kept => {
+                (true, "Kept", format!("Secret {secret} is kept for as long as this class needs it"))
+            }
+            Self::Missing => (
+                false,
+                "SecretNotFound",
+                format!("there is no Secret {secret} in namespace {namespace}: create it"),
+            ),
+            Self::Deleting => (
+                false,
+                "SecretDeleted",
+                format!(
+                    "Secret {secret} was deleted; it serves until this class is gone. Change its content in place to replace credentials"
+                ),
+            ),
+            Self::Lost => (
+                false,
+                "SecretDeleted",
+                format!("Secret {secret} was deleted and is about to go: create it again then"),
+            ),
+        };
+        Says { r#type: CONDITION, status, reason, message }
+    }
+}
+
+/// The Secret that a class names, as it was seen last.
+#[derive(Debug)]
+struct Named {
+    secret: String,
+    stand: Stand,
+    looked: Instant,
+}
+
+/// The Secrets that classes name.
+#[derive(Debug)]
+pub struct Secrets {
+    api: Api<Secret>,
+    namespace: String,
+    /// By class.
+    named: Mutex<HashMap<String, Named>>,
+}
+
+impl Secrets {
+    /// Those in `namespace`.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+            named: Mutex::default(),
+        }
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The Secret that a class was seen to name.
+    #[must_use]
+    pub fn of(&self, class: &str) -> Option<String> {
+        self.lock().get(class).map(|named| named.secret.clone())
+    }
+
+    /// Sees to it that the Secret stays for this class. Looks at most once in [`LOOK_INTERVAL`].
+    pub async fn keep(&self, class: &str, secret: &str) -> Result<Stand, ApiError> {
+        let known = self.lock().get(class).filter(|named| named.secret == secret).map(|named| {
+            let is_fresh = named.looked.elapsed() < LOOK_INTERVAL;
+            is_fresh.then_some(named.stand)
+        });
+        if let Some(Some(stand)) = known {
+            return Ok(stand);
+        }
+        let looked = Instant::now();
+        let stand = self.set_finalizer(secret, true).await?;
+        self.lock().insert(class.to_owned(), Named { secret: secret.to_owned(), stand, looked });
+        Ok(stand)
+    }
+
+    /// The class needs this Secret no more; where no other one does, it may go.
+    pub async fn give_up(&self, class: &str, secret: &str, is_needed: bool) -> Result<(), ApiError> {
+        if !is_needed {
+            self.set_finalizer(secret, false).await?;
+        }
+        self.lock().remove(class);
+        Ok(())
+    }
+
+    async fn set_finalizer(&self, name: &str, wanted: bool) -> Result<Stand, ApiError> {
+        let seen = call(|| format!("read Secret {name}"), self.api.get_metadata_opt(name)).await?;
+        let Some(PartialObjectMeta { metadata, .. }) = seen else { return Ok(Stand::Missing) };
+        let mut finalizers = metadata.finalizers.unwrap_or_default();
+        let has = finalizers.iter().any(|finalizer| finalizer == names::FINALIZER_IN_USE);
+        let is_leaving = metadata.deletion_timestamp.is_some();
+        match (wanted, has) {
+            (true, true) if is_leaving => return Ok(Stand::Deleting),
+            // The API server takes no further finalizer by then.
+            (true, false) if is_leaving => return Ok(Stand::Lost),
+            (true, false) => finalizers.push(names::FINALIZER_IN_USE.to_owned()),
+            (false, true) => finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE),
+            (true, true) | (false, false) => return Ok(Stand::Kept),
+        }
+        let change = json!({ "metadata": {
+            "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
+        } });
+        let params =
+            PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let action = || format!("change the finalizer of Secret {name}");
+        match call(action, self.api.patch_metadata(name, &params, &Patch::Merge(change))).await {
+            Err(error) if error.is_not_found() => Ok(Stand::Missing),
+            other => other.map(|_| Stand::Kept),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Named>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

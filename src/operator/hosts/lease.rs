@@ -1,0 +1,85 @@
+//! The Lease of a host, and what is kept of it.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+use kube_node_api::names;
+use kube_node_cache::View;
+
+/// What the names of these Leases begin with: an admission policy knows them by it.
+const PREFIX: &str = "hollow-host";
+
+/// Name of the Lease of a host.
+#[must_use]
+pub fn lease_name(group: &str, host: &str) -> String {
+    format!("{PREFIX}.{group}.{host}")
+}
+
+/// The Lease of a host, pruned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostView {
+    key: String,
+    /// The group that it belongs to.
+    pub group: Arc<str>,
+    /// Its name there.
+    pub host: Arc<str>,
+    /// Version of this state: each renewal makes another one.
+    pub version: String,
+    /// How long it is present after a renewal; None where it gave the Lease back.
+    pub lasts: Option<Duration>,
+}
+
+impl From<Lease> for HostView {
+    fn from(lease: Lease) -> Self {
+        let group: Arc<str> =
+            lease.labels().get(names::LABEL_HOLLOW_HOSTS).map(String::as_str).unwrap_or_default().into();
+        let name = lease.name_any();
+        let host = name.strip_prefix(&lease_name(&group, "")).unwrap_or_default().into();
+        let spec = lease.spec.unwrap_or_default();
+        let is_held = spec.holder_identity.is_some_and(|holder| !holder.is_empty());
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        Self {
+            key: format!("{}/{name}", lease.metadata.namespace.unwrap_or_default()),
+            group,
+            host,
+            version: lease.metadata.resource_version.unwrap_or_default(),
+            lasts: seconds.filter(|_| is_held).map(Duration::from_secs),
+        }
+    }
+}
+
+impl View for HostView {
+    fn key(&self) -> String {
+        self.key.clone()
+    }
+
+    fn group(&self) -> Option<&str> {
+        Some(&self.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn view(name: &str, holder: &str) -> HostView {
+        let lease: Lease = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns", "resourceVersion": "7", "labels": {"kube-node.io/hollow-hosts": "big"}},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 10},
+        }))
+        .unwrap();
+        HostView::from(lease)
+    }
+
+    #[test]
+    fn a_lease_tells_who_is_present() {
+        let held = view(&lease_name("big", "h-0"), "h-0_1");
+        assert_eq!((&*held.group, &*held.host, held.lasts), ("big", "h-0", Some(Duration::from_secs(10))));
+        assert_eq!((held.key(), held.version.as_str()), ("ns/hollow-host.big.h-0".to_owned(), "7"));
+        assert_eq!(view(&lease_name("big", "h-0"), "").lasts, None);
+        assert_eq!(&*view("hollow-host.small.h-0", "x").host, "", "a label that lies names nobody");
+    }
+}

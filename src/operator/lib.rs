@@ -1,0 +1,184 @@
+//! The operator as a whole: preflight, watches, the election, and what the one does that leads ([`lead`]), wired together and
+//! run until told to stop. A [`host`] is made of the same parts.
+
+mod access;
+pub mod autoscaler;
+mod caches;
+pub mod controllers;
+pub mod host;
+pub mod hosts;
+mod lead;
+mod parts;
+pub mod preflight;
+pub mod providers;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use hollow_kubelet::server;
+use kube::{Client, config::KubeconfigError};
+use kube_ext::{
+    admin::{Admin, AdminError},
+    leader::{self, Election, LostError, Standing},
+    metrics,
+};
+use kube_node_cache::ReflectError;
+use kube_node_planner::pod_cidrs::Range;
+use prometheus::Registry;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+pub use access::Access;
+
+use self::{
+    caches::Caches,
+    lead::Lead,
+    parts::{Parts, hold, leave},
+};
+use crate::{
+    controllers::{Census, ProviderIdPrefix},
+    preflight::PreflightError,
+};
+
+/// What the operator needs.
+pub struct Options {
+    /// The operator's own identity.
+    pub client: Access,
+    /// The hollow kubelets'; the operator's when None.
+    pub hollow: Option<Access>,
+    /// Where the hollow kubelets are reached; None: nowhere.
+    pub endpoints: Option<server::Options>,
+    /// Most hollow machines of this process.
+    pub max_machines: usize,
+    /// Namespace of revisions.
+    pub namespace: String,
+    /// Where health and metrics are served.
+    pub admin_address: SocketAddr,
+    /// What new Nodes get their `spec.podCIDR` from; None where others give it.
+    pub pod_cidrs: Option<Range>,
+    /// How providerIDs begin.
+    pub provider_id_prefix: ProviderIdPrefix,
+    /// Our own image, for machines that are pods.
+    pub machine_image: String,
+    /// URL of the API server as machines reach it; as the operator does when None.
+    pub machine_api_server: Option<String>,
+    /// Whether credentials of classes may lead to servers that are not verified.
+    pub insecure_credentials: bool,
+    /// The server for cluster-autoscaler, where there is to be one.
+    pub autoscaler: Option<autoscaler::Options>,
+    /// The election of a leader; None: this is the only operator.
+    pub election: Option<leader::Options>,
+}
+
+/// Why the operator ended.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// The kubeconfig cannot be used.
+    #[error("the kubeconfig {} cannot be used", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: KubeconfigError,
+    },
+    /// There is neither a kubeconfig nor a pod's identity.
+    #[error("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")]
+    NoConfig(#[source] Box<kube::config::InferConfigError>),
+    /// The client cannot be made.
+    #[error("cannot make a client for {url}")]
+    Client {
+        /// Of the API server.
+        url: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The work cannot begin.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+    /// A watch cannot begin.
+    #[error(transparent)]
+    Reflect(#[from] ReflectError),
+    /// No admin port.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A metric is registered twice: a mistake in the program.
+    #[error("a metric cannot be registered")]
+    Metrics(#[from] prometheus::Error),
+    /// Somebody else leads, or will.
+    #[error(transparent)]
+    Lost(#[from] LostError),
+    /// A part of the operator ended or panicked.
+    #[error("a part of the operator ended by itself")]
+    Part(#[source] Option<tokio::task::JoinError>),
+}
+
+/// Runs the operator until `shutdown`.
+pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
+    let registry = Registry::new();
+    let identity = options.election.as_ref().map(|election| election.identity.clone());
+    let standing = Standing::register(&leader::LEADER, identity, &registry)?;
+    let caches = Caches::default();
+    Census::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
+    metrics::build(&registry)?;
+    let mut parts = Parts::new(&shutdown);
+    let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(standing.router());
+    parts.serve(admin, registry.clone(), caches.readiness());
+
+    let access = options.client.clone();
+    let client = access.client()?;
+    let cluster = tokio::select! {
+        checked = check(&mut options, &client) => checked?,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    info!(url = access.url, "connected");
+    let mut election =
+        options.election.clone().map(|options| Election::new(client.clone(), options, standing.clone()));
+    // Whoever leads from the start need not list twice.
+    let begun = async {
+        match &mut election {
+            Some(election) => election.begin().await,
+            None => Ok(true),
+        }
+    };
+    let Some(leads) = shutdown.run_until_cancelled(begun).await.transpose()? else {
+        return leave(election).await;
+    };
+    let fenced = access.fenced(standing.fence())?;
+    parts.spawn(preflight::definitions(client, access.url.clone()));
+    caches.fill(&fenced, &options.namespace, &mut parts);
+
+    if !leads && let Some(candidate) = &mut election {
+        info!("waits: another operator leads");
+        tokio::select! {
+            won = candidate.win() => won?,
+            error = parts.one_ends() => return Err(error),
+            () = shutdown.cancelled() => return leave(election).await,
+        }
+        // The watch may lag behind what the leader before wrote last.
+        caches.list_anew();
+    }
+    let lead = Lead { options, cluster, client: fenced, caches, registry, standing };
+    let work = Box::pin(async {
+        lead.begin(&mut parts)?;
+        parts.supervise().await
+    });
+    hold(election, work).await
+}
+
+/// Whether the work can begin, and that without endpoints where the rights for them are missing. The UID of the cluster.
+async fn check(options: &mut Options, client: &Client) -> Result<String, OperatorError> {
+    let Options { client: own, hollow, endpoints, namespace, election, .. } = options;
+    let Access { url, identity, .. } = &*own;
+    preflight::reach(client, url).await?;
+    preflight::rights(client, identity, namespace, url, preflight::OPERATOR).await?;
+    let hollow = hollow.as_ref().unwrap_or(own);
+    let kubelets = hollow.client()?;
+    preflight::rights(&kubelets, &hollow.identity, namespace, &hollow.url, preflight::HOLLOW).await?;
+    *endpoints =
+        preflight::endpoints(&kubelets, &hollow.identity, namespace, &hollow.url, endpoints.take()).await?;
+    if let Some(leader::Options { namespace, name, .. }) = election {
+        preflight::election(client, identity, url, namespace, name).await?;
+    }
+    let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));
+    preflight::alone(client, url, election).await?;
+    Ok(preflight::cluster_id(client, identity, url).await?)
+}

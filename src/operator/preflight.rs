@@ -1,0 +1,394 @@
+//! Before the work begins: is the API server there, may we do what we will have to do, and are our kinds installed in
+//! a version that has all our fields? Each answer that is no says what to do.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use http::Request;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    coordination::v1::Lease,
+    core::v1::Namespace,
+};
+use kube::{Api, Client, api::PostParams};
+use kube_ext::error::chain;
+use kube_node_api::{
+    crds,
+    names::{self, GROUP, OPERATOR_LEASE, OPERATOR_NAMESPACE},
+};
+use serde_json::Value;
+use tracing::warn;
+
+/// Why the work cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum PreflightError {
+    /// No answer, or none of an API server.
+    #[error("cannot reach the API server at {url}: check the kubeconfig and that the server runs")]
+    Unreachable {
+        /// Where it should be.
+        url: String,
+        /// What happened.
+        source: Box<kube::Error>,
+    },
+    /// A right is missing.
+    #[error("{who} may not: {}; grant the rights of the chart's ClusterRole to this identity", missing.join(", "))]
+    Rights {
+        /// Whose kubeconfig.
+        who: String,
+        /// Verb, resource and namespace.
+        missing: Vec<String>,
+    },
+    /// Not even that may be asked.
+    #[error("{who} may not be used: grant the right to impersonate that ServiceAccount ({message})")]
+    Refused {
+        /// Whose.
+        who: String,
+        /// What the server says.
+        message: String,
+    },
+    /// The rights for an election are missing.
+    #[error("{who} may not {}, so no leader can be elected: grant the rights of the chart's Role, or run one operator alone with --leader-elect=false", missing.join(", "))]
+    NoElection {
+        /// Whose kubeconfig.
+        who: String,
+        /// Verb, resource and namespace.
+        missing: Vec<String>,
+    },
+    /// Somebody works already whom an election would not keep from it.
+    #[error(
+        "another operator works on this cluster, {holder} by the Lease {OPERATOR_LEASE} in {OPERATOR_NAMESPACE}, and two would fight over its nodes: stop it, or take part in its election (--leader-elect, --namespace, --leader-elect-resource-name)"
+    )]
+    Another {
+        /// Who leads.
+        holder: String,
+    },
+    /// Our kinds are not there.
+    #[error(
+        "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
+    )]
+    NotInstalled,
+    /// Our kinds are those of an older version.
+    #[error("the installed definition of {kind} lacks {}: install this version's with `kube-node crds | kubectl apply --server-side -f -`", fields.join(", "))]
+    Older {
+        /// The kind.
+        kind: String,
+        /// Paths of the fields, some of them.
+        fields: Vec<String>,
+    },
+}
+
+/// A right: verb, API group, resource with its subresource, namespace (empty for all).
+pub type Right = (&'static str, &'static str, &'static str, &'static str);
+
+/// What the operator's own identity does. Rights in its namespace have `.` in the place of the namespace.
+pub const OPERATOR: &[Right] = &[
+    ("watch", "", "nodes", ""),
+    ("create", "", "nodes", ""),
+    ("patch", "", "nodes", ""),
+    ("delete", "", "nodes", ""),
+    ("patch", "", "nodes/status", ""),
+    ("watch", "", "pods", ""),
+    ("list", "", "pods", ""),
+    ("create", "", "pods/eviction", ""),
+    ("delete", "", "pods", ""),
+    ("list", "storage.k8s.io", "volumeattachments", ""),
+    ("get", "", "persistentvolumeclaims", ""),
+    ("watch", GROUP, "nodesets", ""),
+    ("get", GROUP, "nodesets", ""),
+    ("patch", GROUP, "nodesets", ""),
+    ("patch", GROUP, "nodesets/status", ""),
+    ("watch", GROUP, "nodeclasses", ""),
+    ("patch", GROUP, "nodeclasses", ""),
+    ("patch", GROUP, "nodeclasses/status", ""),
+    ("get", "", "secrets", "."),
+    ("patch", "", "secrets", "."),
+    ("get", "", "configmaps", "."),
+    ("watch", "", "pods", names::MACHINE_NAMESPACE),
+    ("create", "", "pods", names::MACHINE_NAMESPACE),
+    ("patch", "", "secrets", names::MACHINE_NAMESPACE),
+    ("create", "apps", "controllerrevisions", "."),
+    ("watch", "certificates.k8s.io", "certificatesigningrequests", ""),
+    ("patch", "certificates.k8s.io", "certificatesigningrequests/approval", ""),
+    ("create", "events.k8s.io", "events", ""),
+    ("get", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("watch", "coordination.k8s.io", "leases", "."),
+];
+
+/// What a host's identity does, besides what hollow kubelets do.
+pub const HOST: &[Right] = &[
+    ("watch", "", "nodes", ""),
+    ("watch", "", "pods", ""),
+    ("watch", GROUP, "nodesets", ""),
+    ("watch", GROUP, "nodeclasses", ""),
+    ("get", "apps", "controllerrevisions", "."),
+    ("watch", "coordination.k8s.io", "leases", "."),
+];
+
+/// What the hollow kubelets' identity does.
+pub const HOLLOW: &[Right] = &[
+    ("patch", "", "nodes/status", ""),
+    ("patch", "", "pods/status", ""),
+    ("delete", "", "pods", ""),
+    ("create", "", "events", ""),
+    ("patch", "", "events", ""),
+    ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
+];
+
+/// What it does besides where the kubelets' endpoints are served.
+pub const ENDPOINTS: &[Right] = &[
+    ("create", "authentication.k8s.io", "tokenreviews", ""),
+    ("create", "authorization.k8s.io", "subjectaccessreviews", ""),
+];
+
+/// How long the server may take to publish the schema of a definition that was just installed.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is asked meanwhile.
+const COMPARE_AGAIN: Duration = Duration::from_secs(1);
+/// Reviews under way at once.
+const REVIEWS_AT_ONCE: usize = 8;
+
+/// Whether the API server answers.
+pub async fn reach(client: &Client, url: &str) -> Result<(), PreflightError> {
+    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    client.apiserver_version().await.map(drop).map_err(unreachable)
+}
+
+/// Whether the client's identity has all `rights`.
+pub async fn rights(
+    client: &Client,
+    who: &str,
+    namespace: &str,
+    url: &str,
+    rights: &[Right],
+) -> Result<(), PreflightError> {
+    let failed = |source| match source {
+        kube::Error::Api(status) if status.code == 403 => {
+            PreflightError::Refused { who: who.to_owned(), message: status.message }
+        }
+        source => PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) },
+    };
+    let missing: Vec<Option<String>> = stream::iter(rights)
+        .map(|right| async { allowed(client, namespace, *right, "").await.map_err(failed) })
+        .buffered(REVIEWS_AT_ONCE)
+        .try_collect()
+        .await?;
+    let missing: Vec<String> = missing.into_iter().flatten().collect();
+    if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
+}
+
+/// What is wished of the kubelets' endpoints, where the client's identity has the rights for it; else None, which is said:
+/// machines live without.
+pub async fn endpoints<T>(
+    client: &Client,
+    who: &str,
+    namespace: &str,
+    url: &str,
+    wished: Option<T>,
+) -> Result<Option<T>, PreflightError> {
+    let Some(wished) = wished else { return Ok(None) };
+    match rights(client, who, namespace, url, ENDPOINTS).await {
+        Ok(()) => Ok(Some(wished)),
+        Err(error @ PreflightError::Rights { .. }) => {
+            warn!(error = chain(&error), "kubelets are not served");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the client's identity may elect a leader by the Lease of this name.
+pub async fn election(
+    client: &Client,
+    who: &str,
+    url: &str,
+    namespace: &str,
+    lease: &str,
+) -> Result<(), PreflightError> {
+    let mut missing = Vec::new();
+    // A right to create is of no name: nobody has one before.
+    for (verb, name) in [("create", ""), ("get", lease), ("update", lease)] {
+        let right = (verb, "coordination.k8s.io", "leases", ".");
+        let answer = allowed(client, namespace, right, name).await;
+        missing.extend(
+            answer.map_err(|error| PreflightError::Unreachable {
+                url: url.to_owned(),
+                source: Box::new(error),
+            })?,
+        );
+    }
+    if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who: who.to_owned(), missing }) }
+}
+
+/// Whether nobody leads whom this operator would not hear of: `election` is the namespace and the name of the Lease by which
+/// it takes part in one. Whoever may not read the usual Lease cannot know.
+pub async fn alone(client: &Client, url: &str, election: Option<(&str, &str)>) -> Result<(), PreflightError> {
+    if election == Some((OPERATOR_NAMESPACE, OPERATOR_LEASE)) {
+        return Ok(());
+    }
+    let leases: Api<Lease> = Api::namespaced(client.clone(), OPERATOR_NAMESPACE);
+    match leases.get_opt(OPERATOR_LEASE).await {
+        Ok(lease) => match lease.and_then(|lease| leader(&lease, Timestamp::now())) {
+            Some(holder) => Err(PreflightError::Another { holder }),
+            None => Ok(()),
+        },
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+        Err(source) => Err(PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) }),
+    }
+}
+
+/// Who leads by a Lease, as far as the clocks of two machines agree.
+fn leader(lease: &Lease, now: Timestamp) -> Option<String> {
+    let spec = lease.spec.as_ref()?;
+    let lasts = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
+    let is_over = now.duration_since(spec.renew_time.as_ref()?.0) > lasts;
+    spec.holder_identity.clone().filter(|holder| !is_over && !holder.is_empty())
+}
+
+/// What tells the cluster from others: the UID of its namespace kube-system.
+pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String, PreflightError> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    match namespaces.get_metadata("kube-system").await {
+        Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let missing = vec!["get namespaces kube-system".to_owned()];
+            Err(PreflightError::Rights { who: who.to_owned(), missing })
+        }
+        Err(source) => Err(PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) }),
+    }
+}
+
+/// None if allowed, else the right in words; for the object of this name, where there is one.
+async fn allowed(
+    client: &Client,
+    own_namespace: &str,
+    (verb, group, resource, namespace): Right,
+    name: &str,
+) -> kube::Result<Option<String>> {
+    let namespace = if namespace == "." { own_namespace } else { namespace };
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: some(verb),
+                group: some(group),
+                resource: some(resource),
+                subresource: some(subresource),
+                namespace: some(namespace),
+                name: some(name),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
+    if answer.status.is_some_and(|status| status.allowed) {
+        return Ok(None);
+    }
+    let slash = if subresource.is_empty() { "" } else { "/" };
+    let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
+    let which = if name.is_empty() { String::new() } else { format!(" {name}") };
+    Ok(Some(format!("{verb} {resource}{slash}{subresource}{which}{place}")))
+}
+
+/// Ends with an error when the installed definitions lack a field that ours have, else never. The server may show a new
+/// definition some seconds after it serves it, so that is not waited for before the work begins.
+pub async fn definitions(client: Client, url: String) -> Result<(), PreflightError> {
+    let deadline = Instant::now() + PUBLISHED_WITHIN;
+    loop {
+        match compare(&client, &url).await {
+            Ok(()) => return std::future::pending().await,
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => tokio::time::sleep(COMPARE_AGAIN).await,
+        }
+    }
+}
+
+/// Whether the installed definitions have all fields that ours have.
+pub async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {
+    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let path = format!("/openapi/v3/apis/{GROUP}/v1alpha1");
+    let request =
+        Request::get(path).body(Vec::new()).map_err(|error| unreachable(kube::Error::HttpError(error)))?;
+    let document: Value = match client.request(request).await {
+        Ok(document) => document,
+        Err(kube::Error::Api(status)) if status.code == 404 => return Err(PreflightError::NotInstalled),
+        Err(error) => return Err(unreachable(error)),
+    };
+    let installed: BTreeMap<&str, &Value> = document
+        .pointer("/components/schemas")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, schema)| Some((name.rsplit('.').next()?, schema)))
+        .collect();
+    for crd in crds() {
+        let kind = crd.spec.names.kind;
+        let Some(theirs) = installed.get(kind.as_str()) else { return Err(PreflightError::NotInstalled) };
+        for version in crd.spec.versions {
+            let ours = version.schema.and_then(|schema| schema.open_api_v3_schema);
+            let ours = serde_json::to_value(ours).unwrap_or_default();
+            let mut fields = Vec::new();
+            missing(&ours, theirs, "", &mut fields);
+            if !fields.is_empty() {
+                fields.truncate(5);
+                return Err(PreflightError::Older { kind, fields });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Collects the paths of properties that `ours` has and `theirs` lacks.
+fn missing(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, property) in ours.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match theirs.pointer(&format!("/properties/{name}")) {
+            Some(theirs) => missing(property, theirs, &path, found),
+            // The server describes metadata by reference.
+            None if path == "metadata" || path == "kind" || path == "apiVersion" => {}
+            None => found.push(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_leader_is_one_that_renews_its_lease() {
+        let now: Timestamp = "2026-11-22T00:00:15Z".parse().unwrap();
+        let lease = |holder: &str, renewed: &str| -> Lease {
+            let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed});
+            serde_json::from_value(json!({"spec": spec})).unwrap()
+        };
+        assert_eq!(leader(&lease("a", "2026-11-22T00:00:01.000000Z"), now).as_deref(), Some("a"));
+        // Its clock is ahead of ours.
+        assert_eq!(leader(&lease("a", "2026-11-22T00:00:20.000000Z"), now).as_deref(), Some("a"));
+        assert_eq!(leader(&lease("a", "2026-11-21T23:59:59.000000Z"), now), None);
+        assert_eq!(leader(&lease("", "2026-11-22T00:00:14.000000Z"), now), None);
+        assert_eq!(leader(&Lease::default(), now), None);
+    }
+
+    #[test]
+    fn missing_fields_are_named_by_their_path() {
+        let ours = json!({"properties": {"spec": {"properties": {"a": {}, "b": {"properties": {"c": {}}}}}, "metadata": {}}});
+        let theirs = json!({"properties": {"spec": {"properties": {"b": {"properties": {}}}}}});
+        let mut found = Vec::new();
+        missing(&ours, &theirs, "", &mut found);
+        assert_eq!(found, ["spec.a", "spec.b.c"]);
+        found.clear();
+        missing(&ours, &ours, "", &mut found);
+        assert!(found.is_empty());
+    }
+}

@@ -1,0 +1,127 @@
+//! Provider `hollow`: a machine is an entry of a hollow kubelet, in the operator's process or in that of a host.
+
+mod alone;
+mod gate;
+mod hosted;
+mod in_process;
+mod room;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, ready},
+    stream::{self, BoxStream},
+};
+use http::Method;
+use kube::Client;
+use kube_ext::wire::{self, AnyObject, Body};
+use kube_node_api::names;
+use kube_node_cache::{Cache, NodeView};
+use kube_node_planner::approval::Account;
+use serde_json::json;
+
+use self::hosted::Hosted;
+pub use self::{alone::Ground, in_process::InProcess, room::Room};
+use super::{Existing, MachineId, Order, Provider, ProviderError, Settings};
+use crate::hosts::Members;
+
+/// What classes call it.
+const NAME: &str = "hollow";
+
+/// Machines here and on hosts.
+pub struct HollowProvider {
+    client: Client,
+    nodes: Arc<Cache<NodeView>>,
+    here: InProcess,
+    hosted: Arc<Hosted>,
+}
+
+impl HollowProvider {
+    /// Machines of `here`, and of hosts, of which `members` knows who is present. `nodes` must be filled by a watch.
+    #[must_use]
+    pub fn new(here: InProcess, client: Client, nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Self {
+        Self { here, hosted: Hosted::new(Arc::clone(&nodes), members), client, nodes }
+    }
+
+    /// Has the Node say who carries its machine, and what that is to the API server. One of a NodeSet was born so.
+    async fn mark(&self, order: &Order) -> Result<(), ProviderError> {
+        let MachineId { node, uid } = &order.id;
+        let marks = [
+            (names::LABEL_HOLLOW_HOSTS, order.machine.hosts()),
+            (names::LABEL_HOLLOW_LOAD, order.machine.load()),
+        ];
+        let shown = self.nodes.get(node).filter(|shown| shown.uid == *uid);
+        let is_shown = |label, value| shown.as_ref().and_then(|shown| shown.label(label)) == Some(value);
+        let marks = marks.into_iter().filter_map(|(label, value)| Some((label, value?)));
+        let missing: BTreeMap<_, _> = marks.filter(|(label, value)| !is_shown(label, value)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let change = json!({ "metadata": { "uid": &**uid, "labels": missing } });
+        let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
+        let body = Body::MergePatch(change.to_string().into_bytes());
+        let answer = wire::send::<AnyObject>(&self.client, Method::PATCH, &path, body).await;
+        answer.map(drop).map_err(|error| ProviderError::Retryable(Box::new(error)))
+    }
+}
+
+impl Provider for HollowProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn is_volatile(&self) -> bool {
+        true
+    }
+
+    fn account(&self, node: &NodeView) -> Option<Account> {
+        node.label(names::LABEL_HOLLOW_LOAD).map(|_| Account::Hollow)
+    }
+
+    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
+        async {
+            self.mark(order).await?;
+            match order.machine.hosts() {
+                Some(_) => self.hosted.create(order),
+                None => self.here.create(order).await?,
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    /// A host sees by itself what changes.
+    fn update<'a>(
+        &'a self,
+        id: &'a MachineId,
+        new: &'a Settings,
+    ) -> BoxFuture<'a, Result<(), ProviderError>> {
+        self.here.update(id, new)
+    }
+
+    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
+        match self.hosted.exists(id) {
+            Some(existing) => ready(Ok(Some(existing))).boxed(),
+            None => self.here.exists(id),
+        }
+    }
+
+    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
+        self.hosted.delete(id);
+        self.here.delete(id)
+    }
+
+    /// Those of hosts have no existence without their Nodes.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
+        self.here.list()
+    }
+
+    fn count(&self) -> usize {
+        self.here.count()
+    }
+
+    fn watch(&self) -> BoxStream<'static, MachineId> {
+        stream::select(self.here.watch(), self.hosted.watch()).boxed()
+    }
+}

@@ -1,0 +1,240 @@
+//! Room for hollow machines in this process: how many it takes, and who waits for a place.
+//!
+//! Invariants: the places taken never exceed the maximum. A place given back is offered to whoever has waited for longest; one
+//! that does not come is offered the next place last, so that it keeps nobody from one.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kube_ext::metrics::gauge;
+use kube_node_cache::{Cache, NodeView, Observer};
+use prometheus::{Error, IntGauge, Registry};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::providers::{MachineId, ProviderError};
+
+/// Places for machines.
+pub struct Room {
+    places: usize,
+    state: Mutex<State>,
+    waiting: IntGauge,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many places each machine takes, by UID.
+    taken: HashMap<Arc<str>, usize>,
+    used: usize,
+    /// Who was refused, with the places wanted, in the order of arrival.
+    waiting: BTreeMap<u64, (MachineId, usize)>,
+    /// The same by UID.
+    arrivals: HashMap<Arc<str>, u64>,
+    arrived: u64,
+    watchers: Vec<UnboundedSender<MachineId>>,
+}
+
+impl Room {
+    /// So many places. `nodes` must be filled by a watch: who waits is forgotten with its Node.
+    pub fn register(places: usize, nodes: &Cache<NodeView>, registry: &Registry) -> Result<Arc<Self>, Error> {
+        let max = gauge(
+            registry,
+            ("kube_node_hollow_machines_max", "Most hollow machines that this process carries"),
+        )?;
+        max.set(i64::try_from(places).unwrap_or(i64::MAX));
+        let waiting = gauge(
+            registry,
+            ("kube_node_hollow_machines_refused", "Hollow machines that wait for a place in this process"),
+        )?;
+        let room = Arc::new(Self { places, state: Mutex::default(), waiting });
+        nodes.observe(Arc::clone(&room) as Arc<dyn Observer<NodeView>>);
+        Ok(room)
+    }
+
+    /// Takes places for a machine, unless it has them. Who is refused is told when there is room.
+    pub fn take(&self, id: &MachineId, places: usize) -> Result<(), ProviderError> {
+        let mut state = self.state();
+        if state.taken.contains_key(&id.uid) {
+            return Ok(());
+        }
+        if state.used + places > self.places {
+            state.wait(id, places);
+            self.show(&state);
+            return Err(ProviderError::Full { message: full(self.places) });
+        }
+        state.forget(&id.uid);
+        state.used += places;
+        state.taken.insert(Arc::clone(&id.uid), places);
+        self.show(&state);
+        Ok(())
+    }
+
+    /// Gives the places of a machine back.
+    pub fn give_back(&self, uid: &str) {
+        let mut state = self.state();
+        if let Some(places) = state.taken.remove(uid) {
+            state.used -= places;
+            state.call(self.places);
+        }
+    }
+
+    /// A machine waits no more. A place may have been meant for it.
+    pub fn forget(&self, uid: &str) {
+        let mut state = self.state();
+        if state.forget(uid) {
+            state.call(self.places);
+            self.show(&state);
+        }
+    }
+
+    /// How many machines have places.
+    pub fn count(&self) -> usize {
+        self.state().taken.len()
+    }
+
+    /// Tells who waited and has room now.
+    pub fn watch(&self, watcher: UnboundedSender<MachineId>) {
+        self.state().watchers.push(watcher);
+    }
+
+    fn show(&self, state: &State) {
+        self.waiting.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn wait(&mut self, id: &MachineId, places: usize) {
+        if !self.arrivals.contains_key(&id.uid) {
+            self.arrived += 1;
+            self.arrivals.insert(Arc::clone(&id.uid), self.arrived);
+            self.waiting.insert(self.arrived, (id.clone(), places));
+        }
+    }
+
+    fn forget(&mut self, uid: &str) -> bool {
+        let arrival = self.arrivals.remove(uid);
+        arrival.is_some_and(|arrival| self.waiting.remove(&arrival).is_some())
+    }
+
+    /// Tells those first in the queue who fit into what is free. Until they have come they are the last of it.
+    fn call(&mut self, places: usize) {
+        let mut free = places.saturating_sub(self.used);
+        for _ in 0..self.waiting.len() {
+            let Some(first) = self.waiting.first_entry() else { return };
+            let Some(left) = free.checked_sub(first.get().1) else { return };
+            free = left;
+            let (id, wanted) = first.remove();
+            self.watchers.retain(|watcher| watcher.send(id.clone()).is_ok());
+            self.arrived += 1;
+            self.arrivals.insert(Arc::clone(&id.uid), self.arrived);
+            self.waiting.insert(self.arrived, (id, wanted));
+        }
+    }
+}
+
+/// The same for all who wait, and without what changes: so it is written once.
+fn full(places: usize) -> String {
+    format!(
+        "this process carries {places} hollow machines, the most that its memory is good for: raise its memory limit (or \
+         --max-machines), or have hollow hosts carry the machines (hollow.hosts of the class)"
+    )
+}
+
+impl Observer<NodeView> for Room {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        if let Some(gone) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.forget(&gone.uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+
+    fn id(name: &str) -> MachineId {
+        MachineId { uid: format!("uid-{name}").into(), node: name.into() }
+    }
+
+    fn room(places: usize) -> (Arc<Room>, UnboundedReceiver<MachineId>) {
+        let room = Room::register(places, &Cache::default(), &Registry::new()).unwrap();
+        let (sender, told) = unbounded_channel();
+        room.watch(sender);
+        (room, told)
+    }
+
+    fn told(told: &mut UnboundedReceiver<MachineId>) -> Vec<String> {
+        std::iter::from_fn(|| told.try_recv().ok()).map(|id| id.node.to_string()).collect()
+    }
+
+    #[test]
+    fn who_finds_no_place_is_told_when_there_is_one_in_the_order_of_arrival() {
+        let (room, mut calls) = room(2);
+        for name in ["a", "b", "a"] {
+            room.take(&id(name), 1).unwrap();
+        }
+        for name in ["c", "d", "c"] {
+            let refused = room.take(&id(name), 1).unwrap_err();
+            assert_eq!(refused.reason(), "OutOfResources");
+            assert!(refused.to_string().starts_with("this process carries 2 hollow machines"), "{refused}");
+        }
+        assert_eq!((room.count(), room.waiting.get(), told(&mut calls)), (2, 2, vec![]));
+        room.give_back("uid-a");
+        room.give_back("uid-a");
+        assert_eq!(told(&mut calls), ["c"]);
+        room.take(&id("c"), 1).unwrap();
+        assert!(room.take(&id("e"), 1).is_err());
+        room.give_back("uid-b");
+        assert_eq!((told(&mut calls), room.waiting.get()), (vec!["d".to_owned()], 2));
+    }
+
+    #[test]
+    fn a_place_meant_for_a_node_that_is_gone_goes_to_the_next() {
+        let (room, mut calls) = room(1);
+        room.take(&id("a"), 1).unwrap();
+        for name in ["b", "c"] {
+            room.take(&id(name), 1).unwrap_err();
+        }
+        room.give_back("uid-a");
+        assert_eq!(told(&mut calls), ["b"]);
+        let gone = NodeView { name: "b".into(), uid: "uid-b".into(), ..NodeView::default() };
+        room.changed(Some(&Arc::new(gone)), None);
+        assert_eq!((told(&mut calls), room.waiting.get()), (vec!["c".to_owned()], 1));
+    }
+
+    #[test]
+    fn who_does_not_come_keeps_nobody_from_a_place() {
+        let (room, mut calls) = room(2);
+        for name in ["a", "b"] {
+            room.take(&id(name), 1).unwrap();
+        }
+        for name in ["c", "d"] {
+            room.take(&id(name), 1).unwrap_err();
+        }
+        room.give_back("uid-a");
+        assert_eq!(told(&mut calls), ["c"]);
+        room.give_back("uid-b");
+        assert_eq!(told(&mut calls), ["d", "c"]);
+        room.forget("uid-c");
+        room.forget("uid-c");
+        assert_eq!((told(&mut calls), room.waiting.get()), (vec!["d".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_machine_that_takes_more_waits_for_all_of_it() {
+        let (room, mut calls) = room(10);
+        room.take(&id("small"), 1).unwrap();
+        room.take(&id("large"), 10).unwrap_err();
+        room.give_back("uid-small");
+        assert_eq!(told(&mut calls), ["large"]);
+        room.take(&id("large"), 10).unwrap();
+        room.take(&id("small"), 1).unwrap_err();
+    }
+}

@@ -1,0 +1,84 @@
+//! What the answers of a cluster that hosts machines mean. No I/O.
+
+use kube_ext::error::chain;
+use kube_node_api::names;
+
+use crate::providers::ProviderError;
+
+/// What is gone needs no change, and neither does another one of its name.
+pub fn gone_is_fine(error: kube::Error) -> Result<(), ProviderError> {
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
+        error => Err(refused(error)),
+    }
+}
+
+/// Why the cluster that hosts the machine did not take it.
+pub fn refused(error: kube::Error) -> ProviderError {
+    match &error {
+        kube::Error::Api(status) if status.code == 422 => {
+            ProviderError::Invalid { message: format!("its pod is refused: {}", status.message) }
+        }
+        kube::Error::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => {
+            ProviderError::OutOfResources { message: status.message.clone() }
+        }
+        kube::Error::Api(status) if status.code == 403 && status.message.contains("PodSecurity") => {
+            ProviderError::Invalid { message: format!("its pod is refused: {}", status.message) }
+        }
+        kube::Error::Api(status) if status.code == 404 && status.message.contains("namespaces") => {
+            let message = format!(
+                "the hosting cluster has no namespace {}: apply docs/hosting-cluster.yaml there",
+                names::MACHINE_NAMESPACE
+            );
+            ProviderError::Unreachable { message }
+        }
+        _ => match away(&error) {
+            Some(message) => ProviderError::Unreachable { message },
+            None => ProviderError::Retryable(Box::new(error)),
+        },
+    }
+}
+
+/// What an error says of the cluster that it came from, where not the request is to blame: it refuses whoever asks, or
+/// cannot be reached.
+pub fn away(error: &kube::Error) -> Option<String> {
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 401 | 403) => {
+            Some(format!("the hosting cluster refuses: {}", status.message))
+        }
+        kube::Error::HyperError(_) | kube::Error::Service(_) => {
+            Some(format!("the hosting cluster cannot be reached: {}", chain(error)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn answer(code: u16, message: &str) -> kube::Error {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        kube::Error::Api(Box::new(status))
+    }
+
+    #[test]
+    fn a_cluster_that_refuses_is_told_from_a_pod_that_is_refused() {
+        for (code, message, reason) in [
+            (403, "pods \"a\" is forbidden: exceeded quota: q, requested: pods=1", "OutOfResources"),
+            (403, "pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\"", "InvalidMachine"),
+            (403, "secrets is forbidden: User \"b\" cannot patch resource", "ProviderUnreachable"),
+            (401, "Unauthorized", "ProviderUnreachable"),
+            (404, "namespaces \"kubemark\" not found", "ProviderUnreachable"),
+            (422, "Pod \"a\" is invalid", "InvalidMachine"),
+            (500, "etcdserver: leader changed", "ProviderFailed"),
+        ] {
+            let error = refused(answer(code, message));
+            assert_eq!(error.reason(), reason, "{code} {message}");
+        }
+        assert!(gone_is_fine(answer(404, "")).is_ok() && gone_is_fine(answer(409, "")).is_ok());
+        assert!(gone_is_fine(answer(403, "forbidden")).is_err());
+    }
+}

@@ -1,0 +1,330 @@
+//! The way to a cluster that hosts machines: a kubeconfig in a Secret of the operator's namespace.
+//!
+//! It must be self-contained: one that names a program or a file would have whoever uses it run or read that. It must lead to a
+//! server that is verified by TLS, and straight there: what the operator sends holds tokens of machines.
+//!
+//! Invariant: no error carries anything that the Secret holds. Errors reach statuses and logs, which more people read than Secrets.
+
+use http::HeaderValue;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use kube_ext::{connection::fenced, leader::Fence};
+use secrecy::ExposeSecret;
+
+/// Key of the Secret.
+const KEY: &str = "kubeconfig";
+
+/// Why there is no way to a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// The Secret cannot be read.
+    #[error("cannot read Secret {name} in {namespace}")]
+    Read {
+        /// Of the Secret.
+        name: String,
+        /// Of the Secret.
+        namespace: String,
+        /// What the API server says.
+        source: kube::Error,
+    },
+    /// There is none.
+    #[error("there is no Secret {name} in namespace {namespace}: create it with the key kubeconfig")]
+    Missing {
+        /// Of the Secret.
+        name: String,
+        /// Of the Secret.
+        namespace: String,
+    },
+    /// There is no kubeconfig in it.
+    #[error("Secret {name} in namespace {namespace} has no key kubeconfig")]
+    NoKey {
+        /// Of the Secret.
+        name: String,
+        /// Of the Secret.
+        namespace: String,
+    },
+    /// It is no kubeconfig. The cause of that is left out: a parser quotes what it cannot read.
+    #[error("the kubeconfig in Secret {name} cannot be used: {what}")]
+    Kubeconfig {
+        /// Of the Secret.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// It leads to programs or files.
+    #[error(
+        "the kubeconfig in Secret {name} uses {what}: the operator neither runs programs nor reads files for it; write certificates, keys or tokens into it (kubectl config view --raw --flatten)"
+    )]
+    NotSelfContained {
+        /// Of the Secret.
+        name: String,
+        /// What it uses.
+        what: &'static str,
+    },
+    /// It leads to a server that cannot be trusted, or on a way that cannot.
+    #[error("the kubeconfig in Secret {name} {what}: {instead}")]
+    Insecure {
+        /// Of the Secret.
+        name: String,
+        /// What it does.
+        what: &'static str,
+        /// What to write.
+        instead: &'static str,
+    },
+    /// No client can be made of it. The cause of that is left out, since it may quote the kubeconfig.
+    #[error(
+        "cannot make a client from Secret {name}: check that the certificates and the key in its kubeconfig are PEM in base64 and belong together"
+    )]
+    Client {
+        /// Of the Secret.
+        name: String,
+    },
+}
+
+/// A Secret that leads to a cluster.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    secrets: Api<Secret>,
+    namespace: String,
+    name: String,
+    fence: Fence,
+    insecure: bool,
+}
+
+impl Credentials {
+    /// The Secret of this name; `client` leads to the operator's own cluster, and writes to the other one go through `fence`. With
+    /// `insecure` the server need not be verified.
+    #[must_use]
+    pub fn new(client: &Client, namespace: &str, name: &str, fence: &Fence, insecure: bool) -> Self {
+        Self {
+            secrets: Api::namespaced(client.clone(), namespace),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            fence: fence.clone(),
+            insecure,
+        }
+    }
+
+    /// Of the Secret.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A client for the cluster, and the version of the Secret that it comes from.
+    pub async fn connect(&self) -> Result<(Client, String), CredentialsError> {
+        let secret = self.read().await?;
+        let name = || self.name.clone();
+        let text = secret.data.as_ref().and_then(|data| data.get(KEY));
+        let text = text.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
+        let text =
+            text.ok_or_else(|| CredentialsError::NoKey { name: name(), namespace: self.namespace.clone() })?;
+        let client = self.client(text).await?;
+        Ok((client, version(&secret)))
+    }
+
+    /// A client that goes by this kubeconfig.
+    async fn client(&self, text: &str) -> Result<Client, CredentialsError> {
+        let name = || self.name.clone();
+        let wrong = |error| CredentialsError::Kubeconfig { name: name(), what: without_content(&error) };
+        let kubeconfig = Kubeconfig::from_yaml(text).map_err(wrong)?;
+        if let Some(what) = foreign(&kubeconfig) {
+            return Err(CredentialsError::NotSelfContained { name: name(), what });
+        }
+        if let Some((what, instead)) = insecure(&kubeconfig, self.insecure) {
+            return Err(CredentialsError::Insecure { name: name(), what, instead });
+        }
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        let config = config.map_err(wrong)?;
+        // Of such a token kube's client panics.
+        if config.auth_info.token.as_ref().is_some_and(|token| !is_header(token.expose_secret())) {
+            let what = "its token is no value of an HTTP header: write it on one line, in ASCII".to_owned();
+            return Err(CredentialsError::Kubeconfig { name: name(), what });
+        }
+        fenced(config, &self.fence).map_err(|_| CredentialsError::Client { name: name() })
+    }
+
+    /// Whether the Secret is another one than that of `version`.
+    pub async fn changed_since(&self, version_then: &str) -> Result<bool, CredentialsError> {
+        Ok(version(&self.read().await?) != version_then)
+    }
+
+    async fn read(&self) -> Result<Secret, CredentialsError> {
+        let (name, namespace) = (self.name.clone(), self.namespace.clone());
+        match self.secrets.get_opt(&self.name).await {
+            Ok(Some(secret)) => Ok(secret),
+            Ok(None) => Err(CredentialsError::Missing { name, namespace }),
+            Err(source) => Err(CredentialsError::Read { name, namespace, source }),
+        }
+    }
+}
+
+fn version(secret: &Secret) -> String {
+    secret.metadata.resource_version.clone().unwrap_or_default()
+}
+
+/// What of a kubeconfig would make the operator run a program or read a file of its own.
+fn foreign(kubeconfig: &Kubeconfig) -> Option<&'static str> {
+    let mut users = kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
+    let mut clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
+    if clusters.any(|cluster| cluster.certificate_authority.is_some()) {
+        return Some("the file certificate-authority");
+    }
+    users.find_map(|user| {
+        [
+            (user.exec.is_some(), "exec"),
+            (user.auth_provider.is_some(), "auth-provider"),
+            (user.token_file.is_some(), "the file tokenFile"),
+            (user.client_certificate.is_some(), "the file client-certificate"),
+            (user.client_key.is_some(), "the file client-key"),
+        ]
+        .into_iter()
+        .find_map(|(used, what)| used.then_some(what))
+    })
+}
+
+/// What of a kubeconfig leads to a server that cannot be trusted, and what to write instead.
+fn insecure(kubeconfig: &Kubeconfig, is_allowed: bool) -> Option<(&'static str, &'static str)> {
+    let clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
+    clusters.into_iter().find_map(|cluster| {
+        if cluster.proxy_url.is_some() {
+            return Some((
+                "has a proxy-url",
+                "the operator connects straight to the server: leave it out",
+            ));
+        }
+        let is_plain = cluster.server.as_ref().is_some_and(|server| !has_tls(server));
+        if is_allowed {
+            return None;
+        }
+        if cluster.insecure_skip_tls_verify == Some(true) {
+            return Some((
+                "has insecure-skip-tls-verify",
+                "write the server's authority into certificate-authority-data instead, or start the operator with --insecure-credentials",
+            ));
+        }
+        is_plain.then_some((
+            "has a server without TLS",
+            "begin server with https://, or start the operator with --insecure-credentials",
+        ))
+    })
+}
+
+fn is_header(token: &str) -> bool {
+    HeaderValue::from_str(token).is_ok()
+}
+
+fn has_tls(server: &str) -> bool {
+    server.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
+}
+
+/// What is wrong with a kubeconfig, in words that hold nothing of it.
+fn without_content(error: &KubeconfigError) -> String {
+    let what = match error {
+        KubeconfigError::CurrentContextNotSet => "it has no current-context",
+        KubeconfigError::LoadContext(_) => "its current-context names no context",
+        KubeconfigError::LoadClusterOfContext(_) => "its context names no cluster",
+        KubeconfigError::MissingClusterUrl => "its cluster has no server",
+        KubeconfigError::ParseClusterUrl(_) => "the server of its cluster is no URL",
+        KubeconfigError::LoadCertificateAuthority(_) => "its certificate-authority-data is not base64",
+        KubeconfigError::LoadClientCertificate(_) => "its client-certificate-data is not base64",
+        KubeconfigError::LoadClientKey(_) => "its client-key-data is not base64",
+        KubeconfigError::ParseCertificates(_) => {
+            "its certificate-authority-data holds no certificates in PEM"
+        }
+        KubeconfigError::Parse(error) => {
+            let place = error.location().map(|at| format!(" (line {}, column {})", at.line(), at.column()));
+            return format!("it is no kubeconfig in YAML{}", place.unwrap_or_default());
+        }
+        _ => "write one as kubectl config view --raw --flatten --minify does",
+    };
+    what.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_ext::error::chain;
+
+    const SECRET: &str = "c2VjcmV0LW9mLXRoZS1rdWJlY29uZmln";
+
+    /// What is said against a kubeconfig.
+    async fn refusal(text: &str, is_allowed: bool) -> Option<String> {
+        let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let client = Client::new(nobody, "default");
+        let credentials = Credentials::new(&client, "ns", "creds", &Fence::open(), is_allowed);
+        credentials.client(text).await.err().map(|error| chain(&error))
+    }
+
+    fn kubeconfig(cluster: &str, user: &str) -> String {
+        format!(
+            "clusters: [{{name: c, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n\
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
+        )
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_leads_straight_to_a_server_that_is_verified() {
+        let token = "token: t";
+        let good = r#"server: "https://c""#;
+        assert_eq!(refusal(&kubeconfig(good, token), false).await, None);
+        for (cluster, said, is_allowable) in [
+            (
+                r#"server: "https://c", insecure-skip-tls-verify: true"#,
+                "certificate-authority-data instead",
+                true,
+            ),
+            (r#"server: "http://c""#, "begin server with https://", true),
+            (r#"server: "https://c", proxy-url: "http://u:p@proxy""#, "leave it out", false),
+            (r#"server: "https://c", certificate-authority: /etc/ca"#, "reads files", false),
+        ] {
+            let text = kubeconfig(cluster, token);
+            let refused = refusal(&text, false).await.unwrap();
+            assert!(refused.contains(said) && refused.contains("Secret creds"), "{refused}");
+            assert_eq!(refusal(&text, true).await.is_none(), is_allowable, "{cluster}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_error_carries_what_the_secret_holds() {
+        let good = r#"server: "https://c""#;
+        for text in [
+            SECRET.to_owned(),
+            format!("users: {SECRET}"),
+            format!("clusters: [{{name: c, cluster: {SECRET}}}]"),
+            format!("{{\n  token: {SECRET}\n: ["),
+            format!("current-context: {SECRET}"),
+            kubeconfig(&format!("server: \"ht tps://{SECRET}\""), "token: t"),
+            kubeconfig(&format!("{good}, certificate-authority-data: \"{SECRET}!\""), "token: t"),
+            kubeconfig(&format!("{good}, proxy-url: \"{SECRET}\""), "token: t"),
+            kubeconfig(good, &format!("token: [{SECRET}]")),
+            kubeconfig(good, &format!("client-certificate-data: {SECRET}, client-key-data: {SECRET}")),
+            kubeconfig(good, &format!("client-certificate-data: \"{SECRET}!\", client-key-data: {SECRET}")),
+            kubeconfig(good, &format!("username: {SECRET}, password: [{SECRET}]")),
+            kubeconfig(good, &format!("token: \"{SECRET}\\n{SECRET}\"")),
+        ] {
+            let refused = refusal(&text, true).await.unwrap_or_else(|| panic!("taken: {text}"));
+            assert!(!refused.contains(SECRET) && !refused.contains("secret-of"), "{text}: {refused}");
+            assert!(refused.contains("Secret creds"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_must_not_lead_to_programs_or_files_of_the_operator() {
+        let with = |user: &str| {
+            let text = format!(
+                "clusters: [{{name: c, cluster: {{server: \"https://c\"}}}}]\nusers: [{{name: u, user: {user}}}]\n"
+            );
+            foreign(&Kubeconfig::from_yaml(&text).unwrap())
+        };
+        assert_eq!(with("{token: t}"), None);
+        assert_eq!(with("{client-certificate-data: YQ==, client-key-data: YQ==}"), None);
+        assert_eq!(with("{exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}}"), Some("exec"));
+        assert_eq!(with("{tokenFile: /etc/shadow}"), Some("the file tokenFile"));
+    }
+}

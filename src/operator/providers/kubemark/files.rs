@@ -1,0 +1,153 @@
+//! What reaches a machine before its kubelet starts: files, with their content from the class, a Secret or a ConfigMap.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{Api, Client};
+use kube_node_api::{FileSource, ProvisionedFile, SecretKeyRef};
+
+use super::pod::{File, USER};
+use crate::providers::ProviderError;
+
+/// Mode of a file that says none.
+const MODE: i32 = 0o644;
+/// Users and groups that every image of ours has, besides numbers.
+const NAMES: [(&str, i64); 2] = [("root", 0), ("nonroot", USER)];
+
+/// Types of Secrets that are for no machine: tokens, with which the control plane fills a Secret for any ServiceAccount of the
+/// namespace, and releases of helm with the values given to it.
+const IDENTITIES: [&str; 3] =
+    ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
+
+/// Where the contents of files are read from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    secrets: Api<Secret>,
+    config_maps: Api<ConfigMap>,
+    namespace: String,
+}
+
+impl Sources {
+    /// Those of `namespace`.
+    pub fn new(client: &Client, namespace: &str) -> Self {
+        Self {
+            secrets: Api::namespaced(client.clone(), namespace),
+            config_maps: Api::namespaced(client.clone(), namespace),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Files with their contents, in the order of the class.
+    pub async fn read(&self, files: &[ProvisionedFile]) -> Result<Vec<(File, Vec<u8>)>, ProviderError> {
+        let mut read = Vec::with_capacity(files.len());
+        for (number, file) in files.iter().enumerate() {
+            let content = self.content(&file.path, &file.source).await?;
+            let place = place(number, file).map_err(|message| ProviderError::Invalid { message })?;
+            read.push((place, content));
+        }
+        Ok(read)
+    }
+
+    async fn content(&self, path: &str, source: &FileSource) -> Result<Vec<u8>, ProviderError> {
+        if let Some(content) = &source.content {
+            return Ok(content.clone().into_bytes());
+        }
+        if let Some(SecretKeyRef { name, key }) = &source.secret_key_ref {
+            let secret =
+                self.secrets.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
+            let Some(secret) = secret else { return Err(self.missing(path, "Secret", name)) };
+            if let Some(message) = identity(path, name, secret.type_.as_deref()) {
+                return Err(ProviderError::Invalid { message });
+            }
+            let found = secret.data.unwrap_or_default().remove(key).map(|bytes| bytes.0);
+            return found.ok_or_else(|| self.lacks(path, "Secret", name, key));
+        }
+        if let Some(SecretKeyRef { name, key }) = &source.config_map_key_ref {
+            let map =
+                self.config_maps.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
+            let Some(map) = map else { return Err(self.missing(path, "ConfigMap", name)) };
+            let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
+            let found = text.or_else(|| map.binary_data.unwrap_or_default().remove(key).map(|bytes| bytes.0));
+            return found.ok_or_else(|| self.lacks(path, "ConfigMap", name, key));
+        }
+        Ok(Vec::new())
+    }
+
+    fn missing(&self, path: &str, kind: &str, name: &str) -> ProviderError {
+        let message = format!("file {path}: there is no {kind} {name} in namespace {}", self.namespace);
+        ProviderError::NotFound { message }
+    }
+
+    fn lacks(&self, path: &str, kind: &str, name: &str, key: &str) -> ProviderError {
+        let message = format!("file {path}: {kind} {name} in namespace {} has no key {key}", self.namespace);
+        ProviderError::NotFound { message }
+    }
+}
+
+/// Why a Secret of this type is for no machine; None where it may be.
+fn identity(path: &str, name: &str, r#type: Option<&str>) -> Option<String> {
+    let r#type = r#type.filter(|r#type| IDENTITIES.contains(r#type))?;
+    Some(format!(
+        "file {path}: Secret {name} is of type {type}, and no machine gets what belongs to somebody else: put what it needs into a Secret of type Opaque"
+    ))
+}
+
+fn place(number: usize, file: &ProvisionedFile) -> Result<File, String> {
+    let mode = file.permissions.as_deref().map(|mode| i32::from_str_radix(mode, 8)).transpose();
+    Ok(File {
+        key: format!("file-{number}"),
+        path: file.path.clone(),
+        mode: mode.map_err(|_| format!("file {}: permissions are no octal mode: write for example \"0640\"", file.path))?.unwrap_or(MODE),
+        owner: match &file.owner {
+            None => (USER, USER),
+            Some(owner) => self::owner(owner).ok_or_else(|| {
+                format!("file {}: owner {owner} is unknown to the machine: write root, nonroot or numbers, for example \"1000:1000\"", file.path)
+            })?,
+        },
+    })
+}
+
+fn owner(text: &str) -> Option<(i64, i64)> {
+    let id = |name: &str| {
+        let known = NAMES.iter().find(|(known, _)| *known == name).map(|(_, id)| *id);
+        known.or_else(|| name.parse::<u32>().ok().map(i64::from))
+    };
+    let (user, group) = text.split_once(':').unwrap_or((text, text));
+    Some((id(user)?, id(group)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_known_names_or_numbers() {
+        assert_eq!(owner("root:root"), Some((0, 0)));
+        assert_eq!(owner("nonroot"), Some((USER, USER)));
+        assert_eq!(owner("1000:0"), Some((1000, 0)));
+        assert_eq!(owner("admin:root"), None);
+        assert_eq!(owner("-1:0"), None);
+    }
+
+    #[test]
+    fn no_machine_gets_an_identity() {
+        for r#type in [None, Some("Opaque"), Some("kubernetes.io/tls"), Some("kubernetes.io/ssh-auth")] {
+            assert_eq!(identity("/a", "s", r#type), None);
+        }
+        for r#type in IDENTITIES {
+            assert!(identity("/a", "s", Some(r#type)).unwrap().contains(r#type));
+        }
+    }
+
+    #[test]
+    fn a_file_without_owner_and_mode_is_readable_by_the_machine() {
+        let file = |json: serde_json::Value| serde_json::from_value::<ProvisionedFile>(json).unwrap();
+        let plain = place(3, &file(serde_json::json!({"path": "/etc/a", "content": "x"}))).unwrap();
+        assert_eq!((plain.key.as_str(), plain.mode, plain.owner), ("file-3", 0o644, (USER, USER)));
+        let asked = file(
+            serde_json::json!({"path": "/etc/a", "owner": "root", "permissions": "0600", "content": ""}),
+        );
+        let own = place(0, &asked).unwrap();
+        assert_eq!((own.mode, own.owner), (0o600, (0, 0)));
+        let wrong = file(serde_json::json!({"path": "/etc/a", "owner": "me", "content": ""}));
+        assert!(place(0, &wrong).unwrap_err().contains("owner me is unknown"));
+    }
+}

@@ -1,0 +1,291 @@
+//! Clusters that host machines: this one, and those that the credentials of classes lead to. Each is watched on its own:
+//! one that refuses or is away holds up its own machines, and no others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, api::ListParams, runtime::watcher};
+use kube_ext::{error::chain, leader::Fence};
+use kube_node_api::names;
+use kube_node_cache::{Cache, Observer};
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::warn;
+
+use super::{
+    Options, Watchers,
+    answers::away,
+    credentials::{Credentials, CredentialsError},
+    view::MachinePod,
+};
+use crate::providers::{ProviderError, Trouble};
+
+/// When a cluster that could not be reached is tried again, and how often one that could is asked whether it still
+/// serves: a watch that runs goes on where its rights were taken away. How often credentials are read for changes, too.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long a cluster may take to answer that.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a cluster cannot host machines now.
+#[derive(Debug, thiserror::Error)]
+enum HostError {
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error("{0}")]
+    Away(String),
+    #[error("the hosting cluster does not show its pods")]
+    Failed(#[source] kube::Error),
+    #[error("the hosting cluster gave no answer in {} s", ANSWER_LIMIT.as_secs())]
+    Silent,
+    #[error("the hosting cluster refuses to show its pods")]
+    Refused(#[from] kube_node_cache::ReflectError),
+}
+
+/// What is known of a cluster.
+#[derive(Clone)]
+enum Known {
+    /// It has not answered yet.
+    Nothing,
+    /// The way to it.
+    Client(Client),
+    /// Why it cannot host machines now.
+    Trouble(String),
+}
+
+/// One cluster that hosts machines.
+pub struct Host {
+    /// Name of its credentials; None: this cluster.
+    credentials: Option<String>,
+    known: RwLock<Known>,
+    changes: Arc<Watchers>,
+    /// Its machines.
+    pub pods: Arc<Cache<MachinePod>>,
+}
+
+impl Host {
+    /// A client, where there is one.
+    pub fn client(&self) -> Result<Client, ProviderError> {
+        match self.known.read().unwrap_or_else(PoisonError::into_inner).clone() {
+            Known::Client(client) => Ok(client),
+            Known::Trouble(message) => Err(ProviderError::Unreachable { message }),
+            Known::Nothing => Err(self.busy()),
+        }
+    }
+
+    /// What keeps it from hosting: its machines are known as they were before that.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let Err(error @ ProviderError::Unreachable { .. }) = self.client() else { return None };
+        Some(Trouble { reason: error.reason().to_owned(), message: error.to_string() })
+    }
+
+    /// Its machines, once all of them are known.
+    pub fn known(&self) -> Result<&Cache<MachinePod>, ProviderError> {
+        self.client()?;
+        if self.pods.in_sync() {
+            return Ok(&self.pods);
+        }
+        Err(self.busy())
+    }
+
+    fn busy(&self) -> ProviderError {
+        let whose = self
+            .credentials
+            .as_ref()
+            .map_or_else(|| "this cluster".to_owned(), |name| format!("the cluster of Secret {name}"));
+        ProviderError::Busy { message: format!("the pods of {whose} are not listed yet") }
+    }
+
+    /// Tells of all its machines when it gets into trouble, other trouble, or out of it.
+    fn set(&self, known: Known) {
+        let before = self.trouble();
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        if self.trouble() != before {
+            self.pods.all().iter().for_each(|pod| self.changes.tell(&pod.id));
+        }
+    }
+}
+
+/// A cluster and the task that follows it.
+type Followed = (Arc<Host>, AbortOnDropHandle<()>);
+
+/// All of them.
+pub struct Hosts {
+    /// Where Nodes are, and credentials.
+    client: Client,
+    namespace: String,
+    fence: Fence,
+    insecure_credentials: bool,
+    selector: String,
+    changes: Arc<Watchers>,
+    home: Arc<Host>,
+    /// By name of their credentials.
+    others: Mutex<BTreeMap<String, Followed>>,
+    _home: AbortOnDropHandle<()>,
+}
+
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosts").field("selector", &self.selector).finish_non_exhaustive()
+    }
+}
+
+impl Hosts {
+    /// Hosts of the machines of a cluster; whatever happens to one of these goes to `changes`.
+    pub fn new(client: Client, options: &Options, changes: Arc<Watchers>) -> Self {
+        let selector = format!("{}={}", names::LABEL_CLUSTER, options.cluster);
+        let home = host(None, Known::Client(client.clone()), Arc::clone(&changes));
+        let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), selector.clone()));
+        Self {
+            client,
+            namespace: options.namespace.clone(),
+            fence: options.fence.clone(),
+            insecure_credentials: options.insecure_credentials,
+            selector,
+            changes,
+            home,
+            others: Mutex::default(),
+            _home: AbortOnDropHandle::new(task),
+        }
+    }
+
+    /// The one that `credentials` lead to; it is followed from now on.
+    pub fn of(&self, credentials: Option<&str>) -> Arc<Host> {
+        let Some(name) = credentials else { return Arc::clone(&self.home) };
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((host, _)) = others.get(name) {
+            return Arc::clone(host);
+        }
+        let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.changes));
+        let follow = Follow {
+            host: Arc::clone(&new),
+            credentials: Credentials::new(
+                &self.client,
+                &self.namespace,
+                name,
+                &self.fence,
+                self.insecure_credentials,
+            ),
+            selector: self.selector.clone(),
+        };
+        let task = AbortOnDropHandle::new(tokio::spawn(follow.run()));
+        others.insert(name.to_owned(), (Arc::clone(&new), task));
+        new
+    }
+
+    /// Follows those that `credentials` lead to, and no others any more, except where machines are left.
+    pub fn follow(&self, credentials: &BTreeSet<String>) {
+        for name in credentials {
+            self.of(Some(name));
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.retain(|name, (host, _)| credentials.contains(name) || !host.pods.is_empty());
+    }
+
+    /// Those that are followed.
+    pub fn all(&self) -> Vec<Arc<Host>> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(&self.home).chain(others.values().map(|(host, _)| host)).map(Arc::clone).collect()
+    }
+}
+
+fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Arc<Host> {
+    let pods = Arc::new(Cache::default());
+    pods.observe(Arc::new(Changes(Arc::clone(&changes))));
+    Arc::new(Host { credentials, known: RwLock::new(known), changes, pods })
+}
+
+/// Tells of machines that came, changed or went.
+struct Changes(Arc<Watchers>);
+
+impl Observer<MachinePod> for Changes {
+    fn changed(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
+        if let (Some(old), Some(new)) = (old, new)
+            && (old.leaving, &old.health, &old.last_end, &old.uid)
+                == (new.leaving, &new.health, &new.last_end, &new.uid)
+        {
+            return;
+        }
+        if let Some(pod) = new.or(old) {
+            self.0.tell(&pod.id);
+        }
+    }
+}
+
+async fn follow_home(host: Arc<Host>, client: Client, selector: String) {
+    loop {
+        let Err(error) = watch(&host, client.clone(), &selector).await else { continue };
+        let message = chain(&error);
+        warn!(error = message, "machines of this cluster cannot be seen");
+        host.set(Known::Trouble(message));
+        sleep(RETRY).await;
+        host.set(Known::Client(client.clone()));
+    }
+}
+
+async fn watch(host: &Host, client: Client, selector: &str) -> Result<(), HostError> {
+    let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
+    Ok(kube_node_cache::run(pods, watcher::Config::default().labels(selector), Arc::clone(&host.pods))
+        .await?)
+}
+
+/// What follows one other cluster.
+struct Follow {
+    host: Arc<Host>,
+    credentials: Credentials,
+    selector: String,
+}
+
+impl Follow {
+    async fn run(self) {
+        loop {
+            if let Err(error) = self.once().await {
+                let message = chain(&error);
+                warn!(secret = self.credentials.name(), error = message, "hosting cluster");
+                self.host.set(Known::Trouble(message));
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Follows the cluster until its credentials change, or something is wrong.
+    async fn once(&self) -> Result<(), HostError> {
+        let (client, version) = self.credentials.connect().await?;
+        self.serves(&client).await?;
+        self.host.set(Known::Client(client.clone()));
+        tokio::select! {
+            ended = watch(&self.host, client.clone(), &self.selector) => ended,
+            changed = self.changed(&client, &version) => changed,
+        }
+    }
+
+    async fn changed(&self, client: &Client, version: &str) -> Result<(), HostError> {
+        loop {
+            sleep(RETRY).await;
+            match self.credentials.changed_since(version).await {
+                // An API server that is away does not make the other cluster's machines go away.
+                Ok(false) | Err(CredentialsError::Read { .. }) => {}
+                Ok(true) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            self.serves(client).await?;
+        }
+    }
+
+    /// Whether the cluster shows machines to us.
+    async fn serves(&self, client: &Client) -> Result<(), HostError> {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+        let one = ListParams::default().labels(&self.selector).limit(1);
+        let asked = timeout(ANSWER_LIMIT, pods.list_metadata(&one)).await;
+        match asked.map_err(|_| HostError::Silent)? {
+            Ok(_) => Ok(()),
+            // It has much to do, and hosts all the same.
+            Err(kube::Error::Api(status)) if status.code == 429 => Ok(()),
+            Err(error) => Err(away(&error).map_or(HostError::Failed(error), HostError::Away)),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Provider `kubemark`: a machine is one pod that runs a hollow kubelet, upstream's or our own.
+//!
+//! A machine is found by the label with the UID of its Node. There is no owner reference: the garbage collector of another
+//! cluster would take the pod for an orphan, and a foreground deletion of the Node would kill it before the drain.
+//! Beside each pod is a Secret of its name: how the machine gets its identity, and the files that the class gives it.
+
+mod answers;
+pub mod credentials;
+mod files;
+pub mod health;
+mod hosts;
+pub mod pod;
+mod view;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use kube_ext::{error::chain, leader::Fence};
+use kube_node_api::{NodeClass, names};
+use kube_node_cache::{Cache, NodeView, Own};
+use kube_node_planner::approval::Account;
+use machine_agent::{
+    identity::token::{self, Token},
+    machine_dir,
+};
+use serde_json::json;
+use tokio::{
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+    time::timeout,
+};
+use tracing::{debug, info, warn};
+
+use self::{
+    answers::{gone_is_fine, refused},
+    files::Sources,
+    health::Health,
+    hosts::{Host, Hosts},
+    pod::Blueprint,
+    view::MachinePod,
+};
+use super::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage};
+
+/// What classes call it.
+const NAME: &str = "kubemark";
+/// Longest that a provider's call may take: several requests, each answered in well under a second.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// How long the token lives by which a machine asks for its certificate: the shortest time that the API server grants.
+const TOKEN_LIFE: Duration = token::LIFETIME_MIN;
+/// A machine that is not Ready gets another token when its own lives no longer than this. A kubelet brings it to the machine's folder
+/// within two minutes.
+const TOKEN_LEFT_MIN: Duration = Duration::from_mins(5);
+
+/// What the provider has to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Namespace with credentials, and with the contents of files.
+    pub namespace: String,
+    /// UID of the cluster whose Nodes the machines are: of its namespace kube-system.
+    pub cluster: String,
+    /// Our own image.
+    pub image: String,
+    /// How machines reach the API server.
+    pub api_server: ApiServer,
+    /// What writes to other clusters go through.
+    pub fence: Fence,
+    /// Whether credentials may lead to servers that are not verified.
+    pub insecure_credentials: bool,
+}
+
+/// How machines reach the API server.
+#[derive(Clone, Debug)]
+pub struct ApiServer {
+    /// Its URL.
+    pub url: String,
+    /// The certificates that it is known by (PEM).
+    pub ca: String,
+}
+
+/// Machines in pods.
+pub struct KubemarkProvider {
+    shared: Arc<Shared>,
+}
+
+/// A pod and the cluster that has it.
+type Found = (Arc<Host>, Arc<MachinePod>);
+
+struct Shared {
+    options: Options,
+    /// Where the Nodes are.
+    client: Client,
+    sources: Sources,
+    hosts: Hosts,
+    nodes: Arc<Cache<NodeView>>,
+    classes: Arc<Cache<Own<NodeClass>>>,
+    watchers: Arc<Watchers>,
+    /// When the token of each machine expires, by UID.
+    tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
+}
+
+/// Who is told of machines that changed.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<Vec<UnboundedSender<MachineId>>>);
+
+impl Watchers {
+    fn tell(&self, id: &MachineId) {
+        let mut watchers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.send(id.clone()).is_ok());
+    }
+}
+
+impl KubemarkProvider {
+    /// A provider for the Nodes of the cluster that `client` leads to.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        nodes: Arc<Cache<NodeView>>,
+        classes: Arc<Cache<Own<NodeClass>>>,
+        options: Options,
+    ) -> Self {
+        let watchers = Arc::new(Watchers::default());
+        let shared = Shared {
+            sources: Sources::new(&client, &options.namespace),
+            hosts: Hosts::new(client.clone(), &options, Arc::clone(&watchers)),
+            client,
+            nodes,
+            classes,
+            watchers,
+            options,
+            tokens: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl Provider for KubemarkProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn account(&self, _: &NodeView) -> Option<Account> {
+        Some(Account::Pods)
+    }
+
+    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
+        in_time(self.shared.create(order)).boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        id: &'a MachineId,
+        settings: &'a Settings,
+    ) -> BoxFuture<'a, Result<(), ProviderError>> {
+        in_time(self.shared.update(id, settings)).boxed()
+    }
+
+    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
+        let found = self.shared.find(id).map(|found| found.map(|(host, pod)| existing(&host, &pod)));
+        std::future::ready(found).boxed()
+    }
+
+    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
+        in_time(self.shared.delete(id)).boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
+        self.shared.list().map(Ok).boxed()
+    }
+
+    fn count(&self) -> usize {
+        self.shared.hosts.all().iter().map(|host| host.pods.len()).sum()
+    }
+
+    fn watch(&self) -> BoxStream<'static, MachineId> {
+        let (sender, receiver) = unbounded_channel();
+        self.shared.watchers.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        stream::unfold(receiver, async |mut changes| Some((changes.recv().await?, changes))).boxed()
+    }
+}
+
+/// A cluster that does not answer must not hold up whoever asked.
+async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
+    let message = || format!("the hosting cluster gave no answer in {} s", TIME_LIMIT.as_secs());
+    timeout(TIME_LIMIT, call).await.unwrap_or_else(|_| Err(ProviderError::Unreachable { message: message() }))
+}
+
+fn existing(host: &Host, pod: &MachinePod) -> Existing {
+    let (stage, trouble) = match &pod.health {
+        _ if pod.leaving => (Stage::Leaving, None),
+        Health::Dead(trouble) => (Stage::Dead, Some(trouble.clone())),
+        Health::Troubled(trouble) => (Stage::Up, Some(trouble.clone())),
+        Health::Starting => (Stage::Starting, None),
+        Health::Running => (Stage::Up, None),
+    };
+    // What is known of it is what was known when its cluster was last seen.
+    let trouble = host.trouble().or(trouble);
+    Existing { stage, lease: Renewed::Unknown, trouble, last_end: pod.last_end.clone() }
+}
+
+impl Shared {
+    /// The pod of a machine and the cluster that has it.
+    fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
+        for host in self.hosts.all() {
+            // While an old one leaves, another may be there already.
+            let mut pods = host.pods.group(&id.uid);
+            pods.sort_by_key(|pod| pod.leaving);
+            if let Some(pod) = pods.into_iter().next() {
+                return Ok(Some((host, pod)));
+            }
+        }
+        // None is known; whether there is none only the cluster can say that would have it.
+        let Some(node) = self.nodes.get(&id.node).filter(|node| node.uid == id.uid) else { return Ok(None) };
+        self.host_of(&node).known()?;
+        Ok(None)
+    }
+
+    fn host_of(&self, node: &NodeView) -> Arc<Host> {
+        let class = node.class().and_then(|name| self.classes.get(name));
+        let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
+        let credentials = class.and_then(|class| class.spec.credentials_secret_ref.as_ref());
+        self.hosts.of(credentials.map(|secret| secret.name.as_str()))
+    }
+
+    async fn create(&self, order: &Order) -> Result<(), ProviderError> {
+        let host = self.hosts.of(order.credentials.as_deref());
+        if host.known()?.group(&order.id.uid).iter().any(|pod| !pod.leaving) {
+            return Ok(());
+        }
+        let client = host.client()?;
+        let wanted = order.machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
+        let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(wanted).await?.into_iter().unzip();
+        let contents = files.iter().map(|file| file.key.clone()).zip(contents);
+        let token = self.token(&order.id).await?;
+        let secret = pod::secret(&order.id, &self.options.cluster, self.bootstrap(&token), contents);
+        let (shape, settings) = (shape(order)?, settings(&order.settings)?);
+        let blueprint = Blueprint {
+            id: &order.id,
+            cluster: &self.options.cluster,
+            machine: &order.machine,
+            own_image: &self.options.image,
+            shape: &shape,
+            settings: &settings,
+        };
+        let pod = pod::pod(&blueprint, &files);
+        write_secret(&client, &secret).await?;
+        self.has_token(&order.id, &token);
+        let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
+        let params =
+            PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match pods.create(&params, &pod).await {
+            Ok(_) => debug!(pod = pod.name_any(), "pod created"),
+            // The watch lags behind, or the one before has not gone yet.
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+                return Err(ProviderError::Busy {
+                    message: format!("pod {} is still there", pod.name_any()),
+                });
+            }
+            Err(error) => return Err(refused(error)),
+        }
+        Ok(())
+    }
+
+    async fn token(&self, id: &MachineId) -> Result<Token, ProviderError> {
+        let token = token::request(&self.client, Account::Pods, &id.node, &id.uid, TOKEN_LIFE).await;
+        token.map_err(|error| ProviderError::Retryable(Box::new(error)))
+    }
+
+    fn bootstrap(&self, token: &Token) -> String {
+        let ApiServer { url, ca } = &self.options.api_server;
+        token::bootstrap_kubeconfig(url, ca, token)
+    }
+
+    /// The machine's Secret has it now.
+    fn has_token(&self, id: &MachineId, token: &Token) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.insert(Arc::clone(&id.uid), token.expires);
+    }
+
+    async fn update(&self, id: &MachineId, new: &Settings) -> Result<(), ProviderError> {
+        let Some((host, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
+        let new = settings(new)?;
+        if pod.settings.as_deref() != Some(new.as_str()) {
+            let pods: Api<Pod> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
+            let change =
+                json!({ "metadata": { "uid": pod.uid, "annotations": { names::ANNOTATION_SETTINGS: new } } });
+            let patched = pods.patch(&pod.name, &params(), &Patch::Merge(change)).await;
+            patched.map(drop).or_else(gone_is_fine)?;
+        }
+        if self.needs_token(id) {
+            info!("another token: the machine has not made use of the one before");
+            let secrets: Api<Secret> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
+            let token = self.token(id).await?;
+            let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: self.bootstrap(&token) } });
+            let patched = secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await;
+            patched.map(drop).or_else(gone_is_fine)?;
+            self.has_token(id, &token);
+        }
+        Ok(())
+    }
+
+    /// Whether a machine may have slept through the life of its token.
+    fn needs_token(&self, id: &MachineId) -> bool {
+        let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&id.uid).copied();
+        let good = expires.is_some_and(|at| {
+            Duration::try_from(at.duration_since(Timestamp::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
+        });
+        !good && self.nodes.get(&id.node).is_some_and(|node| node.uid == id.uid && !node.is_ready())
+    }
+
+    async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.uid);
+        let mut failed = None;
+        for host in self.hosts.all() {
+            for pod in host.pods.group(&id.uid) {
+                // A pod that cannot be deleted keeps no other one, here or in another cluster.
+                if let Err(error) = delete_pod(&host, &pod).await {
+                    failed = Some(error);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn list(&self) -> Vec<MachineId> {
+        self.follow_classes();
+        // One that is away must not hide the others.
+        let known: Vec<_> = self.hosts.all().into_iter().filter(|host| host.known().is_ok()).collect();
+        let tidied = known.iter().map(|host| async {
+            if let Err(error) = in_time(self.tidy(host)).await {
+                warn!(error = chain(&error), "Secrets of machines cannot be looked through");
+            }
+        });
+        futures::future::join_all(tidied).await;
+        known.iter().flat_map(|host| host.pods.all()).map(|pod| pod.id.clone()).collect()
+    }
+
+    /// Knows the clusters of all classes: also those where machines are left without a Node that would lead there.
+    fn follow_classes(&self) {
+        let classes = self.classes.all();
+        // One that cannot be read may name any.
+        if !self.classes.in_sync() || classes.iter().any(|own| own.object.is_err()) {
+            return;
+        }
+        let specs = classes.iter().filter_map(|own| own.object.as_ref().ok()).map(|class| &class.spec);
+        let ours = specs.filter(|spec| spec.node_controller == NAME);
+        let credentials = ours.filter_map(|spec| spec.credentials_secret_ref.as_ref());
+        self.hosts.follow(&credentials.map(|secret| secret.name.clone()).collect());
+    }
+
+    /// Deletes the Secrets of machines that somebody else took away together with their Nodes.
+    async fn tidy(&self, host: &Host) -> Result<(), ProviderError> {
+        let secrets: Api<Secret> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
+        let selector = format!("{}={}", names::LABEL_CLUSTER, self.options.cluster);
+        let listed =
+            secrets.list_metadata(&ListParams::default().labels(&selector)).await.map_err(refused)?;
+        let mut failed = None;
+        for secret in listed {
+            let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
+            let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
+            let needed = node.is_some_and(|node| &*node.uid == uid) || !host.pods.group(uid).is_empty();
+            if !needed && self.nodes.in_sync() {
+                let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default()).await;
+                if let Err(error) = deleted.map(drop).or_else(gone_is_fine) {
+                    failed = Some(error);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Deletes the pod of a machine, and the Secret beside it.
+async fn delete_pod(host: &Host, pod: &MachinePod) -> Result<(), ProviderError> {
+    let client = host.client()?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+    let this = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+    let deleted = pods.delete(&pod.name, &DeleteParams::default().preconditions(this)).await;
+    deleted.map(drop).or_else(gone_is_fine)?;
+    let secrets: Api<Secret> = Api::namespaced(client, names::MACHINE_NAMESPACE);
+    secrets.delete(&pod.name, &DeleteParams::default()).await.map(drop).or_else(gone_is_fine)
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Content of `machine.json`.
+fn shape(order: &Order) -> Result<String, ProviderError> {
+    serde_json::to_string(&order.shape()?).map_err(|error| ProviderError::Retryable(Box::new(error)))
+}
+
+/// Content of `settings.json`.
+fn settings(settings: &Settings) -> Result<String, ProviderError> {
+    let Settings { failures, containers } = settings.clone();
+    let settings = machine_dir::Settings { failures, containers };
+    serde_json::to_string(&settings).map_err(|error| ProviderError::Retryable(Box::new(error)))
+}
+
+/// Creates or replaces it: the machine before may have had other files.
+async fn write_secret(client: &Client, secret: &Secret) -> Result<(), ProviderError> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+    let params = PatchParams::apply(names::FIELD_MANAGER).force();
+    secrets.patch(&secret.name_any(), &params, &Patch::Apply(secret)).await.map(drop).map_err(refused)
+}

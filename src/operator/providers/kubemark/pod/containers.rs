@@ -1,0 +1,234 @@
+//! The containers of a machine's pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{
+        Capabilities, Container, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
+        ResourceRequirements, SecurityContext,
+    },
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+};
+use kube_node_api::KubemarkMachine;
+use kube_node_api::names::MACHINE_PROGRAM;
+use kube_node_planner::revision;
+
+use super::{Blueprint, CONTAINER, File, GUARD_ADDRESS, USER, volumes};
+
+/// /healthz and /readyz of our own programs.
+const PROBE_PORT: i32 = 10_248;
+/// What kubemark's own templates give a machine, unless the class says otherwise.
+const REQUESTS: [(&str, &str); 2] = [("cpu", "20m"), ("memory", "50Mi")];
+const LIMITS: [(&str, &str); 1] = [("cpu", "100m")];
+/// What a guard needs; the class's resources are kubemark's.
+const GUARD_REQUESTS: [(&str, &str); 2] = [("cpu", "5m"), ("memory", "10Mi")];
+
+/// The hollow kubelet of our own image.
+pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: &[File]) -> Container {
+    let mut args = program("hollow-node", blueprint);
+    args.extend(settings.extra_args.clone());
+    Container {
+        name: CONTAINER.to_owned(),
+        image: Some(blueprint.own_image.to_owned()),
+        command: Some(machine_program()),
+        args: Some(args),
+        // The address that its Node shows.
+        env: Some(vec![EnvVar {
+            name: "POD_IP".to_owned(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    field_path: "status.podIP".to_owned(),
+                    ..ObjectFieldSelector::default()
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        }]),
+        resources: Some(resources(settings)),
+        startup_probe: Some(Probe { failure_threshold: Some(60), ..probe("/healthz") }),
+        liveness_probe: Some(Probe {
+            failure_threshold: Some(6),
+            period_seconds: Some(10),
+            ..probe("/healthz")
+        }),
+        readiness_probe: Some(Probe { period_seconds: Some(5), ..probe("/readyz") }),
+        // For the commands of the class.
+        volume_mounts: Some(
+            [volumes::own_mounts(), vec![volumes::scratch()], volumes::file_mounts(files)].concat(),
+        ),
+        ..container()
+    }
+}
+
+/// Upstream's: it says what it is to the guard, which tells the API server.
+pub(super) fn upstream(
+    blueprint: &Blueprint<'_>,
+    settings: &KubemarkMachine,
+    image: &str,
+    files: &[File],
+) -> Container {
+    let machine = blueprint.machine;
+    let amount = |name: &str| machine.capacity.get(name).map(|amount| format!("{name}={}", amount.0));
+    // These three are flags of the fake machine; what else the class gives it the guard reports.
+    let resources_of: Vec<String> =
+        ["cpu", "memory", "ephemeral-storage"].into_iter().filter_map(amount).collect();
+    let mut args = vec![
+        "--morph=kubelet".to_owned(),
+        format!("--name={}", blueprint.id.node),
+        format!("--kubeconfig={}", volumes::GUARDED_KUBECONFIG),
+        "--kube-api-content-type=application/json".to_owned(),
+        // It would talk to the runtime of the node it runs on.
+        "--use-host-image-service=false".to_owned(),
+        "--kubelet-read-only-port=0".to_owned(),
+        "--cert-dir=/tmp/certs".to_owned(),
+        format!("--extended-resources={}", resources_of.join(",")),
+    ];
+    if let Some(pods) = machine.capacity.get("pods") {
+        args.push(format!("--max-pods={}", pods.0));
+    }
+    args.extend(settings.extra_args.clone());
+    let commands = machine.provisioning.as_ref().and_then(|p| p.commands.as_deref()).unwrap_or_default();
+    let (command, args) = if commands.is_empty() {
+        (vec!["/kubemark".to_owned()], args)
+    } else {
+        // In the container itself: what they change is there when the kubelet starts.
+        let script = format!("set -e\n{}\nexec /kubemark \"$@\"\n", commands.join("\n"));
+        (vec!["/bin/sh".to_owned(), "-c".to_owned(), script, "kubemark".to_owned()], args)
+    };
+    Container {
+        name: CONTAINER.to_owned(),
+        image: Some(with_tag(image, machine)),
+        command: Some(command),
+        args: Some(args),
+        resources: Some(resources(settings)),
+        volume_mounts: Some([volumes::upstream_mounts(), volumes::file_mounts(files)].concat()),
+        ..container()
+    }
+}
+
+/// A sidecar that is up before kubemark starts, and stays until it has ended.
+pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
+    let mut args = program("guard", blueprint);
+    args.push(format!("--listen={GUARD_ADDRESS}"));
+    Container {
+        name: "guard".to_owned(),
+        image: Some(blueprint.own_image.to_owned()),
+        command: Some(machine_program()),
+        args: Some(args),
+        restart_policy: Some("Always".to_owned()),
+        resources: Some(ResourceRequirements {
+            requests: Some(amounts(&GUARD_REQUESTS)),
+            ..ResourceRequirements::default()
+        }),
+        // kubemark starts when the identity is there.
+        startup_probe: Some(Probe { failure_threshold: Some(300), ..probe("/readyz") }),
+        liveness_probe: Some(Probe {
+            failure_threshold: Some(6),
+            period_seconds: Some(10),
+            ..probe("/healthz")
+        }),
+        volume_mounts: Some(volumes::own_mounts()),
+        ..container()
+    }
+}
+
+/// Brings the files to their places with owner and mode, which a volume of a Secret cannot have. Only it runs as root, and
+/// only where a file belongs to somebody else.
+pub(super) fn carrier(blueprint: &Blueprint<'_>, files: &[File]) -> Container {
+    let mut args = vec![
+        "carry-files".to_owned(),
+        format!("--from={}", volumes::SECRET_FILES_DIR),
+        format!("--to={}", volumes::FILES_DIR),
+    ];
+    for file in files {
+        let (user, group) = file.owner;
+        args.push(format!("--file={}:{user}:{group}:{:o}", file.key, file.mode));
+    }
+    let foreign = files.iter().any(|file| file.owner != (USER, USER));
+    let security = SecurityContext {
+        run_as_user: foreign.then_some(0),
+        run_as_non_root: Some(!foreign),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            add: foreign.then(|| ["CHOWN", "FOWNER"].map(str::to_owned).to_vec()),
+        }),
+        ..confined()
+    };
+    Container {
+        name: "files".to_owned(),
+        image: Some(blueprint.own_image.to_owned()),
+        args: Some(args),
+        security_context: Some(security),
+        volume_mounts: Some(volumes::carrier_mounts()),
+        ..container()
+    }
+}
+
+/// What all containers have in common.
+fn container() -> Container {
+    Container {
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        // The last line of a program that failed is its reason.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        security_context: Some(confined()),
+        ..Container::default()
+    }
+}
+
+fn confined() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        ..SecurityContext::default()
+    }
+}
+
+/// What is there for as long as the machine is, thousands of times, runs the small program.
+fn machine_program() -> Vec<String> {
+    vec![format!("/{}", MACHINE_PROGRAM)]
+}
+
+fn program(command: &str, blueprint: &Blueprint<'_>) -> Vec<String> {
+    vec![
+        command.to_owned(),
+        format!("--node={}", blueprint.id.node),
+        format!("--machine-dir={}", volumes::MACHINE_DIR),
+        format!("--state-dir={}", volumes::STATE_DIR),
+        format!("--probe-port={PROBE_PORT}"),
+    ]
+}
+
+fn probe(path: &str) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::Int(PROBE_PORT),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(1),
+        ..Probe::default()
+    }
+}
+
+fn resources(settings: &KubemarkMachine) -> ResourceRequirements {
+    settings.resources.clone().unwrap_or_else(|| ResourceRequirements {
+        requests: Some(amounts(&REQUESTS)),
+        limits: Some(amounts(&LIMITS)),
+        ..ResourceRequirements::default()
+    })
+}
+
+fn amounts(amounts: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
+    amounts.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
+}
+
+/// An image without a tag gets the kubelet's version as one.
+pub(super) fn with_tag(image: &str, machine: &revision::Machine) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    let version = machine.provisioning.as_ref().and_then(|p| p.kubelet.as_ref()).map(|k| &k.version);
+    match version {
+        Some(version) if !last.contains([':', '@']) => format!("{image}:{version}"),
+        _ => image.to_owned(),
+    }
+}

@@ -1,0 +1,63 @@
+//! What is kept of the pods that are machines.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube_node_api::names;
+use kube_node_cache::View;
+
+use super::health::{self, Health};
+use crate::providers::{MachineId, Trouble};
+
+/// The pod of a machine.
+#[derive(Clone, Debug)]
+pub struct MachinePod {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Whose machine it is.
+    pub id: MachineId,
+    /// Whether its deletion was asked for.
+    pub leaving: bool,
+    /// How it stands.
+    pub health: Health,
+    /// How one of its containers ended last that runs again.
+    pub last_end: Option<Trouble>,
+    /// The settings that it was given last.
+    pub settings: Option<String>,
+}
+
+impl From<Pod> for MachinePod {
+    fn from(pod: Pod) -> Self {
+        let labels = pod.metadata.labels.as_ref();
+        let annotation =
+            |name: &str| pod.metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
+        Self {
+            id: MachineId {
+                uid: labels
+                    .and_then(|all| all.get(names::LABEL_NODE_UID))
+                    .map_or_else(Arc::default, |uid| uid.as_str().into()),
+                node: annotation(names::ANNOTATION_NODE).unwrap_or_default().into(),
+            },
+            leaving: pod.metadata.deletion_timestamp.is_some(),
+            health: health::of(&pod),
+            last_end: health::last_end(&pod),
+            settings: annotation(names::ANNOTATION_SETTINGS),
+            uid: pod.uid().unwrap_or_default(),
+            name: pod.name_any(),
+        }
+    }
+}
+
+/// Grouped by the UID of its Node.
+impl View for MachinePod {
+    fn key(&self) -> String {
+        format!("{}/{}", names::MACHINE_NAMESPACE, self.name)
+    }
+
+    fn group(&self) -> Option<&str> {
+        Some(&self.id.uid)
+    }
+}

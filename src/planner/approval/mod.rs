@@ -1,0 +1,285 @@
+//! Whether a machine gets the client certificate that it asks for.
+//!
+//! A machine asks first with the token of the machines' ServiceAccount that is bound to its Node: the API server vouches for
+//! the Node's name and UID in what the request says of its user. Later it asks with the certificate itself. Requests of
+//! others are left alone: others may approve the nodes of others.
+
+mod subject;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, time::Duration};
+
+pub use subject::{Subject, SubjectError};
+
+use kube_node_api::names;
+
+/// Signer of client certificates of kubelets.
+pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// What such a certificate is good for.
+pub const USAGES: [&str; 2] = ["digital signature", "client auth"];
+/// How the user name of a node begins.
+pub const USER_PREFIX: &str = "system:node:";
+/// Group of all nodes.
+pub const GROUP: &str = "system:nodes";
+/// The longest life that a certificate may ask for: a stolen one is of no use soon.
+pub const LIFETIME_MAX: Duration = Duration::from_hours(1);
+/// What the API server says of a token that is bound to a Node, or to a pod on one.
+const EXTRA_NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+const EXTRA_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
+/// What it says of a token that is bound to a pod.
+const EXTRA_POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+
+/// A request for a certificate. What it says of its user was written by the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Who is to sign.
+    pub signer: String,
+    /// Who asks.
+    pub username: String,
+    /// Groups of that user.
+    pub groups: Vec<String>,
+    /// What else is known of that user.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// What the certificate is to be good for.
+    pub usages: Vec<String>,
+    /// How long it is to live; None leaves it to the signer.
+    pub lifetime: Option<Duration>,
+    /// Whom it is to name.
+    pub subject: Result<Subject, SubjectError>,
+}
+
+/// The Node that a request speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its UID.
+    pub uid: String,
+    /// Who serves it.
+    pub server: Server,
+    /// Whether it has a machine that is to stay.
+    pub has_machine: bool,
+}
+
+/// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. Who may request tokens of one of them may be none of
+/// the machines of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Of machines that are pods: the operator requests its tokens.
+    Pods,
+    /// Of hollow machines: whoever carries them requests its tokens.
+    Hollow,
+}
+
+impl Account {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Pods, Self::Hollow];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pods => names::MACHINE_SERVICE_ACCOUNT,
+            Self::Hollow => names::HOLLOW_MACHINE_SERVICE_ACCOUNT,
+        }
+    }
+
+    /// Its user name.
+    #[must_use]
+    pub fn user(self) -> String {
+        format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, self.name())
+    }
+}
+
+/// Who serves a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// A provider of this process, for a machine with an identity that begins with a token of this `ServiceAccount`.
+    Own(Account),
+    /// A provider of this process, for a machine that shares the identity of others.
+    Shared,
+    /// Nobody in this process.
+    Elsewhere,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what it says.
+    Approve,
+    /// It is not.
+    Deny(Refusal),
+    /// It is somebody else's.
+    Ignore,
+}
+
+/// Why a request is denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Reason of the condition.
+    pub reason: &'static str,
+    /// Message of the condition.
+    pub message: String,
+}
+
+/// Who asks.
+enum Asker<'a> {
+    /// A machine that begins, by whose token it is and what that is bound to.
+    Token(Account, Result<Binding<'a>, Refusal>),
+    /// A node with its own certificate.
+    Node(&'a str),
+    Somebody,
+}
+
+/// What a token is bound to.
+#[derive(Clone, Copy)]
+struct Binding<'a> {
+    node: &'a str,
+    uid: &'a str,
+}
+
+/// The Node to look at before [`decide`]; None where that would change nothing.
+#[must_use]
+pub fn node_of(request: &Request) -> Option<&str> {
+    match asker(request) {
+        Asker::Token(_, Ok(binding)) => Some(binding.node),
+        Asker::Node(node) => Some(node),
+        Asker::Token(_, Err(_)) | Asker::Somebody => None,
+    }
+}
+
+/// Decides on a request; `node` is what [`node_of`] named, None where there is none.
+#[must_use]
+pub fn decide(request: &Request, node: Option<&Node>) -> Verdict {
+    let checked = match asker(request) {
+        Asker::Somebody => return Verdict::Ignore,
+        Asker::Token(account, binding) => binding.and_then(|binding| begins(request, account, binding, node)),
+        Asker::Node(name) => match node.filter(|node| matches!(node.server, Server::Own(_))) {
+            Some(node) => asks_for(request, name).and_then(|()| has_machine(name, node)),
+            None => return Verdict::Ignore,
+        },
+    };
+    match (checked, node) {
+        (Err(refusal), _) => Verdict::Deny(refusal),
+        // Who serves it knows its machine.
+        (Ok(()), Some(Node { server: Server::Elsewhere, .. })) => Verdict::Ignore,
+        (Ok(()), _) => Verdict::Approve,
+    }
+}
+
+fn asker(request: &Request) -> Asker<'_> {
+    if request.signer != SIGNER {
+        return Asker::Somebody;
+    }
+    if let Some(account) = Account::ALL.into_iter().find(|account| request.username == account.user()) {
+        return Asker::Token(account, binding(request));
+    }
+    match request.username.strip_prefix(USER_PREFIX) {
+        Some(node) if !node.is_empty() && request.groups.iter().any(|group| group == GROUP) => {
+            Asker::Node(node)
+        }
+        _ => Asker::Somebody,
+    }
+}
+
+fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
+    // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could speak for its Node.
+    if request.extra.contains_key(EXTRA_POD_NAME) {
+        return Err(refusal(
+            "TokenOfPod",
+            "the token is bound to a pod: only one that is bound to a Node counts",
+        ));
+    }
+    let one = |key| match request.extra.get(key).map(Vec::as_slice) {
+        Some([value]) if !value.is_empty() => Some(value.as_str()),
+        _ => None,
+    };
+    match (one(EXTRA_NODE_NAME), one(EXTRA_NODE_UID)) {
+        (Some(node), Some(uid)) => Ok(Binding { node, uid }),
+        _ => Err(refusal("TokenNotBound", "the token is not bound to a Node")),
+    }
+}
+
+fn begins(
+    request: &Request,
+    account: Account,
+    binding: Binding<'_>,
+    node: Option<&Node>,
+) -> Result<(), Refusal> {
+    let Binding { node: name, uid } = binding;
+    asks_for(request, name)?;
+    let node = node.ok_or_else(|| refusal("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
+    if node.uid != uid {
+        let text = format!("Node {name} has another UID than the token: the one with {uid} is gone");
+        return Err(refusal("NodeReplaced", text));
+    }
+    match node.server {
+        Server::Own(own) if own == account => has_machine(name, node),
+        Server::Own(own) => {
+            let text =
+                format!("the machine of Node {name} asks by a token of {}, and of no other", own.name());
+            Err(refusal("OtherAccount", text))
+        }
+        Server::Elsewhere => Ok(()),
+        Server::Shared => {
+            let text = format!("the machine of Node {name} has no identity of its own");
+            Err(refusal("NotAMachine", text))
+        }
+    }
+}
+
+fn has_machine(name: &str, node: &Node) -> Result<(), Refusal> {
+    if node.has_machine {
+        return Ok(());
+    }
+    Err(refusal("NoMachine", format!("Node {name} has no machine, or one that is being deleted")))
+}
+
+/// Whether it asks for no more than the certificate of `node`.
+fn asks_for(request: &Request, node: &str) -> Result<(), Refusal> {
+    let subject =
+        request.subject.as_ref().map_err(|error| refusal("Unreadable", format!("the request {error}")))?;
+    let wanted = format!("{USER_PREFIX}{node}");
+    if subject.common_names != [wanted.as_str()] {
+        let text = format!("it asks for the name {}, where {wanted} asks", shown(&subject.common_names));
+        return Err(refusal("OtherName", text));
+    }
+    if subject.organizations != [GROUP] {
+        let text =
+            format!("it asks for the groups {}: only {GROUP} is granted", shown(&subject.organizations));
+        return Err(refusal("OtherGroups", text));
+    }
+    if subject.has_others {
+        return Err(refusal("OtherAttributes", "its subject has more than CN and O"));
+    }
+    if subject.has_alternatives {
+        return Err(refusal("AlternativeNames", "it asks for subject alternative names"));
+    }
+    if subject.has_extensions {
+        return Err(refusal("Extensions", "it asks for extensions: usages belong into its spec"));
+    }
+    let mut usages: Vec<&str> = request.usages.iter().map(String::as_str).collect();
+    usages.sort_unstable();
+    let mut granted = USAGES;
+    granted.sort_unstable();
+    if usages != granted {
+        let text = format!("it asks for the usages {}: only {} are granted", shown(&usages), shown(&USAGES));
+        return Err(refusal("OtherUsages", text));
+    }
+    if request.lifetime.is_none_or(|lifetime| lifetime > LIFETIME_MAX) {
+        let text =
+            format!("it must ask for a life (expirationSeconds) of {} s at most", LIFETIME_MAX.as_secs());
+        return Err(refusal("TooLong", text));
+    }
+    Ok(())
+}
+
+fn refusal(reason: &'static str, message: impl Into<String>) -> Refusal {
+    Refusal { reason, message: message.into() }
+}
+
+/// Some of the words, for people; who asks chooses them, so they are kept short.
+fn shown<T: AsRef<str>>(words: &[T]) -> String {
+    let shown: Vec<String> =
+        words.iter().take(4).map(|word| word.as_ref().chars().take(64).collect()).collect();
+    format!("{shown:?}")
+}

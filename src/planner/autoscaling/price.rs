@@ -1,0 +1,72 @@
+//! What Nodes and pods cost, for cluster-autoscaler's price expander: it compares groups, so the unit is anybody's.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_pb::api::core::v1::Pod;
+use kube_node_api::Resources;
+
+use super::Refusal;
+use crate::quantity;
+
+/// Seconds of an hour.
+pub const HOUR: f64 = 3_600.0;
+
+/// A class that has a price.
+#[derive(Clone, Copy, Debug)]
+pub struct Price<'a> {
+    /// What a node costs an hour.
+    pub an_hour: f64,
+    /// What it has.
+    pub capacity: &'a Resources,
+}
+
+/// A span of time in hours, from its ends in seconds.
+pub fn hours(start: Option<f64>, end: Option<f64>) -> Result<f64, Refusal> {
+    match (start, end) {
+        (Some(start), Some(end)) if end >= start => Ok((end - start) / HOUR),
+        _ => Err(Refusal::NoSpan),
+    }
+}
+
+/// What a node of a class costs for so many hours.
+pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64, Refusal> {
+    let price: f64 =
+        an_hour.and_then(|text| text.parse().ok()).ok_or_else(|| Refusal::NoPrice(class.to_owned()))?;
+    Ok(price * hours)
+}
+
+/// What a pod costs at least: the cheapest share of a node that it would fill, by its scarcest resource. Nothing where no node with
+/// a price has all that it asks for: an error would take every group out of cluster-autoscaler's choice for this pod.
+#[must_use]
+pub fn least_pod_price(pod: &Pod, prices: &[Price<'_>], hours: f64) -> f64 {
+    let requests = requests(pod);
+    let shares = prices.iter().filter_map(|price| Some(price.an_hour * share(&requests, price.capacity)?));
+    shares.min_by(f64::total_cmp).map_or(0.0, |an_hour| an_hour * hours)
+}
+
+/// The part of a node that requests fill; None where it has nothing of what is asked for.
+fn share(requests: &[(&str, i128)], capacity: &Resources) -> Option<f64> {
+    let mut greatest = 0.0_f64;
+    for (name, asked) in requests {
+        let has = quantity::nanos(capacity.get(*name)?).ok().filter(|has| *has > 0)?;
+        greatest = greatest.max(*asked as f64 / has as f64);
+    }
+    Some(greatest)
+}
+
+/// What the containers ask for together; init containers run before and are over.
+fn requests(pod: &Pod) -> Vec<(&str, i128)> {
+    let mut sums: Vec<(&str, i128)> = Vec::new();
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    for (name, amount) in
+        containers.flat_map(|container| container.resources.iter().flat_map(|r| &r.requests))
+    {
+        let text = amount.string.clone().unwrap_or_default();
+        let Ok(nanos) = quantity::nanos(&Quantity(text)) else { continue };
+        match sums.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(nanos),
+            None => sums.push((name, nanos)),
+        }
+    }
+    sums.retain(|(_, sum)| *sum > 0);
+    sums
+}

@@ -1,0 +1,103 @@
+//! What a further Node of a group would look like, once it takes pods: scale from zero is decided by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_pb::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo},
+    apimachinery::pkg::{api::resource::Quantity as PbQuantity, apis::meta::v1::ObjectMeta},
+};
+use kube_node_api::{NodeTemplate, Resources};
+
+use super::{GPU_LABEL, Refusal};
+use crate::{
+    birth::{self, Origin},
+    revision::Machine,
+    template::Desired,
+};
+
+/// What Nodes of a group are made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Blueprint<'a> {
+    /// Name of the set.
+    pub set: &'a str,
+    /// Name of its class.
+    pub class: &'a str,
+    /// Revision of its machines.
+    pub revision: &'a str,
+    /// The machine.
+    pub machine: &'a Machine,
+    /// What class and set put onto every Node.
+    pub template: &'a Desired,
+}
+
+/// The Node. Start-up taints are not on it: it shows what it is after they are gone.
+pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
+    let Blueprint { set, class, revision, machine, template } = blueprint;
+    if machine.capacity.is_empty() {
+        return Err(Refusal::NoTemplate(format!(
+            "NodeClass {class} has no capacity, so what a node of {set} would have is not known: write it"
+        )));
+    }
+    let (capacity, allocatable) =
+        machine.amounts().map_err(|error| Refusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
+    let name = format!("{set}-template");
+    let origin = Origin {
+        name: &name,
+        set,
+        class,
+        revision,
+        provider: &machine.node_controller,
+        machine_type: machine.machine_type.as_deref(),
+        hosts: machine.hosts(),
+        load: machine.load(),
+        provider_id: None,
+        owner: birth::Owner { api_version: "", uid: "" },
+        pod_cidr: None,
+        cluster_size: 0,
+    };
+    let version = machine.provisioning.as_ref().and_then(|provisioning| provisioning.kubelet.as_ref());
+    let labels = birth::labels(&origin, template);
+    Ok(Node {
+        metadata: Some(ObjectMeta {
+            name: Some(name.clone()),
+            labels,
+            annotations: template.annotations.clone(),
+            creation_timestamp: Some(birth::at(now)),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(NodeSpec {
+            taints: template.taints.iter().cloned().map(birth::encoded).collect(),
+            ..NodeSpec::default()
+        }),
+        status: Some(NodeStatus {
+            capacity: encoded(capacity),
+            allocatable: encoded(allocatable),
+            conditions: vec![NodeCondition {
+                r#type: Some("Ready".to_owned()),
+                status: Some("True".to_owned()),
+                reason: Some("KubeletReady".to_owned()),
+                last_heartbeat_time: Some(birth::at(now)),
+                last_transition_time: Some(birth::at(now)),
+                ..NodeCondition::default()
+            }],
+            node_info: Some(NodeSystemInfo {
+                kubelet_version: version.map(|kubelet| kubelet.version.clone()),
+                operating_system: Some("linux".to_owned()),
+                architecture: Some(birth::architecture().to_owned()),
+                ..NodeSystemInfo::default()
+            }),
+            ..NodeStatus::default()
+        }),
+    })
+}
+
+fn encoded(amounts: Resources) -> BTreeMap<String, PbQuantity> {
+    amounts.into_iter().map(|(name, Quantity(text))| (name, PbQuantity { string: Some(text) })).collect()
+}
+
+/// The kinds of GPUs that the labels of these templates name.
+pub fn gpu_types<'a>(templates: impl IntoIterator<Item = &'a NodeTemplate>) -> BTreeSet<String> {
+    templates.into_iter().filter_map(|template| template.labels.get(GPU_LABEL).cloned()).collect()
+}

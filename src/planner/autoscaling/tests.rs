@@ -1,0 +1,415 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_pb::api::core::v1::Pod;
+use kube_node_api::{NodeClassSpec, NodeSet, NodeTemplate, names};
+use proptest::{collection::vec, prelude::*};
+use serde_json::json;
+
+use super::*;
+use crate::{revision, template::Desired};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+pub(super) fn standing(replicas: i32) -> Standing {
+    Standing {
+        uid: "set".to_owned(),
+        generation: 1,
+        version: "1".to_owned(),
+        bounds: Bounds { min: 1, max: 10 },
+        replicas,
+        victims: BTreeSet::new(),
+    }
+}
+
+fn victims(uids: &[&str]) -> BTreeSet<String> {
+    uids.iter().map(|uid| (*uid).to_owned()).collect()
+}
+
+/// A machine that takes pods; its name is its UID, too.
+fn up(name: &'static str) -> Machine<'static> {
+    Machine {
+        name,
+        uid: name,
+        provider_id: Some(name),
+        has_kubelet: true,
+        started: true,
+        updated: true,
+        created: at(1),
+        ..Machine::default()
+    }
+}
+
+/// One that never came.
+fn awaited(name: &'static str, created: i64) -> Machine<'static> {
+    Machine { has_kubelet: false, started: false, created: at(created), ..up(name) }
+}
+
+/// The default budget.
+const ROLLING: Option<Rolling> = Some(Rolling { surge: 1, keep: 0 });
+
+fn ours(uid: &str) -> Target<'_> {
+    Target::Ours { uid, leaving: false }
+}
+
+#[test]
+fn growth_keeps_to_the_maximum_and_is_all_or_nothing() {
+    assert_eq!(increase(&standing(3), 7).unwrap().replicas, 10);
+    for (delta, code) in [
+        (8, Code::OutOfRange),
+        (i32::MAX, Code::OutOfRange),
+        (0, Code::InvalidArgument),
+        (-1, Code::InvalidArgument),
+        (i32::MIN, Code::InvalidArgument),
+    ] {
+        assert_eq!(increase(&standing(3), delta).unwrap_err().code(), code, "{delta}");
+    }
+    // More than the maximum already, because somebody lowered that.
+    assert_eq!(increase(&standing(11), 1).unwrap_err().code(), Code::OutOfRange);
+}
+
+#[test]
+fn growth_forgets_nobody_who_is_to_go() {
+    let standing = Standing { victims: victims(&["a"]), ..standing(3) };
+    assert_eq!(increase(&standing, 1).unwrap().victims, victims(&["a"]));
+}
+
+#[test]
+fn a_deletion_names_its_nodes_and_lowers_the_replicas_by_as_many() {
+    let change = delete("s", &standing(3), 3, &[ours("a"), ours("b")]).unwrap().unwrap();
+    assert_eq!(change, Change { replicas: 1, victims: victims(&["a", "b"]) });
+}
+
+#[test]
+fn a_deletion_that_comes_again_changes_nothing() {
+    let again = Standing { victims: victims(&["a"]), ..standing(3) };
+    for target in [ours("a"), Target::Gone, Target::Ours { uid: "b", leaving: true }] {
+        assert_eq!(delete("s", &again, 3, &[target]), Ok(None), "{target:?}");
+    }
+    // Twice in one call is once.
+    assert_eq!(delete("s", &standing(3), 3, &[ours("a"), ours("a")]).unwrap().unwrap().replicas, 2);
+    let mixed = delete("s", &again, 3, &[ours("a"), ours("b")]).unwrap().unwrap();
+    assert_eq!(mixed, Change { replicas: 2, victims: victims(&["a", "b"]) });
+}
+
+#[test]
+fn what_is_above_the_replicas_is_taken_from_first() {
+    // A rollout's surge: four machines were counted, and three are to be left.
+    let change = delete("s", &standing(3), 4, &[ours("a")]).unwrap().unwrap();
+    assert_eq!(change, Change { replicas: 3, victims: victims(&["a"]) });
+    assert_eq!(delete("s", &standing(3), 4, &[ours("a"), ours("b")]).unwrap().unwrap().replicas, 2);
+    // Even where the minimum was raised meanwhile: nothing is lowered.
+    let low = Standing { bounds: Bounds { min: 5, max: 9 }, ..standing(3) };
+    assert!(delete("s", &low, 4, &[ours("a")]).is_ok());
+    assert!(delete("s", &low, 3, &[ours("a")]).is_err());
+}
+
+#[test]
+fn a_deletion_below_the_minimum_or_of_foreign_nodes_does_nothing_at_all() {
+    let refusal = delete("s", &standing(2), 2, &[ours("a"), ours("b")]).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition);
+    assert!(refusal.to_string().contains("minReplicas (1)"), "{refusal}");
+    let refusal = delete("s", &standing(9), 9, &[ours("a"), Target::Foreign { name: "x" }]).unwrap_err();
+    assert_eq!(refusal.code(), Code::InvalidArgument);
+    let many: Vec<String> = (0..=MOST_VICTIMS).map(|i| i.to_string()).collect();
+    let many: Vec<Target<'_>> = many.iter().map(|uid| ours(uid)).collect();
+    let rich = Standing { bounds: Bounds { min: 0, max: 100_000 }, ..standing(100_000) };
+    assert_eq!(delete("s", &rich, 100_000, &many).unwrap_err().code(), Code::ResourceExhausted);
+    assert!(delete("s", &rich, 100_000, &many[1..]).unwrap().is_some());
+}
+
+#[test]
+fn giving_up_takes_only_what_has_no_machine() {
+    let machines = [up("a"), up("b"), awaited("c", 5), awaited("d", 7)];
+    // One replica has no Node at all: it is the first to go, then the youngest.
+    let change = decrease(&standing(5), &machines, false, -2).unwrap();
+    assert_eq!(change, Change { replicas: 3, victims: victims(&["d"]) });
+    // The whole delta of a scale-up of which most came.
+    let change = decrease(&standing(5), &machines, false, -100).unwrap();
+    assert_eq!(change, Change { replicas: 2, victims: victims(&["c", "d"]) });
+    assert_eq!(decrease(&standing(2), &machines[..2], false, -1), Err(Refusal::NothingToTake));
+    assert_eq!(decrease(&standing(2), &[], false, i32::MIN).unwrap().replicas, 1, "not below the minimum");
+    assert_eq!(decrease(&standing(1), &[], false, -1), Err(Refusal::NothingToTake));
+    assert_eq!(decrease(&standing(5), &machines, false, 1).unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[test]
+fn giving_up_leaves_the_surge_of_a_rollout_alone() {
+    let machines = [up("a"), up("b"), awaited("new", 5)];
+    assert_eq!(decrease(&standing(2), &machines, true, -1), Err(Refusal::NothingToTake));
+    // Nor a replacement that came after its Node went; a replica without any goes.
+    let replacing = [up("a"), awaited("new", 5)];
+    assert_eq!(decrease(&standing(2), &replacing, true, -1), Err(Refusal::NothingToTake));
+    let change = Change { replicas: 2, victims: victims(&[]) };
+    assert_eq!(decrease(&standing(3), &replacing, true, -2), Ok(change));
+}
+
+#[test]
+fn nodes_are_found_byte_for_byte() {
+    let id_of = |name: &&str| (*name == "a").then(|| "hollow://a".to_owned());
+    let find = |provider_id: &str, name: &str| {
+        let by_id = |id: &str| (id == "hollow://a").then_some("a");
+        let by_name = |name: &str| ["a", "bare"].into_iter().find(|known| *known == name);
+        resolve(Wanted { provider_id, name }, by_id, by_name, id_of)
+    };
+    assert_eq!(find("hollow://a", "a"), Ok(Some("a")));
+    assert_eq!(find("hollow://a", "hollow://a"), Ok(Some("a")), "as a machine without a Node is named");
+    assert_eq!(find("", "a"), Ok(Some("a")));
+    assert_eq!(find("cloud://b", "bare"), Ok(Some("bare")), "its providerID has not been written yet");
+    assert_eq!(find("hollow://z", "z"), Ok(None));
+    assert_eq!(find("hollow%3A//a", "hollow%3A//a"), Ok(None));
+    assert_eq!(find("HOLLOW://a", "a").unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(find("", ""), Err(Refusal::Nameless));
+}
+
+#[test]
+fn states_follow_the_machine_and_the_record() {
+    let gone = Machine { leaving: true, ..up("leaving") };
+    let bare = Machine { provider_id: None, ..up("without-id") };
+    let machines = [up("up"), gone, bare, awaited("coming", 1), up("named")];
+    let standing = Standing { victims: victims(&["named"]), ..standing(3) };
+    let all = instances("s", &standing, &machines, 0, false, at(100));
+    let states: Vec<(&str, State)> = all.iter().map(|i| (&*i.id, i.state)).collect();
+    assert_eq!(
+        states,
+        [
+            ("coming", State::Creating),
+            ("leaving", State::Deleting),
+            ("named", State::Deleting),
+            ("up", State::Running)
+        ]
+    );
+}
+
+#[test]
+fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
+    let trouble = |reason| Some(Trouble { reason, message: "why", since: Some(at(60)) });
+    let machines = [
+        Machine { trouble: trouble("Unschedulable"), ..awaited("old", 10) },
+        Machine { trouble: trouble("ImagePullBackOff"), ..awaited("young", 20) },
+        // One that worked once is judged by its Ready condition.
+        Machine { trouble: trouble("CrashLoopBackOff"), ..up("up") },
+    ];
+    let told = |replicas, rollout, now| -> Vec<(String, ErrorClass)> {
+        let all = instances("s", &standing(replicas), &machines, 0, rollout, at(now));
+        all.into_iter().filter_map(|i| Some((i.id.into_owned(), i.error?.class))).collect()
+    };
+    let errors = |replicas, now| told(replicas, false, now);
+    assert!(errors(3, 61).is_empty());
+    let both = [("old".to_owned(), ErrorClass::OutOfResources), ("young".to_owned(), ErrorClass::Other)];
+    assert_eq!(errors(3, 90), both);
+    assert_eq!(errors(2, 90), both[1..], "only one may go: the one that was asked for last");
+    assert!(errors(1, 90).is_empty(), "none may go");
+    assert!(told(3, true, 90).is_empty(), "they are a rollout's, and each would take a replica along");
+}
+
+#[test]
+fn a_replica_that_has_no_node_and_may_not_go_is_a_vacancy() {
+    let vacancies = |replicas, machines: &[Machine<'_>], coming| -> Vec<String> {
+        let standing = Standing { bounds: Bounds { min: 3, max: 10 }, ..standing(replicas) };
+        let all = instances("s", &standing, machines, coming, false, at(100));
+        let vacant = all.into_iter().filter(|instance| vacancy_of(&instance.id).is_some());
+        vacant
+            .inspect(|vacant| assert_eq!(vacant.state, State::Creating))
+            .map(|i| i.id.into_owned())
+            .collect()
+    };
+    assert_eq!(vacancies(3, &[up("a")], 0).len(), 2);
+    assert_eq!(vacancies(3, &[up("a")], 1).len(), 1, "one is on its way");
+    // Of three that are missing one may be given up.
+    assert_eq!(vacancies(4, &[up("a")], 0), ["kube-node-vacancy://s/0", "kube-node-vacancy://s/1"]);
+    assert!(vacancies(3, &[up("a"), up("b"), up("c")], 0).is_empty());
+    assert_eq!(vacancy_of("kube-node-vacancy://s/1"), Some("s"));
+    for id in ["hollow://s/1", "kube-node-vacancy://s", "kube-node-vacancy://s/x", ""] {
+        assert_eq!(vacancy_of(id), None, "{id}");
+    }
+}
+
+#[test]
+fn the_target_counts_the_surge_that_is_there() {
+    let old = |name| Machine { updated: false, ..up(name) };
+    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 0, ROLLING), 3, "not yet");
+    let rolling = [old("a"), old("b"), old("c"), awaited("d", 9)];
+    assert_eq!(target_size(&standing(3), &rolling, 0, ROLLING), 4);
+    // A scale-up in the middle of it: six machines will come of it, and six it has to say.
+    assert_eq!(target_size(&standing(5), &rolling, 0, ROLLING), 6);
+    let leaving = Machine { leaving: true, ..old("c") };
+    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), leaving, up("d")], 0, ROLLING), 4);
+    assert_eq!(target_size(&standing(3), &[up("a"), up("b"), up("c")], 0, ROLLING), 3, "all are new");
+    let claimed = Machine { claimed: true, ..old("a") };
+    assert_eq!(target_size(&standing(3), &[claimed, up("b"), up("c")], 0, ROLLING), 3, "it is not replaced");
+    assert_eq!(target_size(&standing(3), &rolling, 0, None), 4, "halted, with one too many");
+    let kept = Some(Rolling { surge: 1, keep: 1 });
+    assert_eq!(target_size(&standing(3), &[old("a"), up("b"), up("c")], 0, kept), 3, "it is to stay");
+    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 1, ROLLING), 4, "not shown yet");
+    assert_eq!(target_size(&standing(3), &[], 0, None), 3);
+    let named = Standing { victims: victims(&["a"]), ..standing(2) };
+    assert_eq!(target_size(&named, &[up("a"), up("b"), up("c")], 0, None), 2);
+}
+
+#[test]
+fn the_record_is_written_and_read() {
+    let set = |annotation: &str| -> NodeSet {
+        serde_json::from_value(json!({
+            "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet",
+            "metadata": {"name": "s", "uid": "u", "generation": 4, "resourceVersion": "9",
+                "annotations": {names::ANNOTATION_VICTIMS: annotation}},
+            "spec": {"replicas": 2, "nodeClassName": "c", "autoscaling": {"minReplicas": 1, "maxReplicas": 5}},
+        }))
+        .unwrap()
+    };
+    let standing = Standing::of(&set("b,a")).unwrap();
+    assert_eq!(standing.victims, victims(&["a", "b"]));
+    assert_eq!((standing.bounds, standing.generation), (Bounds { min: 1, max: 5 }, 4));
+    assert_eq!(record(&standing.victims).as_deref(), Some("a,b"));
+    assert_eq!(Standing::of(&set("")).unwrap().victims, victims(&[]));
+    assert_eq!(record(&victims(&[])), None);
+    let mut leaving = set("");
+    leaving.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(1)));
+    assert_eq!(Standing::of(&leaving), None);
+    let mut alone = set("");
+    alone.spec.autoscaling = None;
+    assert_eq!(Standing::of(&alone), None);
+}
+
+fn class(value: serde_json::Value) -> NodeClassSpec {
+    serde_json::from_value(value).unwrap()
+}
+
+fn template_of(
+    spec: &NodeClassSpec,
+    set: Option<&NodeTemplate>,
+) -> Result<k8s_pb::api::core::v1::Node, Refusal> {
+    let machine = revision::Machine::resolve(spec, None);
+    let template = Desired::merge(spec.template.as_ref(), set);
+    let blueprint = Blueprint {
+        set: "workers",
+        class: "medium",
+        revision: "v1-0",
+        machine: &machine,
+        template: &template,
+    };
+    node(blueprint, at(7))
+}
+
+#[test]
+fn a_template_is_a_node_that_takes_pods() {
+    let spec = class(json!({
+        "nodeController": "hollow", "machineType": "m.medium",
+        "capacity": {"cpu": "4", "memory": "16Gi", "pods": "30", "nvidia.com/gpu": "2"}, "reserved": {"cpu": "100m"},
+        "template": {"labels": {"topology.kubernetes.io/zone": "a"},
+            "taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "cni", "effect": "NoExecute"}]},
+    }));
+    let set = NodeTemplate {
+        labels: BTreeMap::from([("topology.kubernetes.io/zone".to_owned(), "b".to_owned())]),
+        taints: vec![Taint { key: "own".to_owned(), effect: "NoExecute".to_owned(), ..Taint::default() }],
+        ..NodeTemplate::default()
+    };
+    let node = template_of(&spec, Some(&set)).unwrap();
+    let labels = node.metadata.unwrap().labels;
+    for (key, value) in [
+        ("topology.kubernetes.io/zone", "b"),
+        ("node.kubernetes.io/instance-type", "m.medium"),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/hostname", "workers-template"),
+        (names::LABEL_NODESET, "workers"),
+        (names::LABEL_NODECLASS, "medium"),
+        (names::LABEL_NODE_CONTROLLER, "hollow"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    let taints: Vec<_> = node.spec.unwrap().taints.into_iter().filter_map(|taint| taint.key).collect();
+    assert_eq!(taints, ["dedicated", "own"]);
+    let status = node.status.unwrap();
+    let amount = |name: &str| status.allocatable[name].string.clone().unwrap();
+    assert_eq!(
+        [amount("cpu"), amount("memory"), amount("pods"), amount("nvidia.com/gpu")],
+        ["3900m", "16Gi", "30", "2"]
+    );
+    assert_eq!(status.capacity["cpu"].string.as_deref(), Some("4"));
+    assert_eq!(status.conditions[0].status.as_deref(), Some("True"));
+}
+
+#[test]
+fn pods_are_counted_as_the_kubelet_counts_them() {
+    let pods = |value| {
+        let status = template_of(&class(value), None).unwrap().status.unwrap();
+        status.allocatable["pods"].string.clone().unwrap()
+    };
+    for controller in ["hollow", "kubemark", "example.com/metal"] {
+        assert_eq!(
+            pods(json!({"nodeController": controller, "capacity": {"cpu": "4"}})),
+            "110",
+            "{controller}"
+        );
+        assert_eq!(pods(json!({"nodeController": controller, "capacity": {"cpu": "4", "pods": "9"}})), "9");
+    }
+    let nothing = template_of(&class(json!({"nodeController": "example.com/metal"})), None).unwrap_err();
+    assert_eq!(nothing.code(), Code::Unimplemented);
+}
+
+#[test]
+fn a_pod_costs_the_cheapest_share_that_it_fills() {
+    let amounts = |value| serde_json::from_value(value).unwrap();
+    let (small, large) =
+        (amounts(json!({"cpu": "2", "memory": "4Gi"})), amounts(json!({"cpu": "32", "memory": "64Gi"})));
+    let prices = [Price { an_hour: 1.0, capacity: &small }, Price { an_hour: 8.0, capacity: &large }];
+    let pod = |requests: &[(&str, &str)]| -> Pod {
+        let mut container = k8s_pb::api::core::v1::Container::default();
+        let mut resources = k8s_pb::api::core::v1::ResourceRequirements::default();
+        for (name, amount) in requests {
+            let quantity =
+                k8s_pb::apimachinery::pkg::api::resource::Quantity { string: Some((*amount).to_owned()) };
+            resources.requests.insert((*name).to_owned(), quantity);
+        }
+        container.resources = Some(resources);
+        let spec = k8s_pb::api::core::v1::PodSpec { containers: vec![container], ..Default::default() };
+        Pod { spec: Some(spec), ..Pod::default() }
+    };
+    let is = |cost: f64, wanted: f64| (cost - wanted).abs() < 1e-9;
+    let cost = |requests: &[(&str, &str)]| least_pod_price(&pod(requests), &prices, 2.0);
+    assert!(is(cost(&[("cpu", "1")]), 0.5), "a 32nd of the large one, for two hours");
+    assert!(is(cost(&[("memory", "64Gi"), ("cpu", "1")]), 16.0));
+    assert!(is(cost(&[]), 0.0));
+    assert!(is(cost(&[("nvidia.com/gpu", "1")]), 0.0), "no class has any");
+    assert_eq!(node_price("c", Some("0.25"), 4.0), Ok(1.0));
+    assert_eq!(node_price("c", None, 4.0).unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(hours(Some(0.0), Some(5_400.0)), Ok(1.5));
+    assert_eq!(hours(Some(2.0), Some(1.0)), Err(Refusal::NoSpan));
+}
+
+proptest! {
+    /// Whatever is asked for, in any order: the bounds hold, and nothing is taken off the record.
+    #[test]
+    fn the_bounds_hold(
+        min in 0..5_i32, span in 0..6_i32, begin in 0..12_i32,
+        orders in vec((0..3_u8, -3..4_i32, 0..8_usize), 0..12),
+    ) {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let bounds = Bounds { min, max: min + span };
+        let mut standing = Standing { bounds, ..standing(begin) };
+        for (kind, delta, which) in orders {
+            let machines: Vec<Machine<'_>> =
+                names.iter().zip(0..).map(|(name, i)| if i % 2 == 0 { up(name) } else { awaited(name, i) }).collect();
+            let change = match kind {
+                0 => increase(&standing, delta).ok(),
+                1 => delete("s", &standing, 0, &[ours(names[which])]).ok().flatten(),
+                _ => decrease(&standing, &machines, false, delta).ok(),
+            };
+            let Some(change) = change else { continue };
+            if change.replicas >= standing.replicas {
+                prop_assert!(change.replicas <= bounds.max.max(standing.replicas));
+            } else {
+                prop_assert!(change.replicas >= bounds.min);
+                let named = change.victims.len() - standing.victims.len();
+                prop_assert!(named <= usize::try_from(standing.replicas - change.replicas).unwrap());
+            }
+            prop_assert!(change.victims.is_superset(&standing.victims));
+            standing = Standing { replicas: change.replicas, victims: change.victims, ..standing };
+        }
+    }
+}

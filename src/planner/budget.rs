@@ -1,0 +1,85 @@
+//! How many Nodes may be more or fewer than the replicas, as numbers: percentages are rounded as Deployments do it, so
+//! that a surge is never nothing and a shortage never more than was said.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube_node_api::RollingUpdate;
+
+/// Surge when nothing is said.
+const DEFAULT_SURGE: usize = 1;
+
+/// The one budget of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Machines above the replicas.
+    pub surge: usize,
+    /// Replicas that may be missing.
+    pub unavailable: usize,
+}
+
+/// Which way a part of a Node goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// To the greater number.
+    Up,
+    /// To the smaller one.
+    Down,
+}
+
+impl Budget {
+    /// The budget of a set with so many replicas.
+    #[must_use]
+    pub fn of(said: Option<&RollingUpdate>, replicas: usize) -> Self {
+        let surge = said.and_then(|said| said.max_surge.as_ref());
+        let unavailable = said.and_then(|said| said.max_unavailable.as_ref());
+        let budget = Self {
+            surge: surge.map_or(DEFAULT_SURGE, |surge| amount(surge, replicas, Round::Up)),
+            unavailable: unavailable.map_or(0, |unavailable| amount(unavailable, replicas, Round::Down)),
+        };
+        // Two percentages may both come to nothing: then one Node may be missing, or none could ever be replaced.
+        if budget == (Self { surge: 0, unavailable: 0 }) { Self { unavailable: 1, ..budget } } else { budget }
+    }
+
+    /// Fewest Nodes that are to be available.
+    #[must_use]
+    pub const fn floor(&self, replicas: usize) -> usize {
+        replicas.saturating_sub(self.unavailable)
+    }
+}
+
+/// A number of Nodes, or so many percent of all; what is neither counts as 0, and the schema refuses it.
+#[must_use]
+pub fn amount(said: &IntOrString, all: usize, round: Round) -> usize {
+    match said {
+        IntOrString::Int(number) => usize::try_from(*number).unwrap_or(0),
+        IntOrString::String(text) => {
+            let percent: usize = text.strip_suffix('%').and_then(|text| text.parse().ok()).unwrap_or(0);
+            let hundredths = percent.saturating_mul(all);
+            match round {
+                Round::Up => hundredths.div_ceil(100),
+                Round::Down => hundredths / 100,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(surge: &str, unavailable: &str) -> RollingUpdate {
+        let part = |text: &str| Some(IntOrString::String(text.to_owned()));
+        RollingUpdate { max_surge: part(surge), max_unavailable: part(unavailable), partition: None }
+    }
+
+    #[test]
+    fn percentages_are_rounded_as_deployments_do() {
+        assert_eq!(Budget::of(Some(&said("25%", "25%")), 10), Budget { surge: 3, unavailable: 2 });
+        assert_eq!(Budget::of(Some(&said("1%", "99%")), 1), Budget { surge: 1, unavailable: 0 });
+        assert_eq!(Budget::of(None, 10), Budget { surge: 1, unavailable: 0 });
+    }
+
+    #[test]
+    fn a_budget_of_nothing_lets_one_be_missing() {
+        assert_eq!(Budget::of(Some(&said("0%", "5%")), 10), Budget { surge: 0, unavailable: 1 });
+    }
+}

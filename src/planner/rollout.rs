@@ -1,0 +1,190 @@
+//! The clock of a rollout, and the back-off of Nodes that do not start.
+//!
+//! A rollout halts itself when its new Nodes do not become available in time. Only new Nodes count: a drain that a
+//! disruption budget holds up is nobody's mistake and may take as long as it likes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube_node_api::{RolloutStatus, StartFailures};
+
+/// How long a rollout may make no progress when nothing is said: as Deployments have it.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_mins(10);
+/// Wait after the first Node that did not start; it doubles with each further one: kubelet's figures for containers.
+const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
+/// Longest wait.
+const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
+
+/// What the clock goes by.
+#[derive(Clone, Debug, Default)]
+pub struct Clock<'a> {
+    /// What it showed last.
+    pub old: Option<&'a RolloutStatus>,
+    /// How long no progress may be made.
+    pub deadline: Duration,
+    /// When somebody resumed a rollout that had halted.
+    pub resumed_at: Option<Timestamp>,
+}
+
+/// How the rollout stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Revision that Nodes are to have.
+    pub revision: &'a str,
+    /// Nodes of another revision.
+    pub outdated: usize,
+    /// Nodes of the revision that are available.
+    pub available: usize,
+    /// When the oldest Node of the revision that is not available was created.
+    pub starting_since: Option<Timestamp>,
+    /// Whether Nodes were given up one after the other.
+    pub failing: bool,
+}
+
+/// The status now, and when the deadline will be over if nothing changes.
+#[must_use]
+pub fn tick(clock: &Clock<'_>, seen: &Seen<'_>, now: Timestamp) -> (RolloutStatus, Option<Duration>) {
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let mut status = match clock.old.filter(|old| old.revision == seen.revision) {
+        Some(old) => old.clone(),
+        None => RolloutStatus {
+            revision: seen.revision.to_owned(),
+            start_time: Time(now),
+            progress_time: Time(now),
+            available: 0,
+            outdated: count(seen.outdated),
+            halt_time: None,
+        },
+    };
+    // Best figures so far: a Node that turns unready and ready again is no progress.
+    if count(seen.available) > status.available || count(seen.outdated) < status.outdated {
+        status.available = status.available.max(count(seen.available));
+        status.outdated = status.outdated.min(count(seen.outdated));
+        status.progress_time = Time(now);
+    }
+    if let (Some(halted), Some(resumed)) = (&status.halt_time, clock.resumed_at)
+        && resumed >= halted.0
+    {
+        status.halt_time = None;
+        status.progress_time = Time(now);
+    }
+    if status.halt_time.is_some() {
+        return (status, None);
+    }
+    let begun = if seen.failing { Some(status.progress_time.0) } else { seen.starting_since };
+    let Some(begun) = begun else { return (status, None) };
+    let passed = now.duration_since(begun.max(status.progress_time.0));
+    let left = clock.deadline.saturating_sub(Duration::try_from(passed).unwrap_or_default());
+    if left.is_zero() {
+        status.halt_time = Some(Time(now));
+        return (status, None);
+    }
+    (status, Some(left))
+}
+
+/// Adds Nodes that were given up because they did not start, if any, to those before. Nodes that were made together fail
+/// together: that is one failure.
+#[must_use]
+pub fn account(
+    old: Option<StartFailures>,
+    given_up: usize,
+    revision: &str,
+    now: Timestamp,
+) -> Option<StartFailures> {
+    if given_up == 0 {
+        return old;
+    }
+    let count = old.map_or(0, |old| old.count).saturating_add(1);
+    Some(StartFailures { revision: revision.to_owned(), count, last_time: Time(now) })
+}
+
+/// How long no Node is made after these failures.
+#[must_use]
+pub fn back_off(failures: &StartFailures, now: Timestamp) -> Duration {
+    let doublings = u32::try_from(failures.count.saturating_sub(1)).unwrap_or(0).min(16);
+    let whole = BACK_OFF_FIRST.saturating_mul(1 << doublings).min(BACK_OFF_LONGEST);
+    let passed = Duration::try_from(now.duration_since(failures.last_time.0)).unwrap_or_default();
+    whole.saturating_sub(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(100);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn seen(outdated: usize, available: usize, starting_since: Option<i64>) -> Seen<'static> {
+        Seen {
+            revision: "v1-new",
+            outdated,
+            available,
+            starting_since: starting_since.map(at),
+            failing: false,
+        }
+    }
+
+    fn after(old: Option<&RolloutStatus>, seen: &Seen<'_>, now: i64) -> (RolloutStatus, Option<Duration>) {
+        tick(&Clock { old, deadline: DEADLINE, resumed_at: None }, seen, at(now))
+    }
+
+    #[test]
+    fn new_nodes_that_do_not_come_halt_it_and_a_resume_lets_it_go_on() {
+        let (begun, left) = after(None, &seen(10, 0, Some(0)), 0);
+        assert_eq!(left, Some(DEADLINE));
+        let (halted, _) = after(Some(&begun), &seen(10, 0, Some(0)), 100);
+        assert_eq!(halted.halt_time, Some(Time(at(100))));
+        let clock = Clock { old: Some(&halted), deadline: DEADLINE, resumed_at: Some(at(150)) };
+        let (resumed, left) = tick(&clock, &seen(10, 0, Some(0)), at(160));
+        assert_eq!((resumed.halt_time, left), (None, Some(DEADLINE)));
+    }
+
+    #[test]
+    fn another_revision_begins_anew() {
+        let (begun, _) = after(None, &seen(10, 0, Some(0)), 0);
+        let (halted, _) = after(Some(&begun), &seen(10, 0, Some(0)), 100);
+        let other = Seen { revision: "v1-fix", ..seen(11, 0, None) };
+        assert_eq!(after(Some(&halted), &other, 200).0.halt_time, None);
+    }
+
+    #[test]
+    fn a_drain_may_take_as_long_as_it_likes() {
+        let (begun, _) = after(None, &seen(10, 1, None), 0);
+        assert_eq!(after(Some(&begun), &seen(10, 1, None), 100_000), (begun, None));
+    }
+
+    #[test]
+    fn each_new_node_and_each_old_one_that_is_gone_is_progress() {
+        let (begun, _) = after(None, &seen(10, 0, Some(0)), 0);
+        let (one, left) = after(Some(&begun), &seen(10, 1, Some(0)), 90);
+        assert_eq!((one.progress_time.0, left), (at(90), Some(DEADLINE)));
+        let (fewer, _) = after(Some(&one), &seen(9, 0, Some(0)), 150);
+        assert_eq!((fewer.progress_time.0, fewer.available), (at(150), 1));
+        let (flapping, left) = after(Some(&fewer), &seen(9, 1, Some(0)), 200);
+        assert_eq!((flapping.progress_time.0, left), (at(150), Some(Duration::from_secs(50))));
+    }
+
+    #[test]
+    fn nodes_that_are_given_up_again_and_again_halt_it_too() {
+        let (begun, _) = after(None, &seen(10, 0, None), 0);
+        let failing = Seen { failing: true, ..seen(10, 0, Some(95)) };
+        assert!(after(Some(&begun), &failing, 100).0.halt_time.is_some());
+    }
+
+    #[test]
+    fn failures_double_the_wait() {
+        let mut failures = None;
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            failures = account(failures, 3, "v1-new", at(0));
+            waits.push(back_off(failures.as_ref().unwrap(), at(0)).as_secs());
+        }
+        assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(back_off(failures.as_ref().unwrap(), at(299)), Duration::from_secs(1));
+        assert_eq!(account(failures.clone(), 0, "v1-new", at(5)), failures);
+    }
+}

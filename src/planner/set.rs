@@ -1,0 +1,413 @@
+//! How a NodeSet stands: its counts, its conditions, and what it waits for, in words.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube_node_api::{NodeSetStatus, WaitStatus};
+
+use super::{
+    conditions,
+    conditions::Says,
+    rollout,
+    turnover::{Member, Plan, Stage, Wait},
+};
+
+/// The conditions that a set has, once it was looked at.
+pub const CONDITIONS: [&str; 4] = ["Available", "Progressing", "Degraded", "Ready"];
+/// Reasons of waits that degrade a set, the gravest first.
+pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
+/// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
+pub const WAITS: [&str; 30] = [
+    "Paused",
+    "ProgressDeadlineExceeded",
+    "TooManySick",
+    "BackOff",
+    "Budget",
+    "MachinesLeaving",
+    "ClassLimit",
+    "RepairLimit",
+    "NotAvailable",
+    "Draining",
+    "Partition",
+    "OnDelete",
+    "ClassNotFound",
+    "ClassUnreadable",
+    "ClassNotAccepted",
+    "InvalidMachine",
+    "InvalidAnnotation",
+    "ReservedTaint",
+    "RevisionNotFound",
+    "RevisionNotRead",
+    "RevisionNotStored",
+    "RevisionNotRaised",
+    "FinalizerNotSet",
+    "RecordNotWritten",
+    "NodeNotRead",
+    "CIDRNotAvailable",
+    "CreateFailed",
+    "DeleteFailed",
+    "AdoptFailed",
+    "UpdateFailed",
+];
+/// Most Nodes that a message names.
+const NAMED: usize = 3;
+
+/// What keeps the set, or some of its Nodes, from being worked on until somebody acts or a retry succeeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Reason, for the condition.
+    pub reason: &'static str,
+    /// Which object, why, and what to do about it.
+    pub message: String,
+    /// How many Nodes it concerns; 0 where that is the set itself.
+    pub nodes: usize,
+}
+
+impl Problem {
+    /// A problem of the set itself.
+    #[must_use]
+    pub fn of_set(reason: &'static str, message: String) -> Self {
+        debug_assert!(WAITS.contains(&reason), "{reason} is a value of a metric's label");
+        Self { reason, message, nodes: 0 }
+    }
+}
+
+/// What is known of a set after a look at it.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// Replicas.
+    pub replicas: usize,
+    /// Generation of the spec.
+    pub generation: Option<i64>,
+    /// Revision of new Nodes, where it is known.
+    pub update_revision: Option<&'a str>,
+    /// Label selector of the Nodes.
+    pub selector: String,
+    /// Whether somebody paused the rollout.
+    pub paused: bool,
+    /// Nodes asked for that the watch has not shown yet.
+    pub creating: usize,
+    /// Its Nodes.
+    pub members: &'a [Member<'a>],
+    /// What was decided.
+    pub plan: &'a Plan<'a>,
+    /// Nodes given up in this reconciliation because they did not start: their deletion was sent.
+    pub given_up: usize,
+    /// What needs somebody, or a retry; the most important first.
+    pub problems: &'a [Problem],
+    /// What the status was.
+    pub old: &'a NodeSetStatus,
+}
+
+/// The status to write.
+#[must_use]
+pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
+    let counts = report.plan.counts;
+    let waits = waits(report, now);
+    let (progress, health) = (progress(report, &waits), health(report, &waits));
+    let ready = readiness(&progress, &health);
+    let says = vec![availability(report), progress, health, ready];
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let old = report.old;
+    NodeSetStatus {
+        observed_generation: report.generation,
+        replicas: count(counts.staying),
+        ready_replicas: count(counts.ready),
+        available_replicas: count(counts.available),
+        updated_replicas: count(counts.updated),
+        unavailable_replicas: count(report.replicas.saturating_sub(counts.available)),
+        selector: Some(report.selector.clone()),
+        current_revision: current_revision(report),
+        update_revision: report.update_revision.map(str::to_owned).or_else(|| old.update_revision.clone()),
+        rollout: report.plan.rollout.clone(),
+        start_failures: rollout::account(
+            report.plan.start_failures.clone(),
+            report.given_up,
+            report.update_revision.unwrap_or_default(),
+            now,
+        ),
+        waits,
+        conditions: conditions::set(&old.conditions, says, report.generation, now),
+    }
+}
+
+fn availability(report: &Report<'_>) -> Says {
+    let (available, replicas) = (report.plan.counts.available, report.replicas);
+    let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
+    let status = available >= replicas;
+    let (reason, message) = if status {
+        ("NodesAvailable", format!("{available} of {replicas} nodes are available"))
+    } else {
+        let silent = staying().filter(|member| !member.has_kubelet).count();
+        let unready: Vec<&str> = staying()
+            .filter(|member| member.has_kubelet && member.ready_since.is_none())
+            .map(|member| member.name)
+            .collect();
+        let claimed = staying().filter(|member| member.claimed && member.is_ready()).count();
+        let mut why = Vec::new();
+        if claimed > 0 {
+            why.push(format!("{claimed} are being emptied by cluster-autoscaler"));
+        }
+        if silent > 0 {
+            why.push(format!("{silent} wait for their machine's first status"));
+        }
+        if !unready.is_empty() {
+            why.push(format!("{} are not Ready ({})", unready.len(), some(unready)));
+        }
+        let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(", ")) };
+        ("NodesUnavailable", format!("{available} of {replicas} nodes are available{why}"))
+    };
+    Says { r#type: "Available", status, reason, message }
+}
+
+/// The first names, in their order.
+fn some(mut names: Vec<&str>) -> String {
+    names.sort_unstable();
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    names.truncate(NAMED);
+    format!("{}{more}", names.join(", "))
+}
+
+fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
+    let Report { replicas, creating, plan, .. } = *report;
+    let counts = plan.counts;
+    let there = counts.staying + creating;
+    // What is in the way, where something is: problems come first.
+    let because = waits.first().map(|wait| &wait.message);
+    let because = because.map(|message| format!(": {message}")).unwrap_or_default();
+    let rolled = || {
+        let revision = report.update_revision.unwrap_or("the newest");
+        format!(
+            "{} of {replicas} nodes have revision {revision}, {} are outdated",
+            counts.updated, counts.outdated
+        )
+    };
+    let missing = replicas.saturating_sub(counts.available);
+    let rollout = plan
+        .rollout
+        .as_ref()
+        .filter(|_| !plan.waits.iter().any(|wait| matches!(wait, Wait::OnDelete { .. })));
+    let (status, reason, message) = if rollout.is_some_and(|rollout| rollout.halt_time.is_some()) {
+        (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
+    } else if report.paused && counts.outdated > 0 {
+        (false, "Paused", format!("{}{because}", rolled()))
+    } else if rollout.is_some() {
+        (true, "RollingOut", format!("{}{because}", rolled()))
+    } else if there < replicas || creating > 0 {
+        (true, "ScalingUp", format!("{} of {replicas} nodes are created{because}", counts.staying))
+    } else if counts.to_replace > 0 && !kept(waits) {
+        (true, "Replacing", format!("{} nodes are to be replaced{because}", counts.to_replace))
+    } else if there > replicas {
+        (true, "ScalingDown", format!("{} nodes are to leave", there - replicas))
+    } else if counts.leaving > 0 {
+        (true, "ScalingDown", format!("{} nodes are being drained and deleted{because}", counts.leaving))
+    } else if counts.ready < replicas {
+        (true, "Provisioning", format!("{} of {replicas} nodes are Ready", counts.ready))
+    } else if missing > 0 {
+        (true, "Settling", format!("{missing} nodes are Ready for less than minReadyTime"))
+    } else if !report.problems.is_empty() {
+        (true, "Retrying", format!("all {replicas} nodes are available{because}"))
+    } else if counts.outdated > 0 {
+        let message =
+            format!("all {replicas} nodes are available, {} of them keep an older revision", counts.outdated);
+        (false, "Complete", message)
+    } else {
+        (false, "Complete", format!("all {replicas} nodes are available"))
+    };
+    Says { r#type: "Progressing", status, reason, message }
+}
+
+/// `Ready` by kstatus's rules for custom resources: True once the Nodes are as the spec wants them, and False while they
+/// become so or something keeps them from it. `observedGeneration` tells a reader whether the spec is this one.
+fn readiness(progress: &Says, health: &Says) -> Says {
+    let decisive = if health.status { health } else { progress };
+    Says {
+        r#type: "Ready",
+        status: !health.status && progress.reason == "Complete",
+        reason: decisive.reason,
+        message: decisive.message.clone(),
+    }
+}
+
+/// Whether outdated Nodes stay on purpose.
+fn kept(waits: &[WaitStatus]) -> bool {
+    waits.iter().any(|wait| matches!(wait.reason.as_str(), "Partition" | "OnDelete" | "Paused"))
+}
+
+/// The set's own problem first, then what needs somebody to act, then the trouble most of its Nodes are in.
+fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
+    let degraded = |reason, message| Says { r#type: "Degraded", status: true, reason, message };
+    if let Some(problem) = report.problems.first() {
+        return degraded(problem.reason, problem.message.clone());
+    }
+    for reason in GRAVE {
+        if let Some(wait) = waits.iter().find(|wait| wait.reason == reason) {
+            return degraded(reason, wait.message.clone());
+        }
+    }
+    let troubles = troubles(report.members);
+    match troubles.values().max_by_key(|of| of.len()) {
+        Some(of) => degraded("NodesInTrouble", in_trouble(of, true)),
+        None => Says {
+            r#type: "Degraded",
+            status: false,
+            reason: "AsExpected",
+            message: "nothing stands in the way".to_owned(),
+        },
+    }
+}
+
+/// Nodes that are in trouble, by its reason.
+fn troubles<'m, 'a>(members: &'m [Member<'a>]) -> BTreeMap<&'a str, Vec<&'m Member<'a>>> {
+    let mut troubles: BTreeMap<&str, Vec<&Member<'_>>> = BTreeMap::new();
+    for member in members {
+        // A Node that waits for its set's budget is in no trouble, nor is one that is being drained.
+        let normal = |reason: &str| matches!(reason, "WaitingForBudget" | "Draining");
+        if let Some((reason, _)) = member.trouble.filter(|(reason, _)| !normal(reason)) {
+            troubles.entry(reason).or_default().push(member);
+        }
+    }
+    troubles
+}
+
+fn in_trouble(of: &[&Member<'_>], with_reason: bool) -> String {
+    let Some(first) = of.iter().min_by_key(|member| member.name) else { return String::new() };
+    let (reason, message) = first.trouble.unwrap_or_default();
+    let reason = if with_reason { format!("{reason}: ") } else { String::new() };
+    let others = if of.len() > 1 { format!(" ({} more)", of.len() - 1) } else { String::new() };
+    format!("{}: {reason}{message}{others}", first.name)
+}
+
+/// What the set waits for, the most important first: what has stopped it, what its Nodes say, and its own budget.
+fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
+    let mut waits: Vec<(u8, &str, String, usize)> =
+        report.plan.waits.iter().map(|wait| described(wait, report)).collect();
+    debug_assert!(waits.iter().all(|(_, reason, ..)| WAITS.contains(reason)), "{waits:?}");
+    for (reason, of) in troubles(report.members) {
+        waits.push((1, reason, in_trouble(&of, false), of.len()));
+    }
+    waits.sort_by_key(|(rank, ..)| *rank);
+    let problems = report.problems.iter().map(|p| (0, p.reason, p.message.clone(), p.nodes));
+    let waits = problems.chain(waits);
+    let since = |reason: &str| {
+        let old = report.old.waits.iter().find(|old| old.reason == reason);
+        old.map_or(Time(now), |old| old.since.clone())
+    };
+    waits
+        .map(|(_, reason, message, nodes)| WaitStatus {
+            since: since(reason),
+            reason: reason.to_owned(),
+            message,
+            nodes: i32::try_from(nodes).unwrap_or(i32::MAX),
+        })
+        .collect()
+}
+
+/// Rank, reason, message and number of Nodes of a wait. Messages change only when something does: no time runs in them.
+fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usize) {
+    match *wait {
+        Wait::Held { outdated } if report.paused => (
+            0,
+            "Paused",
+            format!("{outdated} nodes keep an older revision while the set is paused"),
+            outdated,
+        ),
+        Wait::Held { outdated } => (
+            0,
+            "ProgressDeadlineExceeded",
+            format!(
+                "{outdated} nodes keep an older revision: the rollout halted itself because no new node became available in time; correct the class, undo, or resume it"
+            ),
+            outdated,
+        ),
+        Wait::TooManySick { sick, most } => (
+            0,
+            "TooManySick",
+            format!(
+                "{sick} nodes are sick, more than maxUnhealthy ({most}): none is replaced until somebody has looked"
+            ),
+            sick,
+        ),
+        Wait::BackOff { missing, .. } => (
+            2,
+            "BackOff",
+            format!(
+                "{missing} nodes are missing, and the last ones did not start: the next are made after a while"
+            ),
+            missing,
+        ),
+        Wait::Budget { waiting, available, least } => (
+            3,
+            "Budget",
+            format!("{waiting} nodes wait to leave: {available} nodes are available and {least} have to be"),
+            waiting,
+        ),
+        Wait::Room { missing, leaving, most } => (
+            4,
+            "MachinesLeaving",
+            format!(
+                "{missing} nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
+            ),
+            missing,
+        ),
+        Wait::ClassLimit { missing, limit } => (
+            4,
+            "ClassLimit",
+            format!(
+                "{missing} nodes are missing, and their NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
+            ),
+            missing,
+        ),
+        Wait::RepairLimit { waiting, most } => (
+            5,
+            "RepairLimit",
+            format!("{waiting} sick nodes wait: {most} repairs at most run at once"),
+            waiting,
+        ),
+        Wait::Unavailable { nodes } => {
+            (6, "NotAvailable", format!("{nodes} nodes are not available yet"), nodes)
+        }
+        Wait::Leaving { nodes } => {
+            (7, "Draining", format!("{nodes} nodes are being drained and deleted"), nodes)
+        }
+        Wait::Partition { outdated, keep } => {
+            let replicas = report.replicas;
+            let too_many = if keep > replicas {
+                format!(", which is {keep} of {replicas}: write fewer than {replicas} to have one rolled")
+            } else {
+                String::new()
+            };
+            let message = format!(
+                "{outdated} nodes keep an older revision by strategy.rollingUpdate.partition{too_many}"
+            );
+            (8, "Partition", message, outdated)
+        }
+        Wait::OnDelete { outdated } => (
+            8,
+            "OnDelete",
+            format!("{outdated} nodes keep an older revision until somebody deletes them"),
+            outdated,
+        ),
+    }
+}
+
+/// As a `StatefulSet` has it: the revision before an update until every Node has the new one.
+fn current_revision(report: &Report<'_>) -> Option<String> {
+    let (update, old) = (report.update_revision, report.old.current_revision.as_deref());
+    let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
+    if staying().all(|member| Some(member.revision) == update) {
+        return update.or(old).map(str::to_owned);
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for member in staying().filter(|member| Some(member.revision) != update) {
+        *counts.entry(member.revision).or_default() += 1;
+    }
+    let kept = old.filter(|current| counts.contains_key(current));
+    kept.or_else(|| counts.iter().max_by_key(|(_, count)| **count).map(|(revision, _)| *revision))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+#[path = "set_tests.rs"]
+mod tests;

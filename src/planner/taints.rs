@@ -1,0 +1,143 @@
+//! The taints of a Node on its way to work: which of ours stay, and what else leaves in the same write.
+//!
+//! Taints are one atomic list, so the whole list is written, under a resourceVersion precondition; taints of others
+//! come back as they were. `kube-node.io/uninitialized` is born with both effects: its NoExecute goes at the first
+//! status a kubelet posted (DaemonSets such as a CNI can come), its NoSchedule at Ready=True with a fresh Lease; both
+//! together where nothing but the first Lease was missing.
+
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Time};
+use kube_node_api::names::{TAINT_OUT_OF_SERVICE, TAINT_UNINITIALIZED};
+
+/// Taint that the API server's admission puts on every new Node and that the node lifecycle controller takes off at
+/// Ready=True. Taken off together with ours, it saves the cluster a write for every node.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Effect by which kube-controller-manager throws pods out that do not tolerate a taint.
+const NO_EXECUTE: &str = "NoExecute";
+
+/// How far the kubelet has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Initialization {
+    /// No kubelet has posted a status yet, or nothing is missing but its first Lease.
+    Awaited,
+    /// A kubelet posted a status that is not Ready, or its Lease is not fresh.
+    Registered,
+    /// Ready=True with a fresh Lease.
+    Ready,
+}
+
+/// The taints a Node is created with besides those of templates.
+#[must_use]
+pub fn at_birth() -> Vec<Taint> {
+    ["NoSchedule", NO_EXECUTE].map(uninitialized).to_vec()
+}
+
+fn uninitialized(effect: &str) -> Taint {
+    Taint { key: TAINT_UNINITIALIZED.to_owned(), effect: effect.to_owned(), ..Taint::default() }
+}
+
+/// The list to write, or None where nothing of ours has to leave. Never adds a taint.
+#[must_use]
+pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
+    let ours_leaves = |taint: &Taint| {
+        taint.key == TAINT_UNINITIALIZED
+            && match state {
+                Initialization::Awaited => false,
+                Initialization::Registered => taint.effect == NO_EXECUTE,
+                Initialization::Ready => true,
+            }
+    };
+    if !current.iter().any(ours_leaves) {
+        // not-ready alone is its own controller's business.
+        return None;
+    }
+    let goes_along = |taint: &Taint| state == Initialization::Ready && taint.key == NOT_READY;
+    Some(current.iter().filter(|taint| !ours_leaves(taint) && !goes_along(taint)).cloned().collect())
+}
+
+/// The taints with the one that tells kube-controller-manager that nothing runs on the Node any more.
+#[must_use]
+pub fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Taint> {
+    let mut taints: Vec<Taint> = current.iter().filter(|taint| !is_out_of_service(taint)).cloned().collect();
+    taints.push(Taint {
+        key: TAINT_OUT_OF_SERVICE.to_owned(),
+        value: Some("nodeshutdown".to_owned()),
+        effect: NO_EXECUTE.to_owned(),
+        time_added: Some(Time(now)),
+    });
+    taints
+}
+
+/// Since when that taint is there; None too where somebody has set it without a time.
+#[must_use]
+pub fn out_of_service_since(current: &[Taint]) -> Option<Timestamp> {
+    current.iter().find(|taint| is_out_of_service(taint))?.time_added.as_ref().map(|time| time.0)
+}
+
+fn is_out_of_service(taint: &Taint) -> bool {
+    taint.key == TAINT_OUT_OF_SERVICE && taint.effect == NO_EXECUTE
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    fn taint(key: &str, effect: &str) -> Taint {
+        Taint { key: key.to_owned(), effect: effect.to_owned(), ..Taint::default() }
+    }
+
+    fn born(others: &[Taint]) -> Vec<Taint> {
+        [at_birth(), others.to_vec()].concat()
+    }
+
+    #[test]
+    fn a_silent_machine_keeps_both() {
+        assert_eq!(advance(&born(&[]), Initialization::Awaited), None);
+    }
+
+    #[test]
+    fn the_first_status_lets_daemonsets_in_but_no_other_pods() {
+        let left = advance(&born(&[taint(NOT_READY, "NoSchedule")]), Initialization::Registered);
+        assert_eq!(left, Some(vec![uninitialized("NoSchedule"), taint(NOT_READY, "NoSchedule")]));
+    }
+
+    #[test]
+    fn ready_takes_not_ready_along_in_one_write() {
+        let user = taint("dedicated", "NoSchedule");
+        assert_eq!(
+            advance(&born(&[taint(NOT_READY, "NoSchedule"), user.clone()]), Initialization::Ready),
+            Some(vec![user])
+        );
+    }
+
+    #[test]
+    fn not_ready_alone_is_left_to_its_controller() {
+        assert_eq!(advance(&[taint(NOT_READY, "NoExecute")], Initialization::Ready), None);
+    }
+
+    #[test]
+    fn out_of_service_is_set_once_and_has_its_time() {
+        let at = Timestamp::from_second(7).unwrap();
+        let by_hand = taint(TAINT_OUT_OF_SERVICE, NO_EXECUTE);
+        let before = [taint("dedicated", "NoSchedule"), by_hand];
+        assert_eq!(out_of_service_since(&before), None);
+        let after = with_out_of_service(&before, at);
+        assert_eq!((after.len(), out_of_service_since(&after)), (2, Some(at)));
+        assert_eq!(after[0], before[0]);
+    }
+
+    proptest! {
+        /// Taints of others stay, in their order, in every state; a second look has nothing left to do.
+        #[test]
+        fn others_are_untouched(keys in vec("[a-z]{1,6}", 0..6), state in 0_usize..3) {
+            let state = [Initialization::Awaited, Initialization::Registered, Initialization::Ready][state];
+            let others: Vec<Taint> = keys.iter().map(|key| taint(key, "NoSchedule")).collect();
+            let left = advance(&born(&others), state).unwrap_or_else(|| born(&others));
+            let kept: Vec<Taint> = left.iter().filter(|t| t.key != TAINT_UNINITIALIZED).cloned().collect();
+            prop_assert_eq!(kept, others);
+            prop_assert_eq!(advance(&left, state), None);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Templates on living Nodes: what a Node has to carry, and the one change that brings it there.
+//!
+//! Which keys came from a template is recorded on the Node itself (`kube-node.io/applied-template`), so that what
+//! leaves the template leaves the Node, and what others wrote stays. Server-side apply would keep such a record in
+//! managedFields, at twice the price of every later write, and cannot share the list of taints.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Taint;
+use kube_node_api::{NodeTemplate, names::ANNOTATION_APPLIED, taints};
+use serde::{Deserialize, Serialize};
+
+use super::texts::Texts;
+
+/// What the templates of class and set say together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Taints, one a key and effect.
+    pub taints: Vec<Taint>,
+    /// Taints set at birth only.
+    pub startup_taints: Vec<Taint>,
+}
+
+/// Which keys of a Node came from a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Applied {
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    labels: BTreeSet<String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    annotations: BTreeSet<String>,
+    /// `key:effect`
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    taints: BTreeSet<String>,
+}
+
+/// A Node's metadata and taints as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Current<'a> {
+    /// Labels.
+    pub labels: &'a Texts,
+    /// Annotations.
+    pub annotations: &'a Texts,
+    /// Taints.
+    pub taints: &'a [Taint],
+}
+
+/// What to write onto a Node; `None` for a key means to take it away.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// Labels.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Annotations, the record among them.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// The whole list, where it changes.
+    pub taints: Option<Vec<Taint>>,
+}
+
+impl Desired {
+    /// Class and set together; the set wins, key by key.
+    #[must_use]
+    pub fn merge(class: Option<&NodeTemplate>, set: Option<&NodeTemplate>) -> Self {
+        let mut desired = Self::default();
+        for template in [class, set].into_iter().flatten() {
+            desired.labels.extend(template.labels.clone());
+            desired.annotations.extend(template.annotations.clone());
+            // Their owners would take reserved taints off for ever.
+            let kept = template.taints.iter().filter(|taint| !taints::is_reserved(&taint.key));
+            kept.for_each(|taint| put(&mut desired.taints, taint));
+            let kept =
+                template.startup_taints.iter().filter(|taint| !taints::is_reserved_at_birth(&taint.key));
+            kept.for_each(|taint| put(&mut desired.startup_taints, taint));
+        }
+        // A Node's own name, which no template can know.
+        desired.labels.remove("kubernetes.io/hostname");
+        desired
+    }
+
+    /// The record for a Node that carries all of this; None where there is nothing to record.
+    #[must_use]
+    pub fn record(&self) -> Option<String> {
+        let applied = self.applied();
+        if applied == Applied::default() {
+            return None;
+        }
+        // Sets of strings always have a JSON form.
+        serde_json::to_string(&applied).ok()
+    }
+
+    fn applied(&self) -> Applied {
+        Applied {
+            labels: self.labels.keys().cloned().collect(),
+            annotations: self.annotations.keys().cloned().collect(),
+            taints: self.taints.iter().map(id).collect(),
+        }
+    }
+
+    /// The same with one annotation more, unless a template has it already.
+    #[must_use]
+    pub fn annotated(&self, key: &str, value: &str) -> Self {
+        let mut desired = self.clone();
+        desired.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        desired
+    }
+
+    /// The change that brings a Node here; None where it is here already.
+    #[must_use]
+    pub fn change(&self, current: Current<'_>) -> Option<Change> {
+        let record = current.annotations.get(ANNOTATION_APPLIED);
+        // A record that somebody broke counts as empty: then nothing is taken away that might be theirs.
+        let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let mut change = Change {
+            labels: difference(current.labels, &self.labels, &applied.labels),
+            annotations: difference(current.annotations, &self.annotations, &applied.annotations),
+            taints: self.taints(current.taints, &applied.taints),
+        };
+        let wanted = self.record();
+        if record != wanted.as_deref() {
+            change.annotations.insert(ANNOTATION_APPLIED.to_owned(), wanted);
+        }
+        (change != Change::default()).then_some(change)
+    }
+
+    fn taints(&self, current: &[Taint], applied: &BTreeSet<String>) -> Option<Vec<Taint>> {
+        let wanted: BTreeSet<String> = self.taints.iter().map(id).collect();
+        let mut taints: Vec<Taint> = current
+            .iter()
+            .filter(|taint| wanted.contains(&id(taint)) || !applied.contains(&id(taint)))
+            .cloned()
+            .collect();
+        for taint in &self.taints {
+            if taints.iter().any(|own| same(own, taint) && value(own) == value(taint)) {
+                continue;
+            }
+            put(&mut taints, taint);
+        }
+        (taints != current).then_some(taints)
+    }
+}
+
+/// The reserved taints that a template names, although the schema refuses them by now: its Nodes do not get these.
+#[must_use]
+pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
+    let kept = template.taints.iter().filter(|taint| taints::is_reserved(&taint.key));
+    let once = template.startup_taints.iter().filter(|taint| taints::is_reserved_at_birth(&taint.key));
+    kept.chain(once).map(|taint| taint.key.as_str()).collect()
+}
+
+/// Whether an annotation of a Node is somebody else's: it is there, and no template brought it.
+#[must_use]
+pub fn is_foreign_annotation(annotations: &Texts, key: &str) -> bool {
+    let record = annotations.get(ANNOTATION_APPLIED);
+    let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    annotations.contains_key(key) && !applied.annotations.contains(key)
+}
+
+/// What to set and what to take away; what nobody recorded is not touched.
+fn difference(
+    current: &Texts,
+    desired: &BTreeMap<String, String>,
+    applied: &BTreeSet<String>,
+) -> BTreeMap<String, Option<String>> {
+    let set = desired
+        .iter()
+        .filter(|(key, value)| current.get(key) != Some(value.as_str()))
+        .map(|(key, value)| (key.clone(), Some(value.clone())));
+    let unset = applied
+        .iter()
+        .filter(|key| !desired.contains_key(*key) && current.contains_key(key))
+        .map(|key| (key.clone(), None));
+    set.chain(unset).collect()
+}
+
+/// Two taints of one key and effect are one taint to the API server.
+fn same(a: &Taint, b: &Taint) -> bool {
+    a.key == b.key && a.effect == b.effect
+}
+
+/// The value of a taint. The API server keeps no empty one: to it that is the same as none.
+fn value(taint: &Taint) -> Option<&str> {
+    taint.value.as_deref().filter(|value| !value.is_empty())
+}
+
+fn id(taint: &Taint) -> String {
+    format!("{}:{}", taint.key, taint.effect)
+}
+
+/// Puts a taint in the place of its like, or at the end.
+fn put(taints: &mut Vec<Taint>, taint: &Taint) {
+    match taints.iter_mut().find(|own| same(own, taint)) {
+        Some(own) => own.clone_from(taint),
+        None => taints.push(taint.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::btree_map, prelude::*, sample::select};
+
+    use super::*;
+
+    fn taint(key: &str, value: &str) -> Taint {
+        Taint {
+            key: key.to_owned(),
+            value: Some(value.to_owned()),
+            effect: "NoSchedule".to_owned(),
+            time_added: None,
+        }
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq)]
+    struct Node {
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+        taints: Vec<Taint>,
+    }
+
+    impl Node {
+        fn change(&self, desired: &Desired) -> Option<Change> {
+            let [labels, annotations] =
+                [&self.labels, &self.annotations].map(|all| all.clone().into_iter().collect::<Texts>());
+            desired.change(Current { labels: &labels, annotations: &annotations, taints: &self.taints })
+        }
+
+        fn apply(&mut self, change: Change) {
+            for (map, changes) in
+                [(&mut self.labels, change.labels), (&mut self.annotations, change.annotations)]
+            {
+                for (key, value) in changes {
+                    match value {
+                        Some(value) => map.insert(key, value),
+                        None => map.remove(&key),
+                    };
+                }
+            }
+            if let Some(mut taints) = change.taints {
+                // As the API server sends it back.
+                for taint in &mut taints {
+                    taint.value = value(taint).map(str::to_owned);
+                }
+                self.taints = taints;
+            }
+        }
+
+        fn bring_to(&mut self, desired: &Desired) {
+            if let Some(change) = self.change(desired) {
+                self.apply(change);
+            }
+        }
+    }
+
+    #[test]
+    fn the_set_wins_key_by_key() {
+        let class = NodeTemplate {
+            labels: labels(&[("a", "class"), ("b", "class")]),
+            taints: vec![taint("t", "class"), taint("u", "class")],
+            ..NodeTemplate::default()
+        };
+        let set = NodeTemplate {
+            labels: labels(&[("a", "set")]),
+            taints: vec![taint("t", "set")],
+            ..NodeTemplate::default()
+        };
+        let desired = Desired::merge(Some(&class), Some(&set));
+        assert_eq!(desired.labels, labels(&[("a", "set"), ("b", "class")]));
+        assert_eq!(desired.taints, [taint("t", "set"), taint("u", "class")]);
+    }
+
+    #[test]
+    fn what_leaves_the_template_leaves_the_node_and_nothing_else_does() {
+        let mut node =
+            Node { labels: labels(&[("user", "x")]), taints: vec![taint("user", "x")], ..Node::default() };
+        let full = Desired {
+            labels: labels(&[("ours", "1")]),
+            annotations: labels(&[("note", "1")]),
+            taints: vec![taint("ours", "1")],
+            ..Desired::default()
+        };
+        node.bring_to(&full);
+        assert_eq!(node.labels, labels(&[("ours", "1"), ("user", "x")]));
+        assert_eq!(node.taints, [taint("user", "x"), taint("ours", "1")]);
+        node.bring_to(&Desired::default());
+        assert_eq!(node.labels, labels(&[("user", "x")]));
+        assert_eq!(node.taints, [taint("user", "x")]);
+        assert!(node.annotations.is_empty(), "{:?}", node.annotations);
+    }
+
+    #[test]
+    fn a_broken_record_takes_nothing_away() {
+        let mut node = Node {
+            labels: labels(&[("a", "x")]),
+            annotations: labels(&[(ANNOTATION_APPLIED, "{")]),
+            ..Node::default()
+        };
+        node.bring_to(&Desired::default());
+        assert_eq!(node.labels, labels(&[("a", "x")]));
+        assert!(node.annotations.is_empty());
+    }
+
+    #[test]
+    fn when_a_taint_was_added_is_no_difference() {
+        let mut node = Node::default();
+        let desired = Desired { taints: vec![taint("t", "1")], ..Desired::default() };
+        node.bring_to(&desired);
+        node.taints[0].time_added =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(node.change(&desired), None);
+    }
+
+    #[test]
+    fn an_empty_value_is_none() {
+        let mut node = Node::default();
+        let desired = Desired { taints: vec![taint("t", "")], ..Desired::default() };
+        node.bring_to(&desired);
+        assert_eq!((node.taints[0].value.as_deref(), node.change(&desired)), (None, None));
+        node.taints[0].value = Some("x".to_owned());
+        node.bring_to(&desired);
+        assert_eq!((node.taints[0].value.as_deref(), node.change(&desired)), (None, None));
+    }
+
+    /// The schema refuses them; an object may have been stored before it did.
+    #[test]
+    fn reserved_taints_are_left_to_whose_they_are() {
+        let keys = ["node.kubernetes.io/not-ready", "kube-node.io/uninitialized", taints::HOLLOW, "own"];
+        let all: Vec<Taint> =
+            keys.iter().chain(&[taints::CLOUD_UNINITIALIZED]).map(|key| taint(key, "")).collect();
+        let template = NodeTemplate { taints: all.clone(), startup_taints: all, ..NodeTemplate::default() };
+        let desired = Desired::merge(Some(&template), None);
+        let keys = |taints: &[Taint]| taints.iter().map(|taint| taint.key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&desired.taints), [taints::HOLLOW, "own"]);
+        assert_eq!(keys(&desired.startup_taints), [taints::HOLLOW, "own", taints::CLOUD_UNINITIALIZED]);
+        let [not_ready, ours] = ["node.kubernetes.io/not-ready", "kube-node.io/uninitialized"];
+        assert_eq!(
+            reserved_taints(&template),
+            [not_ready, ours, taints::CLOUD_UNINITIALIZED, not_ready, ours]
+        );
+        assert_eq!(reserved_taints(&NodeTemplate::default()), [""; 0]);
+    }
+
+    fn small_map() -> impl Strategy<Value = BTreeMap<String, String>> {
+        btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]", 0..4)
+    }
+
+    fn desired() -> impl Strategy<Value = Desired> {
+        let taints = btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]?", 0..4);
+        (small_map(), small_map(), taints).prop_map(|(labels, annotations, taints)| Desired {
+            labels,
+            annotations,
+            taints: taints.iter().map(|(key, value)| taint(key, value)).collect(),
+            ..Desired::default()
+        })
+    }
+
+    proptest! {
+        /// From any template to any other: the Node carries it all, a second look has nothing to do, and what a user
+        /// wrote under keys of his own is as it was.
+        #[test]
+        fn templates_come_and_go(first in desired(), second in desired()) {
+            let user = Node {
+                labels: labels(&[("user", "x")]),
+                annotations: labels(&[("user", "x")]),
+                taints: vec![taint("user", "x")],
+            };
+            let mut node = user.clone();
+            for desired in [&first, &second] {
+                node.bring_to(desired);
+                prop_assert_eq!(node.change(desired), None);
+                for (key, value) in &desired.labels {
+                    prop_assert_eq!(node.labels.get(key), Some(value));
+                }
+                for taint in &desired.taints {
+                    prop_assert!(node.taints.iter().any(|own| same(own, taint) && value(own) == value(taint)));
+                }
+            }
+            node.bring_to(&Desired::default());
+            prop_assert_eq!(node, user);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a Node waits for, typed: the reason goes to conditions and metrics, the message to people.
+
+use std::time::Duration;
+
+use kube_node_api::names;
+
+use super::{
+    conditions::Says,
+    drain::{self, Blockage, PodId},
+};
+
+/// How long pods may take to leave before it is worth a write to say so.
+const SLOW: Duration = Duration::from_secs(30);
+/// Most characters of a message.
+const MESSAGE_MAX: usize = 512;
+
+/// What a Node waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The provider to make the machine.
+    Machine,
+    /// The provider to have room for the machine.
+    Room,
+    /// The back-off after machines that ended again and again.
+    BackOff,
+    /// The machine's kubelet to post its first status.
+    Kubelet,
+    /// The kubelet to report Ready=True.
+    Ready,
+    /// The kubelet to renew its Lease.
+    Lease,
+    /// The budget of its set to let its drain begin.
+    Turn,
+    /// Pods to leave.
+    Drain {
+        /// One of them.
+        first: PodId,
+        /// How many are left.
+        pods: usize,
+    },
+    /// Somebody to let pods be evicted.
+    Blocked {
+        /// Which and why; never empty, the one to be named first.
+        by: Vec<Blockage>,
+    },
+    /// Volumes to be detached.
+    Volumes {
+        /// Names of their `PersistentVolumes`; empty while they are looked up.
+        names: Vec<String>,
+    },
+    /// The class's deletion timeout.
+    DeletionTimeout {
+        /// What is left of it.
+        left: Duration,
+    },
+    /// The provider to say that the machine is gone.
+    MachineDeletion,
+    /// The API server to accept a write of the Node.
+    Refused {
+        /// Which write, and what the API server said.
+        said: String,
+    },
+    /// The pods of a machine that is gone to be deleted, and its volumes to be detached.
+    PodsCleanup {
+        /// One of them; None where volumes alone are left.
+        first: Option<PodId>,
+        /// How many are left.
+        pods: usize,
+    },
+}
+
+impl Wait {
+    /// What a drain that is not done waits for.
+    #[must_use]
+    pub fn drain(plan: &drain::Plan) -> Self {
+        let first = plan.left.first().cloned().unwrap_or_default();
+        Self::Drain { first, pods: plan.left.len() }.blocked(plan.blocked.clone())
+    }
+
+    /// The same wait, with pods in its way that are not evicted. Only a drain can have such.
+    #[must_use]
+    pub fn blocked(self, more: Vec<Blockage>) -> Self {
+        let mut by = match self {
+            _ if more.is_empty() => return self,
+            Self::Drain { .. } => more,
+            Self::Blocked { by } => [by, more].concat(),
+            other => return other,
+        };
+        by.sort();
+        Self::Blocked { by }
+    }
+
+    /// The reason of [`Self::Refused`], by which a NodeSet knows a Node that it cannot be rid of now.
+    pub const REFUSED: &str = "WriteRefused";
+
+    /// All that [`Self::reason`] says.
+    pub const REASONS: [&str; 18] = [
+        "WaitingForMachine",
+        "OutOfResources",
+        "MachineBackOff",
+        "WaitingForKubelet",
+        "WaitingForReady",
+        "WaitingForLease",
+        "WaitingForBudget",
+        "Draining",
+        "PodOptedOut",
+        "EmptyDirData",
+        "UnmanagedPod",
+        "PodDisruptionBudget",
+        "EvictionRefused",
+        "VolumesAttached",
+        "WaitingForDeletionTimeout",
+        "DeletingMachine",
+        "WaitingForPodsCleanup",
+        Self::REFUSED,
+    ];
+
+    /// The reason for conditions, events and metric labels: few values, in the form of a condition's reason.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Machine => "WaitingForMachine",
+            Self::Room => "OutOfResources",
+            Self::BackOff => "MachineBackOff",
+            Self::Kubelet => "WaitingForKubelet",
+            Self::Ready => "WaitingForReady",
+            Self::Lease => "WaitingForLease",
+            Self::Turn => "WaitingForBudget",
+            Self::Drain { .. } => "Draining",
+            Self::Blocked { by } => by.first().map_or("Draining", |first| first.obstacle.reason()),
+            Self::Volumes { .. } => "VolumesAttached",
+            Self::DeletionTimeout { .. } => "WaitingForDeletionTimeout",
+            Self::MachineDeletion => "DeletingMachine",
+            Self::PodsCleanup { .. } => "WaitingForPodsCleanup",
+            Self::Refused { .. } => Self::REFUSED,
+        }
+    }
+
+    /// Whether somebody has to act, so that it is worth an event.
+    #[must_use]
+    pub const fn needs_somebody(&self) -> bool {
+        matches!(self, Self::Blocked { .. } | Self::Volumes { .. } | Self::Refused { .. })
+    }
+
+    /// What the condition `kube-node.io/Drained` of a Node that leaves is to say; None leaves it as it is. `said`:
+    /// whether it says already that something is in the way. `lasts`: how long the drain has been going on.
+    #[must_use]
+    pub fn says(&self, said: bool, lasts: Duration) -> Option<Says> {
+        let message = match self {
+            Self::Machine | Self::Room | Self::BackOff | Self::Kubelet | Self::Ready | Self::Lease => {
+                return None;
+            }
+            Self::Turn => {
+                "works on until the budget of its set (strategy.rollingUpdate) has room for its drain"
+                    .to_owned()
+            }
+            // Nearly every drain is over soon: it costs no write.
+            Self::Drain { .. } | Self::Volumes { .. } if !said && lasts < SLOW => return None,
+            // Without the number, which would be news with each pod that leaves.
+            Self::Drain { first, .. } => format!("pods are leaving, among them {first}"),
+            Self::Blocked { by } => blocked(by)?,
+            Self::Refused { said } => said.clone(),
+            Self::Volumes { names } => {
+                let (first, rest) = names.split_first()?;
+                format!("volume {first}{} has not been detached yet", more(rest.len()))
+            }
+            Self::PodsCleanup { first: Some(first), pods } => format!(
+                "the machine is gone; pod {first}{} has yet to be deleted by kube-controller-manager",
+                more(pods.saturating_sub(1))
+            ),
+            Self::PodsCleanup { first: None, .. } => {
+                "the machine is gone; its volumes have yet to be detached by kube-controller-manager"
+                    .to_owned()
+            }
+            Self::DeletionTimeout { .. } | Self::MachineDeletion => {
+                return said.then(|| Says {
+                    r#type: names::CONDITION_DRAINED,
+                    status: true,
+                    reason: "Drained",
+                    message: "nothing holds up the deletion of the machine".to_owned(),
+                });
+            }
+        };
+        Some(Says {
+            r#type: names::CONDITION_DRAINED,
+            status: false,
+            reason: self.reason(),
+            message: message.chars().take(MESSAGE_MAX).collect(),
+        })
+    }
+}
+
+fn blocked(by: &[Blockage]) -> Option<String> {
+    let (first, rest) = by.split_first()?;
+    let Blockage { obstacle, pod, said } = first;
+    let why = match obstacle {
+        drain::Obstacle::OptedOut => {
+            format!("does not want to be evicted (annotation {})", names::ANNOTATION_DO_NOT_EVICT)
+        }
+        drain::Obstacle::EmptyDir => "has emptyDir data (drain.deleteEmptyDirData is false)".to_owned(),
+        drain::Obstacle::Unmanaged => {
+            "has no controller that would make it again (drain.unmanagedPods is Keep)".to_owned()
+        }
+        drain::Obstacle::Budget | drain::Obstacle::Refused => format!("cannot be evicted: {said}"),
+    };
+    Some(format!("pod {pod} {why}{}", more(rest.len())))
+}
+
+fn more(count: usize) -> String {
+    if count == 0 { String::new() } else { format!(" ({count} more)") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::drain::Obstacle, *};
+
+    fn blockage(obstacle: Obstacle, name: &str) -> Blockage {
+        let pod = PodId { namespace: "default".into(), name: name.into(), uid: "u".into() };
+        let said = if obstacle == Obstacle::Budget { "The disruption budget b needs 1" } else { "" };
+        Blockage { obstacle, pod, said: said.to_owned() }
+    }
+
+    #[test]
+    fn one_pod_is_named_and_the_others_are_counted() {
+        let wait = Wait::Drain { first: PodId::default(), pods: 3 }
+            .blocked(vec![blockage(Obstacle::Budget, "a"), blockage(Obstacle::Budget, "b")])
+            .blocked(vec![blockage(Obstacle::OptedOut, "c")]);
+        let says = wait.says(false, Duration::ZERO).unwrap();
+        assert_eq!((says.status, says.reason), (false, "PodOptedOut"));
+        assert_eq!(
+            says.message,
+            "pod default/c does not want to be evicted (annotation kube-node.io/do-not-evict) (2 more)"
+        );
+        let wait =
+            Wait::Drain { first: PodId::default(), pods: 1 }.blocked(vec![blockage(Obstacle::Budget, "a")]);
+        assert_eq!(
+            wait.says(false, Duration::ZERO).unwrap().message,
+            "pod default/a cannot be evicted: The disruption budget b needs 1"
+        );
+    }
+
+    #[test]
+    fn a_short_drain_says_nothing_and_the_end_of_a_wait_is_told() {
+        let wait = Wait::Drain { first: PodId::default(), pods: 1 };
+        assert_eq!(wait.says(false, Duration::from_secs(29)), None);
+        assert!(wait.says(false, SLOW).is_some() && wait.says(true, Duration::ZERO).is_some());
+        assert_eq!(Wait::MachineDeletion.says(false, SLOW), None);
+        assert!(Wait::MachineDeletion.says(true, SLOW).unwrap().status);
+    }
+
+    #[test]
+    fn every_reason_is_listed_once() {
+        let obstacles = [
+            Obstacle::OptedOut,
+            Obstacle::EmptyDir,
+            Obstacle::Unmanaged,
+            Obstacle::Budget,
+            Obstacle::Refused,
+        ];
+        let first = PodId::default();
+        let waits =
+            [Wait::Machine, Wait::Room, Wait::BackOff, Wait::Kubelet, Wait::Ready, Wait::Lease, Wait::Turn]
+                .into_iter()
+                .chain([Wait::Drain { first: first.clone(), pods: 1 }])
+                .chain(obstacles.map(|obstacle| Wait::Blocked { by: vec![blockage(obstacle, "a")] }))
+                .chain([Wait::Volumes { names: Vec::new() }])
+                .chain([Wait::DeletionTimeout { left: SLOW }, Wait::MachineDeletion])
+                .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }])
+                .chain([Wait::Refused { said: String::new() }]);
+        assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), Wait::REASONS);
+    }
+
+    #[test]
+    fn no_wait_becomes_a_drain_by_what_blocks_one() {
+        let by = vec![blockage(Obstacle::Budget, "a")];
+        assert_eq!(Wait::MachineDeletion.blocked(by), Wait::MachineDeletion);
+    }
+}
