@@ -7,16 +7,16 @@ use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     budget::Budget,
-    causes::{Rules, Sign, Symptom},
+    disruption::{NodeSign, Rules, UnhealthyCondition},
     rollout::Clock,
-    turnover::{self, Creation, Member, Pace, Wanted},
+    set_planner::{self, Creation, DesiredState, NodeState, RolloutMode},
 };
 
 const NODES: [usize; 3] = [1_000, 10_000, 100_000];
 const ROUNDS: usize = 21;
 
-fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [Symptom]) -> Wanted<'a> {
-    Wanted {
+fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [UnhealthyCondition]) -> DesiredState<'a> {
+    DesiredState {
         replicas,
         budget: Budget { surge: replicas / 4, unavailable: replicas / 10 },
         min_ready: Duration::from_secs(5),
@@ -29,7 +29,7 @@ fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [Symptom]) -> Wa
             symptoms,
             ..Rules::default()
         },
-        pace: Pace::Rolling { keep: 0 },
+        pace: RolloutMode::Rolling { keep: 0 },
         clock: Clock { deadline: Duration::from_mins(10), ..Clock::default() },
         max_sick: replicas / 2,
         max_repairs: 10,
@@ -41,18 +41,21 @@ fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [Symptom]) -> Wa
 }
 
 fn main() {
-    let symptom =
-        Symptom { r#type: "Ready".to_owned(), status: "Unknown".to_owned(), lasts: Duration::from_mins(5) };
+    let symptom = UnhealthyCondition {
+        r#type: "Ready".to_owned(),
+        status: "Unknown".to_owned(),
+        lasts: Duration::from_mins(5),
+    };
     let symptoms = [symptom];
     let now = Timestamp::now();
     println!("| nodes | nothing to do, ms | first look of a rollout, ms | scale-down to a half, ms |");
     println!("| --- | --- | --- | --- |");
     for nodes in NODES {
         let names: Vec<String> = (0..nodes).map(|i| format!("workers-{:06}", i * 7_919 % nodes)).collect();
-        let members: Vec<Member<'_>> = names
+        let members: Vec<NodeState<'_>> = names
             .iter()
             .zip(0..)
-            .map(|(name, i)| Member {
+            .map(|(name, i)| NodeState {
                 name,
                 revision: "v1-old",
                 created: now - jiff::SignedDuration::from_secs(i % 1_000),
@@ -60,15 +63,15 @@ fn main() {
                 started: true,
                 has_kubelet: true,
                 pods: usize::try_from(i % 30).unwrap_or(0),
-                signs: vec![Sign { r#type: "Ready", status: "True", since: None }],
-                ..Member::default()
+                signs: vec![NodeSign { r#type: "Ready", status: "True", since: None }],
+                ..NodeState::default()
             })
             .collect();
-        let median = |wanted: Wanted<'_>| {
+        let median = |wanted: DesiredState<'_>| {
             let mut times: Vec<Duration> = (0..ROUNDS)
                 .map(|_| {
                     let start = Instant::now();
-                    std::hint::black_box(turnover::decide(&wanted, &members, 0, now));
+                    std::hint::black_box(set_planner::decide(&wanted, &members, 0, now));
                     start.elapsed()
                 })
                 .collect();

@@ -17,7 +17,7 @@ use k8s_pb::{
 };
 use kube::Client;
 use kube_ext::wire::{self, AnyObject, Body};
-use kube_node_planner::{birth, template::Desired};
+use kube_node_planner::{node_builder, template::Desired};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -88,7 +88,7 @@ pub async fn create_all(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
                 let name = format!("kwok-{at}");
                 let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {
                     "name": name,
-                    "labels": birth::well_known_labels(&name, None),
+                    "labels": node_builder::well_known_labels(&name, None),
                     "annotations": {kwok::OWN.0: kwok::OWN.1},
                 }});
                 send(&client, Method::POST, NODES, Body::Options(serde_json::to_vec(&node)?)).await?;
@@ -100,7 +100,7 @@ pub async fn create_all(plane: &Plane, nodes: usize) -> anyhow::Result<()> {
 
 /// A Node as a NodeSet makes it.
 pub fn with_taints(name: &str, cluster_size: usize) -> Node {
-    let origin = birth::Origin {
+    let origin = node_builder::NodeOrigin {
         name,
         set: "bare",
         class: "bare",
@@ -110,11 +110,11 @@ pub fn with_taints(name: &str, cluster_size: usize) -> Node {
         machine_type: Some("hollow.medium"),
         hosts: None,
         load: None,
-        owner: birth::Owner { api_version: "kube-node.io/v1alpha1", uid: "0" },
+        owner: node_builder::Owner { api_version: "kube-node.io/v1alpha1", uid: "0" },
         pod_cidr: None,
         cluster_size,
     };
-    let mut node = birth::node(origin, &Desired::default(), Timestamp::now());
+    let mut node = node_builder::node(origin, &Desired::default(), Timestamp::now());
     // Nobody owns it, and nobody would take the finalizer off.
     if let Some(metadata) = &mut node.metadata {
         metadata.owner_references.clear();

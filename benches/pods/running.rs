@@ -9,7 +9,7 @@ use std::{
 };
 
 use kube::runtime::watcher;
-use kube_node_cache::{Cache, Observer, PodView};
+use kube_node_cache::{Cache, EventHandler, PodView};
 use tokio::{sync::watch, time::timeout};
 
 use crate::shared::Plane;
@@ -66,7 +66,7 @@ fn runs(pod: &PodView) -> bool {
         && pod.status.condition("Ready").is_some_and(|condition| &*condition.status == "True")
 }
 
-impl Observer<PodView> for Tally {
+impl EventHandler<PodView> for Tally {
     fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         if old.is_none() {
             self.seen.send_modify(|seen| *seen += 1);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use kube::runtime::watcher;
-use kube_node_cache::{Cache, NodeView, Observer};
+use kube_node_cache::{Cache, EventHandler, NodeView};
 use tokio::sync::watch;
 
 use super::Plane;
@@ -86,7 +86,7 @@ impl Counter {
     }
 }
 
-impl Observer<NodeView> for Tally {
+impl EventHandler<NodeView> for Tally {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let open = |node: &NodeView| {

@@ -1,21 +1,21 @@
 //! What the process knows of the cluster: one watch for each kind, pruned to what somebody reads, shared by all.
 //!
 //! A [`Cache`] is filled by [`reflect::run_protobuf`] alone, or by [`reflect::run`] for kinds that have no protobuf. Whoever wants
-//! to know of changes gives it an [`Observer`]; observers run in the order of the changes, on the task of the watch, and must
+//! to know of changes gives it an [`EventHandler`]; observers run in the order of the changes, on the task of the watch, and must
 //! not wait.
 
-mod amounts;
+mod custom_object;
+mod interner;
 pub mod lossy;
 mod node;
-mod own;
 mod pod;
+mod pod_protobuf;
 mod pod_spec;
 mod pod_status;
-mod pod_wire;
-mod pool;
+mod protobuf;
 mod reflect;
+mod resource_list;
 mod version;
-mod wire;
 mod words;
 
 use std::{
@@ -29,18 +29,20 @@ use std::{
 use prost::Message as _;
 use tokio::sync::Notify;
 
-pub use amounts::Amounts;
+pub use custom_object::CustomObject;
 pub use node::{ConditionView, NodeView, Stage, WireNode};
-pub use own::Own;
-pub use pod::{HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, Maker, PodView, WirePod, WirePods, hollow_annotation};
+pub use pod::{
+    HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, WirePod, WirePods, hollow_annotation,
+};
 pub use pod_spec::{
     Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
     TOKEN_VOLUME, Toleration,
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
 pub use reflect::{ReflectError, run, run_protobuf};
+pub use resource_list::ResourceList;
 pub use version::Written;
-pub use words::{Word, word};
+pub use words::{InternedStr, word};
 
 /// What is kept of an object.
 pub trait View: Send + Sync + 'static {
@@ -73,19 +75,19 @@ pub trait Protobuf: View + From<Self::Wire> {
 }
 
 /// Somebody who follows the changes of a cache.
-pub trait Observer<V>: Send + Sync {
+pub trait EventHandler<V>: Send + Sync {
     /// An object came (`old` is None), changed, or went (`new` is None). The cache shows the new state already.
     fn changed(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
     /// A new list is about to be asked for.
     fn relisting(&self) {}
     /// The cache has just been filled with that list, which the server read at its latest state.
-    fn relisted(&self) {}
+    fn on_resync(&self) {}
 }
 
 /// The objects of one kind, as the watch shows them.
 pub struct Cache<V> {
     objects: RwLock<Objects<V>>,
-    observers: RwLock<Vec<Arc<dyn Observer<V>>>>,
+    observers: RwLock<Vec<Arc<dyn EventHandler<V>>>>,
     /// Held for a change and while it is told: nobody is told of changes in another order.
     order: Mutex<Lists>,
     in_sync: AtomicBool,
@@ -126,7 +128,7 @@ impl<V: View> Default for Cache<V> {
 
 impl<V: View> Cache<V> {
     /// Lets `observer` know of every change from now on, and before that of what is there, as if it came.
-    pub fn observe(&self, observer: Arc<dyn Observer<V>>) {
+    pub fn observe(&self, observer: Arc<dyn EventHandler<V>>) {
         let _order = self.order();
         for object in self.all() {
             observer.changed(None, Some(&object));
@@ -219,7 +221,7 @@ impl<V: View> Cache<V> {
             listed.insert(object.key());
             self.apply(object);
         }
-        self.relisted(&listed);
+        self.on_resync(&listed);
     }
 
     /// A new or changed object.
@@ -250,7 +252,7 @@ impl<V: View> Cache<V> {
     }
 
     /// A whole new list took the place of what was known; `listed` are the keys in it, applied one by one already.
-    fn relisted(&self, listed: &BTreeSet<String>) {
+    fn on_resync(&self, listed: &BTreeSet<String>) {
         let gone: Vec<String> = self
             .read(|objects| objects.by_key.keys().filter(|key| !listed.contains(*key)).cloned().collect());
         for key in gone {
@@ -261,7 +263,7 @@ impl<V: View> Cache<V> {
         self.in_sync.store(lists.begun == lists.wanted, Ordering::Release);
         drop(lists);
         for observer in self.observers() {
-            observer.relisted();
+            observer.on_resync();
         }
     }
 
@@ -275,7 +277,7 @@ impl<V: View> Cache<V> {
         }
     }
 
-    fn observers(&self) -> Vec<Arc<dyn Observer<V>>> {
+    fn observers(&self) -> Vec<Arc<dyn EventHandler<V>>> {
         self.observers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -341,11 +343,11 @@ mod tests {
     #[derive(Default)]
     struct Log(Mutex<Vec<String>>);
 
-    impl Observer<Thing> for Log {
+    impl EventHandler<Thing> for Log {
         fn changed(&self, old: Option<&Arc<Thing>>, new: Option<&Arc<Thing>>) {
             self.0.lock().unwrap().push(format!("{:?} {:?}", old.map(|t| t.1), new.map(|t| t.1)));
         }
-        fn relisted(&self) {
+        fn on_resync(&self) {
             self.0.lock().unwrap().push("relisted".to_owned());
         }
     }
@@ -380,7 +382,7 @@ mod tests {
         );
         assert!(!cache.in_sync());
         cache.apply(Thing("stays", Some("x")));
-        cache.relisted(&BTreeSet::from(["stays".to_owned()]));
+        cache.on_resync(&BTreeSet::from(["stays".to_owned()]));
         assert!(cache.in_sync());
         assert_eq!(names(&cache, "x"), ["stays"]);
         assert_eq!(*log.0.lock().unwrap(), ["None Some(Some(\"x\"))", "Some(Some(\"x\")) None", "relisted"]);
@@ -391,10 +393,10 @@ mod tests {
         let cache = Cache::<Thing>::default();
         cache.relisting();
         cache.list_anew();
-        cache.relisted(&BTreeSet::new());
+        cache.on_resync(&BTreeSet::new());
         assert!(!cache.in_sync());
         cache.relisting();
-        cache.relisted(&BTreeSet::new());
+        cache.on_resync(&BTreeSet::new());
         assert!(cache.in_sync());
         cache.list_anew();
         assert!(!cache.in_sync());

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube_node_api::names;
-use kube_node_planner::texts::Texts;
+use kube_node_planner::label_map::LabelMap;
 use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    Protobuf, View, Word,
-    wire::{ManagedFields, Metadata, Time, WireTaint, at},
+    InternedStr, Protobuf, View,
+    protobuf::{ManagedFields, Metadata, Time, WireTaint, at},
     word,
 };
 
@@ -29,9 +29,9 @@ pub struct NodeView {
     /// When its deletion was asked for.
     pub deleted_at: Option<Timestamp>,
     /// All labels.
-    pub labels: Texts,
+    pub labels: LabelMap,
     /// All annotations.
-    pub annotations: Texts,
+    pub annotations: LabelMap,
     /// All finalizers.
     pub finalizers: Vec<String>,
     /// The server tracks who wrote which field (`managedFields`), and nobody has applied anything who needs that.
@@ -91,11 +91,11 @@ impl Stage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionView {
     /// Its type.
-    pub r#type: Word,
+    pub r#type: InternedStr,
     /// `True`, `False` or `Unknown`.
-    pub status: Word,
+    pub status: InternedStr,
     /// Its reason.
-    pub reason: Word,
+    pub reason: InternedStr,
     /// When `status` changed last.
     pub since: Option<Timestamp>,
     /// Its message, of conditions of our own alone: a kubelet's are long and nobody reads them here.
@@ -318,7 +318,7 @@ impl From<WireNode> for NodeView {
         let name: Arc<str> = metadata.name.into();
         // A label names the Node again.
         let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { word(text) };
-        let texts = |all: &BTreeMap<String, String>| -> Texts {
+        let texts = |all: &BTreeMap<String, String>| -> LabelMap {
             all.iter().map(|(key, text)| (word(key), shared(text))).collect()
         };
         let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);

@@ -8,10 +8,10 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    PodSpecView, PodStatus, Protobuf, View, Word,
+    InternedStr, PodSpecView, PodStatus, Protobuf, View,
+    pod_protobuf::{Volume, WireSpec},
     pod_status::WireStatus,
-    pod_wire::{Volume, WireSpec},
-    wire::{Metadata, at},
+    protobuf::{Metadata, at},
     word,
 };
 
@@ -48,7 +48,7 @@ const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodView {
     /// Namespace.
-    pub namespace: Word,
+    pub namespace: InternedStr,
     /// Name.
     pub name: Arc<str>,
     /// UID.
@@ -62,7 +62,7 @@ pub struct PodView {
     /// The grace of that deletion, in seconds.
     pub grace_seconds: Option<i64>,
     /// Who would make it again.
-    pub maker: Maker,
+    pub maker: PodOwner,
     /// Whether it says that no drain is to evict it.
     pub opted_out: bool,
     /// Whether it has a volume of type emptyDir.
@@ -81,7 +81,7 @@ pub struct PodView {
 
 /// Who would make a pod again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Maker {
+pub enum PodOwner {
     /// Nobody.
     #[default]
     Nobody,
@@ -104,13 +104,13 @@ impl PodView {
     /// place.
     #[must_use]
     pub fn stays(&self) -> bool {
-        matches!(self.maker, Maker::DaemonSet | Maker::Kubelet)
+        matches!(self.maker, PodOwner::DaemonSet | PodOwner::Kubelet)
     }
 
     /// Whether others may have to make room for it: the node or the cluster depends on it.
     #[must_use]
     pub fn is_critical(&self) -> bool {
-        self.maker == Maker::Kubelet || self.priority >= SYSTEM_CRITICAL
+        self.maker == PodOwner::Kubelet || self.priority >= SYSTEM_CRITICAL
     }
 
     /// Whether a drain has to wait for it: finished ones hold nothing up either.
@@ -159,10 +159,10 @@ impl From<WirePod> for PodView {
         let told = told(annotations, |container| spec.has_container(container));
         let mut owners = metadata.owner_references.iter();
         let maker = match owners.find(|owner| owner.controller == Some(true)) {
-            _ if annotations.contains_key(MIRROR) => Maker::Kubelet,
-            Some(owner) if owner.kind == "DaemonSet" => Maker::DaemonSet,
-            Some(_) => Maker::Controller,
-            None => Maker::Nobody,
+            _ if annotations.contains_key(MIRROR) => PodOwner::Kubelet,
+            Some(owner) if owner.kind == "DaemonSet" => PodOwner::DaemonSet,
+            Some(_) => PodOwner::Controller,
+            None => PodOwner::Nobody,
         };
         Self {
             maker,
@@ -232,14 +232,14 @@ mod tests {
     fn keeps_what_a_drain_asks_for() {
         let bare = view(json!({"metadata": {"name": "a"}}));
         assert!(!bare.opted_out && !bare.has_empty_dir);
-        assert_eq!((bare.maker, bare.priority), (Maker::Nobody, 0));
+        assert_eq!((bare.maker, bare.priority), (PodOwner::Nobody, 0));
         let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]);
         let pod = view(json!({
             "metadata": {"name": "a", "ownerReferences": owners, "annotations": {"kube-node.io/do-not-evict": ""}},
             "spec": {"priority": -7, "volumes": [{"name": "token", "projected": {}}, {"name": "tmp", "emptyDir": {}}]},
         }));
         assert!(pod.opted_out && pod.has_empty_dir && pod.holds_up_drain());
-        assert_eq!((pod.maker, pod.priority), (Maker::Controller, -7));
+        assert_eq!((pod.maker, pod.priority), (PodOwner::Controller, -7));
         let no = json!({"metadata": {"name": "a", "annotations": {"kube-node.io/do-not-evict": "false"}}});
         assert!(!view(no).opted_out);
     }

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use super::{Amounts, Word};
+use super::{InternedStr, ResourceList};
 
 /// The spec of a pod, pruned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,9 +24,9 @@ pub struct PodSpecView {
     /// The operating system that it is for.
     pub os: Option<Box<str>>,
     /// What it requests of its Node.
-    pub requests: Amounts,
+    pub requests: ResourceList,
     /// What it is limited to, where its containers are.
-    pub limits: Amounts,
+    pub limits: ResourceList,
     /// Labels that its Node is to have.
     pub node_selector: Box<[(Box<str>, Box<str>)]>,
     /// Terms of which its Node is to match one; None for no such wish.
@@ -41,7 +41,7 @@ pub struct PodSpecView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Container {
     /// Name.
-    pub name: Word,
+    pub name: InternedStr,
     /// Image.
     pub image: Box<str>,
     /// `restartPolicy` of its own: `Always` makes an init container a sidecar.

@@ -8,8 +8,8 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    Word,
-    wire::{Time, at},
+    InternedStr,
+    protobuf::{Time, at},
     word,
 };
 
@@ -20,7 +20,7 @@ pub const BACK_OFF: &str = "back-off ";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
     /// Phase.
-    pub phase: Word,
+    pub phase: InternedStr,
     /// Its class of service, which the API server gives it at its creation.
     pub qos: Qos,
     /// Generation of the spec that it speaks of.
@@ -81,11 +81,11 @@ impl Qos {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCondition {
     /// Its type.
-    pub r#type: Word,
+    pub r#type: InternedStr,
     /// `True`, `False` or `Unknown`.
-    pub status: Word,
+    pub status: InternedStr,
     /// Its reason; empty when it has none.
-    pub reason: Word,
+    pub reason: InternedStr,
     /// Generation of the spec that it speaks of.
     pub observed_generation: Option<i64>,
     /// When `status` changed last.
@@ -96,7 +96,7 @@ pub struct PodCondition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerView {
     /// Name.
-    pub name: Word,
+    pub name: InternedStr,
     /// Whether it counts as ready.
     pub ready: bool,
     /// Whether it runs and its startup probe has passed.
@@ -115,7 +115,7 @@ pub enum ContainerState {
     /// It has not started, or not again.
     Waiting {
         /// Why.
-        reason: Word,
+        reason: InternedStr,
         /// How long it waits from its last end on, where it is to start again.
         back_off: Option<Duration>,
     },
@@ -134,7 +134,7 @@ pub struct Ended {
     /// Its exit code.
     pub exit_code: i32,
     /// Why, in a word.
-    pub reason: Word,
+    pub reason: InternedStr,
     /// When it had started.
     pub started: Option<Timestamp>,
     /// When it ended.

@@ -12,7 +12,7 @@ use kube::{
 };
 use kube_ext::{
     error::chain,
-    watch::{self, Begins, Ended, Pace, Patience, Told, Watch},
+    watch::{self, Backoff, BackoffConfig, Ended, InitialList, WatchEvent, WatchRequest},
 };
 use serde::de::DeserializeOwned;
 use tracing::warn;
@@ -59,13 +59,13 @@ pub async fn run_protobuf<V: Protobuf>(
     config: watcher::Config,
     cache: Arc<Cache<V>>,
 ) -> Result<(), ReflectError> {
-    let watch = Watch {
+    let watch = WatchRequest {
         path: V::PATH.to_owned(),
         field_selector: config.field_selector,
         label_selector: config.label_selector,
-        begins: Begins::Listed,
-        least_life: LEAST_LIFE,
-        pace: Pace::VITAL,
+        initial_list: InitialList::List,
+        min_timeout: LEAST_LIFE,
+        backoff: BackoffConfig::VITAL,
     };
     loop {
         tokio::select! {
@@ -76,15 +76,15 @@ pub async fn run_protobuf<V: Protobuf>(
 }
 
 /// Fills `cache` until it never can.
-async fn hold<V: Protobuf>(client: &Client, watch: &Watch, cache: &Cache<V>) -> ReflectError {
+async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<V>) -> ReflectError {
     let kind = V::KIND;
     let mut listed: Option<BTreeSet<String>> = None;
-    let tell = |told: Told<'_>| match told {
-        Told::Begins => {
+    let tell = |told: WatchEvent<'_>| match told {
+        WatchEvent::InitialList => {
             listed = Some(BTreeSet::new());
             cache.relisting();
         }
-        Told::Object { raw, deleted } => match V::read(raw) {
+        WatchEvent::Object { raw, deleted } => match V::read(raw) {
             Ok(view) if deleted => cache.remove(&view.key()),
             Ok(view) => {
                 if let Some(listed) = &mut listed {
@@ -94,7 +94,7 @@ async fn hold<V: Protobuf>(client: &Client, watch: &Watch, cache: &Cache<V>) -> 
             }
             Err(error) => warn!(kind, %error, "an object cannot be decoded, and is left out"),
         },
-        Told::Complete => cache.relisted(&listed.take().unwrap_or_default()),
+        WatchEvent::Complete => cache.on_resync(&listed.take().unwrap_or_default()),
     };
     let failed = |error: Ended| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
     watch::follow(client, watch, &(), tell, failed).await
@@ -122,8 +122,9 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
-    let mut events =
-        pin!(watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(Patience::new(Pace::VITAL)));
+    let mut events = pin!(
+        watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(Backoff::new(BackoffConfig::VITAL))
+    );
     let mut listed = BTreeSet::new();
     loop {
         let event = tokio::select! {
@@ -142,7 +143,7 @@ where
                 cache.apply(view);
             }
             Ok(Event::InitDone) => {
-                cache.relisted(&listed);
+                cache.on_resync(&listed);
                 listed = BTreeSet::new();
             }
             Ok(Event::Apply(object)) => cache.apply(V::from(object)),
@@ -201,7 +202,7 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::Own;
+    use crate::CustomObject;
     use kube_node_api::NodeClass;
 
     #[tokio::test(start_paused = true)]
@@ -224,8 +225,8 @@ mod tests {
             };
             async { Ok::<_, Infallible>(Response::new(body)) }
         });
-        let api: Api<Own<NodeClass>> = Api::all(Client::new(server, "default"));
-        let cache: Arc<Cache<Own<NodeClass>>> = Arc::default();
+        let api: Api<CustomObject<NodeClass>> = Api::all(Client::new(server, "default"));
+        let cache: Arc<Cache<CustomObject<NodeClass>>> = Arc::default();
         let kept = timeout(Duration::from_mins(6), run(api, watcher::Config::default(), Arc::clone(&cache)));
         assert!(kept.await.is_err() && cache.in_sync());
         let asked = asked.lock().unwrap();

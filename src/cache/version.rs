@@ -45,7 +45,7 @@ mod tests {
         let cache = Cache::<PodView>::default();
         let list = || {
             cache.relisting();
-            cache.relisted(&BTreeSet::new());
+            cache.on_resync(&BTreeSet::new());
         };
         list();
         let written = cache.written("1000");
@@ -53,7 +53,7 @@ mod tests {
         cache.relisting();
         let meanwhile = cache.written("1001");
         assert!(cache.is_outrun("7", written), "the list is not complete");
-        cache.relisted(&BTreeSet::new());
+        cache.on_resync(&BTreeSet::new());
         assert!(!cache.is_outrun("7", written), "the versions went back");
         assert!(cache.is_outrun("7", meanwhile), "the list may be older than the write");
         list();

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::pool::Pool;
+use super::interner::Interner;
 
 /// A shared word.
-pub type Word = Arc<str>;
+pub type InternedStr = Arc<str>;
 
-static WORDS: LazyLock<Pool<str>> = LazyLock::new(Pool::default);
+static WORDS: LazyLock<Interner<str>> = LazyLock::new(Interner::default);
 
 /// The shared form of a text.
 #[must_use]
-pub fn word(text: &str) -> Word {
+pub fn word(text: &str) -> InternedStr {
     WORDS.share(text)
 }
 

@@ -13,7 +13,7 @@ pub struct Conformance {
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
-    check: kube_node_conformance::Conformance,
+    check: kube_node_conformance::Check,
 }
 
 impl Conformance {

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta, runtime::watcher};
 use kube_ext::call::call;
 use kube_node_api::{GoDuration, NodeSet};
-use kube_node_cache::{Cache, NodeView, Own, ReflectError, Stage};
+use kube_node_cache::{Cache, CustomObject, NodeView, ReflectError, Stage};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -53,7 +53,7 @@ pub struct Top {
 /// What is shown, as the watches have it.
 #[derive(Default)]
 struct Shown {
-    sets: Arc<Cache<Own<NodeSet>>>,
+    sets: Arc<Cache<CustomObject<NodeSet>>>,
     /// None where we may not see Nodes.
     nodes: Option<Arc<Cache<NodeView>>>,
 }
@@ -99,7 +99,7 @@ impl Shown {
             Err(error) => return Err(error.into()),
         };
         let shown = Self { nodes: may_see_nodes.then(Arc::default), ..Self::default() };
-        let api: Api<Own<NodeSet>> = Api::all(client.clone());
+        let api: Api<CustomObject<NodeSet>> = Api::all(client.clone());
         watches.spawn(kube_node_cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
         if let Some(nodes) = &shown.nodes {
             watches.spawn(kube_node_cache::run_protobuf(
@@ -200,7 +200,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(own: &Own<NodeSet>, now: Timestamp) -> Self {
+    fn of(own: &CustomObject<NodeSet>, now: Timestamp) -> Self {
         let name = own.name().to_owned();
         let created = own.metadata.creation_timestamp.as_ref();
         let age = created.map_or_else(|| "-".to_owned(), |created| age::since(created.0, now));
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use kube_node_api::names;
 
-    fn set(name: &str, ready: i32, waits: &Value) -> Own<NodeSet> {
+    fn set(name: &str, ready: i32, waits: &Value) -> CustomObject<NodeSet> {
         let progressing = if ready == 3 { ("False", "Complete") } else { ("True", "WaitingForNodes") };
         let set: NodeSet = serde_json::from_value(json!({
             "metadata": {"name": name, "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -294,7 +294,7 @@ mod tests {
             },
         }))
         .unwrap();
-        Own { metadata: set.metadata.clone(), object: Ok(Arc::new(set)), class: None }
+        CustomObject { metadata: set.metadata.clone(), object: Ok(Arc::new(set)), class: None }
     }
 
     fn wait(message: &str) -> Value {
@@ -350,7 +350,7 @@ mod tests {
         let text = Shown { nodes: None, ..shown() }.text(None, at(), None);
         assert!(text.starts_with("NodeSets 3   Nodes 9 wanted (you may not list Nodes)\n"), "{text}");
         let metadata = set("x", 3, &json!([])).metadata;
-        let unreadable = Own { metadata, object: Err("no replicas".to_owned()), class: None };
+        let unreadable = CustomObject { metadata, object: Err("no replicas".to_owned()), class: None };
         let text = Shown { sets: Cache::full([unreadable]), nodes: None }.text(None, at(), None);
         assert!(
             text.ends_with(

@@ -10,35 +10,35 @@ use kube_ext::{call::call, process::say};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use super::{course::Course, objects};
+use super::{objects, test_run::TestRun};
 
 /// How often it is looked whether something is gone.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Whether nothing is left; an error says what is.
-pub(super) async fn clean_up(course: &Course) -> anyhow::Result<()> {
-    let run = course.run.as_str();
+pub(super) async fn clean_up(test_run: &TestRun) -> anyhow::Result<()> {
+    let run = test_run.run.as_str();
     // First the pods, which need their machines to end.
-    delete(&course.namespaces, run).await?;
-    delete(&course.sets, run).await?;
-    for node in left(course) {
-        delete(&course.nodes, &node.name_any()).await?;
+    delete(&test_run.namespaces, run).await?;
+    delete(&test_run.sets, run).await?;
+    for node in left(test_run) {
+        delete(&test_run.nodes, &node.name_any()).await?;
         if node
             .labels()
             .get(kube_node_api::names::LABEL_NODE_CONTROLLER)
             .is_some_and(|provider| provider == objects::NOBODY)
         {
-            course.free(&node.name_any()).await?;
+            test_run.free(&node.name_any()).await?;
         }
     }
-    let gone = course
+    let gone = test_run
         .seen
-        .until(course.limit(), |all| all.values().all(|history| history.gone.is_some()).then_some(()));
+        .until(test_run.limit(), |all| all.values().all(|history| history.gone.is_some()).then_some(()));
     if gone.await.is_none() {
-        let stuck = left(course);
+        let stuck = left(test_run);
         let names: Vec<String> = stuck.iter().map(ResourceExt::name_any).collect();
         for node in &stuck {
-            course.free(&node.name_any()).await?;
+            test_run.free(&node.name_any()).await?;
         }
         say(format_args!(
             "Took the finalizer off {} by force: their machines may still exist.",
@@ -46,14 +46,14 @@ pub(super) async fn clean_up(course: &Course) -> anyhow::Result<()> {
         ));
     }
     let nobody = objects::of_nobody(run);
-    delete(&course.classes, run).await?;
-    delete(&course.classes, &nobody).await?;
+    delete(&test_run.classes, run).await?;
+    delete(&test_run.classes, &nobody).await?;
     let begun = Instant::now();
-    while exists(&course.sets, run).await?
-        || exists(&course.classes, run).await?
-        || exists(&course.classes, &nobody).await?
+    while exists(&test_run.sets, run).await?
+        || exists(&test_run.classes, run).await?
+        || exists(&test_run.classes, &nobody).await?
     {
-        if begun.elapsed() > course.limit() {
+        if begun.elapsed() > test_run.limit() {
             bail!("NodeSet or NodeClass {run} does not go: kubectl describe nodeset,nodeclass says why");
         }
         sleep(LOOK).await;
@@ -69,8 +69,8 @@ where
 }
 
 /// Nodes of the run that are there.
-fn left(course: &Course) -> Vec<Node> {
-    let all = course.seen.all().into_values().filter(|history| history.gone.is_none());
+fn left(test_run: &TestRun) -> Vec<Node> {
+    let all = test_run.seen.all().into_values().filter(|history| history.gone.is_none());
     all.filter_map(|history| history.last().cloned()).collect()
 }
 

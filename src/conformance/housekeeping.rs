@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
 use super::{
-    judge::{has_taint, is_initialized},
+    checks::{has_taint, is_initialized},
     objects::{MARK_TAINT, NOBODY, STARTUP_TAINT},
     record::Shared,
 };

@@ -4,16 +4,16 @@
 //! The controller is seen from outside alone: by what it writes, as watches record it, and by what its user lets the check
 //! ask (`--machines`, `--restart`). All that the check makes has one name, and goes at the end, however it ends.
 
-mod asked;
+mod checks;
 mod cleanup;
 mod contract;
-mod course;
 mod housekeeping;
-mod judge;
 mod objects;
 mod record;
 mod report;
 mod steps;
+mod test_run;
+mod user_commands;
 
 use std::{path::Path, process::ExitCode};
 
@@ -24,14 +24,14 @@ use kube_ext::call::call;
 use kube_node_api::{GoDuration, NodeClass};
 use serde_json::Value;
 
-use self::course::Course;
+use self::test_run::TestRun;
 
 /// Field manager of what the check writes.
 const FIELD_MANAGER: &str = "kube-node-cli";
 
 /// What to check, and by which means.
 #[derive(Debug, Args)]
-pub struct Conformance {
+pub struct Check {
     /// The NodeClass to take Nodes of: a file with one, or the name of one in the cluster
     ///
     /// It is copied: neither it nor its Nodes are touched.
@@ -67,24 +67,24 @@ fn json(text: &str) -> Result<Value, String> {
     }
 }
 
-impl Conformance {
+impl Check {
     /// Exit code 0 when no clause is broken, 1 when one is.
     pub async fn run(self, client: Client) -> anyhow::Result<ExitCode> {
         let class = self.class(&client).await?;
-        let course = Course::new(client, class.spec, self).await?;
-        course.introduce();
+        let test_run = TestRun::new(client, class.spec, self).await?;
+        test_run.introduce();
         let ran = tokio::select! {
-            ran = steps::all(&course) => ran,
+            ran = steps::all(&test_run) => ran,
             interrupted = tokio::signal::ctrl_c() => match interrupted {
                 Ok(()) => Err(anyhow::anyhow!("interrupted")),
                 Err(error) => Err(error).context("cannot listen for Ctrl-C"),
             },
         };
         if ran.is_ok() {
-            course.say_what_is_missing();
+            test_run.say_what_is_missing();
         }
-        let cleaned = cleanup::clean_up(&course).await;
-        let is_kept = course.sum();
+        let cleaned = cleanup::clean_up(&test_run).await;
+        let is_kept = test_run.sum();
         ran.and(cleaned)?;
         Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

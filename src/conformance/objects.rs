@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::Resource;
 use kube_node_api::{GoDuration, NodeClass, NodeClassSpec, NodeTemplate, names};
-use kube_node_planner::birth::ALPHABET;
+use kube_node_planner::node_builder::ALPHABET;
 use rand::seq::IndexedRandom;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -9,9 +9,9 @@ use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Own, Shared,
-    request::{self, Request, UnderWay, Window},
-    schedule::{Job, Lane, Load},
+    DedicatedClient, Shared,
+    request::{self, ConcurrencyLimiter, Request, UnderWay},
+    schedule::{Job, Pressure, Priority},
     state::Clock,
 };
 
@@ -28,7 +28,7 @@ impl Kubelets {
     /// Serves the machines until `shutdown`; then finishes the writes under way and comes back.
     pub async fn run(self, shutdown: CancellationToken) {
         let shared = &*self.shared;
-        let mut window = Window::default();
+        let mut window = ConcurrencyLimiter::default();
         let mut running = FuturesUnordered::new();
         let mut under_way = UnderWay::default();
         // A machine that stands alone has a connection and a rate of its own: it takes no room, and what befalls it says nothing
@@ -38,12 +38,12 @@ impl Kubelets {
             while window.has_room(running.len()) {
                 let now = Clock::now();
                 let Some((job, requests, own)) = shared.next(now, window.load(under_way)) else { break };
-                if matches!(job.lane, Lane::Prompt | Lane::Lease | Lane::Renewal) {
+                if matches!(job.priority, Priority::Prompt | Priority::Lease | Priority::Renewal) {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
                 match own {
                     None => {
-                        *under_way.of(job.lane) += 1;
+                        *under_way.of(job.priority) += 1;
                         running.push(shared.send(job, requests, now.wall));
                     }
                     Some(own) => alone.push(shared.send_alone(own, job, requests, now.wall)),
@@ -60,8 +60,8 @@ impl Kubelets {
             let is_open = window.has_room(running.len());
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some((lane, overload)) = running.next(), if !running.is_empty() => {
-                    *under_way.of(lane) -= 1;
+                Some((priority, overload)) = running.next(), if !running.is_empty() => {
+                    *under_way.of(priority) -= 1;
                     window.answered(overload);
                 }
                 Some(()) = alone.next(), if !alone.is_empty() => {}
@@ -76,7 +76,7 @@ impl Kubelets {
 
 impl Shared {
     /// The next job, and what sends it, where its machine shares that with no other one.
-    fn next(&self, now: Clock, load: Load) -> Option<(Job, Vec<Request>, Option<Own>)> {
+    fn next(&self, now: Clock, load: Pressure) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
         let mut state = self.state();
         let (job, requests) = state.next(now, load)?;
         let own = state.own_of(&job);
@@ -84,20 +84,20 @@ impl Shared {
     }
 
     /// Sends the requests of a job and concludes it; tells its lane, and whether the server is overloaded.
-    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Lane, bool) {
+    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Priority, bool) {
         let answer = request::send(&self.client, None, requests).await;
         self.conclude(&job, answer.as_deref(), sent);
-        (job.lane, answer.is_err_and(|error| error.is_overload()))
+        (job.priority, answer.is_err_and(|error| error.is_overload()))
     }
 
     /// The same for a machine that stands alone.
-    async fn send_alone(&self, own: Own, job: Job, requests: Vec<Request>, sent: Timestamp) {
+    async fn send_alone(&self, own: DedicatedClient, job: Job, requests: Vec<Request>, sent: Timestamp) {
         let answer = request::send_alone(&own, requests).await;
         self.conclude(&job, answer.as_deref(), sent);
     }
 
     fn conclude(&self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp) {
-        self.metrics.written(job.lane, answer.err().map(WireError::label));
+        self.metrics.written(job.priority, answer.err().map(WireError::label));
         self.state().finish(job, answer, sent, Clock::now());
     }
 }
@@ -155,7 +155,11 @@ mod tests {
         let (hollow, kubelets) =
             Hollow::new(everybody, nodes, Cache::<PodView>::full([]), RESTART, &Registry::new()).unwrap();
         for name in &names {
-            let own = Own { client: deaf.clone(), rate: Arc::default(), silent: watch::Sender::new(false) };
+            let own = DedicatedClient {
+                client: deaf.clone(),
+                rate: Arc::default(),
+                silent: watch::Sender::new(false),
+            };
             hollow.create_alone(spec(name), own);
         }
         hollow.create(spec("shared"));

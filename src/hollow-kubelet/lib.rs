@@ -9,20 +9,20 @@
 mod addresses;
 pub mod capacity;
 mod dispatch;
-mod lease;
-pub mod load;
+mod endpoint;
+mod event_recorder;
+pub mod kubelet_watches;
 mod machine;
 mod metrics;
-mod outbox;
+mod node_lease;
+mod node_status;
 mod pod;
 mod pods;
-mod reach;
 mod request;
 mod schedule;
 pub mod server;
 mod state;
-mod status;
-mod work;
+mod sync;
 
 use std::{
     fmt,
@@ -35,7 +35,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube_ext::rate::Rate;
 use kube_node_api::{ContainerDefaults, Failures, Resources};
-use kube_node_cache::{Cache, NodeView, Observer, PodView};
+use kube_node_cache::{Cache, EventHandler, NodeView, PodView};
 use prometheus::Registry;
 use tokio::sync::{
     Notify,
@@ -83,7 +83,7 @@ pub struct Settings {
 
 /// What a machine shares with no other one, where it is to be to the API server what a kubelet is.
 #[derive(Clone)]
-pub struct Own {
+pub struct DedicatedClient {
     /// Of its identity: it sends what the machine writes.
     pub client: Client,
     /// How fast it may ask.
@@ -92,7 +92,7 @@ pub struct Own {
     pub silent: watch::Sender<bool>,
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for DedicatedClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Own").field("silent", &*self.silent.borrow()).finish_non_exhaustive()
     }
@@ -146,15 +146,15 @@ impl Hollow {
             metrics: Metrics::new(registry)?,
         });
         let (nodes, pods) = shared.state().caches();
-        nodes.observe(Arc::clone(&shared) as Arc<dyn Observer<NodeView>>);
-        pods.observe(Arc::clone(&shared) as Arc<dyn Observer<PodView>>);
+        nodes.observe(Arc::clone(&shared) as Arc<dyn EventHandler<NodeView>>);
+        pods.observe(Arc::clone(&shared) as Arc<dyn EventHandler<PodView>>);
         Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
     }
 
     /// Reads when a process before renewed the Leases of its machines: they are taken over in the order in which they would
     /// end. To be called before machines are made.
     pub async fn read_leases(&self) -> kube::Result<()> {
-        let renewed = lease::renewals(&self.shared.client).await?;
+        let renewed = node_lease::renewals(&self.shared.client).await?;
         self.shared.state().renewed_before = renewed;
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Hollow {
     }
 
     /// Makes a machine that writes by an identity of its own; without effect when one of this UID exists.
-    pub fn create_alone(&self, spec: MachineSpec, own: Own) {
+    pub fn create_alone(&self, spec: MachineSpec, own: DedicatedClient) {
         self.shared.change(|state, now| {
             let uid = Arc::clone(&spec.uid);
             state.create(spec, now);
@@ -249,7 +249,7 @@ impl Shared {
     }
 }
 
-impl Observer<NodeView> for Shared {
+impl EventHandler<NodeView> for Shared {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         self.change(|state, now| {
             // A name that came back under another UID is another Node.
@@ -266,12 +266,12 @@ impl Observer<NodeView> for Shared {
         });
     }
 
-    fn relisted(&self) {
-        self.change(State::relisted);
+    fn on_resync(&self) {
+        self.change(State::on_resync);
     }
 }
 
-impl Observer<PodView> for Shared {
+impl EventHandler<PodView> for Shared {
     fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         self.change(|state, now| {
             match (old, new) {
@@ -287,7 +287,7 @@ impl Observer<PodView> for Shared {
         });
     }
 
-    fn relisted(&self) {
-        self.change(State::relisted);
+    fn on_resync(&self) {
+        self.change(State::on_resync);
     }
 }

@@ -10,7 +10,10 @@ use kube_node_planner::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Own, Settings, lease::Lease, schedule::Lane, server::Counter, state::Clock, status::Shape};
+use super::{
+    DedicatedClient, Settings, node_lease::Lease, node_status::Shape, schedule::Priority, server::Counter,
+    state::Clock,
+};
 
 /// A hollow machine. It keeps no copy of its Node: the view is the cache's.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ pub struct Machine {
     /// CPU time that it used.
     pub cpu: Counter,
     /// What it shares with no other machine, where there is such.
-    pub own: Option<Own>,
+    pub own: Option<DedicatedClient>,
 }
 
 impl Machine {
@@ -52,8 +55,8 @@ impl Machine {
 
     /// What is next for its Lease. One that stands alone renews as a kubelet does, with no other, and makes room for none.
     #[must_use]
-    pub fn lease_lane(&self) -> Lane {
-        if self.own.is_some() { Lane::Prompt } else { self.lease.lane() }
+    pub fn lease_lane(&self) -> Priority {
+        if self.own.is_some() { Priority::Prompt } else { self.lease.priority() }
     }
 
     /// Whether its whole status is to be written, changed or not.

@@ -3,7 +3,7 @@
 use kube_ext::metrics::{counters, gauge, histogram};
 use prometheus::{Error, Histogram, IntCounterVec, IntGauge, Registry};
 
-use super::schedule::Lane;
+use super::schedule::Priority;
 
 /// Upper bounds of the delay of a Lease, in seconds. Renewals make room for 20 s at most; beyond 25 something is wrong.
 const DELAY_SECONDS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 25.0, 30.0];
@@ -56,12 +56,12 @@ impl Metrics {
     }
 
     /// A write has ended; None where it was taken.
-    pub fn written(&self, lane: Lane, failure: Option<&'static str>) {
-        let counter = match lane {
-            Lane::Prompt | Lane::Lease | Lane::Renewal => &self.leases,
-            Lane::Status => &self.statuses,
-            Lane::Pod => &self.pods,
-            Lane::Event => &self.events,
+    pub fn written(&self, priority: Priority, failure: Option<&'static str>) {
+        let counter = match priority {
+            Priority::Prompt | Priority::Lease | Priority::Renewal => &self.leases,
+            Priority::Status => &self.statuses,
+            Priority::Pod => &self.pods,
+            Priority::Event => &self.events,
         };
         counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
     }

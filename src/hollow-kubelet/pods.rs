@@ -12,18 +12,18 @@ use serde_json::json;
 
 use super::{
     addresses::Block,
+    endpoint::address,
     machine::Writes,
+    node_status::to_seconds,
     pod::{
         self, Place, Step,
         admission::{self, Neighbour, Verdict},
         events, patch, script,
     },
-    reach::address,
     request::{Request, backoff},
-    schedule::Lane,
+    schedule::Priority,
     state::{Clock, State},
-    status::to_seconds,
-    work::complain,
+    sync::complain,
 };
 
 /// How long a Node may be another than the cache shows: a pod can be seen before the change of its Node that let it in.
@@ -45,14 +45,14 @@ pub struct Pod {
     writes: Writes,
     /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
     dismissed: bool,
-    standing: Standing,
+    standing: PodAdmission,
     /// Whether it was said that no address is free for it.
     without_ip: bool,
 }
 
 /// Whether a pod may run on its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum PodAdmission {
     /// That is not decided here.
     New,
     /// Its Node does not fit, as the cache shows it since this was looked for first.
@@ -70,7 +70,7 @@ impl Pod {
             ip: None,
             writes: Writes::default(),
             dismissed: false,
-            standing: Standing::New,
+            standing: PodAdmission::New,
             without_ip: false,
         }
     }
@@ -78,7 +78,7 @@ impl Pod {
     /// Whether it was let in, here or by a process before.
     fn is_admitted(&self) -> bool {
         self.view.status.start_time.is_some()
-            || matches!(self.standing, Standing::Admitted | Standing::MakesRoom(_))
+            || matches!(self.standing, PodAdmission::Admitted | PodAdmission::MakesRoom(_))
     }
 }
 
@@ -104,7 +104,7 @@ impl State {
         if let Some(ip) = pod.ip.take_if(|_| view.is_finished()) {
             self.addresses.release(ip);
         }
-        self.schedule.ask(Lane::Pod, &view.uid, now.at);
+        self.schedule.ask(Priority::Pod, &view.uid, now.at);
     }
 
     /// A pod has changed. Of a sandbox that is gone, be it that the pod has ended and shows its address still, or that it has
@@ -127,7 +127,7 @@ impl State {
 
     /// A pod is no longer a machine's of this process.
     pub(super) fn forget_pod(&mut self, uid: &Arc<str>) {
-        self.schedule.cancel(Lane::Pod, uid);
+        self.schedule.cancel(Priority::Pod, uid);
         let Some(pod) = self.pods.remove(uid) else { return };
         if let Some(ip) = pod.ip.filter(|ip| held(&pod.view) != Some(*ip)) {
             self.addresses.release(ip);
@@ -138,7 +138,7 @@ impl State {
     pub(super) fn ask_pods(&mut self, node: &str, now: Clock) {
         for pod in self.pod_cache.group(node) {
             if self.pods.contains_key(&pod.uid) {
-                self.schedule.ask(Lane::Pod, &pod.uid, now.at);
+                self.schedule.ask(Priority::Pod, &pod.uid, now.at);
             }
         }
     }
@@ -175,7 +175,7 @@ impl State {
                     return None;
                 };
                 let preempted = match self.pods.get(uid)?.standing {
-                    Standing::MakesRoom(since) => Some(since),
+                    PodAdmission::MakesRoom(since) => Some(since),
                     _ => None,
                 };
                 pod::step(
@@ -192,7 +192,7 @@ impl State {
         let Step { status, why, delete, again, stopping: _, sandbox_changed: _ } = step;
         self.pods.get_mut(uid)?.dismissed = delete;
         if let Some(again) = again {
-            self.schedule.ask(Lane::Pod, uid, now.until(again));
+            self.schedule.ask(Priority::Pod, uid, now.until(again));
         }
         let path = format!("/api/v1/namespaces/{}/pods/{}", view.namespace, view.name);
         let write = status.map(|status| Request {
@@ -220,7 +220,7 @@ impl State {
             let note = events::of_pod(true, NO_SANDBOX, &message);
             self.tell_people(view, vec![note], PodEvents::Warnings, now);
         }
-        self.schedule.ask(Lane::Pod, uid, now.at + ROOM_POLL);
+        self.schedule.ask(Priority::Pod, uid, now.at + ROOM_POLL);
     }
 
     /// The address that a pod has or gets; None while it is not known which are free, and when none is.
@@ -267,33 +267,33 @@ impl State {
         let pod = self.pods.get_mut(uid)?;
         let again = match verdict {
             Verdict::Admitted => {
-                pod.standing = Standing::Admitted;
+                pod.standing = PodAdmission::Admitted;
                 return Some(Admission::Granted);
             }
             Verdict::Rejected { reason, message, by_node } => {
                 let since = match pod.standing {
-                    Standing::Doubted(since) => since,
+                    PodAdmission::Doubted(since) => since,
                     _ => now.wall,
                 };
                 let until = since + DOUBT;
                 if !by_node || until <= now.wall {
                     return Some(Admission::Refused { reason, message });
                 }
-                pod.standing = Standing::Doubted(since);
+                pod.standing = PodAdmission::Doubted(since);
                 now.until(until)
             }
             Verdict::Preempts(victims) => {
                 for victim in victims {
                     if let Some(pod) = self.pods.get_mut(&victim) {
-                        pod.standing = Standing::MakesRoom(now.wall);
-                        self.schedule.ask(Lane::Pod, &victim, now.at);
+                        pod.standing = PodAdmission::MakesRoom(now.wall);
+                        self.schedule.ask(Priority::Pod, &victim, now.at);
                     }
                 }
                 now.at + ROOM_POLL
             }
             Verdict::Waits => now.at + ROOM_POLL,
         };
-        self.schedule.ask(Lane::Pod, uid, again);
+        self.schedule.ask(Priority::Pod, uid, again);
         Some(Admission::Later)
     }
 
@@ -308,7 +308,7 @@ impl State {
         let neighbours: Vec<Neighbour> = carried
             .map(|pod| Neighbour {
                 pod: Arc::clone(&pod.view),
-                leaves: matches!(pod.standing, Standing::MakesRoom(_)),
+                leaves: matches!(pod.standing, PodAdmission::MakesRoom(_)),
             })
             .collect();
         let room = &machine.shape.room;
@@ -327,7 +327,7 @@ impl State {
                 if error.code() != Some(404) {
                     complain(&pod.view.name, "pod status", pod.writes.failures, error);
                 }
-                self.schedule.ask(Lane::Pod, uid, now.at + backoff(pod.writes.failures));
+                self.schedule.ask(Priority::Pod, uid, now.at + backoff(pod.writes.failures));
             }
         }
     }

@@ -10,8 +10,8 @@ use kube_ext::{
 };
 
 use super::{
-    Own,
-    schedule::{Lane, Load},
+    DedicatedClient,
+    schedule::{Pressure, Priority},
 };
 
 /// First wait after a failure; it doubles with each further one.
@@ -46,7 +46,7 @@ pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) 
 
 /// Sends `requests` as a kubelet: no faster than it may ask, and a pod is read before its status is patched. What that brings is
 /// dropped.
-pub async fn send_alone(own: &Own, requests: Vec<Request>) -> Result<String, WireError> {
+pub async fn send_alone(own: &DedicatedClient, requests: Vec<Request>) -> Result<String, WireError> {
     let (client, rate) = (&own.client, &*own.rate);
     let read = match requests.first() {
         Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
@@ -85,22 +85,22 @@ pub struct UnderWay {
 
 impl UnderWay {
     /// Those of a lane.
-    pub fn of(&mut self, lane: Lane) -> &mut usize {
-        match lane {
-            Lane::Prompt | Lane::Renewal => &mut self.renewals,
-            Lane::Lease | Lane::Status => &mut self.machines,
-            Lane::Pod | Lane::Event => &mut self.pods,
+    pub fn of(&mut self, priority: Priority) -> &mut usize {
+        match priority {
+            Priority::Prompt | Priority::Renewal => &mut self.renewals,
+            Priority::Lease | Priority::Status => &mut self.machines,
+            Priority::Pod | Priority::Event => &mut self.pods,
         }
     }
 }
 
 /// How many requests may be under way: fewer while the server is overloaded or away, and slowly more again after.
 #[derive(Debug)]
-pub struct Window {
+pub struct ConcurrencyLimiter {
     size: usize,
 }
 
-impl Window {
+impl ConcurrencyLimiter {
     /// Most requests under way. 20,000 pods came up in 26 to 33 s with so many, in 30 with half, in 34 to 44 with 48, and in 35
     /// with twice as many (2 cores, docs/benchmarks.md): who has more to do at once is woken less often for it.
     const MOST: usize = 256;
@@ -119,13 +119,13 @@ impl Window {
 
     /// How much it is that is under way.
     #[must_use]
-    pub fn load(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Load {
+    pub fn load(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Pressure {
         if renewals + machines >= Self::MACHINES {
-            Load::Machines
+            Pressure::Machines
         } else if machines + pods > Self::BUSY.min(self.size / 4) {
-            Load::Heavy
+            Pressure::Heavy
         } else {
-            Load::Light
+            Pressure::Light
         }
     }
 
@@ -136,7 +136,7 @@ impl Window {
     }
 }
 
-impl Default for Window {
+impl Default for ConcurrencyLimiter {
     fn default() -> Self {
         Self { size: Self::MOST }
     }
@@ -156,30 +156,31 @@ mod tests {
 
     #[test]
     fn the_window_shrinks_fast_and_opens_slowly() {
-        let mut window = Window::default();
+        let mut window = ConcurrencyLimiter::default();
         for _ in 0..9 {
             window.answered(true);
         }
         assert!(window.has_room(3) && !window.has_room(4));
-        for _ in 0..Window::MOST {
+        for _ in 0..ConcurrencyLimiter::MOST {
             window.answered(false);
         }
-        assert!(window.has_room(Window::MOST - 1) && !window.has_room(Window::MOST));
+        assert!(window.has_room(ConcurrencyLimiter::MOST - 1) && !window.has_room(ConcurrencyLimiter::MOST));
     }
 
     #[test]
     fn what_has_time_waits_and_machines_leave_room_for_pods() {
-        let mut window = Window::default();
-        let load =
-            |window: &Window, renewals, machines, pods| window.load(UnderWay { renewals, machines, pods });
-        assert_eq!(load(&window, 35, 12, 0), Load::Light);
-        assert_eq!(load(&window, 0, 6, 7), Load::Heavy);
-        assert_eq!(load(&window, 0, 0, 200), Load::Heavy);
-        assert_eq!(load(&window, 48, 0, 0), Load::Machines);
-        assert_eq!(load(&window, 8, 40, 200), Load::Machines);
+        let mut window = ConcurrencyLimiter::default();
+        let load = |window: &ConcurrencyLimiter, renewals, machines, pods| {
+            window.load(UnderWay { renewals, machines, pods })
+        };
+        assert_eq!(load(&window, 35, 12, 0), Pressure::Light);
+        assert_eq!(load(&window, 0, 6, 7), Pressure::Heavy);
+        assert_eq!(load(&window, 0, 0, 200), Pressure::Heavy);
+        assert_eq!(load(&window, 48, 0, 0), Pressure::Machines);
+        assert_eq!(load(&window, 8, 40, 200), Pressure::Machines);
         for _ in 0..9 {
             window.answered(true);
         }
-        assert_eq!((load(&window, 0, 1, 0), load(&window, 0, 1, 1)), (Load::Light, Load::Heavy));
+        assert_eq!((load(&window, 0, 1, 0), load(&window, 0, 1, 1)), (Pressure::Light, Pressure::Heavy));
     }
 }

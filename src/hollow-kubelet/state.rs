@@ -9,18 +9,18 @@ use kube_node_planner::boot;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 
 use super::{
-    MachineSpec, Own, Settings,
+    DedicatedClient, MachineSpec, Settings,
     addresses::{Addresses, MACHINES},
-    lease::Lease,
+    endpoint::address,
+    event_recorder::EventRecorder,
     machine::{Machine, Writes},
-    outbox::Outbox,
+    node_lease::Lease,
+    node_status::Shape,
     pod::admission::Allocatable,
     pods::Pod,
-    reach::address,
     request::{Request, spread},
-    schedule::{Job, Lane, Load, Schedule},
-    server::{Counter, Doors},
-    status::Shape,
+    schedule::{Job, Pressure, Priority, Schedule},
+    server::{Counter, ListenerPool},
 };
 
 /// The time, on both clocks.
@@ -60,8 +60,8 @@ pub struct State {
     pub pods: HashMap<Arc<str>, Pod>,
     pub addresses: Addresses,
     /// Where the kubelets are reached, where their endpoints are served.
-    pub doors: Option<Arc<Doors>>,
-    pub outbox: Outbox,
+    pub doors: Option<Arc<ListenerPool>>,
+    pub outbox: EventRecorder,
     by_node: HashMap<Arc<str>, Arc<str>>,
     shapes: Vec<Arc<Shape>>,
     settings: Vec<Arc<Settings>>,
@@ -82,7 +82,7 @@ impl State {
             pods: HashMap::new(),
             addresses: Addresses::default(),
             doors: None,
-            outbox: Outbox::default(),
+            outbox: EventRecorder::default(),
             by_node: HashMap::new(),
             shapes: Vec::new(),
             settings: Vec::new(),
@@ -157,7 +157,7 @@ impl State {
             machine.settings = settings;
             self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
         }
-        self.schedule.ask(Lane::Status, &uid, now.at);
+        self.schedule.ask(Priority::Status, &uid, now.at);
         self.ask_pods(&node, now);
     }
 
@@ -190,7 +190,7 @@ impl State {
     }
 
     /// Has a machine be to the API server what a kubelet is.
-    pub fn stand_alone(&mut self, uid: &str, own: Own) {
+    pub fn stand_alone(&mut self, uid: &str, own: DedicatedClient) {
         if let Some(machine) = self.machines.get_mut(uid)
             && machine.own.replace(own).is_none()
             && let Some(doors) = &self.doors
@@ -201,11 +201,11 @@ impl State {
 
     /// What sends a job's requests, where its machine shares that with no other one.
     #[must_use]
-    pub fn own_of(&self, job: &Job) -> Option<Own> {
-        let uid = match job.lane {
-            Lane::Prompt | Lane::Lease | Lane::Renewal | Lane::Status => Some(&job.uid),
-            Lane::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
-            Lane::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
+    pub fn own_of(&self, job: &Job) -> Option<DedicatedClient> {
+        let uid = match job.priority {
+            Priority::Prompt | Priority::Lease | Priority::Renewal | Priority::Status => Some(&job.uid),
+            Priority::Pod => self.pods.get(&job.uid).and_then(|pod| self.machine_of(&pod.view.node)),
+            Priority::Event => self.outbox.teller().and_then(|node| self.machine_of(node)),
         };
         self.machines.get(uid?)?.own.clone()
     }
@@ -259,7 +259,7 @@ impl State {
             self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
         }
         machine.view = Some(Arc::clone(view));
-        self.schedule.ask(Lane::Status, &uid, now.at);
+        self.schedule.ask(Priority::Status, &uid, now.at);
     }
 
     /// A Node is gone.
@@ -279,23 +279,23 @@ impl State {
     }
 
     /// A cache is complete again: what waited for that can go on.
-    pub fn relisted(&mut self, now: Clock) {
+    pub fn on_resync(&mut self, now: Clock) {
         for uid in self.machines.keys() {
-            self.schedule.ask(Lane::Status, uid, now.at);
+            self.schedule.ask(Priority::Status, uid, now.at);
         }
         for uid in self.pods.keys() {
-            self.schedule.ask(Lane::Pod, uid, now.at);
+            self.schedule.ask(Priority::Pod, uid, now.at);
         }
     }
 
     /// The next job that needs requests; looks that need none are done on the way.
-    pub fn next(&mut self, now: Clock, load: Load) -> Option<(Job, Vec<Request>)> {
+    pub fn next(&mut self, now: Clock, load: Pressure) -> Option<(Job, Vec<Request>)> {
         while let Some(job) = self.schedule.next(now.at, load) {
             let requests = self.prepare(&job, now);
             if !requests.is_empty() {
                 return Some((job, requests));
             }
-            self.schedule.done(job.lane, &job.uid);
+            self.schedule.done(job.priority, &job.uid);
         }
         None
     }
@@ -303,12 +303,12 @@ impl State {
     /// A job's requests were answered at `now`, having been sent at `sent`.
     pub fn finish(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
         self.conclude(job, answer, sent, now);
-        self.schedule.done(job.lane, &job.uid);
+        self.schedule.done(job.priority, &job.uid);
     }
 
     fn rest(&mut self, uid: &Arc<str>) {
-        for lane in [Lane::Prompt, Lane::Lease, Lane::Renewal, Lane::Status] {
-            self.schedule.cancel(lane, uid);
+        for priority in [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status] {
+            self.schedule.cancel(priority, uid);
         }
     }
 }

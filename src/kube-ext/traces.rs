@@ -24,6 +24,8 @@ use tokio::task::spawn_blocking;
 use tracing::{Level, Metadata, Subscriber, info, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::FilterFn, registry::LookupSpan};
 
+/// First parts of the names of this project's crates: their spans and events make up a trace.
+const OUR_CRATES: [&str; 5] = ["kube_node", "kube_ext", "hollow_kubelet", "machine_agent", "local_cluster"];
 /// Whose spans they are, where the environment says nothing else.
 const PROCESS: [(&str, &str); 2] =
     [("service.name", "kube-node-operator"), ("service.version", env!("CARGO_PKG_VERSION"))];
@@ -108,9 +110,10 @@ impl Traces {
     }
 }
 
-/// Whether it is of a trace: looks at objects, their calls, and what is logged meanwhile.
+/// Returns true for what belongs to a trace: reconciliations, their calls, and what is logged meanwhile.
 fn is_part(metadata: &Metadata<'_>) -> bool {
-    metadata.target().starts_with("kube_node") && (metadata.is_span() || *metadata.level() <= Level::INFO)
+    let is_ours = OUR_CRATES.iter().any(|name| metadata.target().starts_with(name));
+    is_ours && (metadata.is_span() || *metadata.level() <= Level::INFO)
 }
 
 /// Whose spans they are.

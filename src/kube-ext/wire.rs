@@ -216,6 +216,7 @@ pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
 }
 
 /// What a refusal says: as protobuf, as JSON (from proxies), or in plain words (from the server's filters).
+#[must_use]
 pub fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
     #[derive(Default, Deserialize)]
     #[serde(default)]

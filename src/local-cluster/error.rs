@@ -3,9 +3,10 @@
 use std::{io, path::PathBuf, process::ExitStatus};
 
 use super::{
-    binaries::BinariesError, component::Component, door::DoorError, files::FileError, fleet::FleetError,
-    health::ProbeError, keeper::KeeperError, layout::LayoutError, manifests::ManifestError, pki::PkiError,
-    ports::PortError, real_node, state::StateError, supervisor::READY_LIMIT,
+    binaries::BinariesError, component::Component, files::FileError, fleet::FleetError, health::ProbeError,
+    layout::LayoutError, manifests::ManifestError, pki::PkiError, ports::PortError,
+    process_supervisor::ProcessSupervisorError, real_node, state::StateError, supervisor::READY_LIMIT,
+    tcp_proxy::TcpProxyError,
 };
 
 /// Why a cluster does not run.
@@ -25,7 +26,7 @@ pub enum ClusterError {
     Ports(#[from] PortError),
     /// It cannot be reached at a further address.
     #[error(transparent)]
-    Door(#[from] DoorError),
+    TcpProxy(#[from] TcpProxyError),
     /// There are no certificates.
     #[error(transparent)]
     Pki(#[from] PkiError),
@@ -59,7 +60,7 @@ pub enum ClusterError {
         /// Which one.
         component: Component,
         /// Why.
-        source: KeeperError,
+        source: ProcessSupervisorError,
     },
     /// A component ended while it was starting.
     #[error("{component} ended while it was starting ({}); the end of {}:\n{tail}", status.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string()), log.display())]

@@ -321,7 +321,7 @@ fn parse(file: &'static str, text: &str) -> Result<Vec<(DynamicObject, ApiResour
 mod tests {
     use super::*;
     use crate::NAMESPACE;
-    use kube_node_planner::birth;
+    use kube_node_planner::node_builder;
 
     fn all() -> Vec<(DynamicObject, ApiResource)> {
         FILES.into_iter().flat_map(|(file, text)| parse(file, text).unwrap()).collect()
@@ -379,8 +379,11 @@ mod tests {
     #[test]
     fn the_policy_knows_the_names_that_sets_make() {
         let policy = include_str!("../../charts/kube-node/files/policies.yaml");
-        let pattern =
-            format!("^.+-[{}]{{{}}}$", String::from_utf8_lossy(birth::ALPHABET), birth::SUFFIX_LENGTH);
+        let pattern = format!(
+            "^.+-[{}]{{{}}}$",
+            String::from_utf8_lossy(node_builder::ALPHABET),
+            node_builder::SUFFIX_LENGTH
+        );
         assert!(policy.contains(&format!(".matches('{pattern}')")), "{pattern}");
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::door::{self, DoorError};
+use super::tcp_proxy::{self, TcpProxyError};
 
 /// Below the ports that Linux gives to outgoing connections (32768 and up): such a connection could sit on a port
 /// between our choice and the component's start.
@@ -43,7 +43,7 @@ pub struct Ports {
 pub enum PortError {
     /// The port that was asked for cannot be had.
     #[error(transparent)]
-    Wanted(#[from] DoorError),
+    Wanted(#[from] TcpProxyError),
     /// Nothing was free.
     #[error("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end)]
     NoneFree,
@@ -58,7 +58,9 @@ impl Ports {
         let last = last.unwrap_or_default();
         let apiserver = match wanted {
             Some(port) => {
-                held.extend(hold(port, further).map_err(|(address, error)| door::refused(address, error))?);
+                held.extend(
+                    hold(port, further).map_err(|(address, error)| tcp_proxy::refused(address, error))?,
+                );
                 port
             }
             None => keep_or_choose(last.apiserver, further, &mut held)?,

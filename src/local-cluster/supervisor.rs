@@ -21,21 +21,21 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     binaries::{self, Binaries, KUBERNETES_VERSION},
     component::{Addresses, Component, ComponentArg},
-    door,
     error::ClusterError,
     files::{write_private, write_public},
     fleet::{self, Nodes},
     health::{Probe, client_of},
-    keeper::{Keeper, Plan},
     kubeconfig,
     layout::{DirLock, GRACE, Layout},
     manifests,
     pki::{AutoscalerPki, Pki},
     ports::Ports,
+    process_supervisor::{Plan, ProcessSupervisor},
     procs::ProcessId,
     progress::Progress,
     real_node::{self, Ingredients},
     state::StateFile,
+    tcp_proxy,
 };
 
 /// How long a component may take to become ready; far more than it needs, for machines that are busy.
@@ -106,7 +106,7 @@ pub struct Cluster {
     admin: String,
     state: Arc<StateFile>,
     /// In the order of [`Component::ALL`].
-    keepers: [Keeper; 6],
+    keepers: [ProcessSupervisor; 6],
     with_operator: bool,
     /// An earlier start had a real node, this one has not: its Node is to go.
     forget_real_node: bool,
@@ -132,7 +132,7 @@ impl Cluster {
 
     /// Takes the data folder, stops what an earlier run has left, and makes ports, certificates and kubeconfigs.
     pub async fn create(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
-        door::check(&options.listen_addresses)?;
+        tcp_proxy::check(&options.listen_addresses)?;
         let programs = options.real_node.as_ref().map(real_node::Programs::find).transpose()?;
         let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: a build of minutes is in vain for a folder that does not serve.
@@ -164,7 +164,7 @@ impl Cluster {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
         let further = distinct(&options.listen_addresses);
         let ports = Ports::choose(options.port, state.ports, &further)?;
-        let doors = door::open_all(&further, ports.apiserver)?;
+        let doors = tcp_proxy::open_all(&further, ports.apiserver)?;
         let forget_real_node = state.network.is_some() && programs.is_none();
         let network = match &programs {
             Some(_) => Some(real_node::claim(layout.dir(), state.network)?),
@@ -223,7 +223,7 @@ impl Cluster {
             let state = state.clone();
             let note = Box::new(move |id| state.note(component, id));
             let name = component.name();
-            Keeper::new(Plan { name, program, args, log: layout.log(name) }, note)
+            ProcessSupervisor::new(Plan { name, program, args, log: layout.log(name) }, note)
         });
         Ok(Self {
             layout,
@@ -374,7 +374,7 @@ impl Cluster {
         &self.binaries
     }
 
-    fn keeper(&self, component: Component) -> &Keeper {
+    fn keeper(&self, component: Component) -> &ProcessSupervisor {
         &self.keepers[component as usize]
     }
 }

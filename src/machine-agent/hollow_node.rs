@@ -18,7 +18,7 @@ use futures::FutureExt;
 use hollow_kubelet::{Hollow, MachineSpec};
 use kube::runtime::watcher;
 use kube_ext::admin::{Admin, AdminError, Readiness};
-use kube_node_cache::{Cache, NodeView, Observer, PodView, ReflectError};
+use kube_node_cache::{Cache, EventHandler, NodeView, PodView, ReflectError};
 use prometheus::Registry;
 use tokio::{process::Command, sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -228,7 +228,7 @@ impl Gone {
     }
 }
 
-impl Observer<NodeView> for Gone {
+impl EventHandler<NodeView> for Gone {
     fn changed(&self, _: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let is_there = new.is_some_and(|node| *node.uid == *self.uid);
         self.seen.store(is_there, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Observer<NodeView> for Gone {
         }
     }
 
-    fn relisted(&self) {
+    fn on_resync(&self) {
         if !self.seen.load(Ordering::Relaxed) {
             self.told.notify_one();
         }
@@ -265,7 +265,7 @@ mod tests {
         let told = |gone: &Gone| gone.told.notified().now_or_never().is_some();
         let gone = Gone::new("u-1");
         gone.changed(None, Some(&view("u-1")));
-        gone.relisted();
+        gone.on_resync();
         assert!(!told(&gone), "it is there");
         gone.changed(Some(&view("u-1")), None);
         assert!(told(&gone), "it went");
@@ -273,7 +273,7 @@ mod tests {
         gone.changed(None, Some(&view("u-2")));
         assert!(told(&gone), "another one");
         let gone = Gone::new("u-1");
-        gone.relisted();
+        gone.on_resync();
         assert!(told(&gone), "never there");
     }
 }

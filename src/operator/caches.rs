@@ -6,9 +6,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, runtime::watcher};
 use kube_ext::admin::Readiness;
 use kube_node_api::{NodeClass, NodeSet, names};
-use kube_node_cache::{Cache, NodeView, Own, PodView};
+use kube_node_cache::{Cache, CustomObject, NodeView, PodView};
 
-use super::Parts;
+use super::TaskGroup;
 use crate::hosts::HostView;
 
 /// What they fill.
@@ -16,8 +16,8 @@ use crate::hosts::HostView;
 pub(super) struct Caches {
     pub(super) nodes: Arc<Cache<NodeView>>,
     pub(super) pods: Arc<Cache<PodView>>,
-    pub(super) classes: Arc<Cache<Own<NodeClass>>>,
-    pub(super) sets: Arc<Cache<Own<NodeSet>>>,
+    pub(super) classes: Arc<Cache<CustomObject<NodeClass>>>,
+    pub(super) sets: Arc<Cache<CustomObject<NodeSet>>>,
     /// Leases of hollow hosts.
     pub(super) hosts: Arc<Cache<HostView>>,
 }
@@ -42,12 +42,12 @@ impl Caches {
     }
 
     /// Fills all of them, for the operator.
-    pub(super) fn fill(&self, client: &Client, namespace: &str, parts: &mut Parts) {
+    pub(super) fn fill(&self, client: &Client, namespace: &str, parts: &mut TaskGroup) {
         self.fill_with(client, namespace, (&watcher::Config::default(), names::LABEL_HOLLOW_HOSTS), parts);
     }
 
     /// Fills all of them with what concerns one group of hosts.
-    pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, parts: &mut Parts) {
+    pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, parts: &mut TaskGroup) {
         let of_group = format!("{}={group}", names::LABEL_HOLLOW_HOSTS);
         self.fill_with(client, namespace, (&watcher::Config::default().labels(&of_group), &of_group), parts);
     }
@@ -58,14 +58,14 @@ impl Caches {
         client: &Client,
         namespace: &str,
         (nodes, hosts): (&watcher::Config, &str),
-        parts: &mut Parts,
+        parts: &mut TaskGroup,
     ) {
         let all = watcher::Config::default();
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
         parts.spawn(kube_node_cache::run(api, all.clone().labels(hosts), Arc::clone(&self.hosts)));
-        let api: Api<Own<NodeClass>> = Api::all(client.clone());
+        let api: Api<CustomObject<NodeClass>> = Api::all(client.clone());
         parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.classes)));
-        let api: Api<Own<NodeSet>> = Api::all(client.clone());
+        let api: Api<CustomObject<NodeSet>> = Api::all(client.clone());
         parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.sets)));
         parts.spawn(kube_node_cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
         // A pod that no Node has is nobody's business here.

@@ -7,10 +7,10 @@ mod caches;
 pub mod controllers;
 pub mod host;
 pub mod hosts;
-mod lead;
-mod parts;
+mod leader_tasks;
 pub mod preflight;
 pub mod providers;
+mod task_group;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -18,7 +18,7 @@ use hollow_kubelet::server;
 use kube::{Client, config::KubeconfigError};
 use kube_ext::{
     admin::{Admin, AdminError},
-    leader::{self, Election, LostError, Standing},
+    leader::{self, Election, Leadership, LostError},
     metrics,
 };
 use kube_node_cache::ReflectError;
@@ -31,11 +31,11 @@ pub use access::Access;
 
 use self::{
     caches::Caches,
-    lead::Lead,
-    parts::{Parts, hold, leave},
+    leader_tasks::Leader,
+    task_group::{TaskGroup, hold, leave},
 };
 use crate::{
-    controllers::{Census, ProviderIdPrefix},
+    controllers::{InventoryCollector, ProviderIdPrefix},
     preflight::PreflightError,
 };
 
@@ -115,11 +115,11 @@ pub enum OperatorError {
 pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let registry = Registry::new();
     let identity = options.election.as_ref().map(|election| election.identity.clone());
-    let standing = Standing::register(&leader::LEADER, identity, &registry)?;
+    let standing = Leadership::register(&leader::LEADER, identity, &registry)?;
     let caches = Caches::default();
-    Census::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
+    InventoryCollector::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
     metrics::build(&registry)?;
-    let mut parts = Parts::new(&shutdown);
+    let mut parts = TaskGroup::new(&shutdown);
     let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(standing.router());
     parts.serve(admin, registry.clone(), caches.readiness());
 
@@ -156,7 +156,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
         // The watch may lag behind what the leader before wrote last.
         caches.list_anew();
     }
-    let lead = Lead { options, cluster, client: fenced, caches, registry, standing };
+    let lead = Leader { options, cluster, client: fenced, caches, registry, standing };
     let work = Box::pin(async {
         lead.begin(&mut parts)?;
         parts.supervise().await

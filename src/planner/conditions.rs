@@ -8,7 +8,7 @@ const MESSAGE_MAX: usize = 1_024;
 
 /// What a condition is to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Says {
+pub struct ConditionUpdate {
     /// Its type.
     pub r#type: &'static str,
     /// True or False.
@@ -23,12 +23,12 @@ pub struct Says {
 #[must_use]
 pub fn set(
     conditions: &[Condition],
-    says: Vec<Says>,
+    says: Vec<ConditionUpdate>,
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut result = conditions.to_vec();
-    for Says { r#type, status, reason, message } in says {
+    for ConditionUpdate { r#type, status, reason, message } in says {
         let status = if status { "True" } else { "False" };
         let old = result.iter().position(|condition| condition.type_ == r#type);
         let since = old
@@ -62,8 +62,8 @@ fn shortened(message: String) -> String {
 mod tests {
     use super::*;
 
-    fn says(status: bool, reason: &'static str) -> Vec<Says> {
-        vec![Says { r#type: "Available", status, reason, message: "m".repeat(5_000) }]
+    fn says(status: bool, reason: &'static str) -> Vec<ConditionUpdate> {
+        vec![ConditionUpdate { r#type: "Available", status, reason, message: "m".repeat(5_000) }]
     }
 
     #[test]

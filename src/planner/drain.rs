@@ -1,6 +1,6 @@
 //! How a Node that leaves is emptied: which pods are evicted now, which stand in the way, and when the machine may go.
 //!
-//! One call plans one look; the same state and time give the same plan. Pods of DaemonSets and mirror pods stay and hold
+//! One call plans one reconciliation; the same state and time give the same plan. Pods of DaemonSets and mirror pods stay and hold
 //! nothing up. The others leave by priority, the lowest first; what the set's settings or the pod itself forbid to evict
 //! holds the drain up until somebody acts, or until the set's timeout is over.
 
@@ -168,7 +168,7 @@ impl Plan {
     }
 }
 
-/// Plans one look at a drain.
+/// Plans one reconciliation of a drain.
 #[must_use]
 pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Plan {
     let over = |grace: Duration| {

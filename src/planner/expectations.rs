@@ -97,7 +97,7 @@ impl Expectations {
     /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too. One of a Node
     /// that is in it stays: the list may have been read before the deletion took effect, and where it had none, it is sent
     /// again.
-    pub fn relisted(&mut self, listed: impl Fn(&str) -> bool) {
+    pub fn on_resync(&mut self, listed: impl Fn(&str) -> bool) {
         let before =
             |creation: &Creation| matches!(creation, Creation::Confirmed { epoch } if *epoch != self.epoch);
         self.creations.retain(|name, creation| !before(creation) && !listed(name));
@@ -166,7 +166,7 @@ mod tests {
         expectations.relisting();
         expectations.creating("after-the-list-was-asked-for");
         expectations.created("after-the-list-was-asked-for");
-        expectations.relisted(|name| name == "in-the-list");
+        expectations.on_resync(|name| name == "in-the-list");
         assert_eq!(expectations.unconfirmed().collect::<Vec<_>>(), ["unknown"]);
         assert_eq!(expectations.pending_creations(), 2);
     }
@@ -179,7 +179,7 @@ mod tests {
         }
         expectations.deleted("accepted");
         expectations.relisting();
-        expectations.relisted(|name| name != "gone");
+        expectations.on_resync(|name| name != "gone");
         assert!(["in-flight", "accepted"].iter().all(|name| expectations.is_leaving(name)));
         assert!(!expectations.is_leaving("gone"));
         assert_eq!(expectations.unanswered().collect::<Vec<_>>(), ["in-flight"], "it is sent again");

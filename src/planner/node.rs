@@ -1,6 +1,6 @@
 //! The life of one Node: provision its machine, let pods in, drain it, take the machine away, let the Node go.
 //!
-//! One call decides one look. The caller applies the steps in order and comes back at the latest after `look_again`;
+//! One call plans one reconciliation. The caller applies the steps in order and comes back at the latest after `requeue_after`;
 //! what the Node waits for is in `waits_for`.
 
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub enum Machine {
 /// How far the drain has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pods {
-    /// Not looked at yet since the Node was cordoned.
+    /// Not observed yet since the Node was cordoned.
     #[default]
     Unknown,
     /// Looked at.
@@ -135,7 +135,7 @@ pub enum Step {
     RemoveFinalizer,
 }
 
-/// What to do now, what it waits for then, and when to look again if nothing changes before.
+/// What to do now, what it waits for then, and when to reconcile again if nothing changes before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// In order.
@@ -143,7 +143,7 @@ pub struct Plan {
     /// None: the Node is at work, or gone.
     pub waits_for: Option<Wait>,
     /// None: only a change brings anything new.
-    pub look_again: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// Decides for one Node of ours. `deletion_timeout` is its class's.
@@ -159,17 +159,17 @@ pub fn decide(
     match machine {
         Machine::Absent if still_needed(node, pods) => {
             let steps = vec![Step::CreateMachine];
-            Plan { steps, waits_for: Some(Wait::Machine), look_again: Some(POLL) }
+            Plan { steps, waits_for: Some(Wait::Machine), requeue_after: Some(POLL) }
         }
-        Machine::Absent => bury(node, pods, now),
+        Machine::Absent => finalize(node, pods, now),
         // Nothing runs on it, so there is nothing to drain.
         Machine::Dead => Plan {
             steps: vec![Step::DeleteMachine],
             waits_for: Some(Wait::MachineDeletion),
-            look_again: Some(POLL),
+            requeue_after: Some(POLL),
         },
         Machine::Leaving => {
-            Plan { waits_for: Some(Wait::MachineDeletion), look_again: Some(POLL), ..Plan::default() }
+            Plan { waits_for: Some(Wait::MachineDeletion), requeue_after: Some(POLL), ..Plan::default() }
         }
         Machine::Exists => leave(node, pods, until(deleted_at, deletion_timeout, now), now),
     }
@@ -200,7 +200,7 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
         node.back_off.as_ref().filter(|_| matches!(machine, Machine::Absent | Machine::Dead))
     {
         plan.waits_for = Some(Wait::BackOff);
-        plan.look_again = Some(back_off.left);
+        plan.requeue_after = Some(back_off.left);
         return plan;
     }
     match machine {
@@ -212,13 +212,13 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
         // Somebody took the machine away: it has to be gone before it is made again.
         Machine::Leaving => {
             plan.waits_for = Some(Wait::MachineDeletion);
-            plan.look_again = Some(POLL);
+            plan.requeue_after = Some(POLL);
             return plan;
         }
         Machine::Dead => {
             plan.steps.push(Step::DeleteMachine);
             plan.waits_for = Some(Wait::Machine);
-            plan.look_again = Some(POLL);
+            plan.requeue_after = Some(POLL);
             return plan;
         }
         Machine::Exists => {}
@@ -242,7 +242,7 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     if let Some(taints) = taints::advance(&node.taints, state) {
         plan.steps.push(Step::SetTaints(taints));
     }
-    plan.look_again = (waits_for == Some(Wait::Lease)).then_some(POLL);
+    plan.requeue_after = (waits_for == Some(Wait::Lease)).then_some(POLL);
     plan.waits_for = waits_for;
     plan
 }
@@ -250,19 +250,19 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
 /// From a deleted Node to one without a machine: the machine goes when pods and volumes have left and the timeout of the
 /// class is over.
 fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Plan {
-    let mut plan = Plan { look_again: Some(POLL), ..Plan::default() };
+    let mut plan = Plan { requeue_after: Some(POLL), ..Plan::default() };
     if !node.cordoned {
         // Pods count once the watch shows the cordon: one could slip in before.
         if node.turn {
             plan.steps.push(Step::Cordon { at: now });
         } else {
             plan.waits_for = Some(Wait::Turn);
-            plan.look_again = Some(TURN_POLL);
+            plan.requeue_after = Some(TURN_POLL);
         }
         return plan;
     }
     let Pods::Known { drain, attached } = pods else {
-        plan.look_again = Some(Duration::ZERO);
+        plan.requeue_after = Some(Duration::ZERO);
         return plan;
     };
     if !drain.is_done() {
@@ -278,7 +278,7 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
     match attached {
         Attached::AskAgain(later) => {
             plan.waits_for = Some(Wait::Volumes { names: Vec::new() });
-            plan.look_again = Some(*later);
+            plan.requeue_after = Some(*later);
             return plan;
         }
         Attached::Volumes(names) if !names.is_empty() => {
@@ -292,7 +292,7 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
         plan.waits_for = Some(Wait::MachineDeletion);
     } else {
         plan.waits_for = Some(Wait::DeletionTimeout { left: timeout_left });
-        plan.look_again = Some(timeout_left);
+        plan.requeue_after = Some(timeout_left);
     }
     plan
 }
@@ -300,13 +300,13 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
 /// From a deleted Node without a machine to none. Pods that are bound to it still can never end by themselves: the
 /// out-of-service taint lets kube-controller-manager delete them by force and detach their volumes at once. It says
 /// that the machine does not run, so it is set here alone.
-fn bury(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
+fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     if !node.finalizer {
         return plan;
     }
     let Pods::Known { drain, attached } = pods else {
-        plan.look_again = Some(Duration::ZERO);
+        plan.requeue_after = Some(Duration::ZERO);
         return plan;
     };
     let marked_at = taints::out_of_service_since(&node.taints);
@@ -324,7 +324,7 @@ fn bury(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
         plan.steps.push(Step::DeletePods(drain.undeleted.clone()));
     }
     plan.waits_for = Some(Wait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });
-    plan.look_again = match attached {
+    plan.requeue_after = match attached {
         Attached::AskAgain(later) => Some(*later),
         Attached::Volumes(_) => Some(POLL),
     };

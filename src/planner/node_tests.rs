@@ -118,7 +118,11 @@ fn the_machine_waits_for_its_volumes() {
         let Pods::Known { drain, .. } = left(0) else { unreachable!() };
         let unknown = Pods::Known { drain, attached: Attached::AskAgain(later) };
         let plan = decide(&node, machine, &unknown, TIMEOUT, at(200));
-        assert_eq!((plan.steps, plan.look_again), (vec![], Some(later)), "nothing is known of its volumes");
+        assert_eq!(
+            (plan.steps, plan.requeue_after),
+            (vec![], Some(later)),
+            "nothing is known of its volumes"
+        );
     }
 }
 
@@ -143,7 +147,10 @@ fn a_machine_that_ends_again_and_again_is_not_made_at_once() {
     let node = Node { back_off, ..new_node() };
     for machine in [Machine::Absent, Machine::Dead] {
         let plan = plan(&node, machine, &Pods::Unknown, 200);
-        assert_eq!((plan.steps, plan.waits_for, plan.look_again), (vec![], Some(Wait::BackOff), Some(left)));
+        assert_eq!(
+            (plan.steps, plan.waits_for, plan.requeue_after),
+            (vec![], Some(Wait::BackOff), Some(left))
+        );
     }
     let lives = plan(&node, Machine::Exists, &Pods::Unknown, 200);
     assert_eq!(lives.waits_for, Some(Wait::Kubelet));
@@ -249,13 +256,13 @@ proptest! {
     fn nobody_is_forgotten(node in nodes(), machine in machines(), pods in pods(), now in 0_i64..400) {
         let plan = plan(&node, machine, &pods, now);
         if node.deleted_at.is_some() && machine != Machine::Absent {
-            prop_assert!(plan.look_again.is_some());
+            prop_assert!(plan.requeue_after.is_some());
         }
         if node.deleted_at.is_some() && node.finalizer && machine == Machine::Absent {
-            prop_assert!(plan.look_again.is_some() || plan.steps == [Step::RemoveFinalizer]);
+            prop_assert!(plan.requeue_after.is_some() || plan.steps == [Step::RemoveFinalizer]);
         }
         if plan.steps.is_empty() && plan.waits_for.is_none() && node.cordoned && pods != Pods::Unknown {
-            prop_assert!(plan.look_again.is_none());
+            prop_assert!(plan.requeue_after.is_none());
         }
     }
 }

@@ -8,9 +8,9 @@ use kube_node_api::{NodeSetStatus, WaitStatus};
 
 use super::{
     conditions,
-    conditions::Says,
+    conditions::ConditionUpdate,
     rollout,
-    turnover::{Member, Plan, Stage, Wait},
+    set_planner::{NodeState, Plan, Stage, Wait},
 };
 
 /// The conditions that a set has, once it was looked at.
@@ -73,7 +73,7 @@ impl Problem {
     }
 }
 
-/// What is known of a set after a look at it.
+/// What is known of a set after a reconciliation.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     /// Replicas.
@@ -89,7 +89,7 @@ pub struct Report<'a> {
     /// Nodes asked for that the watch has not shown yet.
     pub creating: usize,
     /// Its Nodes.
-    pub members: &'a [Member<'a>],
+    pub members: &'a [NodeState<'a>],
     /// What was decided.
     pub plan: &'a Plan<'a>,
     /// Nodes given up in this reconciliation because they did not start: their deletion was sent.
@@ -132,7 +132,7 @@ pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     }
 }
 
-fn availability(report: &Report<'_>) -> Says {
+fn availability(report: &Report<'_>) -> ConditionUpdate {
     let (available, replicas) = (report.plan.counts.available, report.replicas);
     let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
     let status = available >= replicas;
@@ -158,7 +158,7 @@ fn availability(report: &Report<'_>) -> Says {
         let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(", ")) };
         ("NodesUnavailable", format!("{available} of {replicas} nodes are available{why}"))
     };
-    Says { r#type: "Available", status, reason, message }
+    ConditionUpdate { r#type: "Available", status, reason, message }
 }
 
 /// The first names, in their order.
@@ -169,7 +169,7 @@ fn some(mut names: Vec<&str>) -> String {
     format!("{}{more}", names.join(", "))
 }
 
-fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
+fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     let Report { replicas, creating, plan, .. } = *report;
     let counts = plan.counts;
     let there = counts.staying + creating;
@@ -215,14 +215,14 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     } else {
         (false, "Complete", format!("all {replicas} nodes are available"))
     };
-    Says { r#type: "Progressing", status, reason, message }
+    ConditionUpdate { r#type: "Progressing", status, reason, message }
 }
 
 /// `Ready` by kstatus's rules for custom resources: True once the Nodes are as the spec wants them, and False while they
 /// become so or something keeps them from it. `observedGeneration` tells a reader whether the spec is this one.
-fn readiness(progress: &Says, health: &Says) -> Says {
+fn readiness(progress: &ConditionUpdate, health: &ConditionUpdate) -> ConditionUpdate {
     let decisive = if health.status { health } else { progress };
-    Says {
+    ConditionUpdate {
         r#type: "Ready",
         status: !health.status && progress.reason == "Complete",
         reason: decisive.reason,
@@ -236,8 +236,8 @@ fn kept(waits: &[WaitStatus]) -> bool {
 }
 
 /// The set's own problem first, then what needs somebody to act, then the trouble most of its Nodes are in.
-fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
-    let degraded = |reason, message| Says { r#type: "Degraded", status: true, reason, message };
+fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
+    let degraded = |reason, message| ConditionUpdate { r#type: "Degraded", status: true, reason, message };
     if let Some(problem) = report.problems.first() {
         return degraded(problem.reason, problem.message.clone());
     }
@@ -249,7 +249,7 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
     let troubles = troubles(report.members);
     match troubles.values().max_by_key(|of| of.len()) {
         Some(of) => degraded("NodesInTrouble", in_trouble(of, true)),
-        None => Says {
+        None => ConditionUpdate {
             r#type: "Degraded",
             status: false,
             reason: "AsExpected",
@@ -259,8 +259,8 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> Says {
 }
 
 /// Nodes that are in trouble, by its reason.
-fn troubles<'m, 'a>(members: &'m [Member<'a>]) -> BTreeMap<&'a str, Vec<&'m Member<'a>>> {
-    let mut troubles: BTreeMap<&str, Vec<&Member<'_>>> = BTreeMap::new();
+fn troubles<'m, 'a>(members: &'m [NodeState<'a>]) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
+    let mut troubles: BTreeMap<&str, Vec<&NodeState<'_>>> = BTreeMap::new();
     for member in members {
         // A Node that waits for its set's budget is in no trouble, nor is one that is being drained.
         let normal = |reason: &str| matches!(reason, "WaitingForBudget" | "Draining");
@@ -271,7 +271,7 @@ fn troubles<'m, 'a>(members: &'m [Member<'a>]) -> BTreeMap<&'a str, Vec<&'m Memb
     troubles
 }
 
-fn in_trouble(of: &[&Member<'_>], with_reason: bool) -> String {
+fn in_trouble(of: &[&NodeState<'_>], with_reason: bool) -> String {
     let Some(first) = of.iter().min_by_key(|member| member.name) else { return String::new() };
     let (reason, message) = first.trouble.unwrap_or_default();
     let reason = if with_reason { format!("{reason}: ") } else { String::new() };

@@ -5,35 +5,35 @@ use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use super::*;
 use crate::{
     budget::Budget,
-    causes::Rules,
+    disruption::Rules,
     rollout::Clock,
-    turnover::{self, Creation, Pace, Wanted},
+    set_planner::{self, Creation, DesiredState, RolloutMode},
 };
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn member(name: &'static str, ready_since: Option<i64>) -> Member<'static> {
-    Member {
+fn member(name: &'static str, ready_since: Option<i64>) -> NodeState<'static> {
+    NodeState {
         name,
         ready_since: ready_since.map(at),
         started: true,
         has_kubelet: true,
         revision: "v1-new",
-        ..Member::default()
+        ..NodeState::default()
     }
 }
 
-fn wanted(replicas: usize) -> Wanted<'static> {
-    Wanted {
+fn wanted(replicas: usize) -> DesiredState<'static> {
+    DesiredState {
         replicas,
         budget: Budget { surge: 1, unavailable: 0 },
         min_ready: Duration::ZERO,
         order: ScaleDownOrder::LeastPods,
         replacement: ReplacementOrder::SurgeFirst,
         rules: Rules { revision: Some("v1-new"), ..Rules::default() },
-        pace: Pace::Rolling { keep: 0 },
+        pace: RolloutMode::Rolling { keep: 0 },
         clock: Clock { deadline: Duration::from_mins(10), ..Clock::default() },
         max_sick: usize::MAX,
         max_repairs: usize::MAX,
@@ -44,15 +44,15 @@ fn wanted(replicas: usize) -> Wanted<'static> {
     }
 }
 
-fn standing(wanted: &Wanted<'_>, members: &[Member<'static>], old: &NodeSetStatus) -> NodeSetStatus {
-    let plan = turnover::decide(wanted, members, 0, at(100));
+fn standing(wanted: &DesiredState<'_>, members: &[NodeState<'static>], old: &NodeSetStatus) -> NodeSetStatus {
+    let plan = set_planner::decide(wanted, members, 0, at(100));
     stand(&report(wanted, members, &plan, old), at(100))
 }
 
 fn report<'a>(
-    wanted: &Wanted<'a>,
-    members: &'a [Member<'static>],
-    plan: &'a turnover::Plan<'static>,
+    wanted: &DesiredState<'a>,
+    members: &'a [NodeState<'static>],
+    plan: &'a set_planner::Plan<'static>,
     old: &'a NodeSetStatus,
 ) -> Report<'a> {
     Report {
@@ -60,7 +60,7 @@ fn report<'a>(
         generation: Some(1),
         update_revision: wanted.rules.revision,
         selector: String::new(),
-        paused: wanted.pace == Pace::Held,
+        paused: wanted.pace == RolloutMode::Held,
         creating: 0,
         members,
         plan,
@@ -87,7 +87,7 @@ fn a_complete_set_says_so() {
 
 #[test]
 fn nodes_that_are_not_ready_are_named() {
-    let silent = Member { has_kubelet: false, started: false, ..member("c", None) };
+    let silent = NodeState { has_kubelet: false, started: false, ..member("c", None) };
     let status =
         standing(&wanted(3), &[member("a", Some(0)), member("b", None), silent], &NodeSetStatus::default());
     assert_eq!(
@@ -98,8 +98,11 @@ fn nodes_that_are_not_ready_are_named() {
 
 #[test]
 fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
-    let trouble =
-        |name| Member { trouble: Some(("OutOfResources", "no room")), started: false, ..member(name, None) };
+    let trouble = |name| NodeState {
+        trouble: Some(("OutOfResources", "no room")),
+        started: false,
+        ..member(name, None)
+    };
     let status =
         standing(&wanted(3), &[member("a", Some(0)), trouble("c"), trouble("b")], &NodeSetStatus::default());
     assert_eq!(says(&status, "Degraded"), ("True", "NodesInTrouble", "b: OutOfResources: no room (1 more)"));
@@ -115,7 +118,7 @@ fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
     let message = "cannot change the template of Node a: denied by a policy";
     let problems = [Problem { reason: "UpdateFailed", message: message.to_owned(), nodes: 1 }];
     let (wanted, members) = (wanted(2), [member("a", Some(0)), member("b", Some(0))]);
-    let plan = turnover::decide(&wanted, &members, 0, at(100));
+    let plan = set_planner::decide(&wanted, &members, 0, at(100));
     let old = NodeSetStatus::default();
     let report = Report { problems: &problems, ..report(&wanted, &members, &plan, &old) };
     let status = stand(&report, at(100));
@@ -130,7 +133,7 @@ fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
 #[test]
 fn only_deletions_that_were_sent_count_as_failures_to_start() {
     let (wanted, members) = (wanted(1), [member("a", Some(0))]);
-    let plan = turnover::decide(&wanted, &members, 0, at(100));
+    let plan = set_planner::decide(&wanted, &members, 0, at(100));
     let old = NodeSetStatus::default();
     let failures = |given_up| {
         let report = Report { given_up, ..report(&wanted, &members, &plan, &old) };
@@ -141,7 +144,7 @@ fn only_deletions_that_were_sent_count_as_failures_to_start() {
 
 #[test]
 fn leaving_nodes_count_for_nothing_but_progress() {
-    let leaving = Member { stage: Stage::Draining, ..member("b", Some(0)) };
+    let leaving = NodeState { stage: Stage::Draining, ..member("b", Some(0)) };
     let status = standing(&wanted(1), &[member("a", Some(0)), leaving], &NodeSetStatus::default());
     assert_eq!(status.replicas, 1);
     assert_eq!(says(&status, "Progressing").1, "ScalingDown");
@@ -149,8 +152,8 @@ fn leaving_nodes_count_for_nothing_but_progress() {
 
 #[test]
 fn a_rollout_says_how_far_it_is_and_what_holds_it_up() {
-    let old_node = |name| Member { revision: "v1-old", ..member(name, Some(0)) };
-    let blocked = Member {
+    let old_node = |name| NodeState { revision: "v1-old", ..member(name, Some(0)) };
+    let blocked = NodeState {
         stage: Stage::Draining,
         trouble: Some(("PodDisruptionBudget", "pod default/web-0: its budget web allows no disruption")),
         ..old_node("d")
@@ -168,7 +171,7 @@ fn a_rollout_says_how_far_it_is_and_what_holds_it_up() {
 
 #[test]
 fn the_time_of_a_wait_is_that_of_its_beginning() {
-    let waiting = [member("a", Some(0)), Member { started: false, ..member("b", None) }];
+    let waiting = [member("a", Some(0)), NodeState { started: false, ..member("b", None) }];
     let mut first = standing(&wanted(2), &waiting, &NodeSetStatus::default());
     first.waits[0].since = Time(at(7));
     let second = standing(&wanted(2), &waiting, &first);
@@ -177,8 +180,8 @@ fn the_time_of_a_wait_is_that_of_its_beginning() {
 
 #[test]
 fn a_paused_set_with_outdated_nodes_is_not_complete() {
-    let old_node = Member { revision: "v1-old", ..member("b", Some(0)) };
-    let paused = Wanted { pace: Pace::Held, ..wanted(2) };
+    let old_node = NodeState { revision: "v1-old", ..member("b", Some(0)) };
+    let paused = DesiredState { pace: RolloutMode::Held, ..wanted(2) };
     let status = standing(&paused, &[member("a", Some(0)), old_node], &NodeSetStatus::default());
     assert_eq!(says(&status, "Progressing").1, "Paused");
     assert_eq!(status.waits[0].reason, "Paused");
@@ -186,8 +189,8 @@ fn a_paused_set_with_outdated_nodes_is_not_complete() {
 
 #[test]
 fn a_partition_above_the_replicas_is_reported() {
-    let old_node = |name| Member { revision: "v1-old", ..member(name, Some(0)) };
-    let wanted = Wanted { pace: Pace::Rolling { keep: 5 }, ..wanted(2) };
+    let old_node = |name| NodeState { revision: "v1-old", ..member(name, Some(0)) };
+    let wanted = DesiredState { pace: RolloutMode::Rolling { keep: 5 }, ..wanted(2) };
     let status = standing(&wanted, &[old_node("a"), old_node("b")], &NodeSetStatus::default());
     assert!(status.waits[0].message.contains("which is 5 of 2: write fewer than 2"), "{:?}", status.waits);
     assert_eq!(says(&status, "Progressing").1, "Complete");
@@ -195,7 +198,7 @@ fn a_partition_above_the_replicas_is_reported() {
 
 #[test]
 fn a_set_is_ready_once_all_is_as_its_spec_wants_it() {
-    fn ready(wanted: &Wanted<'_>, members: &[Member<'static>]) -> (String, String) {
+    fn ready(wanted: &DesiredState<'_>, members: &[NodeState<'static>]) -> (String, String) {
         let status = standing(wanted, members, &NodeSetStatus::default());
         let (status, reason, _) = says(&status, "Ready");
         (status.to_owned(), reason.to_owned())
@@ -205,6 +208,6 @@ fn a_set_is_ready_once_all_is_as_its_spec_wants_it() {
     assert_eq!(ready(&wanted(2), &[member("a", Some(0)), member("b", None)]), is("False", "Provisioning"));
     assert_eq!(ready(&wanted(2), &[member("a", Some(0))]), is("False", "ScalingUp"));
     assert_eq!(ready(&wanted(1), &[member("a", Some(0)), member("b", Some(0))]), is("False", "ScalingDown"));
-    let trouble = Member { trouble: Some(("OutOfResources", "no room")), ..member("b", Some(0)) };
+    let trouble = NodeState { trouble: Some(("OutOfResources", "no room")), ..member("b", Some(0)) };
     assert_eq!(ready(&wanted(2), &[member("a", Some(0)), trouble]), is("False", "NodesInTrouble"));
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Taint;
 use kube_node_api::{NodeTemplate, names::ANNOTATION_APPLIED, taints};
 use serde::{Deserialize, Serialize};
 
-use super::texts::Texts;
+use super::label_map::LabelMap;
 
 /// What the templates of class and set say together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,9 +42,9 @@ struct Applied {
 #[derive(Clone, Copy, Debug)]
 pub struct Current<'a> {
     /// Labels.
-    pub labels: &'a Texts,
+    pub labels: &'a LabelMap,
     /// Annotations.
-    pub annotations: &'a Texts,
+    pub annotations: &'a LabelMap,
     /// Taints.
     pub taints: &'a [Taint],
 }
@@ -152,7 +152,7 @@ pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
 
 /// Whether an annotation of a Node is somebody else's: it is there, and no template brought it.
 #[must_use]
-pub fn is_foreign_annotation(annotations: &Texts, key: &str) -> bool {
+pub fn is_foreign_annotation(annotations: &LabelMap, key: &str) -> bool {
     let record = annotations.get(ANNOTATION_APPLIED);
     let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     annotations.contains_key(key) && !applied.annotations.contains(key)
@@ -160,7 +160,7 @@ pub fn is_foreign_annotation(annotations: &Texts, key: &str) -> bool {
 
 /// What to set and what to take away; what nobody recorded is not touched.
 fn difference(
-    current: &Texts,
+    current: &LabelMap,
     desired: &BTreeMap<String, String>,
     applied: &BTreeSet<String>,
 ) -> BTreeMap<String, Option<String>> {
@@ -226,7 +226,7 @@ mod tests {
     impl Node {
         fn change(&self, desired: &Desired) -> Option<Change> {
             let [labels, annotations] =
-                [&self.labels, &self.annotations].map(|all| all.clone().into_iter().collect::<Texts>());
+                [&self.labels, &self.annotations].map(|all| all.clone().into_iter().collect::<LabelMap>());
             desired.change(Current { labels: &labels, annotations: &annotations, taints: &self.taints })
         }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube_node_api::names;
 
 use super::{
-    conditions::Says,
+    conditions::ConditionUpdate,
     drain::{self, Blockage, PodId},
 };
 
@@ -145,7 +145,7 @@ impl Wait {
     /// What the condition `kube-node.io/Drained` of a Node that leaves is to say; None leaves it as it is. `said`:
     /// whether it says already that something is in the way. `lasts`: how long the drain has been going on.
     #[must_use]
-    pub fn says(&self, said: bool, lasts: Duration) -> Option<Says> {
+    pub fn says(&self, said: bool, lasts: Duration) -> Option<ConditionUpdate> {
         let message = match self {
             Self::Machine | Self::Room | Self::BackOff | Self::Kubelet | Self::Ready | Self::Lease => {
                 return None;
@@ -173,7 +173,7 @@ impl Wait {
                     .to_owned()
             }
             Self::DeletionTimeout { .. } | Self::MachineDeletion => {
-                return said.then(|| Says {
+                return said.then(|| ConditionUpdate {
                     r#type: names::CONDITION_DRAINED,
                     status: true,
                     reason: "Drained",
@@ -181,7 +181,7 @@ impl Wait {
                 });
             }
         };
-        Some(Says {
+        Some(ConditionUpdate {
             r#type: names::CONDITION_DRAINED,
             status: false,
             reason: self.reason(),

@@ -48,9 +48,9 @@ fn read_by_go(bytes: &[u8]) -> Node {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-type Amounts = Option<std::collections::BTreeMap<String, Quantity>>;
+type ResourceList = Option<std::collections::BTreeMap<String, Quantity>>;
 
-fn amounts(amounts: &Amounts) -> Vec<(String, i128)> {
+fn amounts(amounts: &ResourceList) -> Vec<(String, i128)> {
     let amounts = amounts.as_ref().expect("amounts");
     amounts.iter().map(|(name, amount)| (name.clone(), quantity::nanos(amount).unwrap())).collect()
 }

@@ -7,7 +7,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
-use kube_node_planner::birth;
+use kube_node_planner::node_builder;
 use local_cluster::images;
 use serde_json::{Value, json};
 
@@ -87,7 +87,7 @@ impl Nodes {
         let status = json!({"capacity": capacity, "allocatable": capacity});
         let metadata = json!({
             "name": fake,
-            "labels": birth::well_known_labels(fake, None),
+            "labels": node_builder::well_known_labels(fake, None),
             "annotations": {kwok::OWN.0: kwok::OWN.1},
         });
         create(&nodes, json!({"metadata": metadata, "status": status})).await.unwrap();

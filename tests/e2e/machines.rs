@@ -15,12 +15,13 @@ use kube::{
     runtime::watcher,
 };
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_cache::{Cache, Own as Stored, View};
+use kube_node_cache::{Cache, CustomObject as Stored, View};
 use kube_node_operator::{
     controllers::{
-        Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, node::NodeController,
+        Context, DrainPermits, Events, ExpectationStore, Metrics, ProviderIdPrefix, Revisions,
+        node::NodeController,
     },
-    providers::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage},
+    providers::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -78,7 +79,7 @@ impl Provider for Shelves {
         self.name
     }
 
-    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
+    fn create<'a>(&'a self, order: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
         let mut locked = self.shelf.lock().unwrap();
         let made = if locked.full {
             Err(ProviderError::OutOfResources { message: "no shelf has room for it".to_owned() })
@@ -166,8 +167,8 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
         classes: Arc::default(),
         sets: Arc::default(),
         revisions: Revisions::new(client.clone(), "kube-node-system"),
-        outstanding: Outstanding::default(),
-        turns: Turns::default(),
+        expectations: ExpectationStore::default(),
+        drain_permits: DrainPermits::default(),
         events: Events::register(client.clone(), name, registry).unwrap(),
         metrics: Metrics::register(registry).unwrap(),
         providers: BTreeMap::from([(name, provider)]),
@@ -311,7 +312,7 @@ async fn a_drain_begins_when_its_set_grants_the_turn() {
     })
     .await;
     let uid: Arc<str> = own.nodes.get(&node).await.unwrap().metadata.uid.unwrap().into();
-    context.turns.set("machine-turn", [(uid, node.as_str().into())]);
+    context.drain_permits.set("machine-turn", [(uid, node.as_str().into())]);
     eventually("it goes at once", Duration::from_secs(20), async || {
         own.nodes.get_opt(&node).await.unwrap().is_none().then_some(())
     })

@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, Client, api::PropagationPolicy};
 use kube_ext::{
-    watch::{self, Begins, Pace, Told, Watch},
+    watch::{self, BackoffConfig, InitialList, WatchEvent, WatchRequest},
     wire::{self, Body},
 };
 use kube_node_cache::{NodeView, PodView, Protobuf, WireNode, WirePod};
@@ -97,7 +97,7 @@ async fn both_forms_of_a_node_and_of_a_pod_say_the_same() {
 /// What a watch told.
 #[derive(Debug, PartialEq)]
 enum Heard {
-    Begins,
+    InitialList,
     Came(String),
     Went(String),
     Complete,
@@ -120,23 +120,23 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
         })
         .await;
     create(&maps, json!({"metadata": {"name": "other"}})).await.unwrap();
-    for begins in [Begins::Listed, Begins::Streamed] {
-        let watch = Watch {
+    for initial_list in [InitialList::List, InitialList::Stream] {
+        let watch = WatchRequest {
             path: "/api/v1/namespaces/watches/configmaps".to_owned(),
             field_selector: Some("metadata.name!=map-007".to_owned()),
             label_selector: Some("of=watches".to_owned()),
-            begins,
-            least_life: LONG,
-            pace: Pace::VITAL,
+            initial_list,
+            min_timeout: LONG,
+            backoff: BackoffConfig::VITAL,
         };
         let (sender, mut heard) = mpsc::unbounded_channel();
         let followed = client.clone();
         let following = tokio::spawn(async move {
-            let tell = |told: Told<'_>| {
+            let tell = |told: WatchEvent<'_>| {
                 let _ = sender.send(match told {
-                    Told::Begins => Heard::Begins,
-                    Told::Complete => Heard::Complete,
-                    Told::Object { raw, deleted } => {
+                    WatchEvent::InitialList => Heard::InitialList,
+                    WatchEvent::Complete => Heard::Complete,
+                    WatchEvent::Object { raw, deleted } => {
                         let map = k8s_pb::api::core::v1::ConfigMap::decode(raw).unwrap();
                         let name = map.metadata.unwrap().name.unwrap();
                         if deleted { Heard::Went(name) } else { Heard::Came(name) }
@@ -146,13 +146,13 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
             watch::follow(&followed, &watch, &(), tell, |_| Ok::<(), Infallible>(())).await
         });
         let mut next = async || timeout(LONG, heard.recv()).await.unwrap().unwrap();
-        assert_eq!(next().await, Heard::Begins);
+        assert_eq!(next().await, Heard::InitialList);
         let mut came = Vec::new();
         loop {
             match next().await {
                 Heard::Came(name) => came.push(name),
                 Heard::Complete => break,
-                other => panic!("{begins:?}: {other:?}"),
+                other => panic!("{initial_list:?}: {other:?}"),
             }
         }
         came.sort();

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     autoscaling::{
-        self, Ask, Bounds, Change, Heard, Instance, Machine, Memory, Order, Refusal, Rolling, Standing, Step,
-        Target, Wanted as WantedNode,
+        self, ApiCall, ApiResponse, Bounds, Change, Instance, Machine, Refusal, Rolling, ScaleRequest,
+        SetSnapshot, Step, Target, Wanted as WantedNode, WriteCache,
     },
     budget::Budget,
-    causes::Rules,
+    disruption::Rules,
     expectations::Expectations,
     rollout::Clock,
-    turnover::{self, Creation, Member, Pace, Stage, Wanted},
+    set_planner::{self, Creation, DesiredState, NodeState, RolloutMode, Stage},
 };
 
 use crate::{
@@ -27,10 +27,10 @@ use crate::{
 
 pub struct Operator {
     mutation: Option<Mutation>,
-    set: Standing,
+    set: SetSnapshot,
     revision: u32,
     nodes: BTreeMap<String, Node>,
-    memory: Memory,
+    memory: WriteCache,
     expectations: Expectations,
     names: u64,
 }
@@ -49,7 +49,7 @@ impl Operator {
             set: world.set.clone(),
             revision: world.revision,
             nodes: world.nodes.clone(),
-            memory: Memory::default(),
+            memory: WriteCache::default(),
             expectations: Expectations::default(),
             names: 0,
         }
@@ -97,10 +97,10 @@ impl Operator {
         let wanted = wanted(&self.set, &revision);
         let revisions: BTreeMap<&str, String> =
             self.nodes.iter().map(|(name, node)| (name.as_str(), node.revision.to_string())).collect();
-        let members: Vec<Member<'_>> =
+        let members: Vec<NodeState<'_>> =
             self.nodes.values().map(|node| self.member(node, &revisions[node.name.as_str()])).collect();
         let unseen = self.coming();
-        let plan = turnover::decide(&wanted, &members, unseen, stamp(world.now));
+        let plan = set_planner::decide(&wanted, &members, unseen, stamp(world.now));
         let create = plan.create;
         let victims: Vec<(Node, bool)> = plan
             .delete
@@ -124,10 +124,10 @@ impl Operator {
         }
     }
 
-    fn member<'a>(&self, node: &'a Node, revision: &'a str) -> Member<'a> {
+    fn member<'a>(&self, node: &'a Node, revision: &'a str) -> NodeState<'a> {
         let leaves = node.leaving || self.expectations.is_leaving(&node.name);
         let stage = if leaves { Stage::Draining } else { Stage::Staying };
-        Member {
+        NodeState {
             name: &node.name,
             revision,
             created: stamp(node.created),
@@ -138,7 +138,7 @@ impl Operator {
             marked: node.emptied,
             named: self.set.victims.contains(&node.name),
             claimed: node.emptied && !self.has(Mutation::ReplacesWhatIsEmptied),
-            ..Member::default()
+            ..NodeState::default()
         }
     }
 
@@ -172,7 +172,8 @@ impl Operator {
 
     /// `Refresh`: whether the loop may go on.
     pub fn refresh(&mut self, world: &mut World) -> bool {
-        self.memory.unsettled().is_none() || self.order(world, Order::of_number(), &|_, _| Ok(None)).is_ok()
+        self.memory.unsettled().is_none()
+            || self.order(world, ScaleRequest::of_number(), &|_, _| Ok(None)).is_ok()
     }
 
     pub fn target_size(&self) -> Option<i32> {
@@ -190,18 +191,18 @@ impl Operator {
 
     pub fn increase(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
         let anew = self.has(Mutation::CountsAnew);
-        let order = if anew { Order::of_names() } else { Order::of_number() };
+        let order = if anew { ScaleRequest::of_names() } else { ScaleRequest::of_number() };
         self.order(world, order, &|_, standing| autoscaling::increase(standing, delta).map(Some))
     }
 
     pub fn decrease(&mut self, world: &mut World, delta: i32) -> Result<(), String> {
-        self.order(world, Order::of_number(), &|own, standing| {
+        self.order(world, ScaleRequest::of_number(), &|own, standing| {
             autoscaling::decrease(standing, &own.machines(), own.rolls(), delta).map(Some)
         })
     }
 
     pub fn delete(&mut self, world: &mut World, id: &str) -> Result<(), String> {
-        self.order(world, Order::of_names(), &|own, standing| {
+        self.order(world, ScaleRequest::of_names(), &|own, standing| {
             let by_name = |name: &str| own.nodes.get(name);
             let wanted = WantedNode { provider_id: id, name: id };
             let found = autoscaling::resolve(wanted, by_name, by_name, |node| Some(node.name.clone()))?;
@@ -215,14 +216,14 @@ impl Operator {
                 Some(Mutation::LowersForTheSurge) => 0,
                 _ => autoscaling::staying(standing, &machines, own.coming()),
             };
-            let forgetful = Standing { victims: BTreeSet::new(), ..standing.clone() };
+            let forgetful = SetSnapshot { victims: BTreeSet::new(), ..standing.clone() };
             let standing = if twice { &forgetful } else { standing };
             autoscaling::delete("s", standing, staying, &[target])
         })
     }
 
     /// As the writer does it.
-    fn order(&mut self, world: &mut World, order: Order, decide: &Decide<'_>) -> Result<(), String> {
+    fn order(&mut self, world: &mut World, order: ScaleRequest, decide: &Decide<'_>) -> Result<(), String> {
         let answer = self.carry_out(world, order, decide);
         if self.memory.unsettled().is_none() {
             world.settled();
@@ -230,17 +231,22 @@ impl Operator {
         answer
     }
 
-    fn carry_out(&mut self, world: &mut World, mut order: Order, decide: &Decide<'_>) -> Result<(), String> {
-        let mut heard = Heard::Begun;
+    fn carry_out(
+        &mut self,
+        world: &mut World,
+        mut order: ScaleRequest,
+        decide: &Decide<'_>,
+    ) -> Result<(), String> {
+        let mut heard = ApiResponse::Begun;
         if self.has(Mutation::BelievesTheWatchAlone) {
-            self.memory = Memory::default();
+            self.memory = WriteCache::default();
         }
         loop {
             let mut memory = std::mem::take(&mut self.memory);
             let shown = self.set.clone();
             let own: &Self = self;
-            let decided = |standing: &Standing| {
-                let loose = Standing { bounds: Bounds { min: 0, ..standing.bounds }, ..standing.clone() };
+            let decided = |standing: &SetSnapshot| {
+                let loose = SetSnapshot { bounds: Bounds { min: 0, ..standing.bounds }, ..standing.clone() };
                 let loosened = own.has(Mutation::LeavesTheMinimumToTheCaller);
                 decide(own, if loosened { &loose } else { standing })
             };
@@ -250,50 +256,50 @@ impl Operator {
                 Step::Done => break,
                 Step::Refused(refusal) => return Err(refusal.to_string()),
                 Step::Failed(failure) => return Err(failure.to_string()),
-                Step::Ask(Ask::Read) => world.read(),
-                Step::Ask(Ask::Write { on, change }) => {
+                Step::ApiCall(ApiCall::Read) => world.read(),
+                Step::ApiCall(ApiCall::Write { on, change }) => {
                     let named = !self.has(Mutation::NamesNobody);
                     let victims = if named { change.victims } else { BTreeSet::new() };
-                    let write = Write { on, replicas: change.replicas, victims, what: What::Order };
+                    let write = Write { on, replicas: change.replicas, victims, what: What::ScaleRequest };
                     let answer = world.write(write);
                     if matches!(answer, Answer::Silence) && self.has(Mutation::TakesSilenceForFailure) {
                         return Err("silence".to_owned());
                     }
                     answer
                 }
-                Step::Ask(Ask::Fence { on }) if self.has(Mutation::SettlesWithoutAFence) => {
+                Step::ApiCall(ApiCall::Fence { on }) if self.has(Mutation::SettlesWithoutAFence) => {
                     Answer::Stands(on)
                 }
-                Step::Ask(Ask::Fence { on }) => {
+                Step::ApiCall(ApiCall::Fence { on }) => {
                     let victims = on.victims.clone();
                     world.write(Write { replicas: on.replicas, victims, on, what: What::Fence })
                 }
             };
             heard = match answer {
-                Answer::Stands(standing) => Heard::Stands(standing),
-                Answer::Conflict => Heard::Conflict,
-                Answer::Silence => Heard::Nothing,
+                Answer::Stands(standing) => ApiResponse::Stands(standing),
+                Answer::Conflict => ApiResponse::Conflict,
+                Answer::Silence => ApiResponse::Nothing,
             };
         }
         if self.has(Mutation::BelievesTheWatchAlone) {
-            self.memory = Memory::default();
+            self.memory = WriteCache::default();
         }
         Ok(())
     }
 }
 
 /// What an order comes to, as this operator sees the set.
-type Decide<'a> = dyn Fn(&Operator, &Standing) -> Result<Option<Change>, Refusal> + 'a;
+type Decide<'a> = dyn Fn(&Operator, &SetSnapshot) -> Result<Option<Change>, Refusal> + 'a;
 
-fn wanted<'a>(set: &Standing, revision: &'a str) -> Wanted<'a> {
-    Wanted {
+fn wanted<'a>(set: &SetSnapshot, revision: &'a str) -> DesiredState<'a> {
+    DesiredState {
         replicas: usize::try_from(set.replicas).unwrap(),
         budget: Budget { surge: 1, unavailable: 0 },
         min_ready: Duration::ZERO,
         order: ScaleDownOrder::LeastPods,
         replacement: ReplacementOrder::SurgeFirst,
         rules: Rules { revision: Some(revision), ..Rules::default() },
-        pace: Pace::Rolling { keep: 0 },
+        pace: RolloutMode::Rolling { keep: 0 },
         clock: Clock { deadline: Duration::from_hours(10), ..Clock::default() },
         max_sick: usize::MAX,
         max_repairs: usize::MAX,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use kube_node_planner::autoscaling::{Bounds, Standing};
+use kube_node_planner::autoscaling::{Bounds, SetSnapshot};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 /// A Node as the API server has it. Times are seconds.
@@ -29,7 +29,7 @@ pub struct Node {
 /// What a watch shows.
 #[derive(Clone, Debug)]
 pub enum Event {
-    Set(Standing, u32),
+    Set(SetSnapshot, u32),
     Node(Node),
     Gone(String),
 }
@@ -37,7 +37,7 @@ pub enum Event {
 /// A write of the set.
 #[derive(Clone, Debug)]
 pub struct Write {
-    pub on: Standing,
+    pub on: SetSnapshot,
     pub replicas: i32,
     pub victims: BTreeSet<String>,
     pub what: What,
@@ -46,7 +46,7 @@ pub struct Write {
 /// What a write is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    Order,
+    ScaleRequest,
     Fence,
     Record,
 }
@@ -66,7 +66,7 @@ struct Late {
 /// How a call ended.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    Stands(Standing),
+    Stands(SetSnapshot),
     Conflict,
     Silence,
 }
@@ -75,7 +75,7 @@ pub enum Answer {
 pub struct World {
     pub now: i64,
     rng: SmallRng,
-    pub set: Standing,
+    pub set: SetSnapshot,
     pub revision: u32,
     pub nodes: BTreeMap<String, Node>,
     pub events: VecDeque<(i64, Event)>,
@@ -106,7 +106,7 @@ impl World {
         let mut rng = SmallRng::seed_from_u64(seed);
         let min = rng.random_range(0..3);
         let replicas = rng.random_range(min..6);
-        let set = Standing {
+        let set = SetSnapshot {
             uid: "set".to_owned(),
             generation: 1,
             version: "1".to_owned(),
@@ -268,7 +268,7 @@ impl World {
             self.asked.extend(given_up.cloned().collect::<Vec<_>>());
             self.set.victims.clone_from(&write.victims);
         }
-        if write.what == What::Order && write.replicas != before {
+        if write.what == What::ScaleRequest && write.replicas != before {
             self.set.replicas = write.replicas;
             self.set.generation += 1;
             self.judge(before);
@@ -358,7 +358,7 @@ impl World {
             std::mem::take(&mut self.late).into_iter().partition(|late| late.at <= now);
         self.late = later;
         for Late { sent, write, over, .. } in due {
-            if over && write.what == What::Order && write.on.version == self.set.version {
+            if over && write.what == What::ScaleRequest && write.on.version == self.set.version {
                 self.violate("an order that was answered is carried out".to_owned());
             }
             // Whoever gave the order could not know of those.

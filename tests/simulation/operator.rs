@@ -9,12 +9,12 @@ use std::{
 use kube_node_api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     budget::Budget,
-    causes::{Cause, Rules, Sign, Symptom},
+    disruption::{DisruptionReason, NodeSign, Rules, UnhealthyCondition},
     drain::{self, Course, Policy},
     expectations::Expectations,
     node::{self, Kubelet, Pods, Step},
     rollout::{self, Clock},
-    turnover::{self, Creation, Member, Pace, Stage, Wanted},
+    set_planner::{self, Creation, DesiredState, NodeState, RolloutMode, Stage},
 };
 use rand::RngExt;
 
@@ -31,7 +31,7 @@ pub struct Operator {
     spec: Spec,
     cache: BTreeMap<String, Node>,
     expectations: Expectations,
-    turns: BTreeSet<u64>,
+    drain_permits: BTreeSet<u64>,
     status: NodeSetStatus,
     names: u64,
     /// When to look at the set, and at which Nodes.
@@ -47,7 +47,7 @@ impl Operator {
             spec: world.spec.clone(),
             cache: BTreeMap::new(),
             expectations: Expectations::default(),
-            turns: BTreeSet::new(),
+            drain_permits: BTreeSet::new(),
             status,
             names,
             set_at: Some(world.now),
@@ -72,7 +72,7 @@ impl Operator {
         world.events.clear();
         self.cache.clone_from(&world.nodes);
         let cache = &self.cache;
-        self.expectations.relisted(|name| cache.contains_key(name));
+        self.expectations.on_resync(|name| cache.contains_key(name));
         self.nodes_at = self.cache.keys().map(|name| (name.clone(), world.now)).collect();
         self.set_at = Some(world.now);
     }
@@ -136,16 +136,20 @@ impl Operator {
         late
     }
 
-    fn wanted<'a>(spec: &'a Spec, status: &'a NodeSetStatus, symptoms: &'a mut Vec<Symptom>) -> Wanted<'a> {
+    fn wanted<'a>(
+        spec: &'a Spec,
+        status: &'a NodeSetStatus,
+        symptoms: &'a mut Vec<UnhealthyCondition>,
+    ) -> DesiredState<'a> {
         let setup = &spec.setup;
         let seconds = |count: i64| Duration::from_secs(u64::try_from(count).unwrap_or(0));
         symptoms.clear();
-        symptoms.extend(setup.sick_after.map(|after| Symptom {
+        symptoms.extend(setup.sick_after.map(|after| UnhealthyCondition {
             r#type: "Ready".to_owned(),
             status: "Unknown".to_owned(),
             lasts: seconds(after),
         }));
-        Wanted {
+        DesiredState {
             replicas: spec.replicas,
             budget: Budget { surge: setup.surge, unavailable: setup.unavailable },
             min_ready: seconds(setup.min_ready),
@@ -163,9 +167,9 @@ impl Operator {
                 symptoms,
             },
             pace: match () {
-                () if spec.paused => Pace::Held,
-                () if setup.on_delete => Pace::OnDelete,
-                () => Pace::Rolling { keep: setup.keep },
+                () if spec.paused => RolloutMode::Held,
+                () if setup.on_delete => RolloutMode::OnDelete,
+                () => RolloutMode::Rolling { keep: setup.keep },
             },
             clock: Clock {
                 old: status.rollout.as_ref(),
@@ -187,22 +191,22 @@ impl Operator {
         let mut symptoms = Vec::new();
         let wanted = Self::wanted(&spec, &status, &mut symptoms);
         let cache = std::mem::take(&mut self.cache);
-        let members: Vec<Member<'_>> = cache.values().map(|node| self.member(node)).collect();
+        let members: Vec<NodeState<'_>> = cache.values().map(|node| self.member(node)).collect();
         let unseen = self.expectations.creations().filter(|name| !cache.contains_key(*name)).count();
         let unseen = if self.mutation == Some(Mutation::ForgetsWhatItAskedFor) { 0 } else { unseen };
-        let seen: Vec<Member<'_>> = match self.mutation {
+        let seen: Vec<NodeState<'_>> = match self.mutation {
             Some(Mutation::DoesNotCountMachinesThatLeave) => {
                 members.iter().filter(|member| member.stage == Stage::Staying).cloned().collect()
             }
             Some(Mutation::TakesEveryNodeForAvailable) => members
                 .iter()
-                .map(|member| Member { ready_since: Some(stamp(0)), started: true, ..member.clone() })
+                .map(|member| NodeState { ready_since: Some(stamp(0)), started: true, ..member.clone() })
                 .collect(),
             _ => members.clone(),
         };
-        let plan = turnover::decide(&wanted, &seen, unseen, now);
-        let look_again = plan.look_again.filter(|_| self.mutation != Some(Mutation::NeverLooksAgain));
-        self.set_at = look_again.map(|after| world.now + after.as_millis() as i64 + 1_000);
+        let plan = set_planner::decide(&wanted, &seen, unseen, now);
+        let requeue_after = plan.requeue_after.filter(|_| self.mutation != Some(Mutation::NeverLooksAgain));
+        self.set_at = requeue_after.map(|after| world.now + after.as_millis() as i64 + 1_000);
         self.status.rollout.clone_from(&plan.rollout);
         self.status.start_failures.clone_from(&plan.start_failures);
         let update = Some(self.spec.revision.clone());
@@ -211,32 +215,32 @@ impl Operator {
             self.status.current_revision = update;
         }
         drop(members);
-        let turns: Vec<String> = plan
-            .turns
+        let drain_permits: Vec<String> = plan
+            .drain_permits
             .iter()
             .copied()
             .chain(plan.delete.iter().map(|deletion| deletion.name))
             .map(str::to_owned)
             .collect();
         self.cache = cache.clone();
-        self.grant(world, &turns);
+        self.grant(world, &drain_permits);
         let result = self.apply(world, &plan, &cache);
         self.cache = cache;
         result
     }
 
-    fn member<'a>(&self, node: &'a Node) -> Member<'a> {
+    fn member<'a>(&self, node: &'a Node) -> NodeState<'a> {
         let mut stage = match node.deleted_at {
             None if self.expectations.is_leaving(&node.name) => Stage::Draining,
             None => Stage::Staying,
             Some(_) if node.cordoned => Stage::Draining,
-            Some(_) if self.turns.contains(&node.uid) => Stage::Draining,
-            Some(_) => Stage::Condemned,
+            Some(_) if self.drain_permits.contains(&node.uid) => Stage::Draining,
+            Some(_) => Stage::PendingDrain,
         };
         if self.mutation == Some(Mutation::TakesTurnsBack) && stage == Stage::Draining && !node.cordoned {
-            stage = Stage::Condemned;
+            stage = Stage::PendingDrain;
         }
-        Member {
+        NodeState {
             name: &node.name,
             revision: &node.revision,
             created: stamp(node.created),
@@ -248,17 +252,17 @@ impl Operator {
             pods: node.pods,
             signs: node
                 .unknown_since
-                .map(|since| Sign { r#type: "Ready", status: "Unknown", since: Some(stamp(since)) })
+                .map(|since| NodeSign { r#type: "Ready", status: "Unknown", since: Some(stamp(since)) })
                 .into_iter()
                 .collect(),
-            ..Member::default()
+            ..NodeState::default()
         }
     }
 
     /// Turns are granted before deletions are asked for.
     fn grant(&mut self, world: &mut World, names: &[String]) {
         let known: Vec<&Node> = names.iter().filter_map(|name| self.cache.get(name)).collect();
-        let before = std::mem::replace(&mut self.turns, known.iter().map(|node| node.uid).collect());
+        let before = std::mem::replace(&mut self.drain_permits, known.iter().map(|node| node.uid).collect());
         for node in known {
             self.nodes_at.insert(node.name.clone(), world.now);
             // A deletion still has to be accepted, and is only of what was seen: then it is judged.
@@ -273,7 +277,7 @@ impl Operator {
         let unchanged = |seen: &Node| world.nodes.get(name).is_some_and(|node| node.version == seen.version);
         if self.cache.get(name).is_some_and(unchanged) {
             let draining =
-                |node: &Node| node.draining() || self.turns.contains(&node.uid) || node.name == name;
+                |node: &Node| node.draining() || self.drain_permits.contains(&node.uid) || node.name == name;
             // A Node whose machine vanished while it was leaving is gone, and the watch has not said so yet.
             let ghosts = self.cache.values().filter(|seen| {
                 !world.nodes.contains_key(&seen.name) && seen.ready_since.is_some() && !draining(seen)
@@ -286,7 +290,7 @@ impl Operator {
     fn apply(
         &mut self,
         world: &mut World,
-        plan: &turnover::Plan<'_>,
+        plan: &set_planner::Plan<'_>,
         cache: &BTreeMap<String, Node>,
     ) -> Result<(), Killed> {
         let gives_up = self.mutation == Some(Mutation::GivesUpOnLostAnswers);
@@ -343,7 +347,8 @@ impl Operator {
             let answer = world.delete(seen);
             let cause = plan.delete.iter().find(|deletion| deletion.name == name).and_then(|d| d.cause);
             failed_starts += usize::from(
-                cause == Some(Cause::FailedToStart) && matches!(answer, Answer::Done | Answer::Lost),
+                cause == Some(DisruptionReason::FailedToStart)
+                    && matches!(answer, Answer::Done | Answer::Lost),
             );
             match answer {
                 Answer::Done => self.expectations.deleted(name),
@@ -375,7 +380,8 @@ impl Operator {
             Some(Machine::Leaving { .. }) => node::Machine::Leaving,
             Some(_) => node::Machine::Exists,
         };
-        let in_turn = self.turns.contains(&node.uid) || self.mutation == Some(Mutation::DrainsOutOfTurn);
+        let in_turn =
+            self.drain_permits.contains(&node.uid) || self.mutation == Some(Mutation::DrainsOutOfTurn);
         // Where there is no machine, none of these pods ever ran.
         let runs = machine != node::Machine::Absent;
         let pods = world.nodes.get(name).map_or(0, |node| if node.fault || !runs { 0 } else { node.pods });
@@ -399,7 +405,7 @@ impl Operator {
         let drain = drain::plan(&pods, &Policy::default(), course, world.timestamp());
         let pods = Pods::Known { drain, attached: node::Attached::default() };
         let plan = node::decide(&state, machine, &pods, Duration::ZERO, world.timestamp());
-        if let Some(after) = plan.look_again {
+        if let Some(after) = plan.requeue_after {
             self.nodes_at.insert(name.to_owned(), world.now + (after.as_millis() as i64).max(500));
         }
         for step in &plan.steps {
@@ -411,7 +417,7 @@ impl Operator {
                 }
                 Step::SetTaints(taints) => world.patch(&node, |node| node.taints.clone_from(taints)),
                 Step::Cordon { .. } => {
-                    if !self.turns.contains(&node.uid) {
+                    if !self.drain_permits.contains(&node.uid) {
                         self.judge(world, name);
                     }
                     world.patch(&node, |node| node.cordoned = true)

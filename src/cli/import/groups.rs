@@ -10,7 +10,7 @@ use kube_node_api::Resources;
 use kube_node_planner::quantity::{self, ParseQuantityError};
 use serde_json::{Value, json};
 
-use super::portrait::{Portrait, Shape};
+use super::machine_template::{MachineTemplate, Shape};
 
 /// Amounts that differ by this part of themselves at most are close, in percent.
 const CLOSE_PERCENT: i128 = 2;
@@ -38,7 +38,7 @@ pub(super) struct Import {
 
 impl Import {
     pub(super) fn new(
-        portraits: &[Portrait],
+        portraits: &[MachineTemplate],
         prefix: &str,
         node_controller: &str,
     ) -> Result<Self, ParseQuantityError> {
@@ -64,11 +64,11 @@ impl Import {
 struct Group<'a> {
     /// The shape of all, with the least of each amount.
     least: Shape,
-    members: Vec<&'a Portrait>,
+    members: Vec<&'a MachineTemplate>,
 }
 
 impl<'a> Group<'a> {
-    fn new(portrait: &'a Portrait) -> Self {
+    fn new(portrait: &'a MachineTemplate) -> Self {
         Self { least: portrait.shape.clone(), members: vec![portrait] }
     }
 
@@ -81,7 +81,7 @@ impl<'a> Group<'a> {
             && are_close(&own.allocatable, &shape.allocatable)
     }
 
-    fn add(&mut self, portrait: &'a Portrait) {
+    fn add(&mut self, portrait: &'a MachineTemplate) {
         take_least(&mut self.least.capacity, &portrait.shape.capacity);
         take_least(&mut self.least.allocatable, &portrait.shape.allocatable);
         self.members.push(portrait);
@@ -109,7 +109,7 @@ impl<'a> Group<'a> {
     }
 
     fn sets(&self, prefix: &str, class: &str, names: &mut Names) -> Vec<Value> {
-        let mut alike: Vec<(&Portrait, i32)> = Vec::new();
+        let mut alike: Vec<(&MachineTemplate, i32)> = Vec::new();
         for member in &self.members {
             match alike
                 .iter_mut()
@@ -119,8 +119,8 @@ impl<'a> Group<'a> {
                 None => alike.push((member, 1)),
             }
         }
-        let object_of = |(portrait, replicas): (&Portrait, i32)| {
-            let Portrait { labels, taints, .. } = portrait;
+        let object_of = |(portrait, replicas): (&MachineTemplate, i32)| {
+            let MachineTemplate { labels, taints, .. } = portrait;
             let pool = POOLS.iter().find_map(|key| labels.get(*key)).map(|pool| format!("{prefix}{pool}"));
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
             let name = names.set(&format!("{}{zone}", pool.as_deref().unwrap_or(class)));
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
     use kube_node_api::{NodeClass, NodeSet};
 
-    fn portrait(memory: &str, labels: &Value) -> Portrait {
-        Portrait::of(json!({
+    fn portrait(memory: &str, labels: &Value) -> MachineTemplate {
+        MachineTemplate::of(json!({
             "metadata": {"name": "n", "labels": labels},
             "spec": {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]},
             "status": {
@@ -212,7 +212,7 @@ mod tests {
         }))
     }
 
-    fn import(portraits: &[Portrait]) -> Import {
+    fn import(portraits: &[MachineTemplate]) -> Import {
         Import::new(portraits, "copy-", "hollow").unwrap()
     }
 

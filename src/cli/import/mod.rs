@@ -4,7 +4,7 @@
 //! Only Nodes are read, and of them only what others can have as well: no name, no address, no state.
 
 mod groups;
-mod portrait;
+mod machine_template;
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use serde::Deserialize;
 
 use self::{
     groups::Import as Imported,
-    portrait::{Left, Portrait},
+    machine_template::{Left, MachineTemplate},
 };
 use super::{access::ClusterArgs, yaml};
 
@@ -70,7 +70,7 @@ impl Import {
             Some(file) => read(file)?,
             None => super::block_on(self.list())?,
         };
-        let (portraits, left) = portrait::of_all(&nodes, &self.drop_label);
+        let (portraits, left) = machine_template::of_all(&nodes, &self.drop_label);
         if portraits.is_empty() {
             bail!("there is no Node that says what it has: name another cluster, file or --selector");
         }
@@ -133,10 +133,10 @@ fn prefix(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-impl Portrait {
+impl MachineTemplate {
     /// The objects of one Node in a test.
     #[cfg(test)]
     fn of(node: serde_json::Value) -> Self {
-        portrait::of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)
+        machine_template::of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)
     }
 }

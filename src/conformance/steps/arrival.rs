@@ -13,12 +13,11 @@ use kube_node_api::names;
 use serde_json::json;
 
 use crate::{
-    asked::machines_of,
-    contract,
-    course::{Course, is_at_work},
-    judge::{self, has_posted},
-    objects,
+    checks::{self, has_posted},
+    contract, objects,
     record::History,
+    test_run::{TestRun, is_at_work},
+    user_commands::machines_of,
 };
 
 /// Name of a Node without a finalizer.
@@ -34,74 +33,79 @@ const NO_REVISION: &str = "v1-0000000000";
 /// How long a Lease lives.
 const LEASE: i64 = 40;
 
-pub(super) async fn arrive(course: &Course, revision: &str) -> anyhow::Result<bool> {
+pub(super) async fn arrive(test_run: &TestRun, revision: &str) -> anyhow::Result<bool> {
     let begun = Instant::now();
-    course.create(&course.namespaces, json!({"metadata": {"name": course.run}})).await?;
-    course.create(&course.daemons, objects::daemons(&course.run, &course.args.image)).await?;
-    let set = course.create(&course.sets, objects::set(&course.run, course.args.nodes)).await?;
-    course.wrote(&set);
-    let (class, nobody) = (course.run.clone(), objects::of_nobody(&course.run));
+    test_run.create(&test_run.namespaces, json!({"metadata": {"name": test_run.run}})).await?;
+    test_run.create(&test_run.daemons, objects::daemons(&test_run.run, &test_run.args.image)).await?;
+    let set = test_run.create(&test_run.sets, objects::set(&test_run.run, test_run.args.nodes)).await?;
+    test_run.wrote(&set);
+    let (class, nobody) = (test_run.run.clone(), objects::of_nobody(&test_run.run));
     for (what, class, controller, revision, finalizer) in [
-        (BARE, &class, course.controller(), revision, false),
-        (TORN, &class, course.controller(), revision, false),
-        (LOST, &class, course.controller(), NO_REVISION, true),
+        (BARE, &class, test_run.controller(), revision, false),
+        (TORN, &class, test_run.controller(), revision, false),
+        (LOST, &class, test_run.controller(), NO_REVISION, true),
         (FOREIGN, &nobody, objects::NOBODY, NO_REVISION, true),
     ] {
-        let name = course.by_hand(what);
-        course
-            .create(&course.nodes, objects::node(&course.run, &name, class, controller, revision, finalizer))
+        let name = test_run.by_hand(what);
+        test_run
+            .create(
+                &test_run.nodes,
+                objects::node(&test_run.run, &name, class, controller, revision, finalizer),
+            )
             .await?;
     }
-    let wanted = usize::try_from(course.args.nodes)? + 2;
-    let lost = course.by_hand(LOST);
-    let came = course.seen.until(course.limit(), |all| {
+    let wanted = usize::try_from(test_run.args.nodes)? + 2;
+    let lost = test_run.by_hand(LOST);
+    let came = test_run.seen.until(test_run.limit(), |all| {
         let nodes = all.values().filter_map(|history| history.last());
         (nodes.filter(|node| is_at_work(node)).count() >= wanted).then_some(())
     });
     let came = came.await.is_some();
-    let all = course.seen.all();
-    let by_hand = [BARE, TORN].map(|what| course.by_hand(what));
-    let of = |node: &Node| course.is_of_set(node) || by_hand.contains(&node.name_any());
+    let all = test_run.seen.all();
+    let by_hand = [BARE, TORN].map(|what| test_run.by_hand(what));
+    let of = |node: &Node| test_run.is_of_set(node) || by_hand.contains(&node.name_any());
     let lives: Vec<Vec<Node>> =
         all.values().filter(|history| history.last().is_some_and(of)).map(History::states).collect();
     if came {
         let took = begun.elapsed().as_secs_f32();
-        course.judged(&contract::KUBELET, leases(course, &lives, took).await?);
+        test_run.judged(&contract::KUBELET, leases(test_run, &lives, took).await?);
     } else {
-        course.broken(&contract::KUBELET, late(&lives, wanted));
+        test_run.broken(&contract::KUBELET, late(&lives, wanted));
     }
-    course.judged(
+    test_run.judged(
         &contract::NO_EXECUTE,
-        all_of(&lives, judge::no_execute, "lost it when a kubelet had posted"),
+        all_of(&lives, checks::no_execute, "lost it when a kubelet had posted"),
     );
-    course.judged(&contract::NO_SCHEDULE, all_of(&lives, judge::no_schedule, "lost it when they were Ready"));
-    course.judged(&contract::PROVIDER_ID, judge::provider_ids(&lives));
-    let bare = course.seen.of(&course.by_hand(BARE)).as_ref().map(History::states).unwrap_or_default();
-    course.judged(&contract::FINALIZER_FIRST, judge::finalizer_first(&bare));
-    if let Some(node) = lives.iter().filter_map(|states| states.last()).find(|node| judge::is_leaving(node)) {
-        course.broken(
+    test_run
+        .judged(&contract::NO_SCHEDULE, all_of(&lives, checks::no_schedule, "lost it when they were Ready"));
+    test_run.judged(&contract::PROVIDER_ID, checks::provider_ids(&lives));
+    let bare = test_run.seen.of(&test_run.by_hand(BARE)).as_ref().map(History::states).unwrap_or_default();
+    test_run.judged(&contract::FINALIZER_FIRST, checks::finalizer_first(&bare));
+    if let Some(node) = lives.iter().filter_map(|states| states.last()).find(|node| checks::is_leaving(node))
+    {
+        test_run.broken(
             &contract::NUMBER,
             format!("{} is being deleted, and nobody here has asked for it", node.name_any()),
         );
     }
-    trouble(course, &lost).await?;
+    trouble(test_run, &lost).await?;
     let nodes: Vec<&Node> = lives.iter().filter_map(|states| states.last()).collect();
-    match course.machines().await? {
-        None => course.unseen(&contract::ONE, "needs --machines"),
-        Some(machines) if came => course.judged(&contract::ONE, one_each(&machines, &nodes)),
-        Some(_) => course.unseen(&contract::ONE, "the Nodes did not come"),
+    match test_run.machines().await? {
+        None => test_run.unseen(&contract::ONE, "needs --machines"),
+        Some(machines) if came => test_run.judged(&contract::ONE, one_each(&machines, &nodes)),
+        Some(_) => test_run.unseen(&contract::ONE, "the Nodes did not come"),
     }
     Ok(came)
 }
 
 /// One judgement of all; the first that is broken stands for them.
-fn all_of(lives: &[Vec<Node>], judge: fn(&[Node]) -> judge::Judgement, seen: &str) -> judge::Judgement {
+fn all_of(lives: &[Vec<Node>], judge: fn(&[Node]) -> checks::Judgement, seen: &str) -> checks::Judgement {
     lives.iter().try_for_each(|states| judge(states).map(drop))?;
     Ok(format!("{} Nodes {seen}", lives.len()))
 }
 
 /// 3.4.
-fn one_each(machines: &[String], nodes: &[&Node]) -> judge::Judgement {
+fn one_each(machines: &[String], nodes: &[&Node]) -> checks::Judgement {
     for node in nodes {
         let count = machines_of(machines, node).len();
         if count != 1 {
@@ -119,8 +123,8 @@ fn late(lives: &[Vec<Node>], wanted: usize) -> String {
         || "more Nodes were not made".to_owned(),
         |node| {
             let (status, reason, message) =
-                judge::condition(node, "Ready").unwrap_or(("Unknown", "", "no condition"));
-            let taint = if judge::has_taint(node, names::TAINT_UNINITIALIZED, None) {
+                checks::condition(node, "Ready").unwrap_or(("Unknown", "", "no condition"));
+            let taint = if checks::has_taint(node, names::TAINT_UNINITIALIZED, None) {
                 ", and has our taint"
             } else {
                 ""
@@ -132,8 +136,8 @@ fn late(lives: &[Vec<Node>], wanted: usize) -> String {
 }
 
 /// 4.1: the Leases of Nodes that came.
-async fn leases(course: &Course, lives: &[Vec<Node>], took: f32) -> anyhow::Result<judge::Judgement> {
-    let leases: Api<Lease> = Api::namespaced(course.nodes.clone().into_client(), "kube-node-lease");
+async fn leases(test_run: &TestRun, lives: &[Vec<Node>], took: f32) -> anyhow::Result<checks::Judgement> {
+    let leases: Api<Lease> = Api::namespaced(test_run.nodes.clone().into_client(), "kube-node-lease");
     for node in lives.iter().filter_map(|states| states.last()) {
         let name = node.name_any();
         let lease = call(format_args!("read Lease {name}"), leases.get_opt(&name)).await?;
@@ -149,29 +153,31 @@ async fn leases(course: &Course, lives: &[Vec<Node>], took: f32) -> anyhow::Resu
 }
 
 /// 3.3 and 3.2: the Node that names no revision says so, and has no machine.
-async fn trouble(course: &Course, name: &str) -> anyhow::Result<()> {
+async fn trouble(test_run: &TestRun, name: &str) -> anyhow::Result<()> {
     let says = |node: &Node| {
-        judge::condition(node, names::CONDITION_MACHINE)
+        checks::condition(node, names::CONDITION_MACHINE)
             .filter(|(status, reason, message)| {
                 *status == "False" && !reason.is_empty() && !message.is_empty()
             })
             .map(|(_, reason, message)| format!("{reason}: {message}"))
     };
-    let limit = course.limit().min(Duration::from_mins(2));
-    let said = course.seen.until(limit, |all| {
+    let limit = test_run.limit().min(Duration::from_mins(2));
+    let said = test_run.seen.until(limit, |all| {
         let node = all.values().filter_map(|history| history.last()).find(|node| node.name_any() == name)?;
         if has_posted(node) { Some(None) } else { says(node).map(Some) }
     });
     match said.await {
-        Some(Some(said)) => course.kept(&contract::TROUBLE, format!("of a revision that nobody has: {said}")),
+        Some(Some(said)) => {
+            test_run.kept(&contract::TROUBLE, format!("of a revision that nobody has: {said}"));
+        }
         Some(None) => {
-            course.broken(
+            test_run.broken(
                 &contract::REVISION,
                 format!("{name} has a machine, and names the revision {NO_REVISION} that nobody has"),
             );
-            course.unseen(&contract::TROUBLE, "its machine was made all the same");
+            test_run.unseen(&contract::TROUBLE, "its machine was made all the same");
         }
-        None => course.broken(
+        None => test_run.broken(
             &contract::TROUBLE,
             format!("{name} names the revision {NO_REVISION} that nobody has, and does not say so"),
         ),

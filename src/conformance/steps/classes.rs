@@ -10,34 +10,34 @@ use serde_json::json;
 
 use crate::{
     contract,
-    course::Course,
     objects::{self, CONDITION},
+    test_run::TestRun,
 };
 
 /// Field manager of the condition that the controller is to leave alone.
 const MANAGER: &str = "kube-node-conformance";
 
 /// The revision of the class; None where nobody has accepted it.
-pub(super) async fn accept(course: &Course) -> anyhow::Result<Option<String>> {
-    course.create(&course.classes, objects::class_of_nobody(&course.run)).await?;
+pub(super) async fn accept(test_run: &TestRun) -> anyhow::Result<Option<String>> {
+    test_run.create(&test_run.classes, objects::class_of_nobody(&test_run.run)).await?;
     let begun = Instant::now();
-    let class = serde_json::to_value(objects::class(&course.run, &course.given))?;
-    course.create(&course.classes, class).await?;
+    let class = serde_json::to_value(objects::class(&test_run.run, &test_run.given))?;
+    test_run.create(&test_run.classes, class).await?;
     // By server-side apply, since somebody else's conditions come to the same list at the same time.
     let condition = json!({
         "type": CONDITION, "status": "True", "reason": "Watched", "message": "somebody else's",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     let apply = json!({
-        "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass", "metadata": {"name": course.run},
+        "apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass", "metadata": {"name": test_run.run},
         "status": {"conditions": [condition]},
     });
     let (params, apply) = (PatchParams::apply(MANAGER), Patch::Apply(apply));
-    let patched = course.classes.patch_status(&course.run, &params, &apply);
-    call(format_args!("write the status of NodeClass {}", course.run), patched).await?;
-    let Ok(class) = course.class_is(|class| accepted(class).is_some()).await? else {
-        let controller = course.controller();
-        course.broken(
+    let patched = test_run.classes.patch_status(&test_run.run, &params, &apply);
+    call(format_args!("write the status of NodeClass {}", test_run.run), patched).await?;
+    let Ok(class) = test_run.class_is(|class| accepted(class).is_some()).await? else {
+        let controller = test_run.controller();
+        test_run.broken(
             &contract::ACCEPTS,
             format!("nobody has set it: does the NodeController {controller} run?"),
         );
@@ -47,8 +47,9 @@ pub(super) async fn accept(course: &Course) -> anyhow::Result<Option<String>> {
     if status != "True" {
         bail!("the controller does not serve this class: {message}; take one that it serves");
     }
-    course.kept(&contract::ACCEPTS, format!("True after {:.1} s: {message}", begun.elapsed().as_secs_f32()));
-    course.revision(None).await.map(Some)
+    test_run
+        .kept(&contract::ACCEPTS, format!("True after {:.1} s: {message}", begun.elapsed().as_secs_f32()));
+    test_run.revision(None).await.map(Some)
 }
 
 /// Status and message of the condition.
@@ -65,15 +66,16 @@ pub(super) fn generation(class: &NodeClass) -> Option<i64> {
 }
 
 /// 1.3, at the end.
-pub(super) async fn others_stay(course: &Course) -> anyhow::Result<Result<String, String>> {
-    let read =
-        |name: String| async move { call(format!("read NodeClass {name}"), course.classes.get(&name)).await };
-    let class = read(course.run.clone()).await?;
+pub(super) async fn others_stay(test_run: &TestRun) -> anyhow::Result<Result<String, String>> {
+    let read = |name: String| async move {
+        call(format!("read NodeClass {name}"), test_run.classes.get(&name)).await
+    };
+    let class = read(test_run.run.clone()).await?;
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     if !conditions.into_iter().any(|condition| condition.type_ == CONDITION) {
         return Ok(Err(format!("somebody else's condition {CONDITION} was taken away")));
     }
-    if accepted(&read(objects::of_nobody(&course.run)).await?).is_some() {
+    if accepted(&read(objects::of_nobody(&test_run.run)).await?).is_some() {
         return Ok(Err(format!("a class of the controller {} was accepted", objects::NOBODY)));
     }
     Ok(Ok("somebody else's condition and class are as they were".to_owned()))

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    asked::machines_of,
+    checks::{self, is_leaving},
     contract,
-    course::Course,
-    judge::{self, is_leaving},
     objects::{self, DRAIN_TIMEOUT, LINGERS, OWNER},
     record::History,
+    test_run::TestRun,
+    user_commands::machines_of,
 };
 
 /// The pod that a budget protects.
@@ -32,36 +32,37 @@ const LOOKED_AT: Duration = Duration::from_secs(3);
 /// How far whole seconds of the API server may be off.
 const SLACK: Duration = Duration::from_secs(1);
 
-pub(super) async fn drain(course: &Course) -> anyhow::Result<()> {
-    let nodes = course.at_work().into_iter().filter(|node| course.is_of_set(node)).collect::<Vec<_>>();
+pub(super) async fn drain(test_run: &TestRun) -> anyhow::Result<()> {
+    let nodes = test_run.at_work().into_iter().filter(|node| test_run.is_of_set(node)).collect::<Vec<_>>();
     let [first, second, ..] = &nodes[..] else {
-        course.unseen(&contract::EVICTIONS, "there are no two Nodes to drain");
+        test_run.unseen(&contract::EVICTIONS, "there are no two Nodes to drain");
         return Ok(());
     };
-    if !pods(course, first, second).await? {
+    if !pods(test_run, first, second).await? {
         return Ok(());
     }
     let timeout = GoDuration(DRAIN_TIMEOUT).to_string();
     let protects =
         json!({"drain": {"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"}});
-    course.set_spec(protects).await?;
+    test_run.set_spec(protects).await?;
     // Whoever follows the set has seen it by then, too.
-    let _ = course.set_is(|_| true).await?;
+    let _ = test_run.set_is(|_| true).await?;
     sleep(SLACK).await;
     for node in [first, second] {
         let name = node.name_any();
-        call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
+        call(format_args!("delete Node {name}"), test_run.nodes.delete(&name, &DeleteParams::default()))
             .await?;
     }
-    let (budget, settings) = tokio::join!(budget(course, first), settings(course, second));
+    let (budget, settings) = tokio::join!(budget(test_run, first), settings(test_run, second));
     budget.and(settings)?;
-    course.set_spec(json!({"drain": null})).await
+    test_run.set_spec(json!({"drain": null})).await
 }
 
 /// Whether all pods run that are to be drained.
-async fn pods(course: &Course, first: &Node, second: &Node) -> anyhow::Result<bool> {
-    let owner: ConfigMap = course.create(&course.config_maps, json!({"metadata": {"name": OWNER}})).await?;
-    let (owner, image) = (owner.uid(), course.args.image.as_str());
+async fn pods(test_run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool> {
+    let owner: ConfigMap =
+        test_run.create(&test_run.config_maps, json!({"metadata": {"name": OWNER}})).await?;
+    let (owner, image) = (owner.uid(), test_run.args.image.as_str());
     let (first, second) = (first.name_any(), second.name_any());
     let with = |name: &str, change: fn(&mut Value)| {
         let mut pod = objects::pod(name, &second, image, owner.as_deref());
@@ -77,11 +78,11 @@ async fn pods(course: &Course, first: &Node, second: &Node) -> anyhow::Result<bo
     ];
     let count = all.len();
     for pod in all {
-        course.create(&course.pods, pod).await?;
+        test_run.create(&test_run.pods, pod).await?;
     }
     let guard = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": GUARDED}}});
-    course.create(&course.budgets, json!({"metadata": {"name": GUARDED}, "spec": guard})).await?;
-    let run = course.seen_pods.until(course.limit(), |all| {
+    test_run.create(&test_run.budgets, json!({"metadata": {"name": GUARDED}, "spec": guard})).await?;
+    let run = test_run.seen_pods.until(test_run.limit(), |all| {
         let bare = all
             .values()
             .filter_map(|history| history.last())
@@ -89,12 +90,12 @@ async fn pods(course: &Course, first: &Node, second: &Node) -> anyhow::Result<bo
         (bare.filter(|pod| is_ready(pod)).count() == count).then_some(())
     });
     if run.await.is_none() {
-        let all = course.seen_pods.all();
+        let all = test_run.seen_pods.all();
         let late = all.values().filter_map(|history| history.last()).find(|pod| !is_ready(pod));
         let name = late.map(ResourceExt::name_any).unwrap_or_default();
         let why = format!(
             "pod {name} of image {image} does not run on its Node: see kubectl -n {} describe pod; or give --image",
-            course.run
+            test_run.run
         );
         for clause in [
             &contract::CORDON,
@@ -103,19 +104,19 @@ async fn pods(course: &Course, first: &Node, second: &Node) -> anyhow::Result<bo
             &contract::BLOCKED,
             &contract::LINGERS,
         ] {
-            course.unseen(clause, why.clone());
+            test_run.unseen(clause, why.clone());
         }
         return Ok(false);
     }
     let begun = Instant::now();
     loop {
-        let guard = call("read the disruption budget", course.budgets.get(GUARDED)).await?;
+        let guard = call("read the disruption budget", test_run.budgets.get(GUARDED)).await?;
         // Before it has been counted nothing may be evicted, which would protect the pod for another reason.
         if guard.status.is_some_and(|status| status.current_healthy == Some(1)) {
             return Ok(true);
         }
         anyhow::ensure!(
-            begun.elapsed() < course.limit(),
+            begun.elapsed() < test_run.limit(),
             "no controller counts disruption budgets in this cluster"
         );
         sleep(SLACK).await;
@@ -123,101 +124,107 @@ async fn pods(course: &Course, first: &Node, second: &Node) -> anyhow::Result<bo
 }
 
 /// 5.1, 5.2, 5.4, 5.5, 5.6: the drain of a Node with a pod that a budget protects.
-async fn budget(course: &Course, node: &Node) -> anyhow::Result<()> {
+async fn budget(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
     let says = |node: &Node| {
-        let (status, reason, message) = judge::condition(node, names::CONDITION_DRAINED)?;
+        let (status, reason, message) = checks::condition(node, names::CONDITION_DRAINED)?;
         (status == "False" && !reason.is_empty() && message.contains(GUARDED))
             .then(|| format!("{reason}: {message}"))
     };
-    let blocked = course.seen.until(course.limit(), |all| {
+    let blocked = test_run.seen.until(test_run.limit(), |all| {
         let history =
             all.values().find(|history| history.last().is_some_and(|last| last.name_any() == name))?;
         if history.gone.is_some() { Some(None) } else { history.last().and_then(says).map(Some) }
     });
     let blocked = blocked.await;
-    let asked = course.seen.of(&name).and_then(|history| history.since(is_leaving));
+    let asked = test_run.seen.of(&name).and_then(|history| history.since(is_leaving));
     let over = asked.unwrap_or_else(Instant::now) + LINGERS + LOOKED_AT;
     if !matches!(blocked, Some(None)) {
         tokio::time::sleep_until(over).await;
     }
-    let is_gone = course.seen.of(&name).is_none_or(|history| history.gone.is_some());
-    let pod = course.seen_pods.of(GUARDED);
+    let is_gone = test_run.seen.of(&name).is_none_or(|history| history.gone.is_some());
+    let pod = test_run.seen_pods.of(GUARDED);
     let evicted = pod
         .as_ref()
         .is_none_or(|pod| pod.gone.is_some() || pod.last().is_some_and(|pod| requested(pod).is_some()));
     match blocked {
-        Some(Some(said)) => course.kept(&contract::BLOCKED, said),
-        _ if is_gone || evicted => course.unseen(&contract::BLOCKED, "nothing held the drain up"),
-        _ => course.broken(&contract::BLOCKED, format!("{name} waits for pod {GUARDED} and does not say so")),
+        Some(Some(said)) => test_run.kept(&contract::BLOCKED, said),
+        _ if is_gone || evicted => test_run.unseen(&contract::BLOCKED, "nothing held the drain up"),
+        _ => {
+            test_run
+                .broken(&contract::BLOCKED, format!("{name} waits for pod {GUARDED} and does not say so"));
+        }
     }
     if is_gone || evicted {
         let what = if evicted { "its pod was deleted" } else { "it went with its pod on it" };
-        course.broken(&contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
+        test_run.broken(&contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
     }
     if is_gone {
-        course.broken(&contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
+        test_run.broken(&contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
         return Ok(());
     }
-    if let Some(lines) = course.machines().await?
+    if let Some(lines) = test_run.machines().await?
         && machines_of(&lines, node).is_empty()
     {
-        course.broken(&contract::LINGERS, format!("the machine of {name} was gone with pod {GUARDED} on it"));
+        test_run
+            .broken(&contract::LINGERS, format!("the machine of {name} was gone with pod {GUARDED} on it"));
     }
-    call("delete the disruption budget", course.budgets.delete(GUARDED, &DeleteParams::default())).await?;
-    let Some(gone) = course.seen.gone(&name, course.limit()).await else {
-        course.broken(&contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
+    call("delete the disruption budget", test_run.budgets.delete(GUARDED, &DeleteParams::default())).await?;
+    let Some(gone) = test_run.seen.gone(&name, test_run.limit()).await else {
+        test_run.broken(&contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
         return Ok(());
     };
     // At once: while the Node was there, its machine may have been.
-    match course.machines().await? {
+    match test_run.machines().await? {
         Some(lines) => {
             let is_gone = machines_of(&lines, node).is_empty();
             let went =
                 if is_gone { Ok(()) } else { Err(format!("{name} is gone, and its machine is there")) };
-            course.judged(&contract::FINALIZER_LAST, went.map(|()| format!("{name} went after its machine")));
+            test_run
+                .judged(&contract::FINALIZER_LAST, went.map(|()| format!("{name} went after its machine")));
         }
-        None => course.unseen(&contract::FINALIZER_LAST, "needs --machines"),
+        None => test_run.unseen(&contract::FINALIZER_LAST, "needs --machines"),
     }
     if !evicted {
-        course.kept(
+        test_run.kept(
             &contract::EVICTIONS,
             format!("{name} waited for the budget of pod {GUARDED}, and for no DaemonSet"),
         );
     }
-    let states = course.seen.of(&name).map(|history| history.states()).unwrap_or_default();
-    course.judged(&contract::CORDON, judge::cordoned_first(&states));
-    let with_pod = course.seen_pods.of(GUARDED).and_then(|pod| pod.gone).is_none_or(|pod| pod > gone + SLACK);
+    let states = test_run.seen.of(&name).map(|history| history.states()).unwrap_or_default();
+    test_run.judged(&contract::CORDON, checks::cordoned_first(&states));
+    let with_pod =
+        test_run.seen_pods.of(GUARDED).and_then(|pod| pod.gone).is_none_or(|pod| pod > gone + SLACK);
     let went = if with_pod {
         Err(format!("{name} was gone with pod {GUARDED} on it"))
     } else {
         Ok(format!("{name} went after its pod"))
     };
-    course.judged(&contract::LINGERS, went);
+    test_run.judged(&contract::LINGERS, went);
     Ok(())
 }
 
 /// 5.3: the drain of a Node with pods that are not to be evicted before the set's timeout.
-async fn settings(course: &Course, node: &Node) -> anyhow::Result<()> {
+async fn settings(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
-    let is_gone = course.seen.gone(&name, course.limit() + DRAIN_TIMEOUT).await.is_some();
-    let history = course.seen.of(&name);
+    let is_gone = test_run.seen.gone(&name, test_run.limit() + DRAIN_TIMEOUT).await.is_some();
+    let history = test_run.seen.of(&name);
     let deleted =
         history.as_ref().and_then(History::last).and_then(|node| node.metadata.deletion_timestamp.clone());
     let Some(deleted) = deleted.map(|time| time.0) else {
-        course.broken(&contract::SETTINGS, format!("{name} went with its pods on it"));
+        test_run.broken(&contract::SETTINGS, format!("{name} went with its pods on it"));
         return Ok(());
     };
     let mut last = None;
     for pod in KEPT {
-        let Some(asked) = course.seen_pods.of(pod).as_ref().and_then(first_requested) else {
+        let Some(asked) = test_run.seen_pods.of(pod).as_ref().and_then(first_requested) else {
             let why = if is_gone { "went with it" } else { "was not deleted, and drain.timeout is over" };
-            course.broken(&contract::SETTINGS, format!("{name}: pod {pod} {why}"));
+            test_run.broken(&contract::SETTINGS, format!("{name}: pod {pod} {why}"));
             return Ok(());
         };
         let after = asked.duration_since(deleted).unsigned_abs();
         if asked < deleted || after + SLACK < DRAIN_TIMEOUT {
-            course.broken(
+            test_run.broken(
                 &contract::SETTINGS,
                 format!(
                     "{name}: pod {pod} was deleted after {after:.0?}, and drain.timeout is {DRAIN_TIMEOUT:?}"
@@ -227,21 +234,21 @@ async fn settings(course: &Course, node: &Node) -> anyhow::Result<()> {
         }
         last = last.max(Some(asked));
     }
-    let plain = course.seen_pods.of(PLAIN).as_ref().and_then(first_requested);
+    let plain = test_run.seen_pods.of(PLAIN).as_ref().and_then(first_requested);
     if plain.is_none_or(|plain| Some(plain) >= last) {
-        course.broken(
+        test_run.broken(
             &contract::SETTINGS,
             format!(
                 "{name}: pod {PLAIN}, which nothing protects, was not evicted before drain.timeout was over"
             ),
         );
     } else if is_gone {
-        course.kept(
+        test_run.kept(
             &contract::SETTINGS,
             format!("pods {} of {name} stayed until drain.timeout was over", KEPT.join(", ")),
         );
     } else {
-        course.broken(&contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
+        test_run.broken(&contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
     }
     Ok(())
 }

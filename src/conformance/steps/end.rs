@@ -17,59 +17,58 @@ use super::{
     classes,
 };
 use crate::{
-    asked::machines_of,
-    contract,
-    course::Course,
-    judge,
+    checks, contract,
     objects::{LINGERS, NOBODY},
     record::History,
+    test_run::TestRun,
+    user_commands::machines_of,
 };
 
 /// How often machines are listed that are to go.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The set shrinks to nothing, and what was written by hand is deleted.
-pub(super) async fn shrink(course: &Course) -> anyhow::Result<()> {
+pub(super) async fn shrink(test_run: &TestRun) -> anyhow::Result<()> {
     // While the machines are there that have to end them.
     let all = ListParams::default();
-    call("delete the DaemonSet", course.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
-    call("delete pods", course.pods.delete_collection(&DeleteParams::default(), &all)).await?;
-    let _ = course
+    call("delete the DaemonSet", test_run.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
+    call("delete pods", test_run.pods.delete_collection(&DeleteParams::default(), &all)).await?;
+    let _ = test_run
         .seen_pods
-        .until(course.limit(), |all| all.values().all(|pod| has_left(course, pod)).then_some(()))
+        .until(test_run.limit(), |all| all.values().all(|pod| has_left(test_run, pod)).then_some(()))
         .await;
-    forced(course).await?;
+    forced(test_run).await?;
     for (what, which) in [(LOST, "never had a machine"), (BARE, "has no set")] {
-        let name = course.by_hand(what);
-        call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
+        let name = test_run.by_hand(what);
+        call(format_args!("delete Node {name}"), test_run.nodes.delete(&name, &DeleteParams::default()))
             .await?;
-        let gone = course.seen.gone(&name, course.limit()).await;
+        let gone = test_run.seen.gone(&name, test_run.limit()).await;
         let is = |what| format!("{name}, which {which}, {what}");
-        course.judged(&contract::LEAVES, gone.map(|_| is("is gone")).ok_or_else(|| is("is still there")));
+        test_run.judged(&contract::LEAVES, gone.map(|_| is("is gone")).ok_or_else(|| is("is still there")));
         if what == BARE
             && let Some(gone) = gone
         {
-            lingered(course, &name, gone);
+            lingered(test_run, &name, gone);
         }
     }
-    course.set_spec(json!({"replicas": 0})).await?;
-    let gone = course.seen.until(course.limit(), |all| {
-        let is_left = |node: &Node| node.labels().get(names::LABEL_NODESET) == Some(&course.run);
+    test_run.set_spec(json!({"replicas": 0})).await?;
+    let gone = test_run.seen.until(test_run.limit(), |all| {
+        let is_left = |node: &Node| node.labels().get(names::LABEL_NODESET) == Some(&test_run.run);
         let left =
             all.values().filter(|history| history.gone.is_none() && history.last().is_some_and(is_left));
         (left.count() == 0).then_some(())
     });
     if gone.await.is_none() {
-        course.broken(&contract::ROLLS, "Nodes are left although the set is to have none");
+        test_run.broken(&contract::ROLLS, "Nodes are left although the set is to have none");
         return Ok(());
     }
-    course.kept(&contract::ROLLS, "the set has shrunk to nothing");
+    test_run.kept(&contract::ROLLS, "the set has shrunk to nothing");
     Ok(())
 }
 
 /// 5.5, of a Node without pods.
-fn lingered(course: &Course, name: &str, gone: Instant) {
-    let asked = course.seen.of(name).and_then(|history| history.since(judge::is_leaving)).unwrap_or(gone);
+fn lingered(test_run: &TestRun, name: &str, gone: Instant) {
+    let asked = test_run.seen.of(name).and_then(|history| history.since(checks::is_leaving)).unwrap_or(gone);
     let lasted = gone.duration_since(asked);
     // The API server tells times in whole seconds.
     let judgement = if lasted + Duration::from_secs(1) < LINGERS {
@@ -77,38 +76,40 @@ fn lingered(course: &Course, name: &str, gone: Instant) {
     } else {
         Ok(format!("{name} was gone after {lasted:.1?}, with a deletionTimeout of {LINGERS:?}"))
     };
-    course.judged(&contract::LINGERS, judgement);
+    test_run.judged(&contract::LINGERS, judgement);
 }
 
 /// Whether a pod is gone, or nobody is there any more who could end it: kube-controller-manager does that later.
-fn has_left(course: &Course, pod: &History<Pod>) -> bool {
+fn has_left(test_run: &TestRun, pod: &History<Pod>) -> bool {
     let node = pod.last().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
-    pod.gone.is_some() || course.seen.of(&node).is_none_or(|node| node.gone.is_some())
+    pod.gone.is_some() || test_run.seen.of(&node).is_none_or(|node| node.gone.is_some())
 }
 
 /// 3.6: somebody takes the finalizer off by force.
-async fn forced(course: &Course) -> anyhow::Result<()> {
-    let name = course.by_hand(TORN);
-    let node = call(format_args!("delete Node {name}"), course.nodes.delete(&name, &DeleteParams::default()))
-        .await?;
+async fn forced(test_run: &TestRun) -> anyhow::Result<()> {
+    let name = test_run.by_hand(TORN);
+    let node =
+        call(format_args!("delete Node {name}"), test_run.nodes.delete(&name, &DeleteParams::default()))
+            .await?;
     let node = node.left().unwrap_or_default();
-    course.free(&name).await?;
-    if course.args.machines.is_none() {
-        course.unseen(&contract::ORPHANS, "needs --machines");
+    test_run.free(&name).await?;
+    if test_run.args.machines.is_none() {
+        test_run.unseen(&contract::ORPHANS, "needs --machines");
         return Ok(());
     }
     let begun = Instant::now();
     loop {
-        let lines = course.machines().await?.unwrap_or_default();
+        let lines = test_run.machines().await?.unwrap_or_default();
         if machines_of(&lines, &node).is_empty() {
-            course.kept(
+            test_run.kept(
                 &contract::ORPHANS,
                 format!("the machine of {name} went with its Node, whose finalizer was taken off by force"),
             );
             return Ok(());
         }
-        if begun.elapsed() > course.limit() {
-            course.broken(&contract::ORPHANS, format!("the machine of {name} is there, and its Node is not"));
+        if begun.elapsed() > test_run.limit() {
+            test_run
+                .broken(&contract::ORPHANS, format!("the machine of {name} is there, and its Node is not"));
             return Ok(());
         }
         sleep(LOOK).await;
@@ -116,33 +117,33 @@ async fn forced(course: &Course) -> anyhow::Result<()> {
 }
 
 /// What holds for the whole run.
-pub(super) async fn look_back(course: &Course) -> anyhow::Result<()> {
-    course.judged(&contract::OTHER_CLASSES, classes::others_stay(course).await?);
-    let all = course.seen.all();
+pub(super) async fn look_back(test_run: &TestRun) -> anyhow::Result<()> {
+    test_run.judged(&contract::OTHER_CLASSES, classes::others_stay(test_run).await?);
+    let all = test_run.seen.all();
     let (foreign, ours): (Vec<_>, Vec<_>) = all
         .values()
         .map(History::states)
-        .partition(|states| states.first().is_some_and(|node| node.name_any() == course.by_hand(FOREIGN)));
+        .partition(|states| states.first().is_some_and(|node| node.name_any() == test_run.by_hand(FOREIGN)));
     let foreign = foreign.into_iter().next().unwrap_or_default();
-    let lines = course.machines().await?.unwrap_or_default();
+    let lines = test_run.machines().await?.unwrap_or_default();
     let machine =
         foreign.last().and_then(|node| machines_of(&lines, node).first().map(|line| (*line).to_owned()));
-    course.judged(
+    test_run.judged(
         &contract::OTHER_NODES,
         match machine {
             Some(line) => Err(format!("a Node of the controller {NOBODY} has a machine: {line}")),
-            None => judge::untouched(&foreign),
+            None => checks::untouched(&foreign),
         },
     );
-    let stays = ours.iter().try_for_each(|states| judge::rest_stays(states).map(drop));
-    course.judged(&contract::REST, stays.map(|()| format!("{} Nodes kept what others wrote", ours.len())));
-    course.judged(&contract::NUMBER, number(course, &ours).await?);
+    let stays = ours.iter().try_for_each(|states| checks::rest_stays(states).map(drop));
+    test_run.judged(&contract::REST, stays.map(|()| format!("{} Nodes kept what others wrote", ours.len())));
+    test_run.judged(&contract::NUMBER, number(test_run, &ours).await?);
     Ok(())
 }
 
 /// 2.2.
-async fn number(course: &Course, lives: &[Vec<Node>]) -> anyhow::Result<judge::Judgement> {
-    let by_hand = [BARE, TORN, LOST].map(|what| course.by_hand(what));
+async fn number(test_run: &TestRun, lives: &[Vec<Node>]) -> anyhow::Result<checks::Judgement> {
+    let by_hand = [BARE, TORN, LOST].map(|what| test_run.by_hand(what));
     let stranger = lives
         .iter()
         .filter_map(|states| states.first())
@@ -150,9 +151,9 @@ async fn number(course: &Course, lives: &[Vec<Node>]) -> anyhow::Result<judge::J
     if let Some(node) = stranger {
         return Ok(Err(format!("Node {} was made by nobody here", node.name_any())));
     }
-    let set = call(format_args!("read NodeSet {}", course.run), course.sets.get(&course.run)).await?;
-    if set.metadata.generation != course.generation() {
-        return Ok(Err(format!("somebody changed the spec of NodeSet {}", course.run)));
+    let set = call(format_args!("read NodeSet {}", test_run.run), test_run.sets.get(&test_run.run)).await?;
+    if set.metadata.generation != test_run.generation() {
+        return Ok(Err(format!("somebody changed the spec of NodeSet {}", test_run.run)));
     }
     Ok(Ok(format!("{} Nodes, all of them the set's or the run's", lives.len())))
 }

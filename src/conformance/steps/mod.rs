@@ -6,15 +6,15 @@ mod drains;
 mod end;
 mod rollout;
 
-use super::course::Course;
+use super::test_run::TestRun;
 
 /// All of them, as far as they make sense.
-pub(super) async fn all(course: &Course) -> anyhow::Result<()> {
-    let Some(revision) = classes::accept(course).await? else { return Ok(()) };
-    if arrival::arrive(course, &revision).await? {
-        drains::drain(course).await?;
-        rollout::roll(course, &revision).await?;
+pub(super) async fn all(test_run: &TestRun) -> anyhow::Result<()> {
+    let Some(revision) = classes::accept(test_run).await? else { return Ok(()) };
+    if arrival::arrive(test_run, &revision).await? {
+        drains::drain(test_run).await?;
+        rollout::roll(test_run, &revision).await?;
     }
-    end::shrink(course).await?;
-    end::look_back(course).await
+    end::shrink(test_run).await?;
+    end::look_back(test_run).await
 }

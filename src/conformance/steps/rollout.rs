@@ -8,40 +8,41 @@ use serde_json::{Value, json};
 
 use super::classes;
 use crate::{
-    asked::{self, machines_of},
+    checks::{self, is_ready},
     contract,
-    course::Course,
-    judge::{self, is_ready},
     objects::ROLLOUT_RESOURCE,
+    test_run::TestRun,
+    user_commands::{self, machines_of},
 };
 
-pub(super) async fn roll(course: &Course, before: &str) -> anyhow::Result<()> {
-    let replicas = course.args.nodes;
-    let settled =
-        course.set_is(|status| status.replicas == replicas && status.available_replicas == replicas).await?;
+pub(super) async fn roll(test_run: &TestRun, before: &str) -> anyhow::Result<()> {
+    let replicas = test_run.args.nodes;
+    let settled = test_run
+        .set_is(|status| status.replicas == replicas && status.available_replicas == replicas)
+        .await?;
     if let Err(status) = settled {
-        course.broken(
+        test_run.broken(
             &contract::ROLLS,
             format!("{} of {replicas} Nodes are available after two were drained", status.available_replicas),
         );
         return Ok(());
     }
     let change =
-        course.args.change.clone().or_else(|| {
-            course.given.capacity.is_some().then(|| json!({"capacity": {ROLLOUT_RESOURCE: "1"}}))
+        test_run.args.change.clone().or_else(|| {
+            test_run.given.capacity.is_some().then(|| json!({"capacity": {ROLLOUT_RESOURCE: "1"}}))
         });
-    course.set_spec(json!({"paused": true})).await?;
+    test_run.set_spec(json!({"paused": true})).await?;
     let revision = if let Some(change) = &change {
-        Some(new_revision(course, change, before).await?)
+        Some(new_revision(test_run, change, before).await?)
     } else {
-        course.unseen(&contract::FOLLOWS, "the class has no capacity to change: give --change");
+        test_run.unseen(&contract::FOLLOWS, "the class has no capacity to change: give --change");
         None
     };
     // Made while the rollout is paused, so of the revision that works.
-    course.set_spec(json!({"replicas": replicas + 1})).await?;
-    let grown = course.set_is(|status| status.ready_replicas == replicas + 1).await?;
+    test_run.set_spec(json!({"replicas": replicas + 1})).await?;
+    let grown = test_run.set_is(|status| status.ready_replicas == replicas + 1).await?;
     if let Err(status) = grown {
-        course.broken(
+        test_run.broken(
             &contract::ROLLS,
             format!("{} of {} Nodes are Ready after a scale-up", status.ready_replicas, replicas + 1),
         );
@@ -49,21 +50,21 @@ pub(super) async fn roll(course: &Course, before: &str) -> anyhow::Result<()> {
     }
     if revision.is_none() {
         let now = Timestamp::now().to_string();
-        course
+        test_run
             .patch(
-                &course.sets,
-                &course.run,
+                &test_run.sets,
+                &test_run.run,
                 json!({"metadata": {"annotations": {names::ANNOTATION_RESTARTED_AT: now}}}),
             )
             .await?;
     }
-    course.set_spec(json!({"paused": null})).await?;
-    match &course.args.restart {
-        Some(command) => drop(asked::run(command).await?),
-        None => course.unseen(&contract::RESTART, "needs --restart"),
+    test_run.set_spec(json!({"paused": null})).await?;
+    match &test_run.args.restart {
+        Some(command) => drop(user_commands::run(command).await?),
+        None => test_run.unseen(&contract::RESTART, "needs --restart"),
     }
-    let old: Vec<Option<String>> = course.at_work().iter().map(ResourceExt::uid).collect();
-    let rolled = course.set_is(|status| {
+    let old: Vec<Option<String>> = test_run.at_work().iter().map(ResourceExt::uid).collect();
+    let rolled = test_run.set_is(|status| {
         let all = replicas + 1;
         let counts = [status.replicas, status.updated_replicas, status.available_replicas];
         let is_new = revision.as_ref().is_none_or(|new| status.current_revision.as_ref() == Some(new));
@@ -77,36 +78,36 @@ pub(super) async fn roll(course: &Course, before: &str) -> anyhow::Result<()> {
         Ok(_) => {
             let what =
                 revision.as_ref().map_or_else(|| "made anew".to_owned(), |new| format!("of revision {new}"));
-            course.kept(&contract::ROLLS, format!("{} Nodes are {what}", replicas + 1));
-            if course.args.restart.is_some() {
-                restarted(course, &old).await?;
+            test_run.kept(&contract::ROLLS, format!("{} Nodes are {what}", replicas + 1));
+            if test_run.args.restart.is_some() {
+                restarted(test_run, &old).await?;
             }
         }
         Err(status) => {
-            let clause = if course.args.restart.is_some() { &contract::RESTART } else { &contract::ROLLS };
+            let clause = if test_run.args.restart.is_some() { &contract::RESTART } else { &contract::ROLLS };
             let (updated, available) = (status.updated_replicas, status.available_replicas);
-            course.broken(
+            test_run.broken(
                 clause,
                 format!(
                     "{updated} of {} Nodes are new, {available} available: kube-node explain {}",
                     replicas + 1,
-                    course.run
+                    test_run.run
                 ),
             );
         }
     }
-    revisions(course, revision.as_deref());
+    revisions(test_run, revision.as_deref());
     Ok(())
 }
 
 /// Changes the class; its new revision.
-async fn new_revision(course: &Course, change: &Value, before: &str) -> anyhow::Result<String> {
-    let class = course.patch(&course.classes, &course.run, json!({ "spec": change })).await?;
-    let revision = course.revision(Some(before)).await?;
+async fn new_revision(test_run: &TestRun, change: &Value, before: &str) -> anyhow::Result<String> {
+    let class = test_run.patch(&test_run.classes, &test_run.run, json!({ "spec": change })).await?;
+    let revision = test_run.revision(Some(before)).await?;
     let wanted = class.metadata.generation;
-    let follows = course.class_is(|class| classes::generation(class) >= wanted).await?;
+    let follows = test_run.class_is(|class| classes::generation(class) >= wanted).await?;
     let said = |class: &NodeClass| classes::generation(class).unwrap_or_default();
-    course.judged(
+    test_run.judged(
         &contract::FOLLOWS,
         match &follows {
             Ok(class) => Ok(format!("it speaks of generation {}", said(class))),
@@ -117,60 +118,60 @@ async fn new_revision(course: &Course, change: &Value, before: &str) -> anyhow::
             )),
         },
     );
-    let seen = course.set_is(|status| status.update_revision.as_ref() == Some(&revision)).await?;
+    let seen = test_run.set_is(|status| status.update_revision.as_ref() == Some(&revision)).await?;
     anyhow::ensure!(
         seen.is_ok(),
         "NodeSet {} does not follow its class: kube-node explain says why",
-        course.run
+        test_run.run
     );
     Ok(revision)
 }
 
 /// 6.2: the rollout has gone on; is there anything twice?
-async fn restarted(course: &Course, old: &[Option<String>]) -> anyhow::Result<()> {
-    let nodes = course.at_work();
-    if let Some(lines) = course.machines().await? {
+async fn restarted(test_run: &TestRun, old: &[Option<String>]) -> anyhow::Result<()> {
+    let nodes = test_run.at_work();
+    if let Some(lines) = test_run.machines().await? {
         if let Some(node) = nodes.iter().find(|node| machines_of(&lines, node).len() > 1) {
-            course.broken(&contract::RESTART, format!("{} has two machines", node.name_any()));
+            test_run.broken(&contract::RESTART, format!("{} has two machines", node.name_any()));
             return Ok(());
         }
-        let all = course.seen.all();
+        let all = test_run.seen.all();
         let left = all.values().filter(|history| history.gone.is_some()).filter_map(|history| history.last());
         if let Some(node) = left.into_iter().find(|node| !machines_of(&lines, node).is_empty()) {
-            course
+            test_run
                 .broken(&contract::RESTART, format!("{} is gone, and its machine is there", node.name_any()));
             return Ok(());
         }
     }
-    course.kept(&contract::RESTART, format!("{} Nodes went and {} came after it", old.len(), nodes.len()));
+    test_run.kept(&contract::RESTART, format!("{} Nodes went and {} came after it", old.len(), nodes.len()));
     Ok(())
 }
 
 /// 3.2: what Nodes were made from.
-fn revisions(course: &Course, revision: Option<&str>) {
+fn revisions(test_run: &TestRun, revision: Option<&str>) {
     // As each was when it was Ready last.
-    let nodes: Vec<Node> = course
+    let nodes: Vec<Node> = test_run
         .seen
         .all()
         .values()
         .filter_map(|history| history.states().into_iter().rev().find(is_ready))
-        .filter(|node| course.is_of_set(node))
+        .filter(|node| test_run.is_of_set(node))
         .collect();
-    let resource = match &course.args.change {
+    let resource = match &test_run.args.change {
         None => Some(ROLLOUT_RESOURCE.to_owned()),
-        Some(change) => new_resource(change, course),
+        Some(change) => new_resource(change, test_run),
     };
     let judgement = revision
         .zip(resource)
-        .and_then(|(revision, resource)| judge::from_revisions(&nodes, &resource, revision));
+        .and_then(|(revision, resource)| checks::from_revisions(&nodes, &resource, revision));
     match judgement {
-        Some(judgement) => course.judged(&contract::REVISION, judgement),
-        None => course.unseen(&contract::REVISION, "its Nodes do not report the resources of their class"),
+        Some(judgement) => test_run.judged(&contract::REVISION, judgement),
+        None => test_run.unseen(&contract::REVISION, "its Nodes do not report the resources of their class"),
     }
 }
 
 /// A resource that the class has only since the change.
-fn new_resource(change: &Value, course: &Course) -> Option<String> {
-    let had = |resource: &str| course.given.capacity.as_ref().is_some_and(|all| all.contains_key(resource));
+fn new_resource(change: &Value, test_run: &TestRun) -> Option<String> {
+    let had = |resource: &str| test_run.given.capacity.as_ref().is_some_and(|all| all.contains_key(resource));
     change.get("capacity")?.as_object()?.keys().find(|resource| !had(resource)).cloned()
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
 use kube_node_api::Resources;
-use kube_node_cache::{Amounts, NodeTerm, PodSpecView, PodView, Toleration};
-use kube_node_planner::texts::Texts;
+use kube_node_cache::{NodeTerm, PodSpecView, PodView, ResourceList, Toleration};
+use kube_node_planner::label_map::LabelMap;
 
 use super::preemption;
 
@@ -16,7 +16,7 @@ const OS: &str = "linux";
 /// What a machine has for pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocatable {
-    amounts: Amounts,
+    amounts: ResourceList,
     pods: i64,
 }
 
@@ -25,9 +25,11 @@ impl Allocatable {
     #[must_use]
     pub fn of(resources: &Resources) -> Self {
         // As a resource of another name, so that it is counted in ones.
-        let pods = Amounts::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
+        let pods = ResourceList::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
         Self {
-            amounts: Amounts::of(resources.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str()))),
+            amounts: ResourceList::of(
+                resources.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())),
+            ),
             pods: pods.other("count").unwrap_or(0),
         }
     }
@@ -42,7 +44,7 @@ impl Allocatable {
 }
 
 /// What there is of a resource; None where there is no such thing.
-fn amount(amounts: &Amounts, resource: &str) -> Option<i64> {
+fn amount(amounts: &ResourceList, resource: &str) -> Option<i64> {
     match resource {
         "cpu" => Some(amounts.milli_cpu),
         "memory" => Some(amounts.memory),
@@ -60,7 +62,7 @@ pub fn taken(pod: &PodView, resource: &str) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     /// Labels of its Node.
-    pub labels: &'a Texts,
+    pub labels: &'a LabelMap,
     /// Taints of its Node.
     pub taints: &'a [Taint],
     /// What it has for pods.
@@ -197,7 +199,7 @@ fn unfit(pod: &PodSpecView, machine: Machine<'_>) -> Option<(&'static str, &'sta
         .then_some(("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
 }
 
-fn likes(pod: &PodSpecView, labels: &Texts) -> bool {
+fn likes(pod: &PodSpecView, labels: &LabelMap) -> bool {
     let selected = pod.node_selector.iter().all(|(key, wanted)| labels.get(key) == Some(&**wanted));
     let matches = |term: &NodeTerm| {
         term.possible

@@ -14,7 +14,7 @@ fn machine_of(rows: &[(&str, &str)]) -> Allocatable {
 
 fn requests(rows: &[(&str, &str)]) -> PodView {
     let amounts = resources(rows);
-    let requests = Amounts::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())));
+    let requests = ResourceList::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())));
     PodView {
         uid: "pod".into(),
         spec: PodSpecView { requests, ..PodSpecView::default() }.into(),
@@ -29,7 +29,7 @@ fn neighbour(name: &str, qos: Qos, pod: PodView) -> Neighbour {
 }
 
 fn admitted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour]) -> Verdict {
-    admit(pod, Machine { labels: &Texts::default(), taints: &[], allocatable }, neighbours)
+    admit(pod, Machine { labels: &LabelMap::default(), taints: &[], allocatable }, neighbours)
 }
 
 fn refusal(verdict: Verdict) -> (String, String) {
@@ -80,7 +80,7 @@ fn an_extended_resource_that_the_machine_lacks_is_not_its_business() {
 
 #[test]
 fn a_node_has_to_be_as_the_pod_wants_it() {
-    let labels = Texts::from([("zone", "a")]);
+    let labels = LabelMap::from([("zone", "a")]);
     let taint = |effect: &str| Taint { key: "k".to_owned(), effect: effect.to_owned(), ..Taint::default() };
     let allocatable = machine_of(&[("pods", "9")]);
     let verdict = |spec: PodSpecView, taints: &[Taint]| {

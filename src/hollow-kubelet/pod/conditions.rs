@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube_node_cache::{ContainerView, PodCondition, PodStatus, PodView, word};
 
-use super::{Why, has_begun, is_over, is_unknown, life::needs_sandbox, reboot::Anew};
+use super::{Why, has_begun, is_over, is_unknown, lifecycle::needs_sandbox, reboot::RebootState};
 
 /// Conditions that a kubelet sets, in its order.
 pub const CONDITIONS: [&str; 5] =
@@ -32,7 +32,7 @@ pub fn of_others(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
 pub fn with_conditions(
     pod: &PodView,
     mut status: PodStatus,
-    (why, anew): (Option<&Why>, Option<Anew>),
+    (why, anew): (Option<&Why>, Option<RebootState>),
     second: Timestamp,
 ) -> PodStatus {
     let is_over = is_over(&status);

@@ -11,7 +11,7 @@ use super::{
     Why, has_begun, reasons,
     script::{KILLED, Role, Script},
 };
-use crate::status::to_seconds;
+use crate::node_status::to_seconds;
 
 /// That the containers of a pod are to stop.
 #[derive(Clone, Debug)]

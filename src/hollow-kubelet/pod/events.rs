@@ -2,7 +2,7 @@
 //! (pkg/kubelet/events/event.go).
 
 use kube_node_api::{ContainerDefaults, GoDuration};
-use kube_node_cache::{Container, ContainerState, ContainerView, PodView, Word};
+use kube_node_cache::{Container, ContainerState, ContainerView, InternedStr, PodView};
 
 use super::{
     Step, Why, has_begun, is_unknown,
@@ -16,7 +16,7 @@ const SANDBOX_CHANGED: &str = "SandboxChanged";
 
 /// An event to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct PendingEvent {
     /// Whether something is wrong.
     pub warns: bool,
     /// Its reason.
@@ -24,14 +24,14 @@ pub struct Note {
     /// Its words.
     pub message: String,
     /// The container that it is about, and whether that is an init container.
-    pub container: Option<(Word, bool)>,
+    pub container: Option<(InternedStr, bool)>,
     /// How often the same has happened, this time included.
     pub count: i32,
 }
 
 /// The events of a step of `pod`.
 #[must_use]
-pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<Note> {
+pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<PendingEvent> {
     let mut notes = Vec::new();
     match &step.why {
         Some(why @ Why::Deadline) => notes.push(of_pod(false, why.said().0, &why.said().1)),
@@ -44,7 +44,7 @@ pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<Note>
         let status = step.status.as_ref().unwrap_or(&pod.status);
         let all = status.init_containers.iter().chain(&status.containers);
         let count = all.map(|view| view.restarts).max().unwrap_or_default().max(1);
-        notes.push(Note {
+        notes.push(PendingEvent {
             count,
             ..of_pod(false, SANDBOX_CHANGED, "Pod sandbox changed, it will be killed and re-created.")
         });
@@ -80,8 +80,8 @@ fn is_ended(container: &ContainerView) -> bool {
 
 /// What is said of a whole pod.
 #[must_use]
-pub fn of_pod(warns: bool, reason: &str, message: &str) -> Note {
-    Note { warns, reason: reason.to_owned(), message: message.to_owned(), container: None, count: 1 }
+pub fn of_pod(warns: bool, reason: &str, message: &str) -> PendingEvent {
+    PendingEvent { warns, reason: reason.to_owned(), message: message.to_owned(), container: None, count: 1 }
 }
 
 /// Tells of one container.
@@ -93,16 +93,16 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    fn note(&self, warns: bool, reason: &str, message: String, count: i32) -> Note {
-        let container = Some((Word::clone(&self.spec.name), self.is_init));
-        Note { warns, reason: reason.to_owned(), message, container, count }
+    fn note(&self, warns: bool, reason: &str, message: String, count: i32) -> PendingEvent {
+        let container = Some((InternedStr::clone(&self.spec.name), self.is_init));
+        PendingEvent { warns, reason: reason.to_owned(), message, container, count }
     }
 
-    fn killing(&self) -> Note {
+    fn killing(&self) -> PendingEvent {
         self.note(false, "Killing", format!("Stopping container {}", self.spec.name), 1)
     }
 
-    fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, notes: &mut Vec<Note>) {
+    fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, notes: &mut Vec<PendingEvent>) {
         let (spec, script) = (self.spec, &self.script);
         let image = &spec.image;
         let had_begun = old.is_some_and(has_begun);

@@ -7,7 +7,7 @@ pub mod admission;
 mod conditions;
 mod ending;
 pub mod events;
-mod life;
+mod lifecycle;
 pub mod output;
 pub mod patch;
 mod preemption;
@@ -20,9 +20,9 @@ use std::net::Ipv4Addr;
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
 use kube_node_cache::{ContainerState, ContainerView, PodStatus, PodView};
-use reboot::Anew;
+use reboot::RebootState;
 
-use super::status::to_seconds;
+use super::node_status::to_seconds;
 
 /// What kubelets and container runtimes call the states of containers.
 pub mod reasons {
@@ -120,7 +120,7 @@ pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
     let second = to_seconds(now);
     let found = reboot::found(pod, place.booted, now);
     let seen = found.as_ref().unwrap_or(pod);
-    let anew = Anew::of(seen, place.booted);
+    let anew = RebootState::of(seen, place.booted);
     let ending = ending::of(seen, place.preempted, now);
     let stopping = ending.is_some();
     let (status, again, why) = if let Some(ending) = ending {
@@ -129,7 +129,7 @@ pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
             Err(stopped_at) => (seen.status.clone(), Some(stopped_at), None),
         }
     } else {
-        let (status, again) = life::lived(seen, place, anew, now);
+        let (status, again) = lifecycle::lived(seen, place, anew, now);
         let deadline = ending::deadline(seen, status.start_time).filter(|_| !is_over(&status));
         (status, again.into_iter().chain(deadline).min(), None)
     };
@@ -148,7 +148,7 @@ pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
 /// Whether a pod needs a sandbox in the place of one that its machine's boot took, and so another address.
 #[must_use]
 pub fn needs_another_sandbox(pod: &PodView, booted: Option<Timestamp>) -> bool {
-    Anew::of(pod, booted).is_some_and(|anew| anew.is_fresh)
+    RebootState::of(pod, booted).is_some_and(|anew| anew.is_fresh)
 }
 
 /// The step of a pod that may not run here.

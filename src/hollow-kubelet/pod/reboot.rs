@@ -7,16 +7,18 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube_node_cache::{ContainerState, ContainerView, Ended, PodStatus, PodView, RestartPolicy, Word, word};
+use kube_node_cache::{
+    ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, word,
+};
 use kube_node_planner::time;
 
 use super::{
     has_begun,
-    life::starts_again,
+    lifecycle::starts_again,
     reasons,
     script::{Role, Script},
 };
-use crate::status::to_seconds;
+use crate::node_status::to_seconds;
 
 /// Exit code of a container whose end nobody saw, as containerd has it after its own start.
 const LOST_CODE: i32 = 255;
@@ -47,7 +49,7 @@ pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option
 
 /// A pod of which something started before a boot, and which is to run on.
 #[derive(Clone, Copy, Debug)]
-pub struct Anew {
+pub struct RebootState {
     booted: Timestamp,
     /// Whether nothing of it has started since.
     pub is_fresh: bool,
@@ -55,7 +57,7 @@ pub struct Anew {
     pub sandbox_at: Option<Timestamp>,
 }
 
-impl Anew {
+impl RebootState {
     /// Of a pod as it was [`found`]. None where the boot has nothing to say.
     pub fn of(pod: &PodView, booted: Option<Timestamp>) -> Option<Self> {
         let mut anew = Self { booted: booted?, is_fresh: true, sandbox_at: None };
@@ -91,7 +93,7 @@ impl Anew {
     }
 
     /// Has a container wait for its turn that is to start again. No kubelet remembers a back-off over a boot.
-    pub fn revive(&self, view: &mut ContainerView, script: &Script<'_>, waits_as: &Word) {
+    pub fn revive(&self, view: &mut ContainerView, script: &Script<'_>, waits_as: &InternedStr) {
         if !self.is_stale(view) {
             return;
         }
@@ -105,7 +107,7 @@ impl Anew {
             ContainerState::Ended(_) | ContainerState::Running { .. } => return,
         }
         view.ready = false;
-        view.state = ContainerState::Waiting { reason: Word::clone(waits_as), back_off: None };
+        view.state = ContainerState::Waiting { reason: InternedStr::clone(waits_as), back_off: None };
     }
 }
 

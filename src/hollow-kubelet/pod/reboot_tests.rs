@@ -200,7 +200,7 @@ proptest! {
         let (before, _) = lived(pod(policy, &names[2..2 + inits], &told), 0, BOOT - 1 - missed);
         let restarts = |pod: &PodView| -> i32 { pod.status.init_containers.iter().chain(&pod.status.containers).map(|view| view.restarts).sum() };
         let (after, told) = lived(before.clone(), BOOT, BOOT + 3);
-        let anew = Anew { booted: at(BOOT), is_fresh: false, sandbox_at: None };
+        let anew = RebootState { booted: at(BOOT), is_fresh: false, sandbox_at: None };
         let all = || after.status.init_containers.iter().chain(&after.status.containers);
         for view in all() {
             prop_assert!(!matches!(view.state, ContainerState::Running { .. }) || !anew.is_stale(view), "{:?}", shows(&after));

@@ -1,7 +1,7 @@
 //! What the status of a pod says of its resources as a whole (`pkg/kubelet/kubelet_pods.go`,
 //! `convertToAPIPodLevelResourcesStatus`).
 
-use kube_node_cache::{Amounts, PodSpecView};
+use kube_node_cache::{PodSpecView, ResourceList};
 use serde_json::{Map, Value, json};
 
 /// Amounts by resource, as they are written.
@@ -32,8 +32,8 @@ pub fn of(spec: &PodSpecView, runs: bool) -> (Written, Value) {
     (requests, resources)
 }
 
-fn written(amounts: &Amounts) -> Written {
-    let Amounts { milli_cpu, memory, ephemeral_storage, others } = amounts;
+fn written(amounts: &ResourceList) -> Written {
+    let ResourceList { milli_cpu, memory, ephemeral_storage, others } = amounts;
     let cpu = if milli_cpu % 1_000 == 0 { (milli_cpu / 1_000).to_string() } else { format!("{milli_cpu}m") };
     let named = [
         ("cpu", *milli_cpu, cpu),
@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn what_runs_has_what_cgroups_know() {
-        let slot = |amount| Amounts { others: [("a/slot".into(), amount)].into(), ..Amounts::default() };
+        let slot =
+            |amount| ResourceList { others: [("a/slot".into(), amount)].into(), ..ResourceList::default() };
         let container = |limits: &[(&str, &str)]| Container {
             resources: ContainerResources {
                 limits: limits.iter().map(|(name, amount)| ((*name).into(), (*amount).into())).collect(),
@@ -74,8 +75,8 @@ mod tests {
         };
         let spec = PodSpecView {
             containers: [container(&[("memory", "64Mi")]), container(&[])].into(),
-            requests: Amounts { milli_cpu: 1_500, memory: 16 << 20, ..slot(1) },
-            limits: Amounts { milli_cpu: 2_000, memory: 64 << 20, ..slot(1) },
+            requests: ResourceList { milli_cpu: 1_500, memory: 16 << 20, ..slot(1) },
+            limits: ResourceList { milli_cpu: 2_000, memory: 64 << 20, ..slot(1) },
             ..PodSpecView::default()
         };
         let (allotted, has) = of(&spec, false);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube_node_api::names;
 use kube_node_cache::{Container, Ended, PodCondition, PodSpecView, Probe, Qos, RestartPolicy};
 
-use super::{conditions::CONDITIONS, events::Note, *};
+use super::{conditions::CONDITIONS, events::PendingEvent, *};
 
 #[path = "any_tests.rs"]
 mod any;
@@ -399,7 +399,7 @@ fn told(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
     for second in 0..=second {
         let step = look(&pod, second);
         let notes = events::of(&pod, &step, &ContainerDefaults::default());
-        let of_a = |note: &Note| note.container.as_ref().is_none_or(|(name, _)| &**name == "a");
+        let of_a = |note: &PendingEvent| note.container.as_ref().is_none_or(|(name, _)| &**name == "a");
         all.extend(notes.into_iter().filter(of_a).map(|note| (second, note.reason, note.count)));
         pod = after(pod, second);
     }

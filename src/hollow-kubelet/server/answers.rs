@@ -18,8 +18,8 @@ use super::{
     access::Refusal,
     connection::Caller,
     exec::{self, Kind},
-    following::Following,
-    logs::{Unwanted, Wanted},
+    log_follower::Following,
+    logs::{LogOptions, Unwanted},
     port_forward,
     route::{Query, Route, Target},
     stats::Stats,
@@ -188,7 +188,7 @@ async fn run(seen: &Seen, target: &Target<'_>, query: &Query<'_>) -> Response<Bo
 
 fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> Response<Body> {
     let (_, name) = target.pod.split_once('/').unwrap_or_default();
-    let wanted = match Wanted::read(query.pairs(), now) {
+    let wanted = match LogOptions::read(query.pairs(), now) {
         Ok(wanted) => wanted,
         Err(Unwanted::Undecodable) => {
             return text(StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#);

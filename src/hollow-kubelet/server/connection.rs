@@ -22,7 +22,7 @@ use super::{
     Server,
     access::{Shown, User},
     answers,
-    places::Place,
+    connection_slots::ConnectionSlot,
 };
 
 /// How long a client may take to show who it is.
@@ -50,7 +50,7 @@ pub struct Caller {
     /// When it came.
     pub since: Instant,
     /// Its place among the connections, held until nobody needs it.
-    pub place: Arc<Place>,
+    pub place: Arc<ConnectionSlot>,
 }
 
 impl Caller {
@@ -62,7 +62,7 @@ impl Caller {
 }
 
 /// Serves a connection in a task of its own.
-pub fn begin(server: &Arc<Server>, client: (TcpStream, IpAddr), machine: Arc<str>, place: Place) {
+pub fn begin(server: &Arc<Server>, client: (TcpStream, IpAddr), machine: Arc<str>, place: ConnectionSlot) {
     let (server, place) = (Arc::clone(server), Arc::new(place));
     let shutdown = server.shutdown.clone();
     tokio::spawn(shutdown.run_until_cancelled_owned(async move {
@@ -79,7 +79,7 @@ async fn serve(
     server: &Arc<Server>,
     (stream, address): (TcpStream, IpAddr),
     machine: Arc<str>,
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
 ) -> io::Result<()> {
     // A machine that is silent takes no connection; neither does one that has nothing to show.
     let (Some(_), Some(certificates)) = (server.seen(&machine), server.certificates()) else { return Ok(()) };

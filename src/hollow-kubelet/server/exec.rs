@@ -22,8 +22,8 @@ use super::{
     Seen, Server,
     answers::text,
     connection::Caller,
-    following::Following,
-    logs::Wanted,
+    log_follower::Following,
+    logs::LogOptions,
     route::Query,
     shell::{self, Place, Terminal},
     spdy,
@@ -135,7 +135,7 @@ fn place(seen: &Seen, pod: &PodView, name: &str) -> Place {
 fn log(seen: &Seen, pod: &PodView, name: &str) -> Option<Following> {
     let found = container(pod, name)?;
     let run = Run::current(found.view?)?;
-    let wanted = Wanted { follow: true, tail: Some(0), ..Wanted::default() };
+    let wanted = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };
     Some(Following::new(seen, pod, &found, run, wanted, Timestamp::now()))
 }
 

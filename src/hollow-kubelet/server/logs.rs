@@ -12,7 +12,7 @@ const KEPT: u64 = 10 << 20;
 
 /// What is asked for: the fields of `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LogOptions {
     /// Go on while the container runs.
     pub follow: bool,
     /// Of the run before.
@@ -36,7 +36,7 @@ pub enum Unwanted {
     Invalid,
 }
 
-impl Wanted {
+impl LogOptions {
     /// From the parts of a query, as a kubelet reads it: the first value of each key counts.
     pub fn read<'a>(
         query: impl Iterator<Item = (&'a str, &'a str)>,
@@ -135,7 +135,7 @@ impl Lines {
 
     /// Which of them are asked for at this moment.
     #[must_use]
-    pub fn wanted(&self, wanted: &Wanted, until: Timestamp) -> Range<u64> {
+    pub fn wanted(&self, wanted: &LogOptions, until: Timestamp) -> Range<u64> {
         let count = self.count(until);
         let size = u64::try_from(self.text(count, false).len()).unwrap_or(u64::MAX).max(1);
         let kept = count.saturating_sub(KEPT / size);
@@ -181,8 +181,8 @@ mod tests {
         Lines::new(&output, "main".to_owned(), &Run { began: at(1_000), ended: None, started: true })
     }
 
-    fn read(query: &[(&str, &str)]) -> Result<Wanted, Unwanted> {
-        Wanted::read(query.iter().copied(), at(1_100))
+    fn read(query: &[(&str, &str)]) -> Result<LogOptions, Unwanted> {
+        LogOptions::read(query.iter().copied(), at(1_100))
     }
 
     #[test]
@@ -222,20 +222,23 @@ mod tests {
     fn lines_come_at_their_interval_and_can_be_cut() {
         let lines = lines(Duration::from_secs(10));
         assert_eq!((lines.count(at(999)), lines.count(at(1_000)), lines.count(at(1_039))), (0, 1, 4));
-        let range = |wanted: Wanted| lines.wanted(&wanted, at(1_039));
-        assert_eq!(range(Wanted::default()), 0..4);
-        assert_eq!(range(Wanted { tail: Some(1), ..Wanted::default() }), 3..4);
-        assert_eq!(range(Wanted { tail: Some(0), ..Wanted::default() }), 4..4);
-        assert_eq!(range(Wanted { since: Some(at(1_011)), ..Wanted::default() }), 2..4);
-        assert_eq!(range(Wanted { since: Some(at(1_010)), tail: Some(9), ..Wanted::default() }), 1..4);
-        assert_eq!(range(Wanted { since: Some(at(9_000)), ..Wanted::default() }), 4..4);
+        let range = |wanted: LogOptions| lines.wanted(&wanted, at(1_039));
+        assert_eq!(range(LogOptions::default()), 0..4);
+        assert_eq!(range(LogOptions { tail: Some(1), ..LogOptions::default() }), 3..4);
+        assert_eq!(range(LogOptions { tail: Some(0), ..LogOptions::default() }), 4..4);
+        assert_eq!(range(LogOptions { since: Some(at(1_011)), ..LogOptions::default() }), 2..4);
+        assert_eq!(
+            range(LogOptions { since: Some(at(1_010)), tail: Some(9), ..LogOptions::default() }),
+            1..4
+        );
+        assert_eq!(range(LogOptions { since: Some(at(9_000)), ..LogOptions::default() }), 4..4);
         assert_eq!(lines.text(3, true), "1970-01-01T00:17:10.000000000Z line 3 of hollow container main\n");
     }
 
     #[test]
     fn what_could_not_be_started_says_nothing() {
         let lines = Lines { started: false, ..lines(Duration::from_secs(1)) };
-        assert_eq!(lines.wanted(&Wanted::default(), at(2_000)), 0..0);
+        assert_eq!(lines.wanted(&LogOptions::default(), at(2_000)), 0..0);
     }
 
     proptest! {
@@ -243,7 +246,7 @@ mod tests {
         fn no_more_is_there_than_is_kept(ran in 0..i64::from(u32::MAX), millis in 10..100_000_u64, tail: Option<u64>) {
             let lines = lines(Duration::from_millis(millis));
             let now = at(1_000 + ran);
-            let range = lines.wanted(&Wanted { tail, ..Wanted::default() }, now);
+            let range = lines.wanted(&LogOptions { tail, ..LogOptions::default() }, now);
             prop_assert!((range.end - range.start) * 20 <= KEPT);
             prop_assert!(range.is_empty() || lines.time(range.end - 1) <= now);
             prop_assert!(now < lines.time(range.end));

@@ -8,12 +8,12 @@ mod access;
 mod answers;
 mod certificate;
 mod connection;
-mod doors;
+mod connection_slots;
 mod exec;
-mod following;
+mod listeners;
+mod log_follower;
 mod logs;
 pub(super) mod metrics;
-mod places;
 mod port_forward;
 mod route;
 mod shell;
@@ -48,15 +48,15 @@ use tracing::{info, warn};
 use self::{
     access::Access,
     certificate::{CertificateError, Source},
+    connection_slots::ConnectionSlots,
     metrics::Metrics,
-    places::Places,
     usage::Usage,
 };
 pub use self::{
-    doors::{Doors, Ports},
+    listeners::{ListenerPool, Ports},
     usage::Counter,
 };
-use super::{Settings, Shared, state::Clock, status::Shape};
+use super::{Settings, Shared, node_status::Shape, state::Clock};
 
 /// How often certificates are looked at, and the authority of clients.
 const REFRESH: Duration = Duration::from_mins(1);
@@ -104,12 +104,12 @@ enum RefreshError {
 /// The server of all machines of a process, to be run.
 pub struct Server {
     shared: Arc<Shared>,
-    doors: Arc<Doors>,
+    doors: Arc<ListenerPool>,
     access: Access,
     metrics: Metrics,
     options: Options,
     certificates: RwLock<Option<Arc<Certificates>>>,
-    places: Places,
+    places: ConnectionSlots,
     shutdown: CancellationToken,
 }
 
@@ -138,7 +138,7 @@ impl Server {
     ) -> Result<Self, ServeError> {
         let IpAddr::V4(address) = options.address else { return Err(ServeError::Family(options.address)) };
         let metrics = Metrics::new(registry)?;
-        let doors = Doors::new(address, options.ports, metrics.clone()).map_err(ServeError::System)?;
+        let doors = ListenerPool::new(address, options.ports, metrics.clone()).map_err(ServeError::System)?;
         Ok(Self {
             access: Access::new(shared.client.clone()),
             shared: Arc::clone(shared),
@@ -146,12 +146,12 @@ impl Server {
             metrics,
             options,
             certificates: RwLock::default(),
-            places: Places::default(),
+            places: ConnectionSlots::default(),
             shutdown: CancellationToken::new(),
         })
     }
 
-    pub(super) fn doors(&self) -> Arc<Doors> {
+    pub(super) fn doors(&self) -> Arc<ListenerPool> {
         Arc::clone(&self.doors)
     }
 

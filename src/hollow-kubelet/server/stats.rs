@@ -203,7 +203,7 @@ fn to_seconds(nanos: u64) -> String {
 }
 
 fn seconds(time: Timestamp) -> Timestamp {
-    crate::status::to_seconds(time)
+    crate::node_status::to_seconds(time)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ async fn a_machine_that_stands_alone_renews_with_no_other_and_makes_room_for_non
     let deaf = tower::service_fn(|_: http::Request<kube::client::Body>| {
         std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
     });
-    let own = Own {
+    let own = DedicatedClient {
         client: kube::Client::new(deaf, "default"),
         rate: Arc::default(),
         silent: tokio::sync::watch::Sender::new(false),
@@ -36,10 +36,10 @@ async fn a_machine_that_stands_alone_renews_with_no_other_and_makes_room_for_non
     world.run(4);
     // Both are due, the first time after 5 to 10 s, while there is no room for what machines write.
     let late = world.clock(11);
-    let handed_out = std::iter::from_fn(|| world.state.next(late, Load::Machines));
-    let lanes: Vec<(Lane, Arc<str>)> = handed_out.map(|(job, _)| (job.lane, job.uid)).collect();
-    assert_eq!(lanes, [(Lane::Prompt, "uid-a".into())]);
-    let due = world.state.schedule.next_due(Load::Machines).map(|at| at > late.at);
+    let handed_out = std::iter::from_fn(|| world.state.next(late, Pressure::Machines));
+    let lanes: Vec<(Priority, Arc<str>)> = handed_out.map(|(job, _)| (job.priority, job.uid)).collect();
+    assert_eq!(lanes, [(Priority::Prompt, "uid-a".into())]);
+    let due = world.state.schedule.next_due(Pressure::Machines).map(|at| at > late.at);
     assert_eq!(due, Some(true), "the other one waits");
 }
 
@@ -49,16 +49,16 @@ fn a_renewal_that_failed_gives_way_no_more() {
     world.create("a", None);
     world.run(4);
     let late = world.clock(20);
-    let (job, _) = world.state.next(late, Load::Machines).unwrap();
-    assert_eq!(job.lane, Lane::Renewal);
+    let (job, _) = world.state.next(late, Pressure::Machines).unwrap();
+    assert_eq!(job.priority, Priority::Renewal);
     let away = WireError::Refused { code: 503, reason: String::new(), message: String::new() };
     world.state.finish(&job, Err(&away), late.wall, late);
     let again = world.clock(21);
-    assert!(world.state.schedule.next_due(Load::Machines).is_some_and(|at| at < again.at));
-    let (job, _) = world.state.next(again, Load::Machines).unwrap();
-    assert_eq!(job.lane, Lane::Prompt);
+    assert!(world.state.schedule.next_due(Pressure::Machines).is_some_and(|at| at < again.at));
+    let (job, _) = world.state.next(again, Pressure::Machines).unwrap();
+    assert_eq!(job.priority, Priority::Prompt);
     world.state.finish(&job, Ok("9"), again.wall, again);
-    assert!(world.state.schedule.next_due(Load::Machines).is_some_and(|at| at > world.clock(40).at));
+    assert!(world.state.schedule.next_due(Pressure::Machines).is_some_and(|at| at > world.clock(40).at));
 }
 
 #[test]
@@ -83,7 +83,12 @@ fn a_machine_of_a_process_before_is_taken_up_without_a_write_of_status() {
     world.create("a", None);
     let machine = &world.state.machines["uid-a"];
     assert_eq!((machine.ip, machine.boot), (Some(Ipv4Addr::new(100, 64, 0, 7)), Some(boot)));
-    assert!(world.state.next(world.start, Load::Light).is_some_and(|(job, _)| job.lane == Lane::Prompt));
+    assert!(
+        world
+            .state
+            .next(world.start, Pressure::Light)
+            .is_some_and(|(job, _)| job.priority == Priority::Prompt)
+    );
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn a_lease_that_is_taken_over_gives_way_while_it_has_time() {
     world.create("old", None);
     let mut next = |second| {
         let now = world.clock(second);
-        let (job, _) = world.state.next(now, Load::Machines)?;
+        let (job, _) = world.state.next(now, Pressure::Machines)?;
         world.state.finish(&job, Ok("9"), now.wall, now);
         Some(job.uid)
     };
@@ -118,7 +123,7 @@ fn a_lease_without_a_status_is_taken_over_too() {
 fn served(nodes: Vec<NodeView>, ports: &str) -> World {
     let mut world = World::new(nodes, vec![]);
     let metrics = crate::server::metrics::Metrics::new(&prometheus::Registry::new()).unwrap();
-    let doors = Doors::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
+    let doors = ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
     world.state.doors = Some(Arc::new(doors));
     world
 }
@@ -146,7 +151,10 @@ fn a_machine_has_the_address_of_the_process_and_a_port_that_it_keeps() {
     let machine = &world.state.machines["uid-a"];
     assert_eq!((machine.ip, machine.port), (ip, port));
     assert!(
-        world.state.next(world.start, Load::Light).is_some_and(|(job, _)| job.lane == Lane::Prompt),
+        world
+            .state
+            .next(world.start, Pressure::Light)
+            .is_some_and(|(job, _)| job.priority == Priority::Prompt),
         "no status"
     );
     world.state.delete("uid-a");
@@ -202,7 +210,7 @@ fn a_deleted_machine_is_quiet_and_its_address_comes_again() {
     world.sent.clear();
     world.run(60);
     assert!(world.sent.is_empty() && world.state.pods.is_empty());
-    assert!(world.state.schedule.next_due(Load::Light).is_none());
+    assert!(world.state.schedule.next_due(Pressure::Light).is_none());
     assert_eq!(world.state.addresses.for_machine(), ip);
 }
 
@@ -254,7 +262,7 @@ fn a_restore_of_etcd_does_not_silence_a_machine() {
     world.run(3);
     assert_eq!(world.times("PATCH status"), [0], "the watch might be late");
     world.state.node_cache.list_of([node("a", 2)]);
-    world.state.relisted(world.clock(4));
+    world.state.on_resync(world.clock(4));
     world.run(5);
     assert_eq!(world.times("PATCH status").len(), 2, "{:?}", world.sent);
 }

@@ -93,7 +93,7 @@ impl World {
         let end = self.start.at + secs(second);
         let mut now = self.start;
         while now.at <= end {
-            while let Some((job, requests)) = self.state.next(now, Load::Light) {
+            while let Some((job, requests)) = self.state.next(now, Pressure::Light) {
                 let after = now.at.duration_since(self.start.at).as_secs();
                 for request in requests {
                     let pod = request.path.strip_prefix("/api/v1/namespaces/default/pods/");

@@ -8,10 +8,10 @@
 //! What this cannot do: take back what was sent in time and arrives late. Nearly all writes name the version or the UID that
 //! they were decided on, and the next leader begins at the earliest the difference between Lease and deadline later.
 
-pub mod claim;
 pub mod clock;
+pub mod elector;
 mod fence;
-mod standing;
+mod leadership;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,13 +24,13 @@ use kube::{Api, Client, api::PostParams};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-pub use claim::{Loss, Timing, TimingError};
+pub use elector::{Loss, Timing, TimingError};
 pub use fence::{Fence, Fenced, NotLeading, Passing};
-pub use standing::{LEADER, MEMBER, Standing};
+pub use leadership::{LEADER, Leadership, MEMBER};
 
 use self::{
-    claim::{Ask, Claim, Heard, Record, Step},
     clock::Moment,
+    elector::{Elector, Record, Request, Response, Step},
 };
 use crate::error::chain;
 
@@ -68,10 +68,10 @@ pub struct LostError {
 pub struct Election {
     api: Api<Lease>,
     options: Options,
-    claim: Claim,
+    claim: Elector,
     /// As the API server had it last.
     lease: Option<Lease>,
-    standing: Arc<Standing>,
+    standing: Arc<Leadership>,
     /// What was complained of last.
     said: String,
 }
@@ -79,10 +79,10 @@ pub struct Election {
 impl Election {
     /// Nothing is asked yet. `client` must not go through the fence of `standing`: it opens that.
     #[must_use]
-    pub fn new(client: Client, options: Options, standing: Arc<Standing>) -> Self {
+    pub fn new(client: Client, options: Options, standing: Arc<Leadership>) -> Self {
         Self {
             api: Api::namespaced(client, &options.namespace),
-            claim: Claim::new(options.identity.clone(), options.timing),
+            claim: Elector::new(options.identity.clone(), options.timing),
             options,
             lease: None,
             standing,
@@ -124,7 +124,7 @@ impl Election {
                 let lease = format!("{namespace}/{name}");
                 return Err(LostError { identity: identity.clone(), lease, source });
             }
-            Step::Ask(ask) => {
+            Step::Request(ask) => {
                 let sent = Moment::now();
                 let left = self.claim.held().map_or(Duration::MAX, |until| sent.until(until));
                 let patience = self.options.timing.patience().min(left);
@@ -146,12 +146,12 @@ impl Election {
         Ok(())
     }
 
-    async fn ask(&self, ask: Ask) -> kube::Result<Option<Lease>> {
+    async fn ask(&self, ask: Request) -> kube::Result<Option<Lease>> {
         let params = PostParams::default();
         match ask {
-            Ask::Read => self.api.get_opt(&self.options.name).await,
-            Ask::Create => self.api.create(&params, &self.written(None)).await.map(Some),
-            Ask::Replace => self
+            Request::Read => self.api.get_opt(&self.options.name).await,
+            Request::Create => self.api.create(&params, &self.written(None)).await.map(Some),
+            Request::Replace => self
                 .api
                 .replace(&self.options.name, &params, &self.written(self.lease.as_ref()))
                 .await
@@ -160,19 +160,19 @@ impl Election {
     }
 
     /// What an answer means; None where there was none in time.
-    fn understood(&mut self, ask: Ask, answer: Option<kube::Result<Option<Lease>>>) -> Heard {
+    fn understood(&mut self, ask: Request, answer: Option<kube::Result<Option<Lease>>>) -> Response {
         let (heard, result) = match answer {
             Some(Ok(lease)) => {
                 self.lease = lease;
                 let record = self.lease.as_ref().map(record);
-                (if ask == Ask::Read { Heard::Stands(record) } else { Heard::Written }, "success")
+                (if ask == Request::Read { Response::Stands(record) } else { Response::Written }, "success")
             }
             // A Lease that is to be made has no namespace then.
-            Some(Err(kube::Error::Api(status))) if status.code == 404 && ask == Ask::Replace => {
+            Some(Err(kube::Error::Api(status))) if status.code == 404 && ask == Request::Replace => {
                 self.lease = None;
-                (Heard::Stands(None), "conflict")
+                (Response::Stands(None), "conflict")
             }
-            Some(Err(kube::Error::Api(status))) if status.code == 409 => (Heard::Conflict, "conflict"),
+            Some(Err(kube::Error::Api(status))) if status.code == 409 => (Response::Conflict, "conflict"),
             failed => {
                 let text = match failed {
                     Some(Err(error)) => chain(&error),
@@ -183,13 +183,13 @@ impl Election {
                     warn!(lease = format!("{namespace}/{name}"), error = text, "cannot ask for the Lease");
                     self.said = text;
                 }
-                (Heard::Nothing, "failure")
+                (Response::Nothing, "failure")
             }
         };
-        if heard != Heard::Nothing {
+        if heard != Response::Nothing {
             self.said.clear();
         }
-        if ask != Ask::Read {
+        if ask != Request::Read {
             self.standing.wrote(result);
         }
         heard

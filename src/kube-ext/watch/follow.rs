@@ -10,7 +10,7 @@ use prost::Message;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::{
-    Begins, Meter, Patience, Watch,
+    Backoff, InitialList, Meter, WatchRequest,
     frames::{Frame, FrameError, Frames},
 };
 use crate::wire::{self, AGENT, WireError};
@@ -27,9 +27,9 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// What a watch tells.
 #[derive(Debug)]
-pub enum Told<'a> {
-    /// All that there is is about to be asked for; it comes up to `Complete`, or to another `Begins`.
-    Begins,
+pub enum WatchEvent<'a> {
+    /// All that there is is about to be asked for; it comes up to `Complete`, or to another `InitialList`.
+    InitialList,
     /// An object.
     Object {
         /// It, in its own message.
@@ -37,7 +37,7 @@ pub enum Told<'a> {
         /// Whether it is gone.
         deleted: bool,
     },
-    /// What did not come since `Begins` is not there.
+    /// What did not come since `InitialList` is not there.
     Complete,
 }
 
@@ -90,16 +90,16 @@ impl Ended {
 /// Holds a watch for as long as it is polled, and tells what comes. It goes on after every failure that `failed` puts up with.
 pub async fn follow<E>(
     client: &Client,
-    watch: &Watch,
+    watch: &WatchRequest,
     meter: &impl Meter,
-    mut tell: impl FnMut(Told<'_>),
+    mut tell: impl FnMut(WatchEvent<'_>),
     mut failed: impl FnMut(Ended) -> Result<(), E>,
 ) -> E {
     let mut since = None;
-    let mut patience = Patience::new(watch.pace);
+    let mut backoff = Backoff::new(watch.backoff);
     loop {
-        let ended = match (&since, watch.begins) {
-            (None, Begins::Listed) => Err(Ended::NoLists),
+        let ended = match (&since, watch.initial_list) {
+            (None, InitialList::List) => Err(Ended::NoLists),
             _ => once(client, watch, meter, &mut since, &mut tell).await,
         };
         let error = match ended {
@@ -116,7 +116,7 @@ pub async fn follow<E>(
         if !error.keeps_place() {
             since = None;
         }
-        let wait = patience.wait(Instant::now());
+        let wait = backoff.wait(Instant::now());
         if let Err(enough) = failed(error) {
             return enough;
         }
@@ -127,15 +127,15 @@ pub async fn follow<E>(
 /// One watch to its end; `since` is where it begins, and where the next one can.
 async fn once(
     client: &Client,
-    watch: &Watch,
+    watch: &WatchRequest,
     meter: &impl Meter,
     since: &mut Option<Box<str>>,
-    tell: &mut impl FnMut(Told<'_>),
+    tell: &mut impl FnMut(WatchEvent<'_>),
 ) -> Result<(), Ended> {
     let began = Instant::now();
-    let life = watch.least_life.mul_f64(rand::random_range(1.0..2.0));
+    let life = watch.min_timeout.mul_f64(rand::random_range(1.0..2.0));
     if since.is_none() {
-        tell(Told::Begins);
+        tell(WatchEvent::InitialList);
     }
     let (status, mut body) = get(client, &watch.request(since.as_deref(), life)).await?;
     match status.as_u16() {
@@ -161,7 +161,7 @@ async fn once(
             is_empty = false;
             match frame? {
                 Frame::Object { version, deleted, raw } => {
-                    tell(Told::Object { raw: &raw, deleted });
+                    tell(WatchEvent::Object { raw: &raw, deleted });
                     // What came of a list that is not complete is no place to go on from.
                     if let Some(since) = since {
                         *since = version.into();
@@ -173,7 +173,7 @@ async fn once(
                         limit = SILENCE;
                     }
                     if since.is_none() && ends_list {
-                        tell(Told::Complete);
+                        tell(WatchEvent::Complete);
                         *since = Some(version.into());
                     } else if let Some(since) = since {
                         *since = version.into();
@@ -190,21 +190,21 @@ async fn once(
 /// All that there is, by a list; its version.
 async fn fill(
     client: &Client,
-    watch: &Watch,
+    watch: &WatchRequest,
     meter: &impl Meter,
-    tell: &mut impl FnMut(Told<'_>),
+    tell: &mut impl FnMut(WatchEvent<'_>),
 ) -> Result<Box<str>, Ended> {
-    tell(Told::Begins);
+    tell(WatchEvent::InitialList);
     let mut token: Option<String> = None;
     loop {
         let page = page(client, &watch.list(token.as_deref()), meter).await?;
         for raw in &page.items {
             meter.event();
-            tell(Told::Object { raw, deleted: false });
+            tell(WatchEvent::Object { raw, deleted: false });
         }
         let Meta { resource_version, r#continue } = page.metadata.unwrap_or_default();
         if r#continue.is_empty() {
-            tell(Told::Complete);
+            tell(WatchEvent::Complete);
             return Ok(resource_version.into());
         }
         token = Some(r#continue);
@@ -269,7 +269,7 @@ mod tests {
     use http::Response;
 
     use super::{
-        super::{Pace, frames::tests::bookmark},
+        super::{BackoffConfig, frames::tests::bookmark},
         *,
     };
 
@@ -302,13 +302,13 @@ mod tests {
             let body = axum::body::Body::from_stream(all);
             async { Ok::<_, Infallible>(Response::new(body)) }
         });
-        let watch = Watch {
+        let watch = WatchRequest {
             path: "/api/v1/nodes".to_owned(),
             field_selector: None,
             label_selector: None,
-            begins: Begins::Streamed,
-            least_life: Duration::from_mins(5),
-            pace: Pace::VITAL,
+            initial_list: InitialList::Stream,
+            min_timeout: Duration::from_mins(5),
+            backoff: BackoffConfig::VITAL,
         };
         let mut failures = 0;
         let failed = |ended: Ended| {

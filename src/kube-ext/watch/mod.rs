@@ -3,22 +3,22 @@
 //! [`follow`] holds one for as long as it is polled, as client-go's reflector does, and tells what comes; what becomes of it
 //! is the caller's. Custom resources have no protobuf: they are watched in JSON, by kube's watcher.
 
+mod backoff;
 mod follow;
 mod frames;
-mod patience;
 
 use std::time::Duration;
 
 use form_urlencoded::byte_serialize;
 
 pub use self::{
-    follow::{Ended, Told, follow},
-    patience::{Pace, Patience},
+    backoff::{Backoff, BackoffConfig},
+    follow::{Ended, WatchEvent, follow},
 };
 
 /// A watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct WatchRequest {
     /// Path of the list.
     pub path: String,
     /// What of it is meant, by fields.
@@ -26,20 +26,20 @@ pub struct Watch {
     /// What of it is meant, by labels.
     pub label_selector: Option<String>,
     /// How it begins.
-    pub begins: Begins,
+    pub initial_list: InitialList,
     /// How long it is held at least before it is made anew; twice that at most.
-    pub least_life: Duration,
+    pub min_timeout: Duration,
     /// How long it waits when it has failed.
-    pub pace: Pace,
+    pub backoff: BackoffConfig,
 }
 
 /// How a watch comes by what there is already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begins {
+pub enum InitialList {
     /// By a list at the latest state, page by page.
-    Listed,
+    List,
     /// It begins with it (client-go's `WatchListClient`); by a list from the API server's cache where that cannot do so.
-    Streamed,
+    Stream,
 }
 
 /// Who counts what comes.
@@ -65,7 +65,7 @@ impl Meter for () {
 /// Objects on a page of a list.
 const PAGE: usize = 500;
 
-impl Watch {
+impl WatchRequest {
     /// A watch after a version, or one that begins with all that there is.
     #[must_use]
     pub fn request(&self, since: Option<&str>, life: Duration) -> String {
@@ -81,10 +81,10 @@ impl Watch {
     /// A list, or the page of it that follows after `token`.
     #[must_use]
     pub fn list(&self, token: Option<&str>) -> String {
-        let range = match (self.begins, token) {
-            (Begins::Streamed, _) => "resourceVersion=0".to_owned(),
-            (Begins::Listed, None) => format!("limit={PAGE}"),
-            (Begins::Listed, Some(token)) => format!("limit={PAGE}&continue={}", encoded(token)),
+        let range = match (self.initial_list, token) {
+            (InitialList::Stream, _) => "resourceVersion=0".to_owned(),
+            (InitialList::List, None) => format!("limit={PAGE}"),
+            (InitialList::List, Some(token)) => format!("limit={PAGE}&continue={}", encoded(token)),
         };
         format!("{}?{}{range}", self.path, self.selected())
     }
@@ -107,18 +107,18 @@ mod tests {
 
     #[test]
     fn a_list_is_asked_for_page_by_page_or_whole() {
-        let watch = |begins| Watch {
+        let watch = |initial_list| WatchRequest {
             path: "/api/v1/pods".to_owned(),
             field_selector: Some("spec.nodeName!=".to_owned()),
             label_selector: Some("a=b,c".to_owned()),
-            begins,
-            least_life: Duration::ZERO,
-            pace: Pace::REFLECTOR,
+            initial_list,
+            min_timeout: Duration::ZERO,
+            backoff: BackoffConfig::REFLECTOR,
         };
         let selected = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D&labelSelector=a%3Db%2Cc&";
-        let listed = watch(Begins::Listed);
+        let listed = watch(InitialList::List);
         assert_eq!(listed.list(None), format!("{selected}limit=500"));
         assert_eq!(listed.list(Some("x+/=")), format!("{selected}limit=500&continue=x%2B%2F%3D"));
-        assert_eq!(watch(Begins::Streamed).list(None), format!("{selected}resourceVersion=0"));
+        assert_eq!(watch(InitialList::Stream).list(None), format!("{selected}resourceVersion=0"));
     }
 }

@@ -18,7 +18,7 @@ use super::{
     DaemonName, NAME, Node, NodeError,
     config::{self, SOCKET},
 };
-use crate::keeper::{Keeper, KeeperError, Plan};
+use crate::process_supervisor::{Plan, ProcessSupervisor, ProcessSupervisorError};
 
 /// How long containerd may take to answer.
 const READY_LIMIT: Duration = Duration::from_mins(1);
@@ -36,7 +36,7 @@ pub enum DaemonsError {
         /// Which one.
         name: &'static str,
         /// Why.
-        source: KeeperError,
+        source: ProcessSupervisorError,
     },
     /// containerd does not answer.
     #[error("containerd does not answer after {} s: {said}; see {}", READY_LIMIT.as_secs(), log.display())]
@@ -78,11 +78,11 @@ pub async fn run(dir: &Path) -> Result<std::convert::Infallible, DaemonsError> {
     std::future::pending().await
 }
 
-async fn start(keeper: &Keeper, name: DaemonName) -> Result<(), DaemonsError> {
+async fn start(keeper: &ProcessSupervisor, name: DaemonName) -> Result<(), DaemonsError> {
     keeper.start().await.map_err(|source| DaemonsError::Start { name: name.name(), source })
 }
 
-fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> Keeper {
+fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> ProcessSupervisor {
     let file = |flag: &str, name: &str| format!("--{flag}={}", dir.join(name).display());
     let (program, args) = match daemon {
         DaemonName::Containerd => {
@@ -102,7 +102,7 @@ fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> Keeper {
     };
     let log = node.logs.join(format!("{}.log", daemon.name()));
     // Who they are is read from the cgroup: their numbers in here mean nothing outside.
-    Keeper::new(Plan { name: daemon.name(), program, args, log }, Box::new(|_| Ok(())))
+    ProcessSupervisor::new(Plan { name: daemon.name(), program, args, log }, Box::new(|_| Ok(())))
 }
 
 async fn answers(node: &Node) -> Result<(), DaemonsError> {

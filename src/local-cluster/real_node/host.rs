@@ -21,7 +21,7 @@ use super::{
     cgroups::{CgroupError, Cgroups},
     network::{self, NetworkError},
 };
-use crate::door::Door;
+use crate::tcp_proxy::TcpProxy;
 
 /// How long `unshare` may take to leave the host's namespaces.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub enum HostError {
     Remove(#[from] RemoveError),
     /// The door cannot be opened.
     #[error("cannot listen at {address} for the pods of the real node")]
-    Door {
+    TcpProxy {
         /// Where.
         address: SocketAddr,
         /// What the system says.
@@ -82,8 +82,8 @@ async fn keep(node: &Node, dir: &Path) -> Result<(), HostError> {
     cgroups.create()?;
     network::renew(&node.id, &node.network)?;
     let address = (node.network.host, node.apiserver_port).into();
-    let door = Door::open(address, Some(&network::link_name(&node.id)))
-        .map_err(|source| HostError::Door { address, source })?;
+    let door = TcpProxy::open(address, Some(&network::link_name(&node.id)))
+        .map_err(|source| HostError::TcpProxy { address, source })?;
 
     let mut child = start(node, dir).map_err(HostError::Start)?;
     let pid = child.id().unwrap_or_default();

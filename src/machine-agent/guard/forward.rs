@@ -18,9 +18,10 @@ use kube_node_planner::disruptor::Behaviour;
 use serde_json::Value;
 
 use super::{
-    Gone, Shared, answer, headers, lines,
+    Gone, Shared, answer,
+    condition_writer::{self, LookError},
+    headers, lines,
     route::{Route, route},
-    speaker::{self, LookError},
     state::Said,
 };
 
@@ -111,7 +112,7 @@ impl Exchange<'_> {
 
     /// A kubelet begins by creating its Node. Ours is there before it; one that is not, is not to be.
     async fn register(self) -> Result<Response, Refusal> {
-        speaker::look(self.client, self.shared).await?;
+        condition_writer::look(self.client, self.shared).await?;
         let why = format!("nodes {:?} already exists", self.shared.node);
         Ok(answer::refusal(StatusCode::CONFLICT, "AlreadyExists", &why))
     }
@@ -147,7 +148,7 @@ impl Exchange<'_> {
             }
             Said::Stays => {
                 self.shared.news.notify_one();
-                let mut node = speaker::look(self.client, self.shared).await?;
+                let mut node = condition_writer::look(self.client, self.shared).await?;
                 self.shared.change(|state| state.reads(&mut node, Timestamp::now()));
                 Ok(answer::json(StatusCode::OK, &node))
             }

@@ -11,12 +11,12 @@
 //! passed on as they come; requests are read whole, up to the length that the API server takes.
 
 mod answer;
-mod disguise;
+mod condition_writer;
 mod forward;
 mod headers;
 mod lines;
+mod rewrite;
 mod route;
-mod speaker;
 mod state;
 
 use std::{
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use self::state::Gone;
-use self::{speaker::LookError, state::State};
+use self::{condition_writer::LookError, state::State};
 use crate::{
     identity::{self, Identity, IdentityError},
     machine_dir::{Machine, MachineDir, MachineDirError, Settings},
@@ -198,14 +198,14 @@ impl Guard {
     /// Serves kubemark with the identity of `client`, until the Node is gone.
     async fn serve(&self, client: &Client) -> Result<(), GuardError> {
         let shared = &self.shared;
-        speaker::first_look(client, shared).await.map_err(|error| match error {
+        condition_writer::first_look(client, shared).await.map_err(|error| match error {
             LookError::Gone(gone) => GuardError::Gone(gone),
             LookError::Kube(source) => GuardError::Node { node: shared.node.clone(), source },
         })?;
         let _ = shared.client.set(client.clone());
         info!(node = shared.node, "the machine may speak");
         tokio::select! {
-            () = speaker::run(client, shared) => Ok(()),
+            () = condition_writer::run(client, shared) => Ok(()),
             () = shared.gone.cancelled() => {
                 let gone = shared.state().gone().cloned();
                 gone.map_or(Ok(()), |gone| Err(gone.into()))

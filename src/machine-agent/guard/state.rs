@@ -11,7 +11,7 @@ use kube_node_planner::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::disguise::{Claims, Leaves, Shown, cover, is_posted};
+use super::rewrite::{Leaves, ReportedStatus, Shown, cover, is_posted};
 use crate::machine_dir::Machine;
 
 /// How long after its last sign a kubelet is taken for alive: the life of its Lease.
@@ -66,7 +66,7 @@ pub struct State {
     machine: Machine,
     failures: Option<Failures>,
     boot: Option<Uuid>,
-    claims: Claims,
+    claims: ReportedStatus,
     shown: Option<Shown>,
     heard: Option<Timestamp>,
     /// What a silent machine kept to itself while its Node had no status yet.
@@ -82,7 +82,7 @@ impl State {
             machine,
             failures: None,
             boot: None,
-            claims: Claims::default(),
+            claims: ReportedStatus::default(),
             shown: None,
             heard: None,
             withheld: None,

@@ -10,14 +10,14 @@ use kube_node_planner::approval::Account;
 use secrecy::ExposeSecret;
 
 use super::{
-    IdentityError, Place,
+    CredentialStore, IdentityError,
     bootstrap::{Beginning, showing},
     store::Certificate,
     token::{self, LIFETIME_MIN},
 };
 
 /// What all machines of a process have in common.
-pub struct Road {
+pub struct BootstrapClient {
     /// Requests tokens.
     pub requester: Client,
     /// Where the API server is, and what it is known by.
@@ -28,16 +28,16 @@ pub struct Road {
 
 /// One machine of a process.
 #[derive(Clone)]
-pub struct Memory {
+pub struct MemoryStore {
     uid: Arc<str>,
-    road: Arc<Road>,
+    road: Arc<BootstrapClient>,
     rate: Arc<Rate>,
 }
 
-impl Memory {
+impl MemoryStore {
     /// The place of the machine of the Node with this UID.
     #[must_use]
-    pub fn new(uid: Arc<str>, road: Arc<Road>) -> Self {
+    pub fn new(uid: Arc<str>, road: Arc<BootstrapClient>) -> Self {
         Self { uid, road, rate: Arc::default() }
     }
 
@@ -48,7 +48,7 @@ impl Memory {
     }
 
     fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
-        let Road { server, fence, .. } = &*self.road;
+        let BootstrapClient { server, fence, .. } = &*self.road;
         let mut config = server.clone();
         config.auth_info = auth_info;
         let url = config.cluster_url.to_string();
@@ -57,7 +57,7 @@ impl Memory {
     }
 }
 
-impl Place for Memory {
+impl CredentialStore for MemoryStore {
     async fn begin(&self, node: &str) -> Result<Beginning, IdentityError> {
         let token =
             token::request(&self.road.requester, Account::Hollow, node, &self.uid, LIFETIME_MIN).await?;

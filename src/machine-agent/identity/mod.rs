@@ -4,13 +4,13 @@
 //! [`token`] is the provider's side: a short-lived token of a ServiceAccount that may do nothing but ask for certificates,
 //! bound to the Node by name and UID, in a bootstrap kubeconfig. [`Identity`] is the machine's: with that token it asks for a
 //! certificate (`certificates.k8s.io`), which the operator's approver compares with the Node; from then on it renews the
-//! certificate with the certificate itself. Where it begins, and what keeps its key, is its [`Place`]: a pod has [`Folders`], a
-//! machine in a process with others has [`Memory`]. The key is made here and never leaves that place.
+//! certificate with the certificate itself. Where it begins, and what keeps its key, is its [`CredentialStore`]: a pod has [`Folders`], a
+//! machine in a process with others has [`MemoryStore`]. The key is made here and never leaves that place.
 
 mod bootstrap;
+mod credential_store;
 mod error;
 mod memory;
-mod place;
 mod request;
 mod rotating;
 mod store;
@@ -24,10 +24,10 @@ use kube_node_planner::approval::LIFETIME_MAX;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+pub use credential_store::{CredentialStore, Folders};
 pub use error::IdentityError;
-pub use memory::{Memory, Road};
-pub use place::{Folders, Place};
-pub use request::Pursuit;
+pub use memory::{BootstrapClient, MemoryStore};
+pub use request::PendingCsr;
 
 use self::rotating::Rotating;
 pub use self::store::Certificate;
@@ -82,20 +82,20 @@ pub struct Identity<P = Folders> {
     certificate: Certificate,
 }
 
-impl<P: Place> Identity<P> {
+impl<P: CredentialStore> Identity<P> {
     /// The identity that its place keeps, else a new one. Waits for what may come right by itself, as long as
     /// `patience` says; what never will is an error at once.
     pub async fn obtain(options: Options<P>) -> Result<Self, IdentityError> {
-        Self::pursue(options, &mut Pursuit::default()).await
+        Self::pursue(options, &mut PendingCsr::default()).await
     }
 
     /// The same, going on with a request that was made before.
-    pub async fn pursue(options: Options<P>, pursuit: &mut Pursuit) -> Result<Self, IdentityError> {
+    pub async fn pursue(options: Options<P>, pursuit: &mut PendingCsr) -> Result<Self, IdentityError> {
         let certificate = if let Some(kept) = options.place.load(&options.node, Timestamp::now())? {
             info!(until = %kept.not_after, "going on with the certificate that is kept");
             kept
         } else {
-            let mut patience = Patience::until(Instant::now() + options.patience);
+            let mut patience = Backoff::until(Instant::now() + options.patience);
             let made = loop {
                 match pursuit.with_token(&options).await {
                     Ok(made) => break made,
@@ -143,9 +143,9 @@ impl<P: Place> Identity<P> {
     async fn renew(&mut self) -> Result<(), IdentityError> {
         // While the certificate lives, nothing is lost.
         let lives = from_now(self.certificate.not_after);
-        let mut patience = Patience::until(Instant::now() + lives + self.options.patience);
+        let mut patience = Backoff::until(Instant::now() + lives + self.options.patience);
         let client = self.client();
-        let mut pursuit = Pursuit::default();
+        let mut pursuit = PendingCsr::default();
         let made = loop {
             let mut made = pursuit.with_client(&client, &self.options).await;
             if matches!(made, Err(IdentityError::Unauthenticated { .. })) {
@@ -170,12 +170,12 @@ fn from_now(time: Timestamp) -> Duration {
 }
 
 /// Between two tries.
-struct Patience {
+struct Backoff {
     deadline: Instant,
     wait: Duration,
 }
 
-impl Patience {
+impl Backoff {
     fn until(deadline: Instant) -> Self {
         Self { deadline, wait: FIRST_WAIT }
     }

@@ -16,7 +16,7 @@ use kube_node_planner::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{IdentityError, Options, Place, store::Certificate};
+use super::{CredentialStore, IdentityError, Options, store::Certificate};
 
 /// How long a request waits for its certificate before that is said.
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
@@ -31,11 +31,11 @@ const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
 /// A request for a certificate, over all tries: while it is not answered it is followed, and no other one is made.
 #[derive(Default)]
-pub struct Pursuit(Option<(KeyPair, CertificateSigningRequest)>);
+pub struct PendingCsr(Option<(KeyPair, CertificateSigningRequest)>);
 
-impl Pursuit {
+impl PendingCsr {
     /// A certificate, asked for with the token.
-    pub(super) async fn with_token<P: Place>(
+    pub(super) async fn with_token<P: CredentialStore>(
         &mut self,
         options: &Options<P>,
     ) -> Result<Certificate, IdentityError> {

@@ -14,7 +14,7 @@ use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::{NodeView, View};
 use kube_node_planner::{
     autoscaling::{
-        self, Blueprint, Bounds, Change, Machine, Refusal, Rolling, Standing, Target, Trouble, Wanted,
+        self, Blueprint, Bounds, Change, Machine, Refusal, Rolling, SetSnapshot, Target, Trouble, Wanted,
     },
     budget::Budget,
     revision,
@@ -37,12 +37,12 @@ pub(super) struct Groups {
 pub(super) struct Group {
     pub(super) set: Arc<NodeSet>,
     /// As the watch shows it.
-    pub(super) shown: Standing,
+    pub(super) shown: SetSnapshot,
 }
 
 impl Group {
     fn of(set: &Arc<NodeSet>) -> Option<Self> {
-        Some(Self { shown: Standing::of(set)?, set: Arc::clone(set) })
+        Some(Self { shown: SetSnapshot::of(set)?, set: Arc::clone(set) })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -122,7 +122,7 @@ impl Groups {
     }
 
     /// The group of this name, where it is the set that an order is decided on; another one may have its name by now.
-    pub(super) fn same(&self, id: &str, standing: &Standing) -> Result<Group, Refusal> {
+    pub(super) fn same(&self, id: &str, standing: &SetSnapshot) -> Result<Group, Refusal> {
         self.get(id).and_then(|group| {
             if group.shown.uid == standing.uid { Ok(group) } else { Err(Refusal::NoGroup(id.to_owned())) }
         })
@@ -164,7 +164,7 @@ impl Groups {
     /// What an order to delete comes to: `wanted` are providerID and name of each Node.
     pub(super) fn delete(
         &self,
-        standing: &Standing,
+        standing: &SetSnapshot,
         id: &str,
         wanted: &[(String, String)],
     ) -> Result<Option<Change>, Refusal> {
@@ -195,7 +195,7 @@ impl Groups {
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
         let startup = self.startup_taints(group);
         // Before the Nodes: one that is shown in between counts once.
-        let outstanding = self.context.outstanding.now(group.name());
+        let expectations = self.context.expectations.now(group.name());
         let nodes = self.context.nodes.group(group.name());
         let machines: Vec<Machine<'_>> = nodes
             .iter()
@@ -204,7 +204,7 @@ impl Groups {
                 name: &node.name,
                 uid: &node.uid,
                 provider_id: node.provider_id.as_deref(),
-                leaving: node.deleted_at.is_some() || outstanding.is_leaving(&node.name),
+                leaving: node.deleted_at.is_some() || expectations.is_leaving(&node.name),
                 has_kubelet: node.kubelet_version.is_some(),
                 started: node.is_started(&startup),
                 updated: group.is_updated(node),
@@ -214,11 +214,11 @@ impl Groups {
             })
             .collect();
         // Mostly there are none, and this is asked for thousands of times a loop.
-        let coming = if outstanding.pending_creations() == 0 {
+        let coming = if expectations.pending_creations() == 0 {
             0
         } else {
             let shown: HashSet<&str> = nodes.iter().map(|node| &*node.name).collect();
-            outstanding.creations().filter(|name| !shown.contains(name)).count()
+            expectations.creations().filter(|name| !shown.contains(name)).count()
         };
         with(&machines, coming)
     }
@@ -230,7 +230,7 @@ impl Groups {
         let Some(limit) = limit else { return bounds };
         let class = &group.set.spec.node_class_name;
         let others =
-            self.context.outstanding.read(|all| self.context.nodes_of_class(class, Some(group.name()), all));
+            self.context.expectations.read(|all| self.context.nodes_of_class(class, Some(group.name()), all));
         let left = i32::try_from(others).map_or(0, |others| limit.saturating_sub(others));
         Bounds { max: bounds.max.min(left).max(bounds.min), ..bounds }
     }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use kube_node_cache::{Cache, NodeView, Observer};
+use kube_node_cache::{Cache, EventHandler, NodeView};
 
 /// Names of Nodes by their providerID, byte for byte.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Index {
     }
 }
 
-impl Observer<NodeView> for Index {
+impl EventHandler<NodeView> for Index {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let id = |node: Option<&Arc<NodeView>>| node.and_then(|node| node.provider_id.clone());
         let (before, now) = (id(old), id(new));

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube_ext::error::chain;
 use kube_node_api::{AutoscalingOptions, GoDuration, names};
 use kube_node_planner::autoscaling::{
-    self, Change, Code, ErrorClass, GPU_LABEL, Order, Price, Refusal, Standing, State, Wanted,
+    self, Change, Code, ErrorClass, GPU_LABEL, Price, Refusal, ScaleRequest, SetSnapshot, State, Wanted,
 };
 use prost::Message;
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ use super::{
         PricingNodePriceResponse, PricingPodPriceRequest, PricingPodPriceResponse, RefreshRequest,
         RefreshResponse, cloud_provider_server::CloudProvider, instance_status::InstanceState,
     },
-    writer::{ORDER_LIMIT, OrderError},
+    writer::{ORDER_LIMIT, ScaleError},
 };
 
 /// How cluster-autoscaler numbers a failure for want of room, and any other.
@@ -63,7 +63,7 @@ fn refused(refusal: &Refusal) -> Status {
     status(refusal.code(), refusal.to_string())
 }
 
-fn failed(error: &OrderError) -> Status {
+fn failed(error: &ScaleError) -> Status {
     status(error.code(), chain(error))
 }
 
@@ -98,14 +98,14 @@ impl Service {
     /// Carries an order to resize out; `decide` says what it comes to, as the set stands then.
     async fn order(
         &self,
-        order: Order,
+        order: ScaleRequest,
         id: &str,
-        decide: impl Fn(&Groups, &Standing) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
+        decide: impl Fn(&Groups, &SetSnapshot) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
     ) -> Result<(), Status> {
         let [for_shown, for_deciding] = [Arc::clone(&self.groups), Arc::clone(&self.groups)];
         let set = id.to_owned();
         let shown = move || for_shown.get(&set).map(|group| group.shown);
-        let decide = move |standing: &Standing| decide(&for_deciding, standing);
+        let decide = move |standing: &SetSnapshot| decide(&for_deciding, standing);
         self.groups.writer.order(order, id, shown, decide).await.map_err(|error| failed(&error))
     }
 }
@@ -164,12 +164,12 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupIncreaseSizeResponse> {
         let NodeGroupIncreaseSizeRequest { delta, id } = request.into_inner();
         let set = id.clone();
-        let decide = move |groups: &Groups, standing: &Standing| {
+        let decide = move |groups: &Groups, standing: &SetSnapshot| {
             let group = groups.same(&set, standing)?;
-            let standing = Standing { bounds: groups.bounds(&group, standing.bounds), ..standing.clone() };
+            let standing = SetSnapshot { bounds: groups.bounds(&group, standing.bounds), ..standing.clone() };
             autoscaling::increase(&standing, delta).map(Some)
         };
-        self.order(Order::of_number(), &id, decide).await?;
+        self.order(ScaleRequest::of_number(), &id, decide).await?;
         Ok(Response::new(NodeGroupIncreaseSizeResponse {}))
     }
 
@@ -180,8 +180,8 @@ impl CloudProvider for Service {
         let NodeGroupDeleteNodesRequest { nodes, id } = request.into_inner();
         let named: Vec<_> = nodes.into_iter().map(|node| (node.provider_id, node.name)).collect();
         let set = id.clone();
-        let decide = move |groups: &Groups, standing: &Standing| groups.delete(standing, &set, &named);
-        self.order(Order::of_names(), &id, decide).await?;
+        let decide = move |groups: &Groups, standing: &SetSnapshot| groups.delete(standing, &set, &named);
+        self.order(ScaleRequest::of_names(), &id, decide).await?;
         Ok(Response::new(NodeGroupDeleteNodesResponse {}))
     }
 
@@ -191,14 +191,14 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupDecreaseTargetSizeResponse> {
         let NodeGroupDecreaseTargetSizeRequest { delta, id } = request.into_inner();
         let set = id.clone();
-        let decide = move |groups: &Groups, standing: &Standing| {
+        let decide = move |groups: &Groups, standing: &SetSnapshot| {
             let group = groups.same(&set, standing)?;
             let rollout = group.has_rollout();
             groups.machines(&group, |machines, _| {
                 autoscaling::decrease(standing, machines, rollout, delta).map(Some)
             })
         };
-        self.order(Order::of_number(), &id, decide).await?;
+        self.order(ScaleRequest::of_number(), &id, decide).await?;
         Ok(Response::new(NodeGroupDecreaseTargetSizeResponse {}))
     }
 

@@ -1,7 +1,7 @@
 //! Orders that change a set: one after another for each set, each one write under the version it was decided on.
 //!
 //! An order is a task of its own: whoever gave it may hang up, and what was sent has to be followed to its end. What to ask
-//! and what to make of the answers is [`Order`]'s and [`Memory`]'s.
+//! and what to make of the answers is [`ScaleRequest`]'s and [`WriteCache`]'s.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,7 +17,7 @@ use kube::{
 use kube_ext::error::chain;
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::autoscaling::{
-    Ask, Change, Code, Failure, Heard, Memory, Order, Refusal, Standing, Step, record,
+    ApiCall, ApiResponse, Change, Code, Failure, Refusal, ScaleRequest, SetSnapshot, Step, WriteCache, record,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -30,7 +30,7 @@ const CALL_LIMIT: Duration = Duration::from_millis(1_500);
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OrderError {
+pub(super) enum ScaleError {
     /// It is not to be.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -48,7 +48,7 @@ pub(super) enum OrderError {
     Late { set: String },
 }
 
-impl OrderError {
+impl ScaleError {
     pub(super) fn code(&self) -> Code {
         match self {
             Self::Refused(refusal) => refusal.code(),
@@ -77,7 +77,7 @@ struct Entry {
 
 #[derive(Default)]
 struct State {
-    memory: Memory,
+    memory: WriteCache,
     /// Numbers the orders.
     orders: u64,
     /// Orders under way.
@@ -98,7 +98,7 @@ impl Writer {
     }
 
     /// How a set stands that the watch shows so; None while that is open.
-    pub(super) fn standing(&self, set: &str, shown: &Standing) -> Option<Standing> {
+    pub(super) fn standing(&self, set: &str, shown: &SetSnapshot) -> Option<SetSnapshot> {
         let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = sets.get(set).cloned() else { return Some(shown.clone()) };
         drop(sets);
@@ -113,11 +113,11 @@ impl Writer {
     /// watch has it.
     pub(super) async fn order(
         self: &Arc<Self>,
-        order: Order,
+        order: ScaleRequest,
         set: &str,
-        shown: impl Fn() -> Result<Standing, Refusal> + Send + Sync + 'static,
-        decide: impl Fn(&Standing) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
-    ) -> Result<(), OrderError> {
+        shown: impl Fn() -> Result<SetSnapshot, Refusal> + Send + Sync + 'static,
+        decide: impl Fn(&SetSnapshot) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
+    ) -> Result<(), ScaleError> {
         // Whoever asks for what there is not leaves nothing behind.
         shown()?;
         let (writer, name, entry) = (Arc::clone(self), set.to_owned(), self.entry(set));
@@ -129,19 +129,20 @@ impl Writer {
             let _under_way = under_way;
             writer.carry_out(order, &name, &entry, (shown, decide), deadline).await
         });
-        let open = |_| OrderError::Failed { set: set.to_owned(), failure: Failure::Open, source: None };
+        let open = |_| ScaleError::Failed { set: set.to_owned(), failure: Failure::Open, source: None };
         task.await.unwrap_or_else(|error| Err(open(error)))
     }
 
     /// Settles every set whose last write has no answer.
-    pub(super) async fn settle_all(&self) -> Result<(), OrderError> {
+    pub(super) async fn settle_all(&self) -> Result<(), ScaleError> {
         for (set, entry) in self.unsettled() {
-            let nothing = |_: &Standing| Ok(None);
+            let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(Refusal::NoGroup(String::new()));
             let deadline = Instant::now() + ORDER_LIMIT;
-            match self.carry_out(Order::of_number(), &set, &entry, (unknown, nothing), deadline).await {
+            match self.carry_out(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await
+            {
                 // It is no group any more: there is nothing left to know.
-                Ok(()) | Err(OrderError::Refused(_)) => {}
+                Ok(()) | Err(ScaleError::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -161,28 +162,28 @@ impl Writer {
 
     async fn carry_out(
         &self,
-        mut order: Order,
+        mut order: ScaleRequest,
         set: &str,
         entry: &Entry,
         (shown, decide): (
-            impl Fn() -> Result<Standing, Refusal>,
-            impl Fn(&Standing) -> Result<Option<Change>, Refusal>,
+            impl Fn() -> Result<SetSnapshot, Refusal>,
+            impl Fn(&SetSnapshot) -> Result<Option<Change>, Refusal>,
         ),
         deadline: Instant,
-    ) -> Result<(), OrderError> {
-        let late = || OrderError::Late { set: set.to_owned() };
+    ) -> Result<(), ScaleError> {
+        let late = || ScaleError::Late { set: set.to_owned() };
         let _turn = timeout_at(deadline, entry.turn.lock()).await.map_err(|_| late())?;
-        let (mut heard, mut source) = (Heard::Begun, None);
+        let (mut heard, mut source) = (ApiResponse::Begun, None);
         loop {
             let step = order.next(heard, &mut entry.state().memory, &shown, &decide, set);
             let answer = match step {
                 Step::Done => return Ok(()),
                 Step::Refused(refusal) => return Err(refusal.into()),
                 Step::Failed(failure) => {
-                    return Err(OrderError::Failed { set: set.to_owned(), failure, source });
+                    return Err(ScaleError::Failed { set: set.to_owned(), failure, source });
                 }
-                Step::Ask(Ask::Read) => self.get(set).await,
-                Step::Ask(Ask::Write { on, change }) => {
+                Step::ApiCall(ApiCall::Read) => self.get(set).await,
+                Step::ApiCall(ApiCall::Write { on, change }) => {
                     // Whoever asked takes no answer for a failure: what has not been sent by then must not be.
                     if Instant::now() + CALL_LIMIT > deadline {
                         return Err(late());
@@ -190,17 +191,17 @@ impl Writer {
                     info!(set, before = on.replicas, now = change.replicas, "ordered by cluster-autoscaler");
                     self.write(set, &on, wanted(&on, &change)).await
                 }
-                Step::Ask(Ask::Fence { on }) => {
+                Step::ApiCall(ApiCall::Fence { on }) => {
                     let now = json!({ names::ANNOTATION_FENCE: Timestamp::now() });
                     self.write(set, &on, json!({ "metadata": { "annotations": now } })).await
                 }
             };
             (heard, source) = match answer {
-                Ok(Some(live)) => (Heard::Stands(live), None),
-                Ok(None) => (Heard::NoGroup, None),
+                Ok(Some(live)) => (ApiResponse::Stands(live), None),
+                Ok(None) => (ApiResponse::NoGroup, None),
                 Err(error) => (error.heard(), error.source()),
             };
-            if heard == Heard::Nothing {
+            if heard == ApiResponse::Nothing {
                 warn!(
                     set,
                     error = source.as_deref().map(|error| chain(error)),
@@ -211,28 +212,28 @@ impl Writer {
     }
 
     /// How the set stands on the server; None where it is no group any more.
-    async fn get(&self, set: &str) -> Result<Option<Standing>, CallError> {
-        Ok(Standing::of(&limited(self.api.get(set)).await?))
+    async fn get(&self, set: &str) -> Result<Option<SetSnapshot>, CallError> {
+        Ok(SetSnapshot::of(&limited(self.api.get(set)).await?))
     }
 
     /// Writes a change of a set in exactly this state; None where it is no group afterwards.
     async fn write(
         &self,
         set: &str,
-        on: &Standing,
+        on: &SetSnapshot,
         mut change: Value,
-    ) -> Result<Option<Standing>, CallError> {
+    ) -> Result<Option<SetSnapshot>, CallError> {
         change["metadata"]["uid"] = json!(on.uid);
         change["metadata"]["resourceVersion"] = json!(on.version);
         let params =
             PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let object = limited(self.api.patch(set, &params, &Patch::Merge(change))).await?;
-        Ok(Standing::of(&object))
+        Ok(SetSnapshot::of(&object))
     }
 }
 
 /// An order as a merge patch.
-fn wanted(standing: &Standing, change: &Change) -> Value {
+fn wanted(standing: &SetSnapshot, change: &Change) -> Value {
     let mut patch = json!({ "metadata": {}, "spec": { "replicas": change.replicas } });
     if change.victims != standing.victims {
         patch["metadata"]["annotations"] = json!({ names::ANNOTATION_VICTIMS: record(&change.victims) });
@@ -244,15 +245,15 @@ fn wanted(standing: &Standing, change: &Change) -> Value {
 struct CallError(Option<Box<kube::Error>>);
 
 impl CallError {
-    fn heard(&self) -> Heard {
+    fn heard(&self) -> ApiResponse {
         match self.0.as_deref() {
             Some(kube::Error::Api(status)) => match status.code {
-                404 => Heard::NoGroup,
-                409 => Heard::Conflict,
-                400..500 => Heard::Refused,
-                _ => Heard::Nothing,
+                404 => ApiResponse::NoGroup,
+                409 => ApiResponse::Conflict,
+                400..500 => ApiResponse::Refused,
+                _ => ApiResponse::Nothing,
             },
-            _ => Heard::Nothing,
+            _ => ApiResponse::Nothing,
         }
     }
 

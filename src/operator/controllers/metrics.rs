@@ -7,23 +7,23 @@ use kube_ext::{
     metrics::{counters, gauges, histograms},
     work_queue::Action,
 };
-use kube_node_planner::{causes::Cause, wait::Wait};
+use kube_node_planner::{disruption::DisruptionReason, wait::Wait};
 use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::{ApiError, pod_cidrs};
 
 /// The controllers, as metrics and logs name them.
 pub(super) const CONTROLLERS: [&str; 4] = ["nodeset", "node", "nodeclass", "csr"];
-/// Upper bounds of the time of a look, in seconds.
-const LOOK_SECONDS: [f64; 9] = [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
+/// Upper bounds of the time of a reconciliation, in seconds.
+const RECONCILE_SECONDS: [f64; 9] = [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
 /// The result of what went as it should.
 const SUCCESS: &str = "success";
 
 /// The controllers' metrics.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    looks: IntCounterVec,
-    look_seconds: HistogramVec,
+    reconciliations: IntCounterVec,
+    reconcile_seconds: HistogramVec,
     waiting: IntGaugeVec,
     nodes_created: IntCounterVec,
     nodes_deleted: IntCounterVec,
@@ -35,16 +35,16 @@ impl Metrics {
     pub fn register(registry: &Registry) -> Result<Self, Error> {
         let results = || std::iter::once(SUCCESS).chain(ApiError::REASONS).map(|result| [result]);
         Ok(Self {
-            looks: counters(
+            reconciliations: counters(
                 registry,
-                ("kube_node_reconciles_total", "Looks at objects, by controller and result"),
+                ("kube_node_reconciles_total", "Reconciliations, by controller and result"),
                 ["controller", "result"],
                 CONTROLLERS.into_iter().flat_map(|name| [[name, SUCCESS], [name, "error"]]),
             )?,
-            look_seconds: histograms(
+            reconcile_seconds: histograms(
                 registry,
-                ("kube_node_reconcile_duration_seconds", "Time of a look at an object"),
-                &LOOK_SECONDS,
+                ("kube_node_reconcile_duration_seconds", "Time of a reconciliation"),
+                &RECONCILE_SECONDS,
                 "controller",
                 CONTROLLERS,
             )?,
@@ -70,16 +70,16 @@ impl Metrics {
                 registry,
                 ("kube_node_node_replacements_total", "Nodes deleted to be replaced, by cause"),
                 ["cause"],
-                Cause::ALL.map(|cause| [cause.reason()]),
+                DisruptionReason::ALL.map(|cause| [cause.reason()]),
             )?,
         })
     }
 
-    /// A look has ended.
-    pub fn looked(&self, controller: &str, outcome: Action, took: Duration) {
+    /// A reconciliation has ended.
+    pub fn reconciled(&self, controller: &str, outcome: Action, took: Duration) {
         let result = if outcome == Action::Failed { "error" } else { SUCCESS };
-        self.looks.with_label_values(&[controller, result]).inc();
-        self.look_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
+        self.reconciliations.with_label_values(&[controller, result]).inc();
+        self.reconcile_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
     }
 
     /// A Node waits for something else than before; None: for nothing.
@@ -105,7 +105,7 @@ impl Metrics {
     }
 
     /// A Node was deleted to be replaced.
-    pub fn node_replaced(&self, cause: Cause) {
+    pub fn node_replaced(&self, cause: DisruptionReason) {
         self.nodes_replaced.with_label_values(&[cause.reason()]).inc();
     }
 

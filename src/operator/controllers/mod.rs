@@ -1,20 +1,20 @@
-//! The controllers: each looks at one object at a time: observe → core decides → apply → say how it stands.
+//! The controllers: each reconciles one object at a time: observe → plan → apply → status.
 
 mod api;
-mod census;
 pub mod csr;
+mod drain_permits;
 mod events;
+mod expectations;
+mod inventory;
+pub mod machine_spec;
 mod metrics;
 pub mod node;
 pub mod nodeclass;
 pub mod nodeset;
-pub mod orders;
-mod outstanding;
 mod pod_cidrs;
 mod policy_parameters;
 mod revisions;
 mod secrets;
-mod turns;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,20 +26,20 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube_ext::work_queue::Action;
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_cache::{Cache, NodeView, Own, PodView};
+use kube_node_cache::{Cache, CustomObject, NodeView, PodView};
 use kube_node_planner::expectations::Expectations;
 use tracing::{Instrument, field::Empty, info_span};
 
 pub use api::ApiError;
-pub use census::{Census, Machines};
+pub use drain_permits::DrainPermits;
 pub use events::Events;
+pub use expectations::ExpectationStore;
+pub use inventory::{InventoryCollector, Machines};
 pub use metrics::Metrics;
-pub use outstanding::Outstanding;
 pub use pod_cidrs::PodCidrs;
 pub use policy_parameters::PolicyParameters;
 pub use revisions::{Revisions, RevisionsError};
 pub use secrets::Secrets;
-pub use turns::Turns;
 
 use crate::providers::Provider;
 
@@ -52,15 +52,15 @@ pub struct Context {
     /// All pods that are bound to a Node.
     pub pods: Arc<Cache<PodView>>,
     /// All NodeClasses.
-    pub classes: Arc<Cache<Own<NodeClass>>>,
+    pub classes: Arc<Cache<CustomObject<NodeClass>>>,
     /// All NodeSets.
-    pub sets: Arc<Cache<Own<NodeSet>>>,
+    pub sets: Arc<Cache<CustomObject<NodeSet>>>,
     /// What machines are made from.
     pub revisions: Revisions,
     /// What was asked for and is not shown yet.
-    pub outstanding: Outstanding,
+    pub expectations: ExpectationStore,
     /// Whose drain may begin.
-    pub turns: Turns,
+    pub drain_permits: DrainPermits,
     /// Events.
     pub events: Events,
     /// Metrics.
@@ -87,37 +87,37 @@ pub enum ProviderIdPrefix {
 }
 
 impl Context {
-    /// One look of a controller at an object: timed and counted. Each line that it logs names the object, and an id that
-    /// no other look has: what belongs together is found by it among the lines of all that goes on at once.
-    async fn look(
+    /// One reconciliation of an object by a controller: timed and counted. Each line that it logs names the object, and an id that
+    /// no other reconciliation has: what belongs together is found by it among the lines of all that goes on at once.
+    async fn reconcile(
         &self,
         controller: &'static str,
         object: &str,
-        look: impl Future<Output = Action>,
+        reconcile: impl Future<Output = Action>,
     ) -> Action {
         let id = format!("{:016x}", rand::random::<u64>());
         let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
         let start = Instant::now();
-        let outcome = look.instrument(span.clone()).await;
+        let outcome = reconcile.instrument(span.clone()).await;
         if outcome == Action::Failed {
             span.record("otel.status_code", "ERROR");
         }
-        self.metrics.looked(controller, outcome, start.elapsed());
+        self.metrics.reconciled(controller, outcome, start.elapsed());
         outcome
     }
 
     /// Counts the Nodes of a class: those that are shown, whoever made them and whether they leave or not, and those that
-    /// its sets have asked for. Nodes of the set `but_for` do not count. `outstanding` is what was asked for by set.
+    /// its sets have asked for. Nodes of the set `but_for` do not count. `expectations` is what was asked for by set.
     #[must_use]
     pub fn nodes_of_class(
         &self,
         class: &str,
         but_for: Option<&str>,
-        outstanding: &HashMap<String, Expectations>,
+        expectations: &HashMap<String, Expectations>,
     ) -> usize {
-        let is_counted = |set: &Own<NodeSet>| Some(set.name()) != but_for;
+        let is_counted = |set: &CustomObject<NodeSet>| Some(set.name()) != but_for;
         let sets = self.sets.group(class);
-        let sets = sets.iter().filter(|set| is_counted(set)).filter_map(|set| outstanding.get(set.name()));
+        let sets = sets.iter().filter(|set| is_counted(set)).filter_map(|set| expectations.get(set.name()));
         let coming = sets.flat_map(Expectations::creations).filter(|name| self.nodes.get(name).is_none());
         let shown =
             |node: &NodeView| node.class() == Some(class) && (but_for.is_none() || node.set() != but_for);
@@ -151,7 +151,7 @@ pub fn reference_to_node(node: &NodeView) -> ObjectReference {
 
 /// An object of ours, as events name it.
 #[must_use]
-pub fn reference_to<K: kube::Resource<DynamicType = ()>>(own: &Own<K>) -> ObjectReference {
+pub fn reference_to<K: kube::Resource<DynamicType = ()>>(own: &CustomObject<K>) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
         kind: Some(K::kind(&()).into_owned()),

@@ -14,9 +14,9 @@ use kube_ext::{
     work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 use kube_node_api::{NodeClass, NodeClassStatus, NodeSet, names};
-use kube_node_cache::{NodeView, Observer, Own, View};
+use kube_node_cache::{CustomObject, EventHandler, NodeView, View};
 use kube_node_planner::{
-    conditions::{self, Says},
+    conditions::{self, ConditionUpdate},
     history,
     revision::Machine,
     template::reserved_taints,
@@ -29,13 +29,13 @@ use super::{
     ApiError, Context, RevisionsError, Secrets,
     api::{self, Seen},
     reference_to,
-    secrets::{LOOK_INTERVAL, Stand},
+    secrets::{CHECK_INTERVAL, Stand},
 };
 
-/// Least time between two looks at one class: its status counts Nodes.
+/// Least time between two reconciliations of one class: its status counts Nodes.
 const CONFIG: Config = Config { concurrency: 2, min_interval: Duration::from_secs(1) };
 
-/// Time between two looks at the stored revisions of one class: it asks for a list.
+/// Time between two checks of the stored revisions of one class: it asks for a list.
 const TIDY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Who needs a class.
@@ -55,7 +55,7 @@ impl Users {
 }
 
 /// The Secret that a class names.
-fn credentials(class: &Own<NodeClass>) -> Option<&str> {
+fn credentials(class: &CustomObject<NodeClass>) -> Option<&str> {
     let class = class.object.as_ref().ok()?;
     class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
 }
@@ -87,26 +87,26 @@ impl NodeClassController {
         run(queue, CONFIG, &stop, |name| {
             let controller = Arc::clone(&self);
             async move {
-                let look = async {
-                    match controller.look(&name).await {
+                let reconcile = async {
+                    match controller.reconcile(&name).await {
                         Ok(outcome) => outcome,
                         Err(RevisionsError::Api(error)) if error.is_not_found() => Action::AwaitChange,
                         Err(RevisionsError::Api(error)) if error.is_conflict() => {
                             Action::RequeueAfter(CONFIG.min_interval)
                         }
                         Err(error) => {
-                            warn!(error = chain(&error), "look failed");
+                            warn!(error = chain(&error), "reconciliation failed");
                             Action::Failed
                         }
                     }
                 };
-                controller.context.look("nodeclass", &name, look).await
+                controller.context.reconcile("nodeclass", &name, reconcile).await
             }
         })
         .await;
     }
 
-    async fn look(&self, name: &str) -> Result<Action, RevisionsError> {
+    async fn reconcile(&self, name: &str) -> Result<Action, RevisionsError> {
         let Some(class) = self.context.classes.get(name) else {
             self.tidied.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.context.revisions.forget(name);
@@ -125,14 +125,14 @@ impl NodeClassController {
             return Ok(Action::AwaitChange);
         }
         if !class.is_leaving() && self.set_finalizer(&class, true).await? {
-            // Its echo brings the next look.
+            // Its event brings the next reconciliation.
             return Ok(Action::AwaitChange);
         }
         let credentials = self.keep_credentials(&class).await?;
         self.status(&class, &users, credentials.as_ref()).await?;
         Ok(match self.tidy_revisions(&class, users.revisions).await? {
             Action::RequeueAfter(time) if credentials.is_some() => {
-                Action::RequeueAfter(time.min(LOOK_INTERVAL))
+                Action::RequeueAfter(time.min(CHECK_INTERVAL))
             }
             other => other,
         })
@@ -149,7 +149,10 @@ impl NodeClassController {
     }
 
     /// Sees to it that the Secret with the class's credentials stays, and says how it stands; None where it names none.
-    async fn keep_credentials(&self, class: &Own<NodeClass>) -> Result<Option<(String, Stand)>, ApiError> {
+    async fn keep_credentials(
+        &self,
+        class: &CustomObject<NodeClass>,
+    ) -> Result<Option<(String, Stand)>, ApiError> {
         // What a class names that cannot be read is not known: what it named stays.
         if class.object.is_err() {
             return Ok(None);
@@ -166,8 +169,8 @@ impl NodeClassController {
     /// The class needs this Secret no more.
     async fn give_up_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
         // Two classes that leave at once must not each hold it for the other.
-        let stays = |own: &Own<NodeClass>| !own.is_leaving() || !self.users(own.name()).is_none();
-        let names = |own: &Own<NodeClass>| own.object.is_err() || credentials(own) == Some(secret);
+        let stays = |own: &CustomObject<NodeClass>| !own.is_leaving() || !self.users(own.name()).is_none();
+        let names = |own: &CustomObject<NodeClass>| own.object.is_err() || credentials(own) == Some(secret);
         let is_needed = self.context.classes.all().iter().any(|own| names(own) && stays(own));
         self.secrets.give_up(class, secret, is_needed).await
     }
@@ -175,7 +178,7 @@ impl NodeClassController {
     /// Forgets revisions that no Node and no set names, now and then, and stores those again that were deleted.
     async fn tidy_revisions(
         &self,
-        own: &Own<NodeClass>,
+        own: &CustomObject<NodeClass>,
         mut needed: BTreeSet<String>,
     ) -> Result<Action, RevisionsError> {
         let class = own.name();
@@ -207,7 +210,7 @@ impl NodeClassController {
     }
 
     /// Whether that changed anything.
-    async fn set_finalizer(&self, class: &Own<NodeClass>, wanted: bool) -> Result<bool, ApiError> {
+    async fn set_finalizer(&self, class: &CustomObject<NodeClass>, wanted: bool) -> Result<bool, ApiError> {
         if class.has_finalizer(names::FINALIZER_IN_USE) == wanted {
             return Ok(false);
         }
@@ -229,17 +232,17 @@ impl NodeClassController {
 
     async fn status(
         &self,
-        class: &Own<NodeClass>,
+        class: &CustomObject<NodeClass>,
         users: &Users,
         credentials: Option<&(String, Stand)>,
     ) -> Result<(), ApiError> {
         let object = class.object.as_ref().ok();
         let old = object.and_then(|class| class.status.clone()).unwrap_or_default();
-        let mut says: Vec<Says> = self.acceptance(class).into_iter().collect();
+        let mut says: Vec<ConditionUpdate> = self.acceptance(class).into_iter().collect();
         if class.is_leaving() {
             let message = still_used_by(users.nodes, &users.sets);
             self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone());
-            says.push(Says { r#type: "Deleting", status: false, reason: "InUse", message });
+            says.push(ConditionUpdate { r#type: "Deleting", status: false, reason: "InUse", message });
         }
         if let Some((secret, stand)) = credentials {
             let said = stand.says(secret, self.secrets.namespace());
@@ -270,8 +273,9 @@ impl NodeClassController {
     }
 
     /// `Accepted`; None for a class that somebody else's NodeController has to speak of.
-    fn acceptance(&self, class: &Own<NodeClass>) -> Option<Says> {
-        let says = |status, reason, message| Some(Says { r#type: "Accepted", status, reason, message });
+    fn acceptance(&self, class: &CustomObject<NodeClass>) -> Option<ConditionUpdate> {
+        let says =
+            |status, reason, message| Some(ConditionUpdate { r#type: "Accepted", status, reason, message });
         let object = match &class.object {
             Ok(object) => object,
             Err(error) => {
@@ -298,14 +302,14 @@ impl NodeClassController {
 }
 
 /// `Ready` by kstatus's rules for custom resources: whether the NodeController of the class has accepted it.
-fn readiness(conditions: &[Condition]) -> Says {
+fn readiness(conditions: &[Condition]) -> ConditionUpdate {
     let accepted = conditions.iter().find(|condition| condition.type_ == "Accepted");
     let (status, reason, message) = match accepted {
         Some(accepted) if accepted.status == "True" => (true, "Accepted", accepted.message.clone()),
         Some(accepted) => (false, "NotAccepted", accepted.message.clone()),
         None => (false, "NotAccepted", "no NodeController has accepted the class yet".to_owned()),
     };
-    Says { r#type: "Ready", status, reason, message }
+    ConditionUpdate { r#type: "Ready", status, reason, message }
 }
 
 /// Who keeps a class from going, up to five of them by name.
@@ -318,7 +322,7 @@ fn still_used_by(nodes: usize, sets: &[String]) -> String {
     format!("still used by {sets}{both}{nodes}: delete these first")
 }
 
-impl Observer<NodeView> for NodeClassController {
+impl EventHandler<NodeView> for NodeClassController {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let class = |view: Option<&Arc<NodeView>>| view.and_then(|view| view.class().map(str::to_owned));
         let (old, new) = (class(old), class(new));
@@ -328,9 +332,10 @@ impl Observer<NodeView> for NodeClassController {
     }
 }
 
-impl Observer<Own<NodeSet>> for NodeClassController {
-    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
-        let class = |view: Option<&Arc<Own<NodeSet>>>| view.and_then(|view| view.group().map(str::to_owned));
+impl EventHandler<CustomObject<NodeSet>> for NodeClassController {
+    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+        let class =
+            |view: Option<&Arc<CustomObject<NodeSet>>>| view.and_then(|view| view.group().map(str::to_owned));
         let (old, new) = (class(old), class(new));
         if old != new {
             [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
@@ -338,9 +343,13 @@ impl Observer<Own<NodeSet>> for NodeClassController {
     }
 }
 
-impl Observer<Own<NodeClass>> for NodeClassController {
-    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
-        let key = |own: &Arc<Own<NodeClass>>| {
+impl EventHandler<CustomObject<NodeClass>> for NodeClassController {
+    fn changed(
+        &self,
+        old: Option<&Arc<CustomObject<NodeClass>>>,
+        new: Option<&Arc<CustomObject<NodeClass>>>,
+    ) {
+        let key = |own: &Arc<CustomObject<NodeClass>>| {
             let metadata = &own.metadata;
             (metadata.uid.clone(), metadata.generation, metadata.finalizers.clone(), own.is_leaving())
         };
@@ -360,7 +369,7 @@ mod tests {
     fn a_class_is_ready_once_its_node_controller_has_accepted_it() {
         let now = Timestamp::UNIX_EPOCH;
         let ready = |accepted: Option<bool>| {
-            let says = accepted.map(|status| Says {
+            let says = accepted.map(|status| ConditionUpdate {
                 r#type: "Accepted",
                 status,
                 reason: "Any",

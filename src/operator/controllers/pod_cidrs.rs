@@ -9,7 +9,7 @@ use std::{
 };
 
 use kube_ext::metrics::gauges;
-use kube_node_cache::{NodeView, Observer};
+use kube_node_cache::{EventHandler, NodeView};
 use kube_node_planner::{
     pod_cidrs::{Blocks, Range},
     set::Problem,
@@ -87,7 +87,7 @@ impl PodCidrs {
     }
 }
 
-impl Observer<NodeView> for PodCidrs {
+impl EventHandler<NodeView> for PodCidrs {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let block = |node: Option<&'_ Arc<NodeView>>| node.and_then(|node| node.pod_cidr.clone());
         let (before, now) = (block(old), block(new));

@@ -14,7 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use kube_node_api::{NodeSet, names};
-use kube_node_cache::{Cache, NodeView, Own};
+use kube_node_cache::{Cache, CustomObject, NodeView};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -37,7 +37,7 @@ const HOLLOW: &str = "hollow";
 pub struct PolicyParameters {
     account: Api<ServiceAccount>,
     nodes: Arc<Cache<NodeView>>,
-    sets: Arc<Cache<Own<NodeSet>>>,
+    sets: Arc<Cache<CustomObject<NodeSet>>>,
 }
 
 /// What the annotations hold, as far as this process knows.

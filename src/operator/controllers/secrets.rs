@@ -16,13 +16,13 @@ use kube::{
     core::PartialObjectMeta,
 };
 use kube_node_api::names;
-use kube_node_planner::conditions::Says;
+use kube_node_planner::conditions::ConditionUpdate;
 use serde_json::json;
 
 use super::{ApiError, api::call};
 
 /// How often a Secret is looked at: it may come, or its deletion may be asked for.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The condition of a class that speaks of its credentials.
 const CONDITION: &str = "Credentials";
 
@@ -42,7 +42,7 @@ pub enum Stand {
 impl Stand {
     /// What a class says of the Secret that it names.
     #[must_use]
-    pub fn says(self, secret: &str, namespace: &str) -> Says {
+    pub fn says(self, secret: &str, namespace: &str) -> ConditionUpdate {
         let (status, reason, message) = match self {
             Self::Kept => {
                 (true, "Kept", format!("Secret {secret} is kept for as long as this class needs it"))
@@ -65,7 +65,7 @@ impl Stand {
                 format!("Secret {secret} was deleted and is about to go: create it again then"),
             ),
         };
-        Says { r#type: CONDITION, status, reason, message }
+        ConditionUpdate { r#type: CONDITION, status, reason, message }
     }
 }
 
@@ -74,7 +74,7 @@ impl Stand {
 struct Named {
     secret: String,
     stand: Stand,
-    looked: Instant,
+    reconciled: Instant,
 }
 
 /// The Secrets that classes name.
@@ -109,18 +109,18 @@ impl Secrets {
         self.lock().get(class).map(|named| named.secret.clone())
     }
 
-    /// Sees to it that the Secret stays for this class. Looks at most once in [`LOOK_INTERVAL`].
+    /// Sees to it that the Secret stays for this class. Looks at most once in [`CHECK_INTERVAL`].
     pub async fn keep(&self, class: &str, secret: &str) -> Result<Stand, ApiError> {
         let known = self.lock().get(class).filter(|named| named.secret == secret).map(|named| {
-            let is_fresh = named.looked.elapsed() < LOOK_INTERVAL;
+            let is_fresh = named.reconciled.elapsed() < CHECK_INTERVAL;
             is_fresh.then_some(named.stand)
         });
         if let Some(Some(stand)) = known {
             return Ok(stand);
         }
-        let looked = Instant::now();
+        let reconciled = Instant::now();
         let stand = self.set_finalizer(secret, true).await?;
-        self.lock().insert(class.to_owned(), Named { secret: secret.to_owned(), stand, looked });
+        self.lock().insert(class.to_owned(), Named { secret: secret.to_owned(), stand, reconciled });
         Ok(stand)
     }
 

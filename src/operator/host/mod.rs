@@ -4,31 +4,31 @@
 //! loses it ends. What it carries follows from who is present ([`crate::hosts`]), and what a machine is from Node, revision,
 //! class and set: so hosts need nobody to tell them anything, and work on while no operator does.
 
-mod carrier;
+mod reconciler;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use hollow_kubelet::{Hollow, load::Meter, server};
+use hollow_kubelet::{Hollow, kubelet_watches::Meter, server};
 use kube_ext::{
     admin::Admin,
-    leader::{self, Election, Standing},
+    leader::{self, Election, Leadership},
     metrics::{self, gauge},
 };
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use self::carrier::Carrier;
+use self::reconciler::HostReconciler;
 use super::{
     Access, Caches, OperatorError,
-    lead::in_sync,
-    parts::{Parts, hold, leave},
+    leader_tasks::in_sync,
+    task_group::{TaskGroup, hold, leave},
 };
 use crate::{
     controllers::Revisions,
-    hosts::Members,
+    hosts::MembershipWatch,
     preflight,
-    providers::{Ground, InProcess, Room},
+    providers::{Dependencies, InProcess, Room},
 };
 
 /// What a host needs.
@@ -56,7 +56,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let Options { client: access, endpoints, max_machines, namespace, group, name, admin_address, presence } =
         options;
     let registry = Registry::new();
-    let standing = Standing::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
+    let standing = Leadership::register(&leader::MEMBER, Some(presence.identity.clone()), &registry)?;
     metrics::build(&registry)?;
     let present = gauge(
         &registry,
@@ -66,9 +66,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         ),
     )?;
     let caches = Caches::default();
-    let members = Members::seen_by(&group, &name);
+    let members = MembershipWatch::seen_by(&group, &name);
     caches.hosts.observe(Arc::clone(&members) as _);
-    let mut parts = Parts::new(&shutdown);
+    let mut parts = TaskGroup::new(&shutdown);
     let admin = Admin::bind(admin_address, "--admin-address").await?;
     let (ready, roll) = (caches.readiness(), Arc::clone(&members));
     let unready = move || {
@@ -107,7 +107,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         parts.serve_kubelets(&hollow, endpoints, &registry)?;
         let stop = parts.shutdown().clone();
         parts.spawn_until_done(kubelets.run(stop.clone()));
-        let ground = Ground {
+        let ground = Dependencies {
             requester: fenced.clone(),
             server: access.anonymous(),
             fence: standing.fence().clone(),
@@ -117,7 +117,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
         let machines = InProcess::new(hollow.clone(), ground, room);
         let revisions = Revisions::new(fenced.clone(), &namespace);
         let ready = caches.readiness();
-        let (carrier, queue) = Carrier::new((&group, &name), fenced, caches, revisions, members, machines);
+        let (carrier, queue) =
+            HostReconciler::new((&group, &name), fenced, caches, revisions, members, machines);
         parts.spawn_until_done(async move {
             let begun = async {
                 in_sync(&hollow, &ready).await;

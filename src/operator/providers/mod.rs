@@ -12,12 +12,12 @@ use kube_node_cache::NodeView;
 use kube_node_planner::{approval::Account, quantity, revision};
 use machine_agent::machine_dir;
 
-pub use hollow::{Ground, HollowProvider, InProcess, Room};
+pub use hollow::{Dependencies, HollowProvider, InProcess, Room};
 pub use kubemark::KubemarkProvider;
 
 /// A machine to be made.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct MachineRequest {
     /// Who it is.
     pub id: MachineId,
     /// What it is made from: the content of the revision that the Node names.
@@ -33,7 +33,7 @@ const KUBELET_VERSION: &str = "v1.36.3";
 /// What it says its container runtime is, unless its class says otherwise.
 const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 
-impl Order {
+impl MachineRequest {
     /// What a hollow machine is told that it is.
     fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
         let invalid =
@@ -229,7 +229,7 @@ pub trait Provider: Send + Sync {
     }
 
     /// Makes a machine; one that exists already is left as it is.
-    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>>;
+    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>>;
 
     /// Brings the settings of a machine up to date; costs nothing where they are.
     fn update<'a>(

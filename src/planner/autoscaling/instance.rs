@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{MOST_VICTIMS, Standing};
+use super::{MOST_VICTIMS, SetSnapshot};
 
 /// How long something must stand in the way of a machine before it is called a failure: a pod waits some seconds for
 /// its node, and a failure makes cluster-autoscaler delete the machine and avoid the group for minutes.
@@ -123,7 +123,7 @@ impl Machine<'_> {
 #[must_use]
 pub fn instances<'a>(
     group: &str,
-    standing: &Standing,
+    standing: &SetSnapshot,
     machines: &[Machine<'a>],
     coming: usize,
     rollout: bool,
@@ -186,7 +186,7 @@ fn has_failed(machine: &Machine<'_>, now: Timestamp) -> bool {
 
 /// How many Nodes of a group stay; `coming` more were asked for and are not shown yet.
 #[must_use]
-pub fn staying(standing: &Standing, machines: &[Machine<'_>], coming: usize) -> usize {
+pub fn staying(standing: &SetSnapshot, machines: &[Machine<'_>], coming: usize) -> usize {
     coming + machines.iter().filter(|machine| !machine.goes(&standing.victims)).count()
 }
 
@@ -196,7 +196,7 @@ pub fn staying(standing: &Standing, machines: &[Machine<'_>], coming: usize) -> 
 /// from the machines alone, a scale-up in the middle of it would look one machine too small, and be ordered again.
 #[must_use]
 pub fn target_size(
-    standing: &Standing,
+    standing: &SetSnapshot,
     machines: &[Machine<'_>],
     coming: usize,
     rolling: Option<Rolling>,

@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use super::{Machine, Refusal, Standing};
+use super::{Machine, Refusal, SetSnapshot};
 
 /// Most Nodes that one call may name, and most that a set keeps on record: cluster-autoscaler names one or a few.
 pub const MOST_VICTIMS: usize = 1_000;
@@ -20,7 +20,7 @@ pub struct Change {
 impl Change {
     /// Whether the set stands as this asks for: another look at it may have found it done.
     #[must_use]
-    pub fn is_done(&self, standing: &Standing) -> bool {
+    pub fn is_done(&self, standing: &SetSnapshot) -> bool {
         standing.replicas == self.replicas && standing.victims.is_superset(&self.victims)
     }
 }
@@ -81,11 +81,11 @@ pub fn resolve<N>(
 }
 
 /// So many more.
-pub fn increase(standing: &Standing, delta: i32) -> Result<Change, Refusal> {
+pub fn increase(standing: &SetSnapshot, delta: i32) -> Result<Change, Refusal> {
     if delta <= 0 {
         return Err(Refusal::Delta { delta, wanted: "a group grows by 1 or more" });
     }
-    let Standing { bounds, replicas, .. } = *standing;
+    let SetSnapshot { bounds, replicas, .. } = *standing;
     match replicas.checked_add(delta) {
         Some(sum) if sum <= bounds.max => Ok(Change { replicas: sum, victims: standing.victims.clone() }),
         _ => Err(Refusal::AboveMax { replicas, delta, max: bounds.max }),
@@ -97,7 +97,7 @@ pub fn increase(standing: &Standing, delta: i32) -> Result<Change, Refusal> {
 /// Else another Node, which nobody named, would have to go for them.
 pub fn delete(
     set: &str,
-    standing: &Standing,
+    standing: &SetSnapshot,
     staying: usize,
     targets: &[Target<'_>],
 ) -> Result<Option<Change>, Refusal> {
@@ -121,7 +121,7 @@ pub fn delete(
     if victims.len() > MOST_VICTIMS {
         return Err(Refusal::TooMany { asked: victims.len(), most: MOST_VICTIMS });
     }
-    let Standing { bounds, replicas, .. } = *standing;
+    let SetSnapshot { bounds, replicas, .. } = *standing;
     let above = staying.saturating_sub(usize::try_from(replicas).unwrap_or(0));
     let fewer = i32::try_from(new.saturating_sub(above)).ok().and_then(|fewer| replicas.checked_sub(fewer));
     match fewer.filter(|fewer| *fewer >= bounds.min.max(0) || *fewer == replicas) {
@@ -134,7 +134,7 @@ pub fn delete(
 /// below the least size. Replicas without a Node go first, then the youngest Nodes; while a rollout is under way none of these,
 /// since they are its replacements.
 pub fn decrease(
-    standing: &Standing,
+    standing: &SetSnapshot,
     machines: &[Machine<'_>],
     rollout: bool,
     delta: i32,

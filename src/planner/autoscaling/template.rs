@@ -12,7 +12,7 @@ use kube_node_api::{NodeTemplate, Resources};
 
 use super::{GPU_LABEL, Refusal};
 use crate::{
-    birth::{self, Origin},
+    node_builder::{self, NodeOrigin},
     revision::Machine,
     template::Desired,
 };
@@ -43,7 +43,7 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
     let (capacity, allocatable) =
         machine.amounts().map_err(|error| Refusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
     let name = format!("{set}-template");
-    let origin = Origin {
+    let origin = NodeOrigin {
         name: &name,
         set,
         class,
@@ -53,22 +53,22 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
         hosts: machine.hosts(),
         load: machine.load(),
         provider_id: None,
-        owner: birth::Owner { api_version: "", uid: "" },
+        owner: node_builder::Owner { api_version: "", uid: "" },
         pod_cidr: None,
         cluster_size: 0,
     };
     let version = machine.provisioning.as_ref().and_then(|provisioning| provisioning.kubelet.as_ref());
-    let labels = birth::labels(&origin, template);
+    let labels = node_builder::labels(&origin, template);
     Ok(Node {
         metadata: Some(ObjectMeta {
             name: Some(name.clone()),
             labels,
             annotations: template.annotations.clone(),
-            creation_timestamp: Some(birth::at(now)),
+            creation_timestamp: Some(node_builder::at(now)),
             ..ObjectMeta::default()
         }),
         spec: Some(NodeSpec {
-            taints: template.taints.iter().cloned().map(birth::encoded).collect(),
+            taints: template.taints.iter().cloned().map(node_builder::encoded).collect(),
             ..NodeSpec::default()
         }),
         status: Some(NodeStatus {
@@ -78,14 +78,14 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
                 r#type: Some("Ready".to_owned()),
                 status: Some("True".to_owned()),
                 reason: Some("KubeletReady".to_owned()),
-                last_heartbeat_time: Some(birth::at(now)),
-                last_transition_time: Some(birth::at(now)),
+                last_heartbeat_time: Some(node_builder::at(now)),
+                last_transition_time: Some(node_builder::at(now)),
                 ..NodeCondition::default()
             }],
             node_info: Some(NodeSystemInfo {
                 kubelet_version: version.map(|kubelet| kubelet.version.clone()),
                 operating_system: Some("linux".to_owned()),
-                architecture: Some(birth::architecture().to_owned()),
+                architecture: Some(node_builder::architecture().to_owned()),
                 ..NodeSystemInfo::default()
             }),
             ..NodeStatus::default()

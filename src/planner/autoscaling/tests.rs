@@ -14,8 +14,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-pub(super) fn standing(replicas: i32) -> Standing {
-    Standing {
+pub(super) fn standing(replicas: i32) -> SetSnapshot {
+    SetSnapshot {
         uid: "set".to_owned(),
         generation: 1,
         version: "1".to_owned(),
@@ -73,7 +73,7 @@ fn growth_keeps_to_the_maximum_and_is_all_or_nothing() {
 
 #[test]
 fn growth_forgets_nobody_who_is_to_go() {
-    let standing = Standing { victims: victims(&["a"]), ..standing(3) };
+    let standing = SetSnapshot { victims: victims(&["a"]), ..standing(3) };
     assert_eq!(increase(&standing, 1).unwrap().victims, victims(&["a"]));
 }
 
@@ -85,7 +85,7 @@ fn a_deletion_names_its_nodes_and_lowers_the_replicas_by_as_many() {
 
 #[test]
 fn a_deletion_that_comes_again_changes_nothing() {
-    let again = Standing { victims: victims(&["a"]), ..standing(3) };
+    let again = SetSnapshot { victims: victims(&["a"]), ..standing(3) };
     for target in [ours("a"), Target::Gone, Target::Ours { uid: "b", leaving: true }] {
         assert_eq!(delete("s", &again, 3, &[target]), Ok(None), "{target:?}");
     }
@@ -102,7 +102,7 @@ fn what_is_above_the_replicas_is_taken_from_first() {
     assert_eq!(change, Change { replicas: 3, victims: victims(&["a"]) });
     assert_eq!(delete("s", &standing(3), 4, &[ours("a"), ours("b")]).unwrap().unwrap().replicas, 2);
     // Even where the minimum was raised meanwhile: nothing is lowered.
-    let low = Standing { bounds: Bounds { min: 5, max: 9 }, ..standing(3) };
+    let low = SetSnapshot { bounds: Bounds { min: 5, max: 9 }, ..standing(3) };
     assert!(delete("s", &low, 4, &[ours("a")]).is_ok());
     assert!(delete("s", &low, 3, &[ours("a")]).is_err());
 }
@@ -116,7 +116,7 @@ fn a_deletion_below_the_minimum_or_of_foreign_nodes_does_nothing_at_all() {
     assert_eq!(refusal.code(), Code::InvalidArgument);
     let many: Vec<String> = (0..=MOST_VICTIMS).map(|i| i.to_string()).collect();
     let many: Vec<Target<'_>> = many.iter().map(|uid| ours(uid)).collect();
-    let rich = Standing { bounds: Bounds { min: 0, max: 100_000 }, ..standing(100_000) };
+    let rich = SetSnapshot { bounds: Bounds { min: 0, max: 100_000 }, ..standing(100_000) };
     assert_eq!(delete("s", &rich, 100_000, &many).unwrap_err().code(), Code::ResourceExhausted);
     assert!(delete("s", &rich, 100_000, &many[1..]).unwrap().is_some());
 }
@@ -170,7 +170,7 @@ fn states_follow_the_machine_and_the_record() {
     let gone = Machine { leaving: true, ..up("leaving") };
     let bare = Machine { provider_id: None, ..up("without-id") };
     let machines = [up("up"), gone, bare, awaited("coming", 1), up("named")];
-    let standing = Standing { victims: victims(&["named"]), ..standing(3) };
+    let standing = SetSnapshot { victims: victims(&["named"]), ..standing(3) };
     let all = instances("s", &standing, &machines, 0, false, at(100));
     let states: Vec<(&str, State)> = all.iter().map(|i| (&*i.id, i.state)).collect();
     assert_eq!(
@@ -209,7 +209,7 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
 #[test]
 fn a_replica_that_has_no_node_and_may_not_go_is_a_vacancy() {
     let vacancies = |replicas, machines: &[Machine<'_>], coming| -> Vec<String> {
-        let standing = Standing { bounds: Bounds { min: 3, max: 10 }, ..standing(replicas) };
+        let standing = SetSnapshot { bounds: Bounds { min: 3, max: 10 }, ..standing(replicas) };
         let all = instances("s", &standing, machines, coming, false, at(100));
         let vacant = all.into_iter().filter(|instance| vacancy_of(&instance.id).is_some());
         vacant
@@ -246,7 +246,7 @@ fn the_target_counts_the_surge_that_is_there() {
     assert_eq!(target_size(&standing(3), &[old("a"), up("b"), up("c")], 0, kept), 3, "it is to stay");
     assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 1, ROLLING), 4, "not shown yet");
     assert_eq!(target_size(&standing(3), &[], 0, None), 3);
-    let named = Standing { victims: victims(&["a"]), ..standing(2) };
+    let named = SetSnapshot { victims: victims(&["a"]), ..standing(2) };
     assert_eq!(target_size(&named, &[up("a"), up("b"), up("c")], 0, None), 2);
 }
 
@@ -261,18 +261,18 @@ fn the_record_is_written_and_read() {
         }))
         .unwrap()
     };
-    let standing = Standing::of(&set("b,a")).unwrap();
+    let standing = SetSnapshot::of(&set("b,a")).unwrap();
     assert_eq!(standing.victims, victims(&["a", "b"]));
     assert_eq!((standing.bounds, standing.generation), (Bounds { min: 1, max: 5 }, 4));
     assert_eq!(record(&standing.victims).as_deref(), Some("a,b"));
-    assert_eq!(Standing::of(&set("")).unwrap().victims, victims(&[]));
+    assert_eq!(SetSnapshot::of(&set("")).unwrap().victims, victims(&[]));
     assert_eq!(record(&victims(&[])), None);
     let mut leaving = set("");
     leaving.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(1)));
-    assert_eq!(Standing::of(&leaving), None);
+    assert_eq!(SetSnapshot::of(&leaving), None);
     let mut alone = set("");
     alone.spec.autoscaling = None;
-    assert_eq!(Standing::of(&alone), None);
+    assert_eq!(SetSnapshot::of(&alone), None);
 }
 
 fn class(value: serde_json::Value) -> NodeClassSpec {
@@ -391,7 +391,7 @@ proptest! {
     ) {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let bounds = Bounds { min, max: min + span };
-        let mut standing = Standing { bounds, ..standing(begin) };
+        let mut standing = SetSnapshot { bounds, ..standing(begin) };
         for (kind, delta, which) in orders {
             let machines: Vec<Machine<'_>> =
                 names.iter().zip(0..).map(|(name, i)| if i % 2 == 0 { up(name) } else { awaited(name, i) }).collect();
@@ -409,7 +409,7 @@ proptest! {
                 prop_assert!(named <= usize::try_from(standing.replicas - change.replicas).unwrap());
             }
             prop_assert!(change.victims.is_superset(&standing.victims));
-            standing = Standing { replicas: change.replicas, victims: change.victims, ..standing };
+            standing = SetSnapshot { replicas: change.replicas, victims: change.victims, ..standing };
         }
     }
 }

@@ -27,8 +27,10 @@ use kube::{
 };
 use kube_node_cache::NodeView;
 use kube_node_operator::{
-    controllers::{Context, Events, Metrics, Outstanding, ProviderIdPrefix, Revisions, Turns, csr::Approver},
-    providers::{self, Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings},
+    controllers::{
+        Context, DrainPermits, Events, ExpectationStore, Metrics, ProviderIdPrefix, Revisions, csr::Approver,
+    },
+    providers::{self, Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings},
 };
 use kube_node_planner::approval::Account;
 use machine_agent::{
@@ -55,7 +57,7 @@ impl Provider for Somewhere {
         Some(Account::Pods)
     }
 
-    fn create<'a>(&'a self, _: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
+    fn create<'a>(&'a self, _: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
         async { Ok(()) }.boxed()
     }
 
@@ -131,8 +133,8 @@ impl Stage {
             classes: Arc::default(),
             sets: Arc::default(),
             revisions: Revisions::new(client.clone(), "kube-node-system"),
-            outstanding: Outstanding::default(),
-            turns: Turns::default(),
+            expectations: ExpectationStore::default(),
+            drain_permits: DrainPermits::default(),
             events: Events::register(client.clone(), self.provider.name, &registry).unwrap(),
             metrics: Metrics::register(&registry).unwrap(),
             providers: BTreeMap::from([(self.provider.name, provider)]),

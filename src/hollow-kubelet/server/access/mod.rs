@@ -2,7 +2,7 @@
 //! knows (`TokenReview`); and for each request the API server says whether that user may (`SubjectAccessReview`). What is
 //! asked, and how long an answer holds, is as kubelet 1.36 has it (pkg/kubelet/server/auth.go).
 
-mod memory;
+mod decision_cache;
 mod reviews;
 mod user;
 
@@ -21,7 +21,7 @@ use tracing::warn;
 
 pub use self::user::{Shown, User};
 use self::{
-    memory::Memory,
+    decision_cache::DecisionCache,
     reviews::{Asker, Reviews},
 };
 
@@ -57,8 +57,8 @@ enum ReviewError {
 /// What is known of clients and their rights.
 pub struct Access {
     client: Client,
-    tokens: Memory<[u8; 32], Option<User>>,
-    rights: Memory<[u8; 32], bool>,
+    tokens: DecisionCache<[u8; 32], Option<User>>,
+    rights: DecisionCache<[u8; 32], bool>,
     reviews: Reviews,
 }
 
@@ -66,7 +66,12 @@ impl Access {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, tokens: Memory::default(), rights: Memory::default(), reviews: Reviews::default() }
+        Self {
+            client,
+            tokens: DecisionCache::default(),
+            rights: DecisionCache::default(),
+            reviews: Reviews::default(),
+        }
     }
 
     /// Whether a request from `address` to the kubelet of `node` is to be answered.

@@ -41,13 +41,13 @@ impl Default for Reviews {
 }
 
 /// A turn, for as long as it lives.
-pub struct Turn {
+pub struct Permit {
     _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Reviews {
     /// Waits for a turn.
-    pub async fn turn(&self, asker: Asker) -> Turn {
+    pub async fn turn(&self, asker: Asker) -> Permit {
         let (share, all) = match asker {
             Asker::Certificate => (None, &self.of_certificates),
             Asker::Token(address) => (Some(self.share(address)), &self.of_tokens),
@@ -58,7 +58,7 @@ impl Reviews {
             None => None,
         };
         let all = Arc::clone(all).acquire_owned().await.ok();
-        Turn { _permits: [share, all] }
+        Permit { _permits: [share, all] }
     }
 
     fn share(&self, address: IpAddr) -> Arc<Semaphore> {

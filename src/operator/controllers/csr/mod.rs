@@ -16,7 +16,7 @@ use kube_ext::{
     work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 use kube_node_api::names;
-use kube_node_cache::{Cache, NodeView, Observer, Protobuf, ReflectError, WireNode};
+use kube_node_cache::{Cache, EventHandler, NodeView, Protobuf, ReflectError, WireNode};
 use kube_node_planner::approval::{self, Refusal, Server, Verdict};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -31,12 +31,12 @@ use super::{
 };
 use crate::providers::{MachineId, ProviderError, Stage};
 
-/// Requests looked at at once.
+/// Requests reconciled at once.
 const CONCURRENCY: usize = 8;
 /// Reason of the condition of an approved request.
 const APPROVED: &str = "MachineApproved";
 
-/// Why a look failed.
+/// Why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -75,26 +75,26 @@ impl Approver {
         run(queue, config, &stop, |name| {
             let approver = Arc::clone(&self);
             async move {
-                let look = async {
-                    match approver.look(&name).await {
+                let reconcile = async {
+                    match approver.reconcile(&name).await {
                         Ok(()) => Action::AwaitChange,
                         // It went, or somebody decided meanwhile: the watch brings the news.
                         Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => {
                             Action::AwaitChange
                         }
                         Err(error) => {
-                            warn!(error = chain(&error), "look failed");
+                            warn!(error = chain(&error), "reconciliation failed");
                             Action::Failed
                         }
                     }
                 };
-                approver.context.look("csr", &name, look).await
+                approver.context.reconcile("csr", &name, reconcile).await
             }
         })
         .await;
     }
 
-    async fn look(&self, name: &str) -> Result<(), Error> {
+    async fn reconcile(&self, name: &str) -> Result<(), Error> {
         let Some(csr) = self.csrs.get(name) else { return Ok(()) };
         let Some(request) = &csr.pending else { return Ok(()) };
         let node = match approval::node_of(request) {
@@ -165,7 +165,7 @@ impl Approver {
     }
 }
 
-impl Observer<View> for Approver {
+impl EventHandler<View> for Approver {
     fn changed(&self, _: Option<&Arc<View>>, new: Option<&Arc<View>>) {
         if let Some(csr) = new.filter(|csr| csr.pending.is_some()) {
             self.requests.add(csr.name.clone());

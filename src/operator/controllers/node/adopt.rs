@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube_node_api::names;
-use kube_node_planner::{birth, taints};
+use kube_node_planner::{node_builder, taints};
 use serde_json::json;
 
 use super::{
@@ -17,7 +17,9 @@ impl NodeController {
         let node = &*observed.node;
         let provider = observed.provider.name();
         let mut labels = json!(adoption.template.labels);
-        for (key, value) in birth::well_known_labels(&node.name, adoption.machine.machine_type.as_deref()) {
+        for (key, value) in
+            node_builder::well_known_labels(&node.name, adoption.machine.machine_type.as_deref())
+        {
             if !node.labels.contains_key(&key) {
                 labels[key] = json!(value);
             }

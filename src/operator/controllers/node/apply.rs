@@ -1,4 +1,4 @@
-//! Takes the steps that were decided on, in their order. A step that fails ends the look, but for those that concern many pods.
+//! Takes the steps that were decided on, in their order. A step that fails ends the reconciliation, but for those that concern many pods.
 
 use http::Method;
 use jiff::Timestamp;
@@ -22,13 +22,13 @@ use crate::{
         ApiError,
         api::{self, Seen},
     },
-    providers::Order,
+    providers::MachineRequest,
 };
 
 impl NodeController {
     /// Gives back the pods whose eviction was refused.
     pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
-        let updated = match &observed.order {
+        let updated = match &observed.request {
             Some((_, settings)) if observed.machine == Machine::Exists => {
                 observed.provider.update(&observed.id, settings).await
             }
@@ -81,9 +81,9 @@ impl NodeController {
     }
 
     async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
-        let Some((machine, settings)) = observed.order.clone() else { return Ok(()) };
+        let Some((machine, settings)) = observed.request.clone() else { return Ok(()) };
         let credentials = observed.credentials.clone();
-        let order = Order { id: observed.id.clone(), machine, settings, credentials };
+        let request = MachineRequest { id: observed.id.clone(), machine, settings, credentials };
         let troubled =
             observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False");
         if !troubled && observed.node.kubelet_version.is_some() && !observed.provider.is_volatile() {
@@ -92,7 +92,7 @@ impl NodeController {
                 warn!(error = chain(&error), "the loss of its machine cannot be said");
             });
         }
-        match observed.provider.create(&order).await {
+        match observed.provider.create(&request).await {
             // That it works is said once it does: one that ends at once would say both, again and again.
             Ok(()) => {
                 debug!("machine created");

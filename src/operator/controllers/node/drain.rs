@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, EvictParams, PostParams, Preconditions},
 };
 use kube_node_api::{NodeSet, names};
-use kube_node_cache::{Maker, NodeView, Own, PodView, Protobuf, WirePods};
+use kube_node_cache::{CustomObject, NodeView, PodOwner, PodView, Protobuf, WirePods};
 use kube_node_planner::{
     drain::{self, Blockage, Course, Fate, Obstacle, PodId, Policy},
     node::{Attached, Machine, Pods},
@@ -77,7 +77,7 @@ impl NodeController {
     }
 
     /// The set that owns the Node, as long as it exists.
-    pub(super) fn set_of(&self, node: &NodeView) -> Option<Arc<Own<NodeSet>>> {
+    pub(super) fn set_of(&self, node: &NodeView) -> Option<Arc<CustomObject<NodeSet>>> {
         let owner = node.owner()?;
         let set = self.context.sets.get(&owner.name)?;
         (set.metadata.uid.as_deref() == Some(owner.uid.as_str())).then_some(set)
@@ -86,7 +86,7 @@ impl NodeController {
     /// Whether the drain of a Node may begin: a set says when, unless it leaves itself or cannot be read.
     pub(super) fn has_turn(&self, node: &NodeView) -> bool {
         let set = self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok());
-        set.is_none_or(|set| self.context.turns.has(set.name(), &node.uid))
+        set.is_none_or(|set| self.context.drain_permits.is_granted(set.name(), &node.uid))
     }
 
     /// Evicts pods; those whose eviction is refused come back.
@@ -113,7 +113,7 @@ impl NodeController {
                 failed = Some(error);
             }
         }
-        // What is known to be refused is worth more than a failure that the next look may heal.
+        // What is known to be refused is worth more than a failure that the next reconciliation may heal.
         match failed {
             Some(error) if blocked.is_empty() => Err(error.into()),
             _ => Ok(blocked),
@@ -165,7 +165,7 @@ fn seen(pod: &PodView) -> drain::Pod {
         },
         fate: match pod.maker {
             _ if pod.stays() => Fate::Stays,
-            Maker::Nobody => Fate::Ends,
+            PodOwner::Nobody => Fate::Ends,
             _ => Fate::Moves,
         },
         finished: pod.is_finished(),

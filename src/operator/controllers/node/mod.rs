@@ -6,8 +6,8 @@ mod apply;
 mod attachments;
 mod drain;
 mod observe;
+mod status;
 mod sweep;
-mod tell;
 mod writes;
 
 use std::{
@@ -22,25 +22,25 @@ use kube_ext::{
     work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_cache::{NodeView, Observer, Own, PodView};
+use kube_node_cache::{CustomObject, EventHandler, NodeView, PodView};
 use kube_node_planner::{back_off::BackOffs, node, wait::Wait};
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-pub use self::tell::say;
-use self::{attachments::Attachments, tell::Told, writes::Writes};
+pub use self::status::say;
+use self::{attachments::Attachments, status::ReportedWaits, writes::Writes};
 use super::{ApiError, Context, RevisionsError};
 use crate::providers::{MachineId, ProviderError};
 
-/// Nodes looked at at once; each look writes one thing at a time.
+/// Nodes reconciled at once; each reconciliation writes one thing at a time.
 const CONCURRENCY: usize = 32;
 /// How often all machines are compared with all Nodes, for what no watch has told.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
-/// When to look again at a Node that changed under a write; the watch is nearly always faster.
+/// When to reconcile a Node again that changed under a write; the watch is nearly always faster.
 const CONFLICT_RETRY: Duration = Duration::from_secs(1);
 
-/// What a look is at.
+/// What is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// A Node, by name.
@@ -49,7 +49,7 @@ pub enum Key {
     Machine(MachineId),
 }
 
-/// Why a look failed.
+/// Why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A call to the API server.
@@ -67,7 +67,7 @@ pub enum Error {
 pub struct NodeController {
     context: Arc<Context>,
     requests: WorkQueue<Key>,
-    told: Told,
+    told: ReportedWaits,
     writes: Writes,
     attachments: Attachments,
     back_offs: Mutex<BackOffs>,
@@ -79,12 +79,12 @@ impl NodeController {
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<Key>) {
         let (requests, queue) = work_queue();
         let granted = requests.clone();
-        context.turns.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
+        context.drain_permits.on_grant(move |node| granted.add(Key::Node(Arc::clone(node))));
         let attachments = Attachments::new(context.client.clone());
         let controller = Arc::new(Self {
             context,
             requests,
-            told: Told::default(),
+            told: ReportedWaits::default(),
             writes: Writes::default(),
             attachments,
             back_offs: Mutex::default(),
@@ -102,15 +102,15 @@ impl NodeController {
         let work = run(queue, config, &stop, |key| {
             let controller = Arc::clone(&self);
             async move {
-                let look = Box::pin(async { outcome(controller.look(&key).await) });
-                controller.context.look("node", key.node(), look).await
+                let reconcile = Box::pin(async { outcome(controller.reconcile(&key).await) });
+                controller.context.reconcile("node", key.node(), reconcile).await
             }
         });
         let looking = async { tokio::join!(self.follow_providers(), self.sweep_now_and_then()) };
         tokio::join!(work, stop.run_until_cancelled(looking));
     }
 
-    async fn look(&self, key: &Key) -> Result<Action, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         match key {
             Key::Node(name) => self.look_at_node(name).await,
             Key::Machine(id) => self.look_at_machine(id).await,
@@ -168,7 +168,7 @@ impl NodeController {
         }
         applied?;
         said?;
-        Ok(plan.look_again.map_or(Action::AwaitChange, Action::RequeueAfter))
+        Ok(plan.requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
     /// Looks at every machine that its provider has something to say of.
@@ -185,9 +185,9 @@ impl NodeController {
     }
 
     async fn sweep_now_and_then(&self) {
-        let mut turns = interval(SWEEP_INTERVAL);
+        let mut drain_permits = interval(SWEEP_INTERVAL);
         loop {
-            turns.tick().await;
+            drain_permits.tick().await;
             if self.context.nodes.in_sync() {
                 self.sweep().await;
             }
@@ -195,7 +195,7 @@ impl NodeController {
     }
 }
 
-/// What a look's end means for the next one.
+/// Requeue after a reconciliation.
 fn outcome(result: Result<Action, Error>) -> Action {
     match result {
         Ok(outcome) => outcome,
@@ -208,7 +208,7 @@ fn outcome(result: Result<Action, Error>) -> Action {
             error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
         }
         Err(error) => {
-            warn!(error = chain(&error), "look failed");
+            warn!(error = chain(&error), "reconciliation failed");
             Action::Failed
         }
     }
@@ -223,7 +223,7 @@ impl Key {
     }
 }
 
-impl Observer<NodeView> for NodeController {
+impl EventHandler<NodeView> for NodeController {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         match (old, new) {
             (_, Some(new)) => self.requests.add(Key::Node(Arc::clone(&new.name))),
@@ -239,14 +239,14 @@ impl Observer<NodeView> for NodeController {
     }
 
     /// What was written and never shown is over with a new list, as after a restore of etcd.
-    fn relisted(&self) {
+    fn on_resync(&self) {
         for node in self.writes.nodes() {
             self.requests.add(Key::Node(node));
         }
     }
 }
 
-impl Observer<PodView> for NodeController {
+impl EventHandler<PodView> for NodeController {
     fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         // Pods matter to a Node that is being drained, and to no other; and of their changes those that let it go on.
         if let (Some(old), Some(new)) = (old, new)
@@ -264,9 +264,13 @@ impl Observer<PodView> for NodeController {
     }
 }
 
-impl Observer<Own<NodeClass>> for NodeController {
-    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
-        let generation = |own: Option<&Arc<Own<NodeClass>>>| own.map(|own| own.metadata.generation);
+impl EventHandler<CustomObject<NodeClass>> for NodeController {
+    fn changed(
+        &self,
+        old: Option<&Arc<CustomObject<NodeClass>>>,
+        new: Option<&Arc<CustomObject<NodeClass>>>,
+    ) {
+        let generation = |own: Option<&Arc<CustomObject<NodeClass>>>| own.map(|own| own.metadata.generation);
         if old.is_some() && generation(old) == generation(new) {
             return;
         }
@@ -277,9 +281,9 @@ impl Observer<Own<NodeClass>> for NodeController {
     }
 }
 
-impl Observer<Own<NodeSet>> for NodeController {
-    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
-        let read = |own: Option<&Arc<Own<NodeSet>>>| {
+impl EventHandler<CustomObject<NodeSet>> for NodeController {
+    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+        let read = |own: Option<&Arc<CustomObject<NodeSet>>>| {
             let set = own.and_then(|own| own.object.as_ref().ok());
             // Who leaves needs a turn only from a set that stays.
             let stays = own.filter(|own| !own.is_leaving()).and_then(|own| own.metadata.uid.clone());

@@ -1,4 +1,4 @@
-//! What a look at a Node sees: whose it is, its machine as the provider has it, and what its class says.
+//! Observed state of a Node: whose it is, its machine as the provider has it, and what its class says.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use kube_node_planner::{
 
 use super::{Error, NodeController};
 use crate::{
-    controllers::{api::call, orders},
+    controllers::{api::call, machine_spec},
     providers::{
         Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Settings, Stage, Trouble,
     },
@@ -46,7 +46,7 @@ pub(super) struct Observed {
     /// What is missing on a Node that was written by hand.
     pub(super) adoption: Option<Adoption>,
     /// What it is made from; None on a Node that leaves, unless a restart took its machine.
-    pub(super) order: Option<(revision::Machine, Settings)>,
+    pub(super) request: Option<(revision::Machine, Settings)>,
     /// Secret that leads to where the machine is to be.
     pub(super) credentials: Option<String>,
 }
@@ -73,7 +73,7 @@ impl Observed {
             finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
             cordoned: *unschedulable,
             turn: self.turn,
-            volatile: self.provider.is_volatile() && (deleted_at.is_none() || self.order.is_some()),
+            volatile: self.provider.is_volatile() && (deleted_at.is_none() || self.request.is_some()),
             back_off: self.back_off.clone(),
             taints: taints.clone(),
             kubelet: match kubelet_version {
@@ -115,7 +115,7 @@ impl NodeController {
                 .map_or(Duration::ZERO, |timeout| timeout.0),
             back_off: None,
             adoption: None,
-            order: None,
+            request: None,
             credentials: class
                 .and_then(|class| class.spec.credentials_secret_ref.as_ref())
                 .map(|secret| secret.name.clone()),
@@ -128,7 +128,7 @@ impl NodeController {
             observed.pods = self.pods(&observed).await?;
             if observed.machine == Machine::Absent && observed.provider.is_volatile() {
                 let stored = self.stored(&observed.node).await?;
-                observed.order = stored.map(|machine| self.order(&observed.node, machine, spec));
+                observed.request = stored.map(|machine| self.request(&observed.node, machine, spec));
             }
             return Ok(Some(observed));
         }
@@ -148,7 +148,7 @@ impl NodeController {
             }
             (_, None) => return Ok(None),
         };
-        observed.order = Some(self.order(&observed.node, machine, spec));
+        observed.request = Some(self.request(&observed.node, machine, spec));
         Ok(Some(observed))
     }
 
@@ -165,17 +165,17 @@ impl NodeController {
     }
 
     async fn stored(&self, node: &NodeView) -> Result<Option<revision::Machine>, Error> {
-        let stored = orders::stored(&self.context.revisions, node).await?;
+        let stored = machine_spec::stored(&self.context.revisions, node).await?;
         Ok(stored.map(|machine| (*machine).clone()))
     }
 
-    fn order(
+    fn request(
         &self,
         node: &NodeView,
         machine: revision::Machine,
         class: Option<&NodeClassSpec>,
     ) -> (revision::Machine, Settings) {
-        let settings = orders::settings(node, &machine, class, &self.context.sets);
+        let settings = machine_spec::settings(node, &machine, class, &self.context.sets);
         (machine, settings)
     }
 

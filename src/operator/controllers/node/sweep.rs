@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl NodeController {
-    /// Asks for a look at every machine whose Node is not known.
+    /// Enqueues every machine whose Node is not known.
     pub(super) async fn sweep(&self) {
         for provider in self.context.providers.values() {
             match provider.list().await {

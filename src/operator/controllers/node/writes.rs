@@ -1,4 +1,4 @@
-//! What was written to Nodes and the watch does not show yet: a look at what was there before would write it again.
+//! What was written to Nodes and the watch does not show yet: a reconciliation of the former state would write it again.
 
 use std::{
     collections::HashMap,

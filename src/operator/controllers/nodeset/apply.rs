@@ -15,8 +15,8 @@ use kube_node_cache::NodeView;
 use kube_node_planner::{
     refusals::{self, Write},
     set::Problem,
+    set_planner::Plan,
     template::{Change, Current},
-    turnover::Plan,
 };
 use serde_json::{Value, json};
 use tracing::info;
@@ -187,10 +187,11 @@ impl NodeSetController {
 
     /// Lets the drains begin that were decided on, before the deletions are asked for: the NodeController is quick.
     fn grant_turns(&self, observed: &Observed, plan: &Plan<'_>) {
-        let names = plan.turns.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
+        let names =
+            plan.drain_permits.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
         let nodes = names.filter_map(|name| self.context.nodes.get(name));
-        let turns = nodes.map(|node| (Arc::clone(&node.uid), Arc::clone(&node.name)));
-        self.context.turns.set(&observed.name, turns);
+        let drain_permits = nodes.map(|node| (Arc::clone(&node.uid), Arc::clone(&node.name)));
+        self.context.drain_permits.set(&observed.name, drain_permits);
     }
 }
 
@@ -229,5 +230,5 @@ pub(super) fn seen_meta(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v
     }
 }
 
-/// How long to wait when a write failed that the next look may repeat.
+/// How long to wait when a write failed that the next reconciliation may repeat.
 pub(super) const RETRY: Duration = Duration::from_secs(1);

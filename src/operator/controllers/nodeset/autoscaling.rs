@@ -7,8 +7,8 @@ use kube_node_api::{NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling::record,
+    set_planner::{Plan, Wait},
     template::{Desired, is_foreign_annotation},
-    turnover::{Plan, Wait},
 };
 use serde_json::json;
 
@@ -29,7 +29,7 @@ impl NodeSetController {
         let annotations = json!({ names::ANNOTATION_VICTIMS: record(&left) });
         let change = json!({ "metadata": { "annotations": annotations } });
         match api::patch::<NodeSet>(&self.context.client, seen_set(set), change, "change the record").await {
-            // The set changed meanwhile: its echo brings the next look.
+            // The set changed meanwhile: its event brings the next reconciliation.
             Err(error) if error.is_conflict() => Ok(()),
             other => other,
         }

@@ -13,7 +13,7 @@ use kube_ext::{
     wire::{self, Body},
 };
 use kube_node_api::NodeSet;
-use kube_node_planner::{birth, refusals::Write, set::Problem, turnover::Plan};
+use kube_node_planner::{node_builder, refusals::Write, set::Problem, set_planner::Plan};
 use tracing::{debug, info};
 
 use super::{
@@ -89,7 +89,7 @@ impl NodeSetController {
 
     fn new_name(&self, set: &str) -> String {
         loop {
-            let name = birth::name(set, |below| rand::random_range(0..below));
+            let name = node_builder::name(set, |below| rand::random_range(0..below));
             if self.context.nodes.get(&name).is_none() {
                 return name;
             }
@@ -103,7 +103,7 @@ impl NodeSetController {
             return names;
         }
         let limit = observed.blueprint.as_ref().ok().and_then(|blueprint| blueprint.limit);
-        self.context.outstanding.reserve(&observed.name, |all| {
+        self.context.expectations.reserve(&observed.name, |all| {
             if let Some(limit) = limit {
                 let left = limit.saturating_sub(self.context.nodes_of_class(&observed.class, None, all));
                 // Another set was faster; the next plan says so.
@@ -196,7 +196,7 @@ impl NodeSetController {
     ) -> Result<(), ApiError> {
         let provider = blueprint.machine.node_controller.as_str();
         let set_name = set.metadata.name.as_deref().unwrap_or_default();
-        let origin = birth::Origin {
+        let origin = node_builder::NodeOrigin {
             name,
             set: set_name,
             class: &blueprint.class,
@@ -206,14 +206,14 @@ impl NodeSetController {
             machine_type: blueprint.machine.machine_type.as_deref(),
             hosts: blueprint.machine.hosts(),
             load: blueprint.machine.load(),
-            owner: birth::Owner {
+            owner: node_builder::Owner {
                 api_version: &NodeSet::api_version(&()),
                 uid: set.metadata.uid.as_deref().unwrap_or_default(),
             },
             pod_cidr,
             cluster_size,
         };
-        let node = birth::node(origin, &blueprint.template, Timestamp::now());
+        let node = node_builder::node(origin, &blueprint.template, Timestamp::now());
         match self.post(&node).await {
             Ok(()) => {}
             // An earlier call had succeeded after all: nobody else makes such names.

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
-    causes::Cause,
+    disruption::DisruptionReason,
     expectations::Expectations,
     refusals::{self, Refusals, Write},
-    turnover::Plan,
+    set_planner::Plan,
 };
 use tracing::info;
 
@@ -42,7 +42,7 @@ impl NodeSetController {
                     let sent = self.delete_one(&observed.name, &node).await;
                     // A call without an answer may have had its effect; it is sent again without a cause.
                     let lost = sent.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
-                    if cause == Some(Cause::FailedToStart) && (sent.is_ok() || lost) {
+                    if cause == Some(DisruptionReason::FailedToStart) && (sent.is_ok() || lost) {
                         given_up.fetch_add(1, Ordering::Relaxed);
                     }
                     if sent.as_ref().is_err_and(ApiError::is_final) {

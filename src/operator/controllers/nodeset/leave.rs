@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube_ext::work_queue::Action;
 use kube_node_api::{NodeSet, names};
-use kube_node_cache::{NodeView, Own};
+use kube_node_cache::{CustomObject, NodeView};
 use kube_node_planner::refusals::{self, Write};
 use serde_json::json;
 
@@ -22,7 +22,7 @@ const FINALIZER_ORPHAN: &str = "orphan";
 
 impl NodeSetController {
     /// Reconciles a set whose deletion was asked for.
-    pub(super) async fn leave(&self, set: &Own<NodeSet>) -> Result<Action, Error> {
+    pub(super) async fn leave(&self, set: &CustomObject<NodeSet>) -> Result<Action, Error> {
         if !set.has_finalizer(names::FINALIZER_NODES) {
             return Ok(Action::AwaitChange);
         }
@@ -83,7 +83,7 @@ impl NodeSetController {
         })
     }
 
-    async fn remove_finalizer(&self, set: &Own<NodeSet>) -> Result<(), Error> {
+    async fn remove_finalizer(&self, set: &CustomObject<NodeSet>) -> Result<(), Error> {
         let mut finalizers = set.metadata.finalizers.clone().unwrap_or_default();
         finalizers.retain(|finalizer| finalizer != names::FINALIZER_NODES);
         let change = json!({ "metadata": { "finalizers": finalizers } });

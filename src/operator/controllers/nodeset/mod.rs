@@ -22,23 +22,23 @@ use kube_ext::{
     work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
 };
 use kube_node_api::{NodeClass, NodeSet};
-use kube_node_cache::{NodeView, Observer, Own, View};
+use kube_node_cache::{CustomObject, EventHandler, NodeView, View};
 use kube_node_planner::{
     expectations::Expectations,
     refusals::Refusals,
-    turnover::{self, Member},
+    set_planner::{self, NodeState},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{ApiError, Context, reference_to};
 
-/// Sets looked at at once; each one creates and deletes its Nodes many at a time.
+/// Sets reconciled at once; each one creates and deletes its Nodes many at a time.
 const CONCURRENCY: usize = 8;
-/// Least time between two looks at one set: it changes with each of its Nodes, and its status is one write a look.
+/// Least time between two reconciliations of one set: it changes with each of its Nodes, and its status is one write a reconciliation.
 const MIN_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Why a look failed.
+/// Why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A call to the API server.
@@ -76,8 +76,8 @@ impl NodeSetController {
         run(queue, config, &stop, |name| {
             let controller = Arc::clone(&self);
             async move {
-                let look = Box::pin(async {
-                    let outcome = controller.look(&name).await;
+                let reconcile = Box::pin(async {
+                    let outcome = controller.reconcile(&name).await;
                     controller.settle_pod_cidrs();
                     match outcome {
                         Ok(outcome) => outcome,
@@ -94,19 +94,19 @@ impl NodeSetController {
                         }
                     }
                 });
-                controller.context.look("nodeset", &name, look).await
+                controller.context.reconcile("nodeset", &name, reconcile).await
             }
         })
         .await;
     }
 
-    /// One look at one set.
-    async fn look(&self, name: &str) -> Result<Action, Error> {
+    /// Reconciles one NodeSet.
+    async fn reconcile(&self, name: &str) -> Result<Action, Error> {
         let Some(set) = self.context.sets.get(name) else {
-            self.context.outstanding.forget(name);
+            self.context.expectations.forget(name);
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.refusals.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-            self.context.turns.set(name, []);
+            self.context.drain_permits.set(name, []);
             return Ok(Action::AwaitChange);
         };
         if set.is_leaving() {
@@ -117,8 +117,8 @@ impl NodeSetController {
         let old = self.last_status(&set);
         let asked = wanted::Asked::of(object);
         let wanted = wanted::wanted(object, &asked, &observed, &old);
-        let members: Vec<Member<'_>> = self.members(&observed, asked.symptoms());
-        let plan = turnover::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
+        let members: Vec<NodeState<'_>> = self.members(&observed, asked.symptoms());
+        let plan = set_planner::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
         let mut applied = self.apply(object, &observed, &plan).await;
         applied.problems.extend(asked.problems);
         self.status(
@@ -130,10 +130,10 @@ impl NodeSetController {
         .await
     }
 
-    /// Takes back the blocks of Nodes that will not come, and looks at all sets again where that or a Node that went lets one
+    /// Takes back the blocks of Nodes that will not come, and reconciles all sets again where that or a Node that went lets one
     /// come that found no block.
     fn settle_pod_cidrs(&self) {
-        let on_their_way = || self.context.outstanding.creations();
+        let on_their_way = || self.context.expectations.creations();
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.keep(on_their_way)) {
             self.ask_all();
         }
@@ -153,15 +153,15 @@ impl NodeSetController {
 
     /// Reads or changes what was asked for and not shown yet.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
-        self.context.outstanding.of(set, with)
+        self.context.expectations.of(set, with)
     }
 }
 
-impl Observer<NodeView> for NodeSetController {
+impl EventHandler<NodeView> for NodeSetController {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         for view in [old, new].into_iter().flatten() {
             let Some(set) = view.group() else { continue };
-            self.context.outstanding.shown(set, &view.name, new.map(|new| &**new));
+            self.context.expectations.shown(set, &view.name, new.map(|new| &**new));
             self.requests.add(set.to_owned());
         }
         let Some(gone) = old.filter(|_| new.is_none()) else { return };
@@ -169,8 +169,9 @@ impl Observer<NodeView> for NodeSetController {
             self.ask_all();
         }
         // The Node makes room in a class with a limit: another set may be waiting for it.
-        let limited =
-            |class: &Own<NodeClass>| class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some());
+        let limited = |class: &CustomObject<NodeClass>| {
+            class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some())
+        };
         if let Some(class) =
             gone.class().and_then(|name| self.context.classes.get(name)).filter(|c| limited(c))
         {
@@ -181,18 +182,18 @@ impl Observer<NodeView> for NodeSetController {
     }
 
     fn relisting(&self) {
-        self.context.outstanding.relisting();
+        self.context.expectations.relisting();
     }
 
-    fn relisted(&self) {
-        self.context.outstanding.relisted(|name| self.context.nodes.get(name).is_some());
+    fn on_resync(&self) {
+        self.context.expectations.on_resync(|name| self.context.nodes.get(name).is_some());
         self.ask_all();
     }
 }
 
-impl Observer<Own<NodeSet>> for NodeSetController {
-    fn changed(&self, old: Option<&Arc<Own<NodeSet>>>, new: Option<&Arc<Own<NodeSet>>>) {
-        let own_status_alone = |old: &Own<NodeSet>, new: &Own<NodeSet>| {
+impl EventHandler<CustomObject<NodeSet>> for NodeSetController {
+    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+        let own_status_alone = |old: &CustomObject<NodeSet>, new: &CustomObject<NodeSet>| {
             old.metadata.generation == new.metadata.generation
                 && old.metadata.annotations == new.metadata.annotations
                 && old.metadata.finalizers == new.metadata.finalizers
@@ -211,8 +212,12 @@ impl Observer<Own<NodeSet>> for NodeSetController {
     }
 }
 
-impl Observer<Own<NodeClass>> for NodeSetController {
-    fn changed(&self, old: Option<&Arc<Own<NodeClass>>>, new: Option<&Arc<Own<NodeClass>>>) {
+impl EventHandler<CustomObject<NodeClass>> for NodeSetController {
+    fn changed(
+        &self,
+        old: Option<&Arc<CustomObject<NodeClass>>>,
+        new: Option<&Arc<CustomObject<NodeClass>>>,
+    ) {
         let Some(class) = new.or(old) else { return };
         for set in self.context.sets.group(class.name()) {
             self.requests.add(set.key());

@@ -16,14 +16,14 @@ use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling,
-    causes::{Sign, Symptom},
+    disruption::{NodeSign, UnhealthyCondition},
     expectations::Expectations,
     refusals::{self, Write},
     revision::Machine,
     rollout,
     set::Problem,
+    set_planner::{ClassRoom, Creation, NodeState, Stage},
     template::Desired,
-    turnover::{ClassRoom, Creation, Member, Stage},
     wait::Wait,
 };
 
@@ -129,7 +129,7 @@ impl NodeSetController {
             blueprint,
             retry_blueprint,
             class_back_off: self.class_back_off(set),
-            expectations: self.context.outstanding.now(&name),
+            expectations: self.context.expectations.now(&name),
             name,
             uid,
         };
@@ -161,12 +161,16 @@ impl NodeSetController {
 
     fn class_room(&self, class: &str, limit: Option<usize>) -> Option<ClassRoom> {
         let limit = limit?;
-        let nodes = self.context.outstanding.read(|all| self.context.nodes_of_class(class, None, all));
+        let nodes = self.context.expectations.read(|all| self.context.nodes_of_class(class, None, all));
         Some(ClassRoom { left: limit.saturating_sub(nodes), limit })
     }
 
     /// The Nodes, as the decision wants them.
-    pub(super) fn members<'a>(&self, observed: &'a Observed, symptoms: &[Symptom]) -> Vec<Member<'a>> {
+    pub(super) fn members<'a>(
+        &self,
+        observed: &'a Observed,
+        symptoms: &[UnhealthyCondition],
+    ) -> Vec<NodeState<'a>> {
         let startup =
             observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
         let refused: HashSet<Arc<str>> = self.refused_deletions(observed);
@@ -176,14 +180,14 @@ impl NodeSetController {
                 let mut member = member(node, startup, symptoms);
                 // A turn that was granted is not taken back: the drain may have begun, and a second one would be one too
                 // many. Nor is a deletion that the watch has not shown yet.
-                let drain_refused = member.stage == Stage::Condemned
+                let drain_refused = member.stage == Stage::PendingDrain
                     && member.trouble.is_some_and(|(reason, _)| reason == Wait::REFUSED);
                 member.deletion_refused = drain_refused || refused.contains(&node.name);
                 let goes = match member.stage {
                     Stage::Staying => observed.expectations.is_leaving(&node.name),
                     // Its drain did not begin: it may have to wait for others again.
-                    Stage::Condemned if drain_refused => false,
-                    Stage::Condemned => self.context.turns.has(&observed.name, &node.uid),
+                    Stage::PendingDrain if drain_refused => false,
+                    Stage::PendingDrain => self.context.drain_permits.is_granted(&observed.name, &node.uid),
                     Stage::Draining => false,
                 };
                 if goes {
@@ -307,17 +311,21 @@ fn is_accepted(class: &NodeClass) -> bool {
 }
 
 /// A Node, as decision and status want it.
-pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symptom]) -> Member<'a> {
+pub(super) fn member<'a>(
+    node: &'a NodeView,
+    startup: &[Taint],
+    symptoms: &[UnhealthyCondition],
+) -> NodeState<'a> {
     let stage = match node.deleted_at {
         None => Stage::Staying,
         // The drain begins with the cordon.
         Some(_) if node.unschedulable => Stage::Draining,
-        Some(_) => Stage::Condemned,
+        Some(_) => Stage::PendingDrain,
     };
     let trouble = if stage == Stage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
     let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
     let is_set = |annotation| node.annotations.get(annotation).is_some_and(|value| value != "false");
-    Member {
+    NodeState {
         name: &node.name,
         revision: node.label(names::LABEL_REVISION).unwrap_or_default(),
         created: node.created.unwrap_or_default(),
@@ -335,7 +343,11 @@ pub(super) fn member<'a>(node: &'a NodeView, startup: &[Taint], symptoms: &[Symp
             .iter()
             .filter_map(|symptom| {
                 let condition = node.condition(&symptom.r#type)?;
-                Some(Sign { r#type: &condition.r#type, status: &condition.status, since: condition.since })
+                Some(NodeSign {
+                    r#type: &condition.r#type,
+                    status: &condition.status,
+                    since: condition.since,
+                })
             })
             .collect(),
         trouble: node

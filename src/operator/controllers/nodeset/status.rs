@@ -8,11 +8,11 @@ use std::{sync::PoisonError, time::Duration};
 use jiff::Timestamp;
 use kube_ext::work_queue::Action;
 use kube_node_api::{NodeSet, NodeSetStatus, names};
-use kube_node_cache::{NodeView, Own, Written};
+use kube_node_cache::{CustomObject, NodeView, Written};
 use kube_node_planner::{
-    conditions::{self, Says},
+    conditions::{self, ConditionUpdate},
     set::{self, Problem, Report},
-    turnover::{Counts, Member, Plan},
+    set_planner::{Counts, NodeState, Plan},
 };
 
 use super::{
@@ -40,16 +40,16 @@ pub(super) struct LastWrite {
 /// What a reconciliation has seen and decided.
 pub(super) struct Seen<'a> {
     pub(super) observed: &'a Observed,
-    pub(super) members: &'a [Member<'a>],
+    pub(super) members: &'a [NodeState<'a>],
     pub(super) plan: &'a Plan<'a>,
     pub(super) old: &'a NodeSetStatus,
 }
 
 impl NodeSetController {
-    /// Writes the status of a set that was worked on, and says when to look again.
+    /// Writes the status of a set that was worked on, and returns when to reconcile again.
     pub(super) async fn status(
         &self,
-        own: &Own<NodeSet>,
+        own: &CustomObject<NodeSet>,
         set: &NodeSet,
         seen: Seen<'_>,
         applied: &Applied,
@@ -91,7 +91,7 @@ impl NodeSetController {
         report.problems = &problems;
         self.write(own, &report).await?;
         // The time of a retry is exact; that of a condition is whole seconds, and may be up to one later than it says.
-        let left = seen.plan.look_again.map(|left| left + RETRY);
+        let left = seen.plan.requeue_after.map(|left| left + RETRY);
         let left = left.into_iter().chain(retry_in.map(|left| left.max(RETRY))).min();
         Ok(match left {
             _ if failed => Action::Failed,
@@ -104,11 +104,11 @@ impl NodeSetController {
     /// Writes the status of a set that leaves.
     pub(super) async fn leaving_status(
         &self,
-        own: &Own<NodeSet>,
+        own: &CustomObject<NodeSet>,
         nodes: &[&NodeView],
         applied: &Applied,
     ) -> Result<(), Error> {
-        let members: Vec<Member<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
+        let members: Vec<NodeState<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
         let plan = Plan { counts, ..Plan::default() };
         let old = self.last_status(own);
@@ -128,7 +128,7 @@ impl NodeSetController {
         self.write(own, &report).await
     }
 
-    async fn write(&self, own: &Own<NodeSet>, report: &Report<'_>) -> Result<(), Error> {
+    async fn write(&self, own: &CustomObject<NodeSet>, report: &Report<'_>) -> Result<(), Error> {
         for Problem { reason, message, .. } in report.problems {
             self.context.events.warn(&reference_to(own), reason, "Reconcile", message.clone());
         }
@@ -157,7 +157,7 @@ impl NodeSetController {
     }
 
     /// Takes note of a set that the watch shows. Returns whether its status is another one than this process wrote last.
-    pub(super) fn status_was_overwritten(&self, own: &Own<NodeSet>) -> bool {
+    pub(super) fn status_was_overwritten(&self, own: &CustomObject<NodeSet>) -> bool {
         let Ok(set) = &own.object else { return false };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(last) = written.get_mut(own.name()).filter(|last| last.uid == own.metadata.uid) else {
@@ -168,13 +168,13 @@ impl NodeSetController {
         last.overwritten
     }
 
-    fn is_overwritten(&self, own: &Own<NodeSet>) -> bool {
+    fn is_overwritten(&self, own: &CustomObject<NodeSet>) -> bool {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.get(own.name()).is_some_and(|last| last.uid == own.metadata.uid && last.overwritten)
     }
 
     /// Events of a rollout: begun, done, halted; and what has begun to degrade the set.
-    fn say_what_changed(&self, own: &Own<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
+    fn say_what_changed(&self, own: &CustomObject<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
         let on = reference_to(own);
         let events = &self.context.events;
         let revision =
@@ -204,7 +204,7 @@ impl NodeSetController {
     }
 
     /// The status as this process wrote it last, else as the watch shows it.
-    pub(super) fn last_status(&self, own: &Own<NodeSet>) -> NodeSetStatus {
+    pub(super) fn last_status(&self, own: &CustomObject<NodeSet>) -> NodeSetStatus {
         own.object.as_ref().map_or_else(|_| NodeSetStatus::default(), |set| self.last_status_of(set))
     }
 
@@ -218,13 +218,18 @@ impl NodeSetController {
     }
 
     /// Says of a set that nobody can read what is wrong with it. It is left as it is, its Nodes too.
-    pub(super) async fn unreadable(&self, own: &Own<NodeSet>) -> Result<Action, Error> {
+    pub(super) async fn unreadable(&self, own: &CustomObject<NodeSet>) -> Result<Action, Error> {
         let Err(error) = &own.object else { return Ok(Action::AwaitChange) };
         let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
         if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()) {
             return Ok(Action::AwaitChange);
         }
-        let says = |r#type, status| Says { r#type, status, reason: "Unreadable", message: message.clone() };
+        let says = |r#type, status| ConditionUpdate {
+            r#type,
+            status,
+            reason: "Unreadable",
+            message: message.clone(),
+        };
         let says = vec![says("Degraded", true), says("Ready", false)];
         let status = NodeSetStatus {
             conditions: conditions::set(&[], says, own.metadata.generation, Timestamp::now()),

@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, names};
 use kube_node_planner::{
     budget::{self, Budget, Round},
-    causes::{Rules, Symptom},
+    disruption::{Rules, UnhealthyCondition},
     rollout::{Clock, DEFAULT_DEADLINE},
     set::Problem,
+    set_planner::{DesiredState, RolloutMode},
     template::reserved_taints,
-    turnover::{Pace, Wanted},
 };
 
 use super::observe::Observed;
@@ -18,7 +18,7 @@ use super::observe::Observed;
 pub(super) struct Asked {
     restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
-    symptoms: Vec<Symptom>,
+    symptoms: Vec<UnhealthyCondition>,
     /// Annotations that are no time, and taints that no Node may keep.
     pub(super) problems: Vec<Problem>,
 }
@@ -31,7 +31,7 @@ impl Asked {
         let conditions =
             set.spec.remediation.iter().flat_map(|remediation| &remediation.unhealthy_conditions);
         asked.symptoms = conditions
-            .map(|condition| Symptom {
+            .map(|condition| UnhealthyCondition {
                 r#type: condition.r#type.clone(),
                 status: condition.status.clone(),
                 lasts: condition.r#for.0,
@@ -60,7 +60,7 @@ impl Asked {
         time.ok()
     }
 
-    pub(super) fn symptoms(&self) -> &[Symptom] {
+    pub(super) fn symptoms(&self) -> &[UnhealthyCondition] {
         &self.symptoms
     }
 }
@@ -71,14 +71,14 @@ pub(super) fn wanted<'a>(
     asked: &'a Asked,
     observed: &'a Observed,
     old: &'a NodeSetStatus,
-) -> Wanted<'a> {
+) -> DesiredState<'a> {
     let spec = &set.spec;
     let replicas = usize::try_from(spec.replicas).unwrap_or(0);
     let strategy = spec.strategy.as_ref();
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
     let remediation = spec.remediation.as_ref();
     let keep = rolling.and_then(|rolling| rolling.partition).and_then(|keep| usize::try_from(keep).ok());
-    Wanted {
+    DesiredState {
         replicas,
         budget: Budget::of(rolling, replicas),
         min_ready: spec.min_ready_time.map(|time| time.0).unwrap_or_default(),
@@ -96,11 +96,11 @@ pub(super) fn wanted<'a>(
             symptoms: &asked.symptoms,
         },
         pace: if spec.paused == Some(true) {
-            Pace::Held
+            RolloutMode::Held
         } else if strategy.and_then(|strategy| strategy.r#type) == Some(StrategyType::OnDelete) {
-            Pace::OnDelete
+            RolloutMode::OnDelete
         } else {
-            Pace::Rolling { keep: keep.unwrap_or(0) }
+            RolloutMode::Rolling { keep: keep.unwrap_or(0) }
         },
         clock: Clock {
             old: old.rollout.as_ref(),

@@ -13,31 +13,31 @@ use futures::{
     stream::{self, BoxStream},
 };
 use kube_node_api::names;
-use kube_node_cache::{Cache, NodeView, Observer};
+use kube_node_cache::{Cache, EventHandler, NodeView};
 
 use crate::{
-    hosts::{Members, Present},
-    providers::{Existing, MachineId, OUT_OF_RESOURCES, Order, Renewed, Stage, Trouble},
+    hosts::{MembershipWatch, Present},
+    providers::{Existing, MachineId, MachineRequest, OUT_OF_RESOURCES, Renewed, Stage, Trouble},
 };
 
 /// Machines on hosts.
 pub(super) struct Hosted {
     nodes: Arc<Cache<NodeView>>,
-    members: Arc<Members>,
+    members: Arc<MembershipWatch>,
     /// UIDs of Nodes that are there still, whose machine was deleted.
     deleted: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Hosted {
-    pub(super) fn new(nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Arc<Self> {
+    pub(super) fn new(nodes: Arc<Cache<NodeView>>, members: Arc<MembershipWatch>) -> Arc<Self> {
         let hosted = Arc::new(Self { nodes, members, deleted: Mutex::default() });
-        hosted.nodes.observe(Arc::clone(&hosted) as Arc<dyn Observer<NodeView>>);
+        hosted.nodes.observe(Arc::clone(&hosted) as Arc<dyn EventHandler<NodeView>>);
         hosted
     }
 
     /// The hosts of the group that the Node names see it by themselves.
-    pub(super) fn create(&self, order: &Order) {
-        self.deleted().remove(&order.id.uid);
+    pub(super) fn create(&self, request: &MachineRequest) {
+        self.deleted().remove(&request.id.uid);
     }
 
     /// None where it is not on a host, or was deleted.
@@ -109,7 +109,7 @@ fn group(node: &NodeView) -> Option<&str> {
     node.label(names::LABEL_HOLLOW_HOSTS)
 }
 
-impl Observer<NodeView> for Hosted {
+impl EventHandler<NodeView> for Hosted {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.deleted().remove(&old.uid);

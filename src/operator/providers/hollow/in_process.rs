@@ -16,23 +16,25 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
     Room,
-    alone::{Alone, Ground},
+    dedicated_identity::{DedicatedIdentities, Dependencies},
 };
-use crate::providers::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage};
+use crate::providers::{
+    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage,
+};
 
 /// Machines in this process.
 #[derive(Clone)]
 pub struct InProcess {
     hollow: Hollow,
-    alone: Arc<Alone>,
+    alone: Arc<DedicatedIdentities>,
     room: Arc<Room>,
 }
 
 impl InProcess {
     /// Those that `hollow` carries, as many as `room` has places for; on `ground` some stand alone.
     #[must_use]
-    pub fn new(hollow: Hollow, ground: Ground, room: Arc<Room>) -> Self {
-        Self { alone: Alone::new(hollow.clone(), ground), hollow, room }
+    pub fn new(hollow: Hollow, ground: Dependencies, room: Arc<Room>) -> Self {
+        Self { alone: DedicatedIdentities::new(hollow.clone(), ground), hollow, room }
     }
 
     /// UID of the machine of a Node, by the Node's name.
@@ -67,13 +69,13 @@ impl InProcess {
         self.room.forget(uid);
     }
 
-    fn make(&self, order: &Order) -> Result<(), ProviderError> {
-        let spec = spec(order)?;
-        if order.machine.load().is_some() {
-            self.room.take(&order.id, capacity::ALONE)?;
+    fn make(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        let spec = spec(request)?;
+        if request.machine.load().is_some() {
+            self.room.take(&request.id, capacity::ALONE)?;
             self.alone.create(spec);
         } else {
-            self.room.take(&order.id, 1)?;
+            self.room.take(&request.id, 1)?;
             self.hollow.create(spec);
         }
         Ok(())
@@ -81,17 +83,17 @@ impl InProcess {
 }
 
 /// What the hollow kubelet needs to know of a machine.
-fn spec(order: &Order) -> Result<MachineSpec, ProviderError> {
-    let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = order.shape()?;
+fn spec(request: &MachineRequest) -> Result<MachineSpec, ProviderError> {
+    let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = request.shape()?;
     Ok(MachineSpec {
-        node: order.id.node.clone(),
-        uid: order.id.uid.clone(),
+        node: request.id.node.clone(),
+        uid: request.id.uid.clone(),
         capacity,
         allocatable,
         kubelet_version,
         container_runtime,
         ip: None,
-        settings: settings(&order.settings),
+        settings: settings(&request.settings),
     })
 }
 
@@ -108,8 +110,8 @@ impl Provider for InProcess {
         true
     }
 
-    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
-        ready(self.make(order)).boxed()
+    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
+        ready(self.make(request)).boxed()
     }
 
     fn update<'a>(

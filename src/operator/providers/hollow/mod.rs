@@ -1,9 +1,9 @@
 //! Provider `hollow`: a machine is an entry of a hollow kubelet, in the operator's process or in that of a host.
 
-mod alone;
-mod gate;
+mod dedicated_identity;
 mod hosted;
 mod in_process;
+mod priority_semaphore;
 mod room;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -22,9 +22,9 @@ use kube_node_planner::approval::Account;
 use serde_json::json;
 
 use self::hosted::Hosted;
-pub use self::{alone::Ground, in_process::InProcess, room::Room};
-use super::{Existing, MachineId, Order, Provider, ProviderError, Settings};
-use crate::hosts::Members;
+pub use self::{dedicated_identity::Dependencies, in_process::InProcess, room::Room};
+use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Settings};
+use crate::hosts::MembershipWatch;
 
 /// What classes call it.
 const NAME: &str = "hollow";
@@ -40,16 +40,21 @@ pub struct HollowProvider {
 impl HollowProvider {
     /// Machines of `here`, and of hosts, of which `members` knows who is present. `nodes` must be filled by a watch.
     #[must_use]
-    pub fn new(here: InProcess, client: Client, nodes: Arc<Cache<NodeView>>, members: Arc<Members>) -> Self {
+    pub fn new(
+        here: InProcess,
+        client: Client,
+        nodes: Arc<Cache<NodeView>>,
+        members: Arc<MembershipWatch>,
+    ) -> Self {
         Self { here, hosted: Hosted::new(Arc::clone(&nodes), members), client, nodes }
     }
 
     /// Has the Node say who carries its machine, and what that is to the API server. One of a NodeSet was born so.
-    async fn mark(&self, order: &Order) -> Result<(), ProviderError> {
-        let MachineId { node, uid } = &order.id;
+    async fn mark(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        let MachineId { node, uid } = &request.id;
         let marks = [
-            (names::LABEL_HOLLOW_HOSTS, order.machine.hosts()),
-            (names::LABEL_HOLLOW_LOAD, order.machine.load()),
+            (names::LABEL_HOLLOW_HOSTS, request.machine.hosts()),
+            (names::LABEL_HOLLOW_LOAD, request.machine.load()),
         ];
         let shown = self.nodes.get(node).filter(|shown| shown.uid == *uid);
         let is_shown = |label, value| shown.as_ref().and_then(|shown| shown.label(label)) == Some(value);
@@ -79,12 +84,12 @@ impl Provider for HollowProvider {
         node.label(names::LABEL_HOLLOW_LOAD).map(|_| Account::Hollow)
     }
 
-    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
+    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
         async {
-            self.mark(order).await?;
-            match order.machine.hosts() {
-                Some(_) => self.hosted.create(order),
-                None => self.here.create(order).await?,
+            self.mark(request).await?;
+            match request.machine.hosts() {
+                Some(_) => self.hosted.create(request),
+                None => self.here.create(request).await?,
             }
             Ok(())
         }

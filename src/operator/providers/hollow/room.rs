@@ -9,7 +9,7 @@ use std::{
 };
 
 use kube_ext::metrics::gauge;
-use kube_node_cache::{Cache, NodeView, Observer};
+use kube_node_cache::{Cache, EventHandler, NodeView};
 use prometheus::{Error, IntGauge, Registry};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -48,7 +48,7 @@ impl Room {
             ("kube_node_hollow_machines_refused", "Hollow machines that wait for a place in this process"),
         )?;
         let room = Arc::new(Self { places, state: Mutex::default(), waiting });
-        nodes.observe(Arc::clone(&room) as Arc<dyn Observer<NodeView>>);
+        nodes.observe(Arc::clone(&room) as Arc<dyn EventHandler<NodeView>>);
         Ok(room)
     }
 
@@ -145,7 +145,7 @@ fn full(places: usize) -> String {
     )
 }
 
-impl Observer<NodeView> for Room {
+impl EventHandler<NodeView> for Room {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         if let Some(gone) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.forget(&gone.uid);

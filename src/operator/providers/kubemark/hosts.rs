@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams, runtime::watcher};
 use kube_ext::{error::chain, leader::Fence};
 use kube_node_api::names;
-use kube_node_cache::{Cache, Observer};
+use kube_node_cache::{Cache, EventHandler};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
@@ -202,7 +202,7 @@ fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Ar
 /// Tells of machines that came, changed or went.
 struct Changes(Arc<Watchers>);
 
-impl Observer<MachinePod> for Changes {
+impl EventHandler<MachinePod> for Changes {
     fn changed(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
         if let (Some(old), Some(new)) = (old, new)
             && (old.leaving, &old.health, &old.last_end, &old.uid)

@@ -31,7 +31,7 @@ use kube::{
 };
 use kube_ext::{error::chain, leader::Fence};
 use kube_node_api::{NodeClass, names};
-use kube_node_cache::{Cache, NodeView, Own};
+use kube_node_cache::{Cache, CustomObject, NodeView};
 use kube_node_planner::approval::Account;
 use machine_agent::{
     identity::token::{self, Token},
@@ -52,7 +52,7 @@ use self::{
     pod::Blueprint,
     view::MachinePod,
 };
-use super::{Existing, MachineId, Order, Provider, ProviderError, Renewed, Settings, Stage};
+use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage};
 
 /// What classes call it.
 const NAME: &str = "kubemark";
@@ -105,7 +105,7 @@ struct Shared {
     sources: Sources,
     hosts: Hosts,
     nodes: Arc<Cache<NodeView>>,
-    classes: Arc<Cache<Own<NodeClass>>>,
+    classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
     /// When the token of each machine expires, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
@@ -128,7 +128,7 @@ impl KubemarkProvider {
     pub fn new(
         client: Client,
         nodes: Arc<Cache<NodeView>>,
-        classes: Arc<Cache<Own<NodeClass>>>,
+        classes: Arc<Cache<CustomObject<NodeClass>>>,
         options: Options,
     ) -> Self {
         let watchers = Arc::new(Watchers::default());
@@ -155,8 +155,8 @@ impl Provider for KubemarkProvider {
         Some(Account::Pods)
     }
 
-    fn create<'a>(&'a self, order: &'a Order) -> BoxFuture<'a, Result<(), ProviderError>> {
-        in_time(self.shared.create(order)).boxed()
+    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
+        in_time(self.shared.create(request)).boxed()
     }
 
     fn update<'a>(
@@ -234,29 +234,30 @@ impl Shared {
         self.hosts.of(credentials.map(|secret| secret.name.as_str()))
     }
 
-    async fn create(&self, order: &Order) -> Result<(), ProviderError> {
-        let host = self.hosts.of(order.credentials.as_deref());
-        if host.known()?.group(&order.id.uid).iter().any(|pod| !pod.leaving) {
+    async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        let host = self.hosts.of(request.credentials.as_deref());
+        if host.known()?.group(&request.id.uid).iter().any(|pod| !pod.leaving) {
             return Ok(());
         }
         let client = host.client()?;
-        let wanted = order.machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
+        let wanted =
+            request.machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
         let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(wanted).await?.into_iter().unzip();
         let contents = files.iter().map(|file| file.key.clone()).zip(contents);
-        let token = self.token(&order.id).await?;
-        let secret = pod::secret(&order.id, &self.options.cluster, self.bootstrap(&token), contents);
-        let (shape, settings) = (shape(order)?, settings(&order.settings)?);
+        let token = self.token(&request.id).await?;
+        let secret = pod::secret(&request.id, &self.options.cluster, self.bootstrap(&token), contents);
+        let (shape, settings) = (shape(request)?, settings(&request.settings)?);
         let blueprint = Blueprint {
-            id: &order.id,
+            id: &request.id,
             cluster: &self.options.cluster,
-            machine: &order.machine,
+            machine: &request.machine,
             own_image: &self.options.image,
             shape: &shape,
             settings: &settings,
         };
         let pod = pod::pod(&blueprint, &files);
         write_secret(&client, &secret).await?;
-        self.has_token(&order.id, &token);
+        self.has_token(&request.id, &token);
         let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
         let params =
             PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
@@ -398,8 +399,8 @@ fn params() -> PatchParams {
 }
 
 /// Content of `machine.json`.
-fn shape(order: &Order) -> Result<String, ProviderError> {
-    serde_json::to_string(&order.shape()?).map_err(|error| ProviderError::Retryable(Box::new(error)))
+fn shape(request: &MachineRequest) -> Result<String, ProviderError> {
+    serde_json::to_string(&request.shape()?).map_err(|error| ProviderError::Retryable(Box::new(error)))
 }
 
 /// Content of `settings.json`.

@@ -1,0 +1,65 @@
+//! Values that many objects have in common, kept once: pods of one template have the same spec.
+
+use std::{
+    borrow::Borrow,
+    collections::HashSet,
+    hash::Hash,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Fewest values before those that nobody has any more are looked for.
+const FIRST_SWEEP: usize = 256;
+
+/// The values that somebody has.
+#[derive(Debug)]
+pub struct Interner<T: ?Sized> {
+    values: Mutex<Values<T>>,
+}
+
+#[derive(Debug)]
+struct Values<T: ?Sized> {
+    known: HashSet<Arc<T>>,
+    /// At how many values to look for those that nobody has any more.
+    sweep_at: usize,
+}
+
+impl<T: ?Sized> Default for Interner<T> {
+    fn default() -> Self {
+        Self { values: Mutex::new(Values { known: HashSet::new(), sweep_at: FIRST_SWEEP }) }
+    }
+}
+
+impl<T: Eq + Hash + ?Sized> Interner<T> {
+    /// The shared form of a value.
+    pub fn share(&self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = values.known.get(value.borrow()) {
+            return Arc::clone(known);
+        }
+        if values.known.len() >= values.sweep_at {
+            values.known.retain(|known| Arc::strong_count(known) > 1);
+            // Half of them at least are new until the next sweep: a sweep costs each of them nothing that grows.
+            values.sweep_at = FIRST_SWEEP.max(2 * values.known.len());
+        }
+        let new: Arc<T> = value.into();
+        values.known.insert(Arc::clone(&new));
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_kept_once_and_not_longer_than_somebody_has_it() {
+        let pool = Interner::<str>::default();
+        let kept = pool.share("kept");
+        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
+        for number in 0..10 * FIRST_SWEEP {
+            pool.share(number.to_string());
+        }
+        assert!(pool.values.lock().unwrap().known.len() <= FIRST_SWEEP + 1);
+        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
+    }
+}

@@ -1,0 +1,515 @@
+//! The spec of a pod as the API server sends it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use prost::Message;
+use serde::Deserialize;
+
+use super::{
+    Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, ResourceList,
+    RestartPolicy, TOKEN_VOLUME, Toleration, interner::Interner, protobuf::Amount, word,
+};
+
+/// The specs that pods of this process have.
+static SPECS: LazyLock<Interner<PodSpecView>> = LazyLock::new(Interner::default);
+/// How long a pod may take to stop that says nothing else, in seconds.
+const GRACE_SECONDS: i64 = 30;
+
+/// core/v1 `PodSpec`.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct WireSpec {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) volumes: Vec<Volume>,
+    #[prost(message, repeated, tag = "2")]
+    containers: Vec<WireContainer>,
+    #[prost(string, tag = "3")]
+    restart_policy: String,
+    #[prost(int64, optional, tag = "4")]
+    termination_grace_period_seconds: Option<i64>,
+    #[prost(int64, optional, tag = "5")]
+    active_deadline_seconds: Option<i64>,
+    #[prost(btree_map = "string, string", tag = "7")]
+    node_selector: BTreeMap<String, String>,
+    #[prost(string, tag = "10")]
+    pub(super) node_name: String,
+    #[prost(bool, tag = "11")]
+    host_network: bool,
+    #[prost(message, optional, tag = "18")]
+    affinity: Option<Affinity>,
+    #[prost(message, repeated, tag = "20")]
+    init_containers: Vec<WireContainer>,
+    #[prost(message, repeated, tag = "22")]
+    tolerations: Vec<WireToleration>,
+    #[prost(int32, tag = "25")]
+    pub(super) priority: i32,
+    #[prost(message, repeated, tag = "28")]
+    readiness_gates: Vec<Gate>,
+    #[prost(btree_map = "string, message", tag = "32")]
+    overhead: BTreeMap<String, Amount>,
+    #[prost(message, optional, tag = "36")]
+    os: Option<Os>,
+    #[prost(message, optional, tag = "40")]
+    resources: Option<WireResources>,
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+pub(super) struct Volume {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, optional, tag = "2")]
+    #[serde(flatten)]
+    source: Option<VolumeSource>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct VolumeSource {
+    #[prost(message, optional, tag = "2")]
+    empty_dir: Option<EmptyDir>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+struct EmptyDir {}
+
+impl Volume {
+    pub(super) fn is_empty_dir(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.empty_dir.is_some())
+    }
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct WireContainer {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    image: String,
+    #[prost(message, optional, tag = "8")]
+    resources: Option<WireResources>,
+    #[prost(message, repeated, tag = "9")]
+    volume_mounts: Vec<WireMount>,
+    #[prost(message, optional, tag = "11")]
+    readiness_probe: Option<WireProbe>,
+    #[prost(message, optional, tag = "12")]
+    lifecycle: Option<Lifecycle>,
+    #[prost(message, optional, tag = "22")]
+    startup_probe: Option<WireProbe>,
+    #[prost(string, tag = "24")]
+    restart_policy: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct WireMount {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bool, tag = "2")]
+    read_only: bool,
+    #[prost(string, tag = "3")]
+    mount_path: String,
+    #[prost(string, tag = "7")]
+    recursive_read_only: String,
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+struct WireResources {
+    #[prost(btree_map = "string, message", tag = "1")]
+    limits: BTreeMap<String, Amount>,
+    #[prost(btree_map = "string, message", tag = "2")]
+    requests: BTreeMap<String, Amount>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct WireProbe {
+    #[prost(int32, tag = "2")]
+    initial_delay_seconds: i32,
+    #[prost(int32, optional, tag = "4")]
+    period_seconds: Option<i32>,
+    #[prost(int32, optional, tag = "5")]
+    success_threshold: Option<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct Lifecycle {
+    #[prost(message, optional, tag = "2")]
+    pre_stop: Option<Hook>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+struct Hook {
+    #[prost(message, optional, tag = "4")]
+    sleep: Option<Sleep>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+struct Sleep {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct Gate {
+    #[prost(string, tag = "1")]
+    condition_type: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+struct Os {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct Affinity {
+    #[prost(message, optional, tag = "1")]
+    node_affinity: Option<NodeAffinity>,
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct NodeAffinity {
+    #[prost(message, optional, tag = "1")]
+    required_during_scheduling_ignored_during_execution: Option<Terms>,
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct Terms {
+    #[prost(message, repeated, tag = "1")]
+    node_selector_terms: Vec<WireTerm>,
+}
+
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+struct WireTerm {
+    #[prost(message, repeated, tag = "1")]
+    match_expressions: Vec<WireRequirement>,
+    #[prost(message, repeated, tag = "2")]
+    match_fields: Vec<WireRequirement>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+struct WireRequirement {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    operator: String,
+    #[prost(string, repeated, tag = "3")]
+    values: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(default)]
+struct WireToleration {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    operator: String,
+    #[prost(string, tag = "3")]
+    value: String,
+    #[prost(string, tag = "4")]
+    effect: String,
+}
+
+impl WireSpec {
+    /// Whether there is a container of this name.
+    pub(super) fn has_container(&self, name: &str) -> bool {
+        self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
+    }
+
+    /// The shared form. `told` are the annotations that say what hollow containers do.
+    pub(super) fn view(self, told: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
+        let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));
+        let limits = self.total(|resources| &resources.limits);
+        let Self { node_name, affinity, .. } = self;
+        let all = |list: Vec<WireContainer>| list.into_iter().map(Container::from).collect();
+        let terms = affinity
+            .and_then(|affinity| affinity.node_affinity)
+            .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution);
+        SPECS.share(PodSpecView {
+            requests,
+            limits,
+            node_terms: terms.map(|terms| {
+                terms.node_selector_terms.into_iter().map(|term| term.view(&node_name)).collect()
+            }),
+            containers: all(self.containers),
+            init_containers: all(self.init_containers),
+            restart_policy: RestartPolicy::named(&self.restart_policy).unwrap_or_default(),
+            host_network: self.host_network,
+            readiness_gates: self
+                .readiness_gates
+                .into_iter()
+                .map(|gate| gate.condition_type.into())
+                .collect(),
+            active_deadline: self.active_deadline_seconds.map(seconds),
+            grace: seconds(self.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)),
+            os: self.os.map(|os| os.name.into()),
+            node_selector: self
+                .node_selector
+                .into_iter()
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
+            tolerations: self.tolerations.into_iter().map(Toleration::from).collect(),
+            told,
+        })
+    }
+
+    /// What the pod requests, or is limited to: all its containers at once, or more while it is made ready, or what the pod
+    /// itself says.
+    fn total(&self, part: impl Fn(&WireResources) -> &BTreeMap<String, Amount>) -> ResourceList {
+        let of_container = |container: &WireContainer| {
+            container.resources.as_ref().map(|resources| of(part(resources))).unwrap_or_default()
+        };
+        let mut sum = self
+            .containers
+            .iter()
+            .fold(ResourceList::default(), |sum, container| sum.plus(&of_container(container)));
+        let (mut sidecars, mut most) = (ResourceList::default(), ResourceList::default());
+        for init in &self.init_containers {
+            let own = of_container(init);
+            let at_once = sidecars.plus(&own);
+            if RestartPolicy::named(&init.restart_policy) == Some(RestartPolicy::Always) {
+                sum = sum.plus(&own);
+                sidecars = at_once.clone();
+            }
+            most = most.or_more(&at_once);
+        }
+        let mut total = sum.or_more(&most);
+        if let Some(own) = self.resources.as_ref().map(part) {
+            let ResourceList { milli_cpu, memory, .. } = of(own);
+            total.milli_cpu = if own.contains_key("cpu") { milli_cpu } else { total.milli_cpu };
+            total.memory = if own.contains_key("memory") { memory } else { total.memory };
+        }
+        total
+    }
+
+    /// The end of the name of the volume of its token.
+    pub(super) fn token(&self) -> Option<[u8; 5]> {
+        self.volumes.iter().find_map(|volume| token_suffix(&volume.name)?.as_bytes().try_into().ok())
+    }
+}
+
+fn of(amounts: &BTreeMap<String, Amount>) -> ResourceList {
+    ResourceList::of(amounts.iter().map(|(name, amount)| (name.as_str(), amount.text.as_str())))
+}
+
+fn token_suffix(volume: &str) -> Option<&str> {
+    volume.strip_prefix(TOKEN_VOLUME).filter(|suffix| suffix.len() == 5)
+}
+
+impl From<WireMount> for Mount {
+    fn from(WireMount { name, mount_path, read_only, recursive_read_only }: WireMount) -> Self {
+        Self {
+            volume: if token_suffix(&name).is_some() { TOKEN_VOLUME.into() } else { name.into() },
+            path: mount_path.into(),
+            read_only,
+            recursive: !matches!(&*recursive_read_only, "" | "Disabled"),
+        }
+    }
+}
+
+impl From<WireToleration> for Toleration {
+    fn from(WireToleration { key, operator, value, effect }: WireToleration) -> Self {
+        Self { key: key.into(), operator: operator.into(), value: value.into(), effect: effect.into() }
+    }
+}
+
+/// A number of seconds as anybody may have written it: one that is out of bounds must not stop the watch.
+fn seconds(seconds: i64) -> Duration {
+    let bounded = seconds.clamp(0, u32::MAX.into());
+    Duration::from_secs(bounded.unsigned_abs())
+}
+
+impl From<WireProbe> for Probe {
+    fn from(probe: WireProbe) -> Self {
+        let number = |number: i32| u32::try_from(number).unwrap_or_default();
+        let usual = Self::default();
+        Self {
+            initial_delay_seconds: number(probe.initial_delay_seconds),
+            period_seconds: probe.period_seconds.map_or(usual.period_seconds, number),
+            success_threshold: probe.success_threshold.map_or(usual.success_threshold, number),
+        }
+    }
+}
+
+impl From<WireResources> for ContainerResources {
+    fn from(WireResources { limits, requests }: WireResources) -> Self {
+        let written = |amounts: BTreeMap<String, Amount>| {
+            amounts.into_iter().map(|(name, amount)| (name.into(), amount.text.into())).collect()
+        };
+        Self { requests: written(requests), limits: written(limits) }
+    }
+}
+
+impl From<WireContainer> for Container {
+    fn from(container: WireContainer) -> Self {
+        let WireContainer {
+            name,
+            image,
+            restart_policy,
+            resources,
+            startup_probe,
+            readiness_probe,
+            lifecycle,
+            volume_mounts,
+        } = container;
+        let sleep = lifecycle.and_then(|lifecycle| lifecycle.pre_stop).and_then(|hook| hook.sleep);
+        Self {
+            name: word(&name),
+            image: image.into(),
+            restart_policy: RestartPolicy::named(&restart_policy),
+            resources: resources.unwrap_or_default().into(),
+            startup: startup_probe.map(Probe::from),
+            readiness: readiness_probe.map(Probe::from),
+            pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
+            mounts: volume_mounts.into_iter().map(Mount::from).collect(),
+        }
+    }
+}
+
+impl WireTerm {
+    /// The only field there is is the Node's name, and that is known. What is asked in a way that is not known matches nothing.
+    fn view(self, node: &str) -> NodeTerm {
+        let Self { match_expressions, match_fields } = self;
+        let says_something = !match_expressions.is_empty() || !match_fields.is_empty();
+        let all = |asked: Vec<WireRequirement>| -> Option<Box<[Requirement]>> {
+            asked.into_iter().map(WireRequirement::view).collect()
+        };
+        let (labels, fields) = (all(match_expressions), all(match_fields));
+        let is_wanted = |fields: &[Requirement]| fields.iter().all(|field| field.matches(Some(node)));
+        NodeTerm {
+            possible: says_something && labels.is_some() && fields.as_deref().is_some_and(is_wanted),
+            labels: labels.unwrap_or_default(),
+        }
+    }
+}
+
+impl WireRequirement {
+    fn view(self) -> Option<Requirement> {
+        let Self { key, operator, values } = self;
+        let operator = Operator::named(&operator)?;
+        Some(Requirement { key: key.into(), operator, values: values.into_iter().map(Box::from).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(spec: Value) -> Arc<PodSpecView> {
+        serde_json::from_value::<WireSpec>(spec).unwrap().view([].into())
+    }
+
+    fn requests(amounts: &Value) -> Value {
+        json!({"name": "a", "image": "i", "resources": {"requests": amounts}})
+    }
+
+    #[test]
+    fn pods_of_one_template_share_a_spec() {
+        let one = |node: &str| {
+            let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+            let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+            spec(json!({
+                "nodeName": node, "containers": [requests(&json!({"cpu": "1"}))],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+            }))
+        };
+        assert!(Arc::ptr_eq(&one("a"), &one("b")), "as a DaemonSet makes them");
+    }
+
+    #[test]
+    fn the_volume_of_a_token_is_known_by_its_suffix_and_shared_without_it() {
+        let wire = |suffix: &str| {
+            let volume = format!("kube-api-access-{suffix}");
+            let mount = json!({"name": volume, "mountPath": "/token", "readOnly": true});
+            let data = json!({"name": "data", "mountPath": "/data", "readOnly": true, "recursiveReadOnly": "IfPossible"});
+            serde_json::from_value::<WireSpec>(json!({
+                "volumes": [{"name": "data"}, {"name": volume}],
+                "containers": [{"name": "a", "image": "i", "volumeMounts": [mount, data]}],
+            }))
+            .unwrap()
+        };
+        assert_eq!(wire("abcde").token(), Some(*b"abcde"));
+        assert_eq!(wire("of-mine").token(), None);
+        let [one, other] = ["abcde", "fghij"].map(|suffix| wire(suffix).view([].into()));
+        assert!(Arc::ptr_eq(&one, &other));
+        let mounts = &one.containers[0].mounts;
+        assert_eq!((&*mounts[0].volume, mounts[0].recursive), (TOKEN_VOLUME, false));
+        assert_eq!((&*mounts[1].volume, mounts[1].recursive), ("data", true));
+    }
+
+    #[test]
+    fn what_is_requested_is_the_most_at_any_time() {
+        let amounts = |milli_cpu, memory| ResourceList { milli_cpu, memory, ..ResourceList::default() };
+        let two = json!([requests(&json!({"cpu": "1", "memory": "1k"})), requests(&json!({"cpu": "500m"}))]);
+        assert_eq!(spec(json!({"containers": two})).requests, amounts(1_500, 1_000));
+        let init = json!([requests(&json!({"cpu": "3"}))]);
+        let with_init = spec(json!({"containers": two, "initContainers": init}));
+        assert_eq!(with_init.requests, amounts(3_000, 1_000));
+        let mut sidecar = requests(&json!({"cpu": "1"}));
+        sidecar["restartPolicy"] = json!("Always");
+        let both = json!([sidecar, requests(&json!({"cpu": "3"}))]);
+        let with_both = spec(json!({"containers": two, "initContainers": both}));
+        assert_eq!(with_both.requests, amounts(4_000, 1_000), "the init container beside the sidecar");
+        let own = json!({"requests": {"cpu": "2"}});
+        let with_own =
+            spec(json!({"containers": two, "resources": own, "overhead": {"cpu": "100m", "a/b": "1"}}));
+        assert_eq!((with_own.requests.milli_cpu, with_own.requests.other("a/b")), (2_100, Some(1)));
+    }
+
+    #[test]
+    fn times_of_a_container_are_kept() {
+        let spec = spec(
+            json!({"terminationGracePeriodSeconds": 5, "activeDeadlineSeconds": 9, "containers": [{
+            "name": "a", "image": "i",
+            "readinessProbe": {"initialDelaySeconds": 3, "periodSeconds": 4, "successThreshold": 3, "httpGet": {}},
+            "lifecycle": {"preStop": {"sleep": {"seconds": 7}}}}]}),
+        );
+        let secs = Duration::from_secs;
+        let container = &spec.containers[0];
+        let probe = container.readiness.unwrap();
+        assert_eq!(
+            (probe.begins_after(), probe.passes_after(), container.pre_stop),
+            (secs(3), secs(8), secs(7))
+        );
+        assert_eq!((spec.grace, spec.active_deadline), (secs(5), Some(secs(9))));
+        let bounded = |seconds: i64| self::spec(json!({ "terminationGracePeriodSeconds": seconds })).grace;
+        assert_eq!((bounded(-1), bounded(i64::MAX)), (secs(0), secs(u32::MAX.into())));
+    }
+}

@@ -1,0 +1,265 @@
+//! What of a Node others can have as well: its shape, labels and taints. What is its own, or says how it stands just now,
+//! is left out, and said to be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube_node_api::{Resources, names};
+use kube_node_planner::quantity;
+
+/// From so many Nodes on a label with a different value on each of them is taken for a name.
+const NAMES_FROM: usize = 4;
+/// Labels that a Node gets from its kubelet or from us.
+const OWN_LABELS: [&str; 7] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/instance-type",
+    MACHINE_TYPE,
+];
+/// Becomes the class's machineType.
+pub(super) const MACHINE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// Beginnings of the keys of taints that say how a Node stands.
+const PASSING_TAINTS: [&str; 7] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "kube-node.io/",
+    names::TAINT_TO_BE_DELETED,
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/unregistered",
+];
+
+/// A Node, without what is its own.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct MachineTemplate {
+    pub(super) shape: Shape,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) taints: Vec<Taint>,
+}
+
+/// What a machine is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    pub(super) machine_type: Option<String>,
+    pub(super) kubelet: Option<String>,
+    /// Name and version.
+    pub(super) runtime: Option<(String, String)>,
+    pub(super) capacity: Resources,
+    pub(super) allocatable: Resources,
+}
+
+/// What was left out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Left {
+    /// A label that names its Node.
+    Name(String),
+    /// A label that was to be left out.
+    Asked(String),
+    /// A label that admission policies keep from templates.
+    Protected(String),
+    /// A taint that says how a Node stands.
+    Taint(String),
+    /// A Node that has not said what it has.
+    Silent(String),
+    /// Machines of another architecture or system than this program says that it is.
+    System(String),
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(key) => write!(f, "label {key} is left out: it differs from Node to Node"),
+            Self::Asked(key) => write!(f, "label {key} is left out, as asked"),
+            Self::Protected(key) => {
+                write!(f, "label {key} is left out: a NodeClass may not make pods trust its nodes")
+            }
+            Self::Taint(key) => write!(f, "taint {key} is left out: it says how a Node stands just now"),
+            Self::Silent(node) => write!(f, "Node {node} is left out: it has not said what it has"),
+            Self::System(system) => {
+                write!(f, "some Nodes are {system}: hollow ones say what this program runs on")
+            }
+        }
+    }
+}
+
+/// All Nodes, in the order of their names, and what is not in them.
+pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplate>, Vec<Left>) {
+    let (mut portraits, mut left) = (Vec::new(), Vec::new());
+    let naming = naming_labels(nodes);
+    let mut nodes: Vec<&Node> = nodes.iter().collect();
+    nodes.sort_by_key(|node| node.metadata.name.as_deref());
+    for node in nodes {
+        let Some(shape) = Shape::of(node) else {
+            left.push(Left::Silent(node.metadata.name.clone().unwrap_or_default()));
+            continue;
+        };
+        let mut labels = node.metadata.labels.clone().unwrap_or_default();
+        labels.retain(|key, _| {
+            if OWN_LABELS.contains(&key.as_str()) || key.starts_with("kube-node.io/") {
+                return false;
+            }
+            let why = if naming.contains(key) {
+                Left::Name
+            } else if unwanted.contains(key) {
+                Left::Asked
+            } else if is_protected(key) {
+                Left::Protected
+            } else {
+                return true;
+            };
+            left.push(why(key.clone()));
+            false
+        });
+        let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        taints.retain_mut(|taint| {
+            taint.time_added = None;
+            let is_passing = PASSING_TAINTS.iter().any(|prefix| taint.key.starts_with(prefix));
+            if is_passing {
+                left.push(Left::Taint(taint.key.clone()));
+            }
+            !is_passing
+        });
+        taints.sort_by(|a, b| (&a.key, &a.effect).cmp(&(&b.key, &b.effect)));
+        left.extend(foreign_system(node).map(Left::System));
+        portraits.push(MachineTemplate { shape, labels, taints });
+    }
+    (portraits, left)
+}
+
+/// As the policy kube-node-protected-labels has it.
+fn is_protected(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(prefix, _)| {
+        prefix == "node-role.kubernetes.io"
+            || prefix == "node-restriction.kubernetes.io"
+            || prefix.ends_with(".node-restriction.kubernetes.io")
+    })
+}
+
+/// Keys whose value is another one on each Node that has it. A place is none, even where there is one Node in each.
+fn naming_labels(nodes: &[Node]) -> BTreeSet<String> {
+    let mut values: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    for (key, value) in nodes.iter().flat_map(|node| node.metadata.labels.iter().flatten()) {
+        let (count, different) = values.entry(key).or_default();
+        *count += 1;
+        different.insert(value);
+    }
+    let names = values.into_iter().filter(|(key, (count, different))| {
+        *count >= NAMES_FROM && different.len() == *count && !key.starts_with("topology.kubernetes.io/")
+    });
+    names.map(|(key, _)| key.to_owned()).collect()
+}
+
+/// What a Node says that it runs on, where a hollow one made here would say something else.
+fn foreign_system(node: &Node) -> Option<String> {
+    let info = node.status.as_ref()?.node_info.as_ref()?;
+    let ours = kube_node_planner::node_builder::well_known_labels("", None);
+    let is_ours =
+        ours.get("kubernetes.io/arch") == Some(&info.architecture) && info.operating_system == "linux";
+    (!is_ours).then(|| format!("{}/{}", info.operating_system, info.architecture))
+}
+
+impl Shape {
+    fn of(node: &Node) -> Option<Self> {
+        let status = node.status.as_ref()?;
+        let some = |amounts: Option<&Resources>| {
+            let mut amounts = amounts.cloned().unwrap_or_default();
+            // Nothing of something is what every Node has.
+            amounts.retain(|_, amount| quantity::nanos(amount).is_ok_and(|amount| amount > 0));
+            amounts
+        };
+        let capacity = some(status.capacity.as_ref());
+        let mut allocatable = some(status.allocatable.as_ref());
+        allocatable.retain(|name, _| capacity.contains_key(name));
+        let info = status.node_info.as_ref();
+        let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let label = |key| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+        (!capacity.is_empty()).then(|| Self {
+            machine_type: label(MACHINE_TYPE).filter(|text| !text.is_empty()),
+            kubelet: info.and_then(|info| said(&info.kubelet_version)),
+            runtime: info
+                .and_then(|info| info.container_runtime_version.split_once("://"))
+                .map(|(name, version)| (name.to_owned(), version.to_owned()))
+                .filter(|(name, version)| !name.is_empty() && !version.is_empty()),
+            capacity,
+            allocatable,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(name: &str, change: &Value) -> Node {
+        let mut node = json!({
+            "metadata": {"name": name, "labels": {
+                "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "pool": "a",
+                "topology.kubernetes.io/zone": name, "example.com/machine": name,
+                MACHINE_TYPE: "m.large", "kube-node.io/nodeset": "x",
+                "node-role.kubernetes.io/worker": "", "a.node-restriction.kubernetes.io/b": "c",
+            }},
+            "spec": {"taints": [
+                {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
+                {"key": "gpu", "effect": "NoSchedule"},
+            ]},
+            "status": {
+                "capacity": {"cpu": "4", "memory": "16Gi", "hugepages-1Gi": "0", "pods": "110"},
+                "allocatable": {"cpu": "3920m", "memory": "15Gi", "hugepages-1Gi": "0", "pods": "110"},
+                "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.0",
+                    "architecture": "amd64", "operatingSystem": "linux", "bootID": "", "kernelVersion": "",
+                    "kubeProxyVersion": "", "machineID": "", "osImage": "", "systemUUID": ""},
+            },
+        });
+        for (key, value) in change.as_object().unwrap() {
+            node[key] = value.clone();
+        }
+        serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn what_is_a_nodes_own_stays_behind() {
+        let nodes: Vec<Node> = ["a", "b", "c", "d"].map(|name| node(name, &json!({}))).into();
+        let (portraits, left) = of_all(&nodes, &["pool".to_owned()]);
+        assert_eq!(portraits.len(), 4);
+        let portrait = &portraits[1];
+        let labels: Vec<&str> = portrait.labels.keys().map(String::as_str).collect();
+        assert_eq!(labels, ["topology.kubernetes.io/zone"]);
+        let taints: Vec<&str> = portrait.taints.iter().map(|taint| taint.key.as_str()).collect();
+        assert_eq!(taints, ["gpu"]);
+        let shape = &portrait.shape;
+        assert_eq!(shape.machine_type.as_deref(), Some("m.large"));
+        assert_eq!(shape.runtime, Some(("containerd".to_owned(), "2.1.0".to_owned())));
+        assert!(!shape.capacity.contains_key("hugepages-1Gi"));
+        let said: BTreeSet<String> = left.iter().map(Left::to_string).collect();
+        assert_eq!(
+            said.into_iter().collect::<Vec<_>>(),
+            [
+                "label a.node-restriction.kubernetes.io/b is left out: a NodeClass may not make pods trust its nodes",
+                "label example.com/machine is left out: it differs from Node to Node",
+                "label node-role.kubernetes.io/worker is left out: a NodeClass may not make pods trust its nodes",
+                "label pool is left out, as asked",
+                "taint node.kubernetes.io/not-ready is left out: it says how a Node stands just now",
+            ]
+        );
+        // With three Nodes nobody knows.
+        assert!(of_all(&nodes[..3], &[]).0[0].labels.contains_key("example.com/machine"));
+    }
+
+    #[test]
+    fn who_says_nothing_or_something_else_is_named() {
+        let mut foreign = node("a", &json!({}));
+        foreign.status.as_mut().unwrap().node_info.as_mut().unwrap().operating_system = "windows".to_owned();
+        let (portraits, left) = of_all(&[foreign, node("b", &json!({"status": {}}))], &[]);
+        assert_eq!(portraits.len(), 1);
+        assert!(left.contains(&Left::System("windows/amd64".to_owned())));
+        assert!(left.contains(&Left::Silent("b".to_owned())));
+    }
+}

@@ -1,0 +1,228 @@
+//! Judgements: what the states of a Node, in their order, say of a clause. No I/O here.
+
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::ResourceExt;
+use kube_node_api::names;
+
+use super::objects::{KEY, MARK_TAINT, STARTUP_TAINT};
+
+/// What was seen, or what was seen instead.
+pub(super) type Judgement = Result<String, String>;
+
+/// Whether a kubelet has posted a status.
+pub(super) fn has_posted(node: &Node) -> bool {
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    info.is_some_and(|info| !info.kubelet_version.is_empty())
+}
+
+/// Status, reason and message of a condition.
+pub(super) fn condition<'a>(node: &'a Node, r#type: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let found = conditions.iter().find(|condition| condition.type_ == r#type)?;
+    let text = |text: &'a Option<String>| text.as_deref().unwrap_or_default();
+    Some((&found.status, text(&found.reason), text(&found.message)))
+}
+
+pub(super) fn is_ready(node: &Node) -> bool {
+    condition(node, "Ready").is_some_and(|(status, ..)| status == "True")
+}
+
+/// Whether it has a taint, with this effect where one is named.
+pub(super) fn has_taint(node: &Node, key: &str, effect: Option<&str>) -> bool {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.into_iter().any(|taint| taint.key == key && effect.is_none_or(|effect| taint.effect == effect))
+}
+
+/// Whether pods may come, but for start-up taints.
+pub(super) fn is_initialized(node: &Node) -> bool {
+    is_ready(node) && !has_taint(node, names::TAINT_UNINITIALIZED, None)
+}
+
+pub(super) fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default()
+}
+
+pub(super) fn is_leaving(node: &Node) -> bool {
+    node.metadata.deletion_timestamp.is_some()
+}
+
+pub(super) fn provider_id(node: &Node) -> Option<&str> {
+    node.spec.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
+}
+
+fn has_finalizer(node: &Node) -> bool {
+    node.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER_MACHINE)
+}
+
+/// A sign of a machine: its provider or its kubelet has written.
+fn has_machine(node: &Node) -> bool {
+    has_posted(node) || provider_id(node).is_some()
+}
+
+/// 2.1, of a Node of somebody else's class.
+pub(super) fn untouched(states: &[Node]) -> Judgement {
+    for node in states {
+        let touched = if has_posted(node) {
+            "a kubelet posted a status"
+        } else if provider_id(node).is_some() {
+            "its spec.providerID was set"
+        } else if !has_taint(node, names::TAINT_UNINITIALIZED, Some("NoExecute"))
+            || !has_taint(node, names::TAINT_UNINITIALIZED, Some("NoSchedule"))
+        {
+            "the taint kube-node.io/uninitialized was taken off"
+        } else if !has_finalizer(node) {
+            "its finalizer was taken off"
+        } else if is_cordoned(node) {
+            "it was closed to the scheduler"
+        } else if condition(node, names::CONDITION_MACHINE).is_some() {
+            "it got the condition kube-node.io/Machine"
+        } else {
+            continue;
+        };
+        return Err(format!("{} of another controller: {touched}", node.name_any()));
+    }
+    Ok(format!("a Node of another controller stayed as it was, {} states", states.len()))
+}
+
+/// 2.3: what its maker and this check have written stays.
+pub(super) fn rest_stays(states: &[Node]) -> Judgement {
+    let Some(first) = states.first() else { return Ok(String::new()) };
+    let name = first.name_any();
+    let own = |key: &str| key.starts_with("kube-node.io/") || key == KEY;
+    let labels = |meta: &ObjectMeta| -> Vec<(String, String)> {
+        meta.labels.clone().into_iter().flatten().filter(|(key, _)| own(key)).collect()
+    };
+    let before = labels(&first.metadata);
+    let mut marked = false;
+    for node in states {
+        let now = labels(&node.metadata);
+        if let Some((key, value)) = before.iter().find(|pair| !now.contains(pair)) {
+            return Err(format!("{name}: the label {key}={value} was changed or taken off"));
+        }
+        if node.annotations().get(KEY) != first.annotations().get(KEY) {
+            return Err(format!("{name}: the annotation {KEY} was changed or taken off"));
+        }
+        if node.owner_references() != first.owner_references() {
+            return Err(format!("{name}: its owner references were changed"));
+        }
+        marked |= has_taint(node, MARK_TAINT, None);
+        if marked && !has_taint(node, MARK_TAINT, None) {
+            return Err(format!("{name}: the taint {MARK_TAINT}, set by somebody else, was taken off"));
+        }
+        // This check takes it off later than that.
+        if has_taint(first, STARTUP_TAINT, None)
+            && has_taint(node, names::TAINT_UNINITIALIZED, None)
+            && !has_taint(node, STARTUP_TAINT, None)
+        {
+            return Err(format!(
+                "{name}: the start-up taint {STARTUP_TAINT} was taken off by whom it does not wait for"
+            ));
+        }
+    }
+    Ok(name)
+}
+
+/// 3.1.
+pub(super) fn finalizer_first(states: &[Node]) -> Judgement {
+    match states.iter().find(|node| has_machine(node)) {
+        Some(node) if has_finalizer(node) => Ok(format!("{} had it before its machine", node.name_any())),
+        Some(node) => Err(format!("{} has a machine and no finalizer", node.name_any())),
+        None => Err("the Node without a finalizer got no machine".to_owned()),
+    }
+}
+
+/// 4.2.
+pub(super) fn no_execute(states: &[Node]) -> Judgement {
+    let is_there = |node: &&Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoExecute"));
+    let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
+    match states.iter().find(|node| !is_there(node)) {
+        Some(node) if !has_posted(node) => Err(format!("{name} lost NoExecute before a kubelet had posted")),
+        Some(_) => Ok(name),
+        None => Err(format!("{name} kept NoExecute")),
+    }
+}
+
+/// 4.3. The two writes, of the kubelet and of the controller, may be shown in one state or in two.
+pub(super) fn no_schedule(states: &[Node]) -> Judgement {
+    let is_there = |node: &Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoSchedule"));
+    let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
+    let Some(at) = states.iter().position(|node| !is_there(node)) else {
+        return Err(format!("{name} kept NoSchedule"));
+    };
+    let around = &states[at.saturating_sub(1)..=at];
+    if around.iter().any(is_ready) {
+        Ok(name)
+    } else {
+        Err(format!("{name} lost NoSchedule before it was Ready"))
+    }
+}
+
+/// 3.5, of all Nodes that pods may come to.
+pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Judgement {
+    let mut ids = Vec::new();
+    for states in nodes {
+        let Some(open) = states.iter().find(|node| is_initialized(node)) else { continue };
+        match provider_id(open) {
+            Some(id) => ids.push(id),
+            None => return Err(format!("{} takes pods and has none", open.name_any())),
+        }
+    }
+    ids.sort_unstable();
+    if let Some(twice) = ids.windows(2).find(|pair| pair.first() == pair.last()) {
+        return Err(format!("two Nodes have {}", twice.join(" = ")));
+    }
+    ids.first()
+        .map(|id| format!("{} of them, such as {id}", ids.len()))
+        .ok_or_else(|| "no Node takes pods".to_owned())
+}
+
+/// 5.1, of a Node that was drained and is gone.
+pub(super) fn cordoned_first(states: &[Node]) -> Judgement {
+    let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
+    if states.iter().any(|node| is_cordoned(node) && !is_leaving(node)) {
+        return Err(format!("{name} was closed to the scheduler before its deletion was asked for"));
+    }
+    if states.iter().any(is_cordoned) {
+        Ok(format!("{name} was closed to the scheduler before its pods left"))
+    } else {
+        Err(format!("{name} was never closed to the scheduler"))
+    }
+}
+
+/// 3.2: what Nodes report of a resource that one revision has and the other does not. None where it cannot be seen.
+pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Option<Judgement> {
+    let reports = |node: &Node| {
+        node.status
+            .as_ref()
+            .and_then(|status| status.capacity.as_ref())
+            .is_some_and(|all| all.contains_key(resource))
+    };
+    let is_new = |node: &Node| node.labels().get(names::LABEL_REVISION).map(String::as_str) == Some(with);
+    let (new, old): (Vec<&Node>, Vec<&Node>) =
+        nodes.iter().filter(|node| is_ready(node)).partition(|node| is_new(node));
+    if let Some(node) = old.iter().find(|node| reports(node)) {
+        return Some(Err(format!(
+            "{} reports {resource}, which its revision does not have and the class has by now",
+            node.name_any()
+        )));
+    }
+    let count = new.iter().filter(|node| reports(node)).count();
+    (count > 0).then(|| {
+        if count == new.len() {
+            Ok(format!(
+                "{count} Nodes of the new revision report {resource}, {} of the old one do not",
+                old.len()
+            ))
+        } else {
+            Err(format!(
+                "{} of {} Nodes of the new revision do not report {resource}",
+                new.len() - count,
+                new.len()
+            ))
+        }
+    })
+}
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

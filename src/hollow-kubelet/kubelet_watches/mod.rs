@@ -1,0 +1,118 @@
+//! What a kubelet is to an API server besides its writes: the watches that it holds, by a connection of its own, and the
+//! tokens that it requests for its pods. For testing API servers.
+//!
+//! What comes is counted and dropped: a machine of [`crate`] goes by the caches of its process, whoever it is to the
+//! API server. Only which Secrets and `ConfigMaps` its pods mount is remembered, since a kubelet watches each of these.
+
+mod meter;
+mod mounts;
+mod watches;
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::pending,
+    sync::{Mutex, PoisonError},
+};
+
+use futures::{
+    StreamExt,
+    future::{AbortHandle, Abortable, join_all},
+    stream::FuturesUnordered,
+};
+use kube::Client;
+use kube_ext::{
+    error::chain,
+    rate::Rate,
+    watch::{Ended, WatchEvent, WatchRequest, follow},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+use tracing::debug;
+
+pub use self::meter::Meter;
+use self::{
+    mounts::{Mounts, TokenCall},
+    watches::Object,
+};
+
+/// Holds the watches of the kubelet of `node`, for as long as it is polled, by its client and as fast as that may ask.
+pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
+    let (client, _) = road;
+    let mounts = Mutex::new(Mounts::default());
+    let news = Notify::new();
+    let own = join_all(watches::of_kubelet(node).map(async |watch| {
+        hold(client, &watch, meter, |_| {}).await;
+    }));
+    let pods = watches::of_pods(node);
+    let pods = hold(client, &pods, meter, |told| {
+        mounts.lock().unwrap_or_else(PoisonError::into_inner).told(&told, Instant::now());
+        news.notify_one();
+    });
+    tokio::select! {
+        never = pods => never,
+        _ = own => pending().await,
+        never = mounted(road, meter, &mounts, &news) => never,
+    }
+}
+
+/// A watch, whatever happens to it.
+async fn hold(
+    client: &Client,
+    watch: &WatchRequest,
+    meter: &Meter,
+    tell: impl FnMut(WatchEvent<'_>),
+) -> Infallible {
+    let failed = |error: Ended| {
+        debug!(path = watch.path, error = chain(&error), "a watch ended");
+        Ok(())
+    };
+    follow(client, watch, meter, tell, failed).await
+}
+
+/// Watches what pods mount, each object once, and requests their tokens.
+async fn mounted(road: (&Client, &Rate), meter: &Meter, mounts: &Mutex<Mounts>, news: &Notify) -> Infallible {
+    let (client, _) = road;
+    let mut held: HashMap<Object, AbortHandle> = HashMap::new();
+    let mut watches = FuturesUnordered::new();
+    let mut calls = FuturesUnordered::new();
+    loop {
+        let next_call = {
+            let mut mounts = mounts.lock().unwrap_or_else(PoisonError::into_inner);
+            let wanted = mounts.objects();
+            held.retain(|object, handle| {
+                let stays = wanted.contains(object);
+                if !stays {
+                    handle.abort();
+                }
+                stays
+            });
+            for object in wanted {
+                if held.contains_key(&object) {
+                    continue;
+                }
+                let (handle, registration) = AbortHandle::new_pair();
+                let watch = watches::of_object(&object);
+                let following = async move { hold(client, &watch, meter, |_| {}).await };
+                watches.push(Abortable::new(following, registration));
+                held.insert(object, handle);
+            }
+            calls.extend(mounts.due(Instant::now()).into_iter().map(|call: TokenCall| call.send(road)));
+            mounts.next_due()
+        };
+        let timer = async {
+            match next_call {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = news.notified() => {}
+            () = timer => {}
+            Some(_) = watches.next(), if !watches.is_empty() => {}
+            Some(()) = calls.next(), if !calls.is_empty() => {}
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The Lease of a machine: which request renews it with what is known of the server's state.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease as ApiLease;
+use k8s_pb::{
+    api::coordination::v1::{Lease as PbLease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta, OwnerReference},
+};
+use kube::{Api, Client, api::ListParams};
+use kube_ext::wire::{Body, WireError, envelope};
+use kube_node_api::names;
+use kube_node_planner::time;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{request::Request, schedule::Priority, state::Clock, sync::RENEW};
+
+/// Namespace of all Leases of Nodes.
+const NAMESPACE: &str = "kube-node-lease";
+/// Label of a Lease that the shared identity writes.
+const LABEL: (&str, &str) = (names::LABEL_NODE_CONTROLLER, "hollow");
+/// How long a Lease lives without a renewal, in seconds; a kubelet's default.
+const DURATION_SECONDS: i32 = 40;
+
+/// What is known of a machine's Lease.
+#[derive(Clone, Debug, Default)]
+pub struct Lease {
+    known: Known,
+    /// When it was renewed last.
+    pub renewed: Option<Timestamp>,
+    /// Whether the last write did not succeed.
+    failed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Known {
+    /// The server has none.
+    #[default]
+    Absent,
+    /// The server has one of an unknown version: that of a process before, or a write whose answer was lost.
+    Present,
+    /// The server has this version. `bare` once it keeps no managedFields of it.
+    Version { version: Box<str>, bare: bool },
+}
+
+impl Lease {
+    /// A Lease that a process before may have left, renewed then.
+    #[must_use]
+    pub fn of_a_known_node(renewed: Option<Timestamp>) -> Self {
+        Self { known: Known::Present, renewed, failed: false }
+    }
+
+    /// What is next for it. One of unknown age has no time to give to others, nor has one after a failure: it may have waited for
+    /// long before.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        match (self.renewed, &self.known) {
+            (None, Known::Absent) => Priority::Lease,
+            (Some(_), _) if !self.failed => Priority::Renewal,
+            _ => Priority::Prompt,
+        }
+    }
+
+    /// Since when it is due, for one that has to be written now.
+    #[must_use]
+    pub fn due(&self, now: Clock) -> Instant {
+        self.renewed.map_or(now.at, |renewed| now.since(time::after(renewed, RENEW)))
+    }
+
+    /// Whether this process has renewed it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self.known, Known::Version { .. })
+    }
+
+    /// The request that renews it.
+    ///
+    /// Nobody else writes it, so a PUT needs no GET before. One PUT empties managedFields, after which the server stops
+    /// to keep them: each renewal costs it a third less. (The server ignores that in a POST.)
+    ///
+    /// `labelled`: the identity that all hollow kubelets share writes this Lease. The label spares each renewal an admission
+    /// policy.
+    #[must_use]
+    pub fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
+        let labels: BTreeMap<String, String> =
+            labelled.then(|| (LABEL.0.to_owned(), LABEL.1.to_owned())).into_iter().collect();
+        let object = |version: Option<&str>, empty_fields: bool| {
+            let lease = PbLease {
+                metadata: Some(ObjectMeta {
+                    name: Some(node.to_string()),
+                    namespace: Some(NAMESPACE.to_owned()),
+                    labels: labels.clone(),
+                    resource_version: version.map(str::to_owned),
+                    owner_references: vec![OwnerReference {
+                        api_version: Some("v1".to_owned()),
+                        kind: Some("Node".to_owned()),
+                        name: Some(node.to_string()),
+                        uid: Some(uid.to_string()),
+                        ..OwnerReference::default()
+                    }],
+                    managed_fields: if empty_fields { vec![ManagedFieldsEntry::default()] } else { vec![] },
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(LeaseSpec {
+                    holder_identity: Some(node.to_string()),
+                    lease_duration_seconds: Some(DURATION_SECONDS),
+                    renew_time: Some(MicroTime {
+                        seconds: Some(now.as_second()),
+                        nanos: Some(now.subsec_nanosecond()),
+                    }),
+                    ..LeaseSpec::default()
+                }),
+            };
+            Body::Object(envelope("coordination.k8s.io/v1", "Lease", &lease))
+        };
+        let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+        match &self.known {
+            Known::Absent => Request { method: Method::POST, path: all, body: object(None, false) },
+            Known::Present => Request {
+                method: Method::PATCH,
+                path: format!("{all}/{node}"),
+                body: Body::MergePatch(take_over(node, uid, &labels, now)),
+            },
+            Known::Version { version, bare } => Request {
+                method: Method::PUT,
+                path: format!("{all}/{node}"),
+                body: object(Some(version), !bare),
+            },
+        }
+    }
+
+    /// Learns from the answer to a request made at `sent`. True when there is a better request to make at once.
+    pub fn answered(&mut self, answer: Result<&str, &WireError>, sent: Timestamp) -> bool {
+        let before = std::mem::take(&mut self.known);
+        self.failed = answer.is_err();
+        match answer {
+            Ok(version) => {
+                self.renewed = Some(sent);
+                self.known =
+                    Known::Version { version: version.into(), bare: !matches!(before, Known::Absent) };
+                false
+            }
+            Err(error) => {
+                self.known = match error.code() {
+                    Some(404) => Known::Absent,
+                    // It was made or changed by a write whose answer was lost, or by a process before.
+                    Some(409) => Known::Present,
+                    _ => before.clone(),
+                };
+                // A POST that finds no namespace, or a patch that conflicts, gains nothing from haste.
+                matches!(
+                    (error.code(), before),
+                    (Some(404), Known::Present | Known::Version { .. })
+                        | (Some(409), Known::Absent | Known::Version { .. })
+                )
+            }
+        }
+    }
+}
+
+/// Leases of one answer: a process with many Nodes must not hold all of them at once.
+const PAGE: u32 = 500;
+
+/// When each Lease was renewed last, by the name of its Node.
+pub async fn renewals(client: &Client) -> kube::Result<HashMap<String, Timestamp>> {
+    let leases: Api<ApiLease> = Api::namespaced(client.clone(), NAMESPACE);
+    let (mut renewals, mut params) = (HashMap::new(), ListParams::default().limit(PAGE));
+    loop {
+        let page = leases.list(&params).await?;
+        renewals.extend(page.items.into_iter().filter_map(|lease| {
+            let renewed = lease.spec?.renew_time?;
+            Some((lease.metadata.name?, renewed.0))
+        }));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(renewals),
+        }
+    }
+}
+
+/// The patch that makes any Lease ours.
+fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Timestamp) -> Vec<u8> {
+    json!({
+        "metadata": {
+            "labels": labels,
+            "managedFields": [{}],
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid }],
+        },
+        "spec": {
+            "holderIdentity": node,
+            "leaseDurationSeconds": DURATION_SECONDS,
+            // The server insists on six digits.
+            "renewTime": format!("{now:.6}"),
+        },
+    })
+    .to_string()
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16) -> WireError {
+        WireError::Refused { code, reason: String::new(), message: String::new() }
+    }
+
+    fn method(lease: &Lease) -> Method {
+        lease.request(&"a".into(), &"u".into(), true, Timestamp::UNIX_EPOCH).method
+    }
+
+    #[test]
+    fn created_then_put_blindly() {
+        let mut lease = Lease::default();
+        assert_eq!(method(&lease), Method::POST);
+        assert!(!lease.answered(Ok("1"), Timestamp::UNIX_EPOCH));
+        assert_eq!(method(&lease), Method::PUT);
+        assert!(matches!(lease.known, Known::Version { bare: false, .. }));
+        assert!(!lease.answered(Ok("2"), Timestamp::UNIX_EPOCH));
+        assert!(matches!(lease.known, Known::Version { bare: true, .. }));
+        assert_eq!(lease.renewed, Some(Timestamp::UNIX_EPOCH));
+    }
+
+    #[test]
+    fn only_what_went_well_has_time() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.priority(), Priority::Lease);
+        lease.answered(Err(&refused(503)), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease.priority(), Priority::Lease, "none is there that could run out");
+        lease.answered(Err(&refused(409)), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease.priority(), Priority::Prompt, "of whatever age");
+        for (answer, priority) in [
+            (Ok("1"), Priority::Renewal),
+            (Err(503), Priority::Prompt),
+            (Err(404), Priority::Prompt),
+            (Err(503), Priority::Prompt),
+            (Ok("2"), Priority::Renewal),
+        ] {
+            let answer = answer.map_err(refused);
+            lease.answered(answer.as_ref().map(|version| *version), Timestamp::UNIX_EPOCH);
+            assert_eq!(lease.priority(), priority, "{answer:?}");
+        }
+        let mut lease = Lease::of_a_known_node(None);
+        assert_eq!(lease.priority(), Priority::Prompt);
+        lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease.priority(), Priority::Lease);
+        assert_eq!(Lease::of_a_known_node(Some(Timestamp::UNIX_EPOCH)).priority(), Priority::Renewal);
+    }
+
+    #[test]
+    fn surprises_lead_to_the_request_that_fits() {
+        let mut lease = Lease::default();
+        assert!(lease.answered(Err(&refused(409)), Timestamp::UNIX_EPOCH));
+        assert_eq!(method(&lease), Method::PATCH);
+        assert!(!lease.answered(Err(&refused(409)), Timestamp::UNIX_EPOCH));
+        assert!(!lease.answered(Ok("7"), Timestamp::UNIX_EPOCH));
+        assert!(lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH));
+        assert_eq!(method(&lease), Method::POST);
+        assert!(!lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH), "no namespace: no haste");
+        assert!(!lease.answered(Ok("8"), Timestamp::UNIX_EPOCH));
+        assert!(!lease.answered(Err(&refused(503)), Timestamp::UNIX_EPOCH));
+        assert_eq!(method(&lease), Method::PUT);
+    }
+
+    #[test]
+    fn a_lease_of_the_shared_identity_is_labelled_by_each_write() {
+        let label = b"kube-node.io/node-controller";
+        for known in [Known::Absent, Known::Present, Known::Version { version: "1".into(), bare: true }] {
+            let lease = Lease { known, ..Lease::default() };
+            for labelled in [true, false] {
+                let (Body::Object(bytes) | Body::MergePatch(bytes)) =
+                    lease.request(&"a".into(), &"u".into(), labelled, Timestamp::UNIX_EPOCH).body
+                else {
+                    panic!("another body")
+                };
+                assert_eq!(
+                    bytes.windows(label.len()).any(|part| part == label),
+                    labelled,
+                    "{:?}",
+                    lease.known
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_renewal_time_has_six_digits() {
+        let patch = String::from_utf8(take_over("a", "u", &BTreeMap::new(), Timestamp::UNIX_EPOCH)).unwrap();
+        assert!(patch.contains("1970-01-01T00:00:00.000000Z"), "{patch}");
+    }
+}

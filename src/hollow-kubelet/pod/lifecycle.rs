@@ -1,0 +1,334 @@
+//! Containers that nobody stops: init containers one after another, sidecars beside them, then the regular ones; what ends
+//! starts again as its policy says, after a kubelet's back-off.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube_node_cache::{
+    Container, ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, word,
+};
+use kube_node_planner::time;
+
+use super::{
+    Place, has_begun, reasons,
+    reboot::RebootState,
+    script::{Role, Script},
+};
+use crate::node_status::to_seconds;
+
+/// The first wait before a container starts again, and before an image is pulled again. It doubles with each further one.
+const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
+/// The longest such wait.
+const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
+/// A container that ran for longer is not known as one that ends: its waits begin anew.
+const BACK_OFF_FORGOTTEN: Duration = Duration::from_mins(10);
+/// How long the error of an image shows before the back-off does.
+const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
+/// Exit code of a container that could not be started, as containerd has it.
+const START_ERROR_CODE: i32 = 128;
+
+/// What has become of the containers of a pod, and when that changes.
+///
+/// `anew`: what is to begin anew, where the machine booted meanwhile.
+pub fn lived(
+    pod: &PodView,
+    place: Place<'_>,
+    anew: Option<RebootState>,
+    now: Timestamp,
+) -> (PodStatus, Option<Timestamp>) {
+    if let Some(sandbox_at) = anew.and_then(|anew| anew.sandbox_at).filter(|at| now < *at) {
+        return (pod.status.clone(), Some(sandbox_at));
+    }
+    let spec = &*pod.spec;
+    let start_time = pod.status.start_time.unwrap_or_else(|| to_seconds(now));
+    let waits_as =
+        word(if spec.init_containers.is_empty() { reasons::CREATING } else { reasons::INITIALIZING });
+    let mut inits = views(&spec.init_containers, &pod.status.init_containers, &waits_as);
+    let mut regulars = views(&spec.containers, &pod.status.containers, &waits_as);
+    if let Some(anew) = anew {
+        let init = |container: &Container| Role::of_init(container);
+        let specs = spec.init_containers.iter().map(|container| (container, init(container)));
+        let specs = specs.chain(spec.containers.iter().map(|container| (container, Role::Regular)));
+        for ((container, role), view) in specs.zip(inits.iter_mut().chain(&mut *regulars)) {
+            anew.revive(view, &Script::of(spec, container, role, place.defaults), &waits_as);
+        }
+    }
+    let was_initialized = match anew {
+        Some(anew) => anew.has_begun(regulars.iter()),
+        None => regulars.iter().any(has_begun),
+    };
+    let mut again = None;
+    // Whether the next one may start, and since when.
+    let (mut is_open, mut due) = (true, start_time);
+    let mut failed = false;
+    for (container, view) in spec.init_containers.iter().zip(&mut *inits) {
+        let role = Role::of_init(container);
+        let is_past = was_initialized && role == Role::Init;
+        if is_past || !(is_open || was_initialized) {
+            continue;
+        }
+        let script = Script::of(spec, container, role, place.defaults);
+        again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
+        match (&view.state, role) {
+            (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
+                due = due.max(time::after(*since, script.started_after));
+            }
+            (ContainerState::Ended(end), Role::Init) if end.exit_code == 0 => {
+                due = due.max(end.finished.unwrap_or(due));
+            }
+            (state, _) => {
+                failed |= matches!(state, ContainerState::Ended(_));
+                is_open = false;
+            }
+        }
+    }
+    if is_open || was_initialized {
+        for (container, view) in spec.containers.iter().zip(&mut *regulars) {
+            let script = Script::of(spec, container, Role::Regular, place.defaults);
+            again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
+        }
+    }
+    let phase = if failed { "Failed" } else { phase(&regulars) };
+    if matches!(phase, "Succeeded" | "Failed") {
+        again = None;
+        for (container, view) in spec.init_containers.iter().zip(&mut *inits) {
+            if container.is_sidecar() {
+                stop_sidecar(view, to_seconds(now));
+            }
+        }
+    }
+    let has_sandbox = inits.iter().chain(&*regulars).any(needs_sandbox);
+    let status = PodStatus {
+        phase: word(phase),
+        start_time: Some(start_time),
+        host_ip: Some(place.host_ip.to_string().into()),
+        pod_ip: match &pod.status.pod_ip {
+            None if has_sandbox => Some(place.ip.to_string().into()),
+            // The machine's, whatever that is by now.
+            Some(_) if spec.host_network => Some(place.host_ip.to_string().into()),
+            shown => shown.clone(),
+        },
+        containers: regulars,
+        init_containers: inits,
+        ..pod.status.clone()
+    };
+    let is_remade = anew.is_some_and(|anew| anew.is_remade(&status));
+    let pod_ip = if is_remade { Some(place.ip.to_string().into()) } else { status.pod_ip };
+    (PodStatus { pod_ip, ..status }, again)
+}
+
+/// Whether a container is as far as to need the pod's sandbox, which has its address.
+pub fn needs_sandbox(container: &ContainerView) -> bool {
+    has_begun(container)
+        || matches!(&container.state, ContainerState::Waiting { reason, .. }
+            if [reasons::PULL_FAILED, reasons::PULL_BACK_OFF].contains(&&**reason))
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+/// What is shown of these containers, in the order of the spec.
+fn views(specs: &[Container], shown: &[ContainerView], waits_as: &InternedStr) -> Box<[ContainerView]> {
+    let unseen = |container: &Container| ContainerView {
+        name: InternedStr::clone(&container.name),
+        ready: false,
+        started: false,
+        restarts: 0,
+        state: ContainerState::Waiting { reason: InternedStr::clone(waits_as), back_off: None },
+        last: None,
+    };
+    let view = |container: &Container| {
+        let shown = shown.iter().find(|shown| shown.name == container.name);
+        shown.cloned().unwrap_or_else(|| unseen(container))
+    };
+    specs.iter().map(view).collect()
+}
+
+/// The phase that follows from the regular containers, as a kubelet finds it.
+fn phase(regulars: &[ContainerView]) -> &'static str {
+    let code = |container: &ContainerView| match &container.state {
+        ContainerState::Ended(end) => Some(end.exit_code),
+        _ => None,
+    };
+    if !regulars.iter().all(has_begun) {
+        "Pending"
+    } else if regulars.iter().any(|container| code(container).is_none()) {
+        "Running"
+    } else if regulars.iter().all(|container| code(container) == Some(0)) {
+        "Succeeded"
+    } else {
+        "Failed"
+    }
+}
+
+/// A sidecar ends when all that it is for has.
+fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
+    let end = match (&view.state, view.last.take()) {
+        (ContainerState::Running { since }, last) => {
+            view.last = last;
+            Ended { exit_code: 0, reason: word(reasons::COMPLETED), started: *since, finished: Some(second) }
+        }
+        (ContainerState::Waiting { .. }, Some(last)) => *last,
+        (ContainerState::Waiting { .. } | ContainerState::Ended(_), last) => {
+            view.last = last;
+            return;
+        }
+    };
+    (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
+}
+
+/// What a container does now, and when that changes. It may start from `due` on, and not before its machine `booted`.
+fn advance(
+    view: &mut ContainerView,
+    script: &Script<'_>,
+    due: Timestamp,
+    waits_as: &InternedStr,
+    (booted, now): (Option<Timestamp>, Timestamp),
+) -> Option<Timestamp> {
+    let start = start_at(booted, now);
+    loop {
+        match (&view.state, &view.last) {
+            (ContainerState::Waiting { .. }, None) => {
+                let made = time::after(due, script.start_time);
+                let (reason, again) = if now < made {
+                    (InternedStr::clone(waits_as), made)
+                } else if script.image_error.is_some() {
+                    pull(made, now)
+                } else {
+                    run(view, start);
+                    continue;
+                };
+                view.state = ContainerState::Waiting { reason, back_off: None };
+                return Some(again);
+            }
+            (ContainerState::Waiting { back_off, .. }, Some(last)) => {
+                let again = time::after(last.finished.unwrap_or(now), back_off.unwrap_or_default());
+                if now < again {
+                    return Some(again);
+                }
+                view.restarts = view.restarts.saturating_add(1);
+                run(view, start);
+            }
+            (ContainerState::Running { since: None }, _) => run(view, start),
+            (ContainerState::Running { since: Some(since) }, _) => {
+                let since = *since;
+                let run_time =
+                    if script.start_error.is_some() { Some(Duration::ZERO) } else { script.run_time };
+                let end = run_time.map(|span| time::after(since, span));
+                if end.is_none_or(|end| now < end) {
+                    return earlier(end, readied(view, script, since, now));
+                }
+                ended(view, script, end_of(script, since, end));
+            }
+            (ContainerState::Ended(end), _) => {
+                if !starts_again(script.restart, end.exit_code) {
+                    return None;
+                }
+                let end = end.clone();
+                ended(view, script, end);
+            }
+        }
+    }
+}
+
+/// When what starts now started. Where the clock is behind the boot, at the boot: what starts before that has ended by it.
+fn start_at(booted: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let second = to_seconds(now);
+    booted.map_or(second, |booted| booted.max(second))
+}
+
+fn run(view: &mut ContainerView, start: Timestamp) {
+    view.state = ContainerState::Running { since: Some(start) };
+}
+
+/// Whether a container that runs has started and is ready, and when that changes.
+fn readied(
+    view: &mut ContainerView,
+    script: &Script<'_>,
+    since: Timestamp,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let started = time::after(since, script.started_after);
+    let ready = script.ready_after.filter(|_| script.role != Role::Init);
+    let ready = ready.map(|span| time::after(since, span));
+    view.started = started <= now;
+    view.ready = ready.is_some_and(|ready| ready <= now);
+    [Some(started), ready].into_iter().flatten().filter(|at| now < *at).min()
+}
+
+fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Ended {
+    let (exit_code, reason) = match (script.start_error, script.exit_reason) {
+        (Some(_), _) => (START_ERROR_CODE, reasons::START_ERROR),
+        (None, Some(reason)) => (script.exit_code, reason),
+        (None, None) if script.exit_code == 0 => (0, reasons::COMPLETED),
+        (None, None) => (script.exit_code, reasons::ERROR),
+    };
+    Ended { exit_code, reason: word(reason), started: Some(since), finished: end.map(to_seconds) }
+}
+
+/// A container has ended: it stays so, or waits to start again.
+fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
+    view.started = false;
+    if starts_again(script.restart, end.exit_code) {
+        view.ready = false;
+        let back_off = Some(back_off(&end, view.last.as_deref()));
+        view.last = Some(Box::new(end));
+        view.state = ContainerState::Waiting { reason: word(reasons::CRASH_LOOP), back_off };
+    } else {
+        view.ready = script.role == Role::Init && end.exit_code == 0;
+        view.state = ContainerState::Ended(end);
+    }
+}
+
+/// Whether a container that ended so starts again.
+pub fn starts_again(policy: RestartPolicy, exit_code: i32) -> bool {
+    match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => exit_code != 0,
+        RestartPolicy::Never => false,
+    }
+}
+
+/// How long a container waits that has ended. The wait before is the time between its last two runs, so it need not be
+/// remembered.
+fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
+    let between = |from: Option<Timestamp>, to: Option<Timestamp>| {
+        let span = to.zip(from).map(|(to, from)| to.duration_since(from));
+        span.and_then(|span| Duration::try_from(span).ok()).unwrap_or_default()
+    };
+    match before {
+        Some(before) if between(end.started, end.finished) <= BACK_OFF_FORGOTTEN => {
+            after(between(before.finished, end.started))
+        }
+        // The first time, and after a long run, at once.
+        _ => Duration::ZERO,
+    }
+}
+
+/// The wait that follows one of `waited`, which may have been somewhat longer than it should.
+fn after(waited: Duration) -> Duration {
+    let mut turn = BACK_OFF_FIRST;
+    while turn <= waited && turn < BACK_OFF_LONGEST {
+        turn *= 2;
+    }
+    turn.min(BACK_OFF_LONGEST)
+}
+
+/// What shows of an image that cannot be pulled since `from`, and until when.
+fn pull(from: Timestamp, now: Timestamp) -> (InternedStr, Timestamp) {
+    // `from` may be any time: what is all too long ago must not be counted turn by turn.
+    let mut left = Duration::try_from(now.duration_since(from)).unwrap_or_default();
+    let mut turn = BACK_OFF_FIRST;
+    while turn <= left && turn < BACK_OFF_LONGEST {
+        left -= turn;
+        turn = BACK_OFF_LONGEST.min(turn * 2);
+    }
+    let left = Duration::from_nanos_u128(left.as_nanos() % turn.as_nanos());
+    let tried = time::before(now, left);
+    if left < PULL_ERROR_SHOWN {
+        (word(reasons::PULL_FAILED), time::after(tried, PULL_ERROR_SHOWN))
+    } else {
+        (word(reasons::PULL_BACK_OFF), time::after(tried, turn))
+    }
+}

@@ -1,0 +1,392 @@
+//! One port for each machine, all at the address of this process: which are open, and who knocks.
+//!
+//! Ten thousand of them are to cost next to nothing: a door is a socket that one epoll set watches, with neither a task nor a
+//! buffer. To open one is a system call that waits for nothing, so it may be asked for under the lock of the machines.
+
+use std::{
+    collections::{HashMap, HashSet},
+    convert::Infallible,
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
+    ops::RangeInclusive,
+    str::FromStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        resource::{Resource, getrlimit, setrlimit},
+    },
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::sleep,
+};
+use tracing::warn;
+
+use super::{
+    connection_slots::{ConnectionSlot, ConnectionSlots, GUESTS, STRANGERS},
+    metrics::Metrics,
+};
+
+/// Files that the process needs besides its doors: connections above all, and some hundreds of its own.
+const FILES_BESIDES: u64 = (GUESTS + STRANGERS + 768) as u64;
+/// How long nobody is let in when the process has no file left.
+const NO_FILE: Duration = Duration::from_secs(1);
+/// Knocks that are taken out of the epoll set at once.
+const KNOCKS: usize = 64;
+
+/// The ports that machines may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    fn range(self) -> RangeInclusive<u16> {
+        self.first..=self.last
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ports = text
+            .split_once('-')
+            .and_then(|(first, last)| Some(Self { first: first.parse().ok()?, last: last.parse().ok()? }));
+        ports
+            .filter(|ports| ports.first >= 1_024 && ports.first <= ports.last)
+            .ok_or_else(|| "write the first port and the last one, from 1024 on: 11000-29999".to_owned())
+    }
+}
+
+/// Why a machine has no port.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// All are taken.
+    #[error(
+        "no port of {ports} is free at {address}: widen --kubelet-ports, or share the machines out to hosts"
+    )]
+    NoFreePort {
+        /// Where.
+        address: Ipv4Addr,
+        /// Those there are.
+        ports: Ports,
+    },
+    /// Each takes an open file.
+    #[error(
+        "a process may have {limit} open files, which is too few for a port of each machine: raise its limit (ulimit -Hn, LimitNOFILE)"
+    )]
+    TooManyFiles {
+        /// How many it may have.
+        limit: u64,
+    },
+    /// It cannot be listened at.
+    #[error("cannot listen at {address}: give --kubelet-address an address of this machine")]
+    Address {
+        /// Where.
+        address: Ipv4Addr,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl DoorError {
+    /// For metrics.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NoFreePort { .. } => "NoFreePort",
+            Self::TooManyFiles { .. } => "TooManyFiles",
+            Self::Address { .. } => "AddressNotAvailable",
+        }
+    }
+}
+
+/// The doors of this process.
+pub struct ListenerPool {
+    address: Ipv4Addr,
+    ports: Ports,
+    /// How many files the process may have open.
+    files: u64,
+    epoll: Epoll,
+    table: Mutex<Table>,
+    metrics: Metrics,
+}
+
+#[derive(Default)]
+struct Table {
+    open: HashMap<u16, Listener>,
+    /// Ports that Nodes show: their machines are about to come here, or are another process's.
+    claimed: HashSet<u16>,
+    /// Where to look for a free one next.
+    next: u16,
+    /// Machines that have connections of their own to the API server: a file each.
+    alone: u64,
+    /// What was complained of already.
+    told: HashSet<&'static str>,
+}
+
+struct Listener {
+    listener: TcpListener,
+    machine: Arc<str>,
+}
+
+impl ListenerPool {
+    /// None open yet.
+    pub fn new(address: Ipv4Addr, ports: Ports, metrics: Metrics) -> io::Result<Self> {
+        // Processes side by side look for theirs in different places.
+        let half = ports.first + (ports.last - ports.first) / 2;
+        let table = Table { next: rand::random_range(ports.first..=half), ..Table::default() };
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        Ok(Self { address, ports, files: raise_open_files()?, epoll, table: Mutex::new(table), metrics })
+    }
+
+    /// The address of all of them.
+    #[must_use]
+    pub const fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Opens a door for a machine: at this port, or at one that is free. None where that cannot be, which is said once.
+    pub fn open(&self, machine: &Arc<str>, at: Option<u16>) -> Option<u16> {
+        let mut table = self.table();
+        let opened = match at {
+            // It may be another one's meanwhile: that is no news.
+            Some(port) => match self.bind(&mut table, port, machine) {
+                Ok(true) => Ok(port),
+                Ok(false) => return None,
+                Err(error) => Err(error),
+            },
+            None => self.open_any(&mut table, machine),
+        };
+        match opened {
+            Ok(port) => {
+                self.metrics.open.set(i64::try_from(table.open.len()).unwrap_or(i64::MAX));
+                Some(port)
+            }
+            Err(error) => {
+                self.metrics.failed(error.reason());
+                if table.told.insert(error.reason()) {
+                    warn!(error = kube_ext::error::chain(&error), "Nodes have no endpoints");
+                }
+                None
+            }
+        }
+    }
+
+    fn open_any(&self, table: &mut Table, machine: &Arc<str>) -> Result<u16, DoorError> {
+        let Ports { first, last } = self.ports;
+        for port in (table.next..=last).chain(first..table.next) {
+            if !table.claimed.contains(&port)
+                && !table.open.contains_key(&port)
+                && self.bind(table, port, machine)?
+            {
+                table.next = if port == last { first } else { port + 1 };
+                return Ok(port);
+            }
+        }
+        Err(DoorError::NoFreePort { address: self.address, ports: self.ports })
+    }
+
+    /// Whether the port could be had.
+    fn bind(&self, table: &mut Table, port: u16, machine: &Arc<str>) -> Result<bool, DoorError> {
+        let open = u64::try_from(table.open.len()).unwrap_or(u64::MAX);
+        if table.open.contains_key(&port) || !self.ports.range().contains(&port) {
+            return Ok(false);
+        }
+        if open.saturating_add(FILES_BESIDES).saturating_add(table.alone) >= self.files {
+            return Err(DoorError::TooManyFiles { limit: self.files });
+        }
+        let failed = |source| DoorError::Address { address: self.address, source };
+        let listener = match TcpListener::bind(SocketAddrV4::new(self.address, port)) {
+            Ok(listener) => listener,
+            Err(error) => {
+                return match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
+                    Errno::EADDRINUSE | Errno::EACCES => Ok(false),
+                    _ if is_out_of_files(&error) => Err(DoorError::TooManyFiles { limit: self.files }),
+                    _ => Err(failed(error)),
+                };
+            }
+        };
+        listener.set_nonblocking(true).map_err(failed)?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, port.into());
+        self.epoll.add(&listener, event).map_err(|errno| failed(errno.into()))?;
+        table.open.insert(port, Listener { listener, machine: Arc::clone(machine) });
+        Ok(true)
+    }
+
+    /// Closes a door: the socket leaves the epoll set as it goes.
+    pub fn close(&self, port: u16) {
+        let mut table = self.table();
+        table.open.remove(&port);
+        self.metrics.open.set(i64::try_from(table.open.len()).unwrap_or(i64::MAX));
+    }
+
+    /// A Node shows this port: nobody else gets it.
+    pub fn claim(&self, port: u16) {
+        self.table().claimed.insert(port);
+    }
+
+    /// No Node shows it any more.
+    pub fn release(&self, port: u16) {
+        self.table().claimed.remove(&port);
+    }
+
+    /// A machine has a connection of its own to the API server from now on.
+    pub fn reserve(&self) {
+        self.table().alone += 1;
+    }
+
+    /// It has it no more.
+    pub fn unreserve(&self) {
+        let mut table = self.table();
+        table.alone = table.alone.saturating_sub(1);
+    }
+
+    /// Lets those in who knock, for as long as this is waited for: each with its address, the UID of the machine at whose door it
+    /// came, and a place.
+    pub async fn attend(
+        &self,
+        places: &ConnectionSlots,
+        enter: impl Fn((TcpStream, IpAddr), Arc<str>, ConnectionSlot) + Send,
+    ) -> io::Result<Infallible> {
+        #[expect(
+            deprecated,
+            reason = "what may be unsound is a descriptor that others close; this one is owned"
+        )]
+        let knocks = AsyncFd::with_interest(self.epoll.0.try_clone()?, Interest::READABLE)?;
+        let mut events = [EpollEvent::empty(); KNOCKS];
+        loop {
+            let mut ready = knocks.readable().await?;
+            let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            if count == 0 {
+                ready.clear_ready();
+                continue;
+            }
+            for event in &events[..count] {
+                let Ok(port) = u16::try_from(event.data()) else { continue };
+                match self.accept(port) {
+                    Ok(Some((stream, address, machine))) => {
+                        enter((stream, address), machine, places.enter(address));
+                    }
+                    Ok(None) => {}
+                    Err(error) if is_out_of_files(&error) => {
+                        self.metrics.failed(DoorError::TooManyFiles { limit: self.files }.reason());
+                        // Who knocks stays at the door, which would be looked at again and again meanwhile.
+                        sleep(NO_FILE).await;
+                        break;
+                    }
+                    Err(error) => tracing::debug!(%error, "a connection was lost at the door"),
+                }
+            }
+        }
+    }
+
+    /// Who knocks at a door, from where, and the machine whose it is; None where nobody does any more.
+    fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, IpAddr, Arc<str>)>> {
+        let table = self.table();
+        let Some(door) = table.open.get(&port) else { return Ok(None) };
+        match door.listener.accept() {
+            Ok((stream, address)) => Ok(Some((stream, address.ip(), Arc::clone(&door.machine)))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the process, or the system, has no file left.
+fn is_out_of_files(error: &io::Error) -> bool {
+    [Errno::EMFILE, Errno::ENFILE].map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
+}
+
+/// Lets the process have as many open files as it may; how many that are.
+fn raise_open_files() -> io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn doors(ports: &str) -> ListenerPool {
+        let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+        ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap()
+    }
+
+    fn uid(name: &str) -> Arc<str> {
+        name.into()
+    }
+
+    #[test]
+    fn ports_are_read() {
+        assert_eq!("11000-29999".parse::<Ports>().unwrap().to_string(), "11000-29999");
+        for text in ["", "11000", "2-1", "80-90", "29999-11000", "11000-70000"] {
+            assert!(text.parse::<Ports>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_machine_has_a_port_of_its_own_that_no_node_shows() {
+        // Taken by whoever else tests here at the same time: what is free is found out by trying.
+        let doors = doors("10100-10139");
+        doors.claim(10_110);
+        let mut taken = HashSet::new();
+        while let Some(port) = doors.open(&uid("u"), None) {
+            assert!(taken.insert(port) && port != 10_110);
+        }
+        assert!(taken.len() > 20, "{taken:?}");
+        assert_eq!(doors.metrics.failures("NoFreePort"), 1);
+        let one = *taken.iter().next().unwrap();
+        assert_eq!(doors.open(&uid("v"), Some(one)), None, "it is another's");
+        doors.close(one);
+        assert_eq!(doors.open(&uid("v"), Some(one)), Some(one));
+        doors.release(10_110);
+        assert_eq!(doors.open(&uid("v"), None), Some(10_110));
+    }
+
+    #[tokio::test]
+    async fn who_knocks_comes_to_the_machine_whose_door_it_is() {
+        let doors = doors("10140-10199");
+        let ports = ["a", "b"].map(|name| doors.open(&uid(name), None).unwrap());
+        let (sender, mut came) = tokio::sync::mpsc::unbounded_channel();
+        let places = ConnectionSlots::default();
+        let attended = doors.attend(&places, |_, machine, _| sender.send(machine).unwrap());
+        let knocked = async {
+            for (at, name) in [(1, "b"), (0, "a"), (1, "b")] {
+                let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, ports[at])).unwrap();
+                stream.write_all(b"x").unwrap();
+                assert_eq!(&*came.recv().await.unwrap(), name);
+            }
+        };
+        tokio::select! {
+            ended = attended => panic!("{ended:?}"),
+            () = knocked => {}
+        }
+    }
+}

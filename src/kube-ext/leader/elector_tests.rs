@@ -1,0 +1,300 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(15);
+const DEADLINE: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(2);
+
+fn timing() -> Timing {
+    Timing::new(LEASE, DEADLINE, RETRY).unwrap()
+}
+
+fn at(millis: u64) -> Moment {
+    Moment::BEGINNING.after(Duration::from_millis(millis))
+}
+
+fn held_by(holder: &str, version: u64) -> Response {
+    let holder = Some(holder.to_owned()).filter(|holder| !holder.is_empty());
+    Response::Stands(Some(Record { version: version.to_string(), holder, lasts: Some(LEASE) }))
+}
+
+/// Asks what it has to ask at this time, and tells it what came of that.
+fn told(claim: &mut Elector, asked: Request, millis: u64, heard: Response) {
+    assert_eq!(claim.next(at(millis)), Step::Request(asked), "at {millis} ms: {claim:?}");
+    claim.heard(at(millis), at(millis), heard);
+}
+
+/// One that leads since the time 0.
+fn leader() -> Elector {
+    let mut claim = Elector::new("a".to_owned(), timing());
+    told(&mut claim, Request::Read, 0, Response::Stands(None));
+    told(&mut claim, Request::Create, 0, Response::Written);
+    claim
+}
+
+#[test]
+fn times_that_contradict_each_other() {
+    let said = |lease, deadline, retry| {
+        let millis = Duration::from_millis;
+        Timing::new(millis(lease), millis(deadline), millis(retry)).unwrap_err().to_string()
+    };
+    assert!(said(15_000, 15_000, 2_000).contains("--leader-elect-lease-duration (15s) must be longer"));
+    assert!(said(15_000, 4_000, 2_000).contains("--leader-elect-renew-deadline (4s) must be longer"));
+    assert!(said(15_000, 10_000, 50).contains("at least 100ms"));
+    assert!(said(1_500, 1_000, 200).contains("whole seconds"));
+    assert_eq!(timing().lease_seconds(), 15);
+}
+
+#[test]
+fn the_first_one_leads_at_once_and_renews() {
+    let mut claim = leader();
+    assert_eq!(claim.held(), Some(at(10_000)));
+    assert_eq!(claim.next(at(500)), Step::Wait(Duration::from_millis(1_500)));
+    told(&mut claim, Request::Replace, 2_000, Response::Written);
+    assert_eq!(claim.held(), Some(at(12_000)));
+}
+
+#[test]
+fn a_claim_counts_from_before_its_renewal_was_sent() {
+    let mut claim = leader();
+    claim.heard(at(2_000), at(6_000), Response::Written);
+    assert_eq!(claim.held(), Some(at(12_000)));
+}
+
+#[test]
+fn a_leader_that_cannot_renew_tries_until_its_claim_is_over() {
+    let mut claim = leader();
+    for millis in [2_000, 2_500, 6_000, 9_999] {
+        told(&mut claim, Request::Replace, millis, Response::Nothing);
+    }
+    assert_eq!(claim.next(at(9_999)), Step::Wait(Duration::from_millis(1)), "no longer than the claim");
+    assert_eq!(claim.next(at(10_000)), Step::Lost(Loss::Late(DEADLINE)));
+    // Nor does an answer that comes then bring it back.
+    claim.heard(at(9_999), at(10_001), Response::Written);
+    assert_eq!(claim.next(at(10_001)), Step::Lost(Loss::Late(DEADLINE)));
+}
+
+#[test]
+fn an_answer_that_comes_too_late_makes_no_leader() {
+    let mut claim = Elector::new("a".to_owned(), timing());
+    told(&mut claim, Request::Read, 0, Response::Stands(None));
+    claim.heard(at(0), at(10_000), Response::Written);
+    assert_eq!(claim.held(), None);
+    // It has the Lease all the same, and may renew it.
+    told(&mut claim, Request::Replace, 11_000, Response::Written);
+    assert_eq!(claim.held(), Some(at(21_000)));
+}
+
+#[test]
+fn whoever_comes_second_waits_the_whole_lease_after_each_renewal() {
+    let mut claim = Elector::new("b".to_owned(), timing());
+    told(&mut claim, Request::Read, 0, held_by("a", 1));
+    assert!(claim.waits(at(0)));
+    told(&mut claim, Request::Read, 500, held_by("a", 2));
+    for millis in (1_000..15_500).step_by(500) {
+        told(&mut claim, Request::Read, millis, held_by("a", 2));
+        assert!(claim.waits(at(millis)));
+    }
+    told(&mut claim, Request::Replace, 15_500, Response::Written);
+    assert_eq!(claim.held(), Some(at(25_500)));
+}
+
+#[test]
+fn a_lease_that_was_given_back_is_taken_at_the_next_look() {
+    let mut claim = Elector::new("b".to_owned(), timing());
+    told(&mut claim, Request::Read, 0, held_by("a", 1));
+    told(&mut claim, Request::Read, 500, held_by("", 2));
+    told(&mut claim, Request::Replace, 500, Response::Written);
+    assert_eq!(claim.held(), Some(at(10_500)));
+}
+
+#[test]
+fn of_two_that_take_it_one_waits_again() {
+    let mut claim = Elector::new("b".to_owned(), timing());
+    told(&mut claim, Request::Read, 0, held_by("", 1));
+    told(&mut claim, Request::Replace, 0, Response::Conflict);
+    told(&mut claim, Request::Read, 500, held_by("c", 2));
+    assert!(claim.waits(at(500)));
+}
+
+#[test]
+fn a_renewal_whose_answer_was_lost_is_recognised() {
+    let mut claim = leader();
+    told(&mut claim, Request::Replace, 2_000, Response::Nothing);
+    told(&mut claim, Request::Replace, 2_500, Response::Conflict);
+    told(&mut claim, Request::Read, 2_500, held_by("a", 2));
+    told(&mut claim, Request::Replace, 2_500, Response::Written);
+    assert_eq!(claim.held(), Some(at(12_500)));
+}
+
+#[test]
+fn whoever_finds_another_in_its_place_is_no_leader() {
+    let mut claim = leader();
+    told(&mut claim, Request::Replace, 2_000, Response::Conflict);
+    told(&mut claim, Request::Read, 2_000, held_by("b", 7));
+    assert_eq!(claim.next(at(2_000)), Step::Lost(Loss::Taken("b".to_owned())));
+}
+
+#[test]
+fn a_lease_that_somebody_deleted_still_protects_its_holder() {
+    let mut claim = leader();
+    told(&mut claim, Request::Replace, 2_000, Response::Stands(None));
+    told(&mut claim, Request::Create, 2_000, Response::Written);
+    assert_eq!(claim.held(), Some(at(12_000)));
+    let mut other = Elector::new("b".to_owned(), timing());
+    told(&mut other, Request::Read, 0, held_by("a", 1));
+    told(&mut other, Request::Read, 14_900, Response::Stands(None));
+    assert_eq!(other.next(at(14_900)), Step::Wait(Duration::from_millis(100)));
+    told(&mut other, Request::Create, 15_000, Response::Written);
+}
+
+/// What happens at a time, in the simulation below.
+enum Happens {
+    /// A candidate polls.
+    Turn(usize),
+    /// A question reaches the API server.
+    Arrives(Question),
+    /// The answer reaches it.
+    Answered { by: usize, sent: u64, heard: Response, version: u64 },
+}
+
+struct Question {
+    by: usize,
+    name: String,
+    ask: Request,
+    /// The version that it names.
+    version: u64,
+    sent: u64,
+    /// Whether somebody still waits for the answer.
+    awaited: bool,
+}
+
+/// The API server, as far as it has one Lease.
+#[derive(Default)]
+struct Server {
+    lease: Option<(u64, String)>,
+    versions: u64,
+}
+
+impl Server {
+    /// What it says, and the version of the Lease then.
+    fn asked(&mut self, question: &Question) -> (Response, u64) {
+        let heard = match (question.ask, &self.lease) {
+            (Request::Read | Request::Replace, None) => Response::Stands(None),
+            (Request::Read, Some((version, holder))) => held_by(holder, *version),
+            (Request::Create, Some(_)) => Response::Conflict,
+            (Request::Replace, Some((version, _))) if *version != question.version => Response::Conflict,
+            (Request::Create, None) | (Request::Replace, Some(_)) => {
+                self.versions += 1;
+                self.lease = Some((self.versions, question.name.clone()));
+                Response::Written
+            }
+        };
+        (heard, self.lease.as_ref().map_or(0, |(version, _)| *version))
+    }
+}
+
+/// What happens when, in order.
+#[derive(Default)]
+struct Future {
+    queue: BTreeMap<(u64, u64), Happens>,
+    number: u64,
+}
+
+impl Future {
+    fn put(&mut self, when: u64, what: Happens) {
+        self.number += 1;
+        self.queue.insert((when, self.number), what);
+    }
+}
+
+/// Several who want to lead, questions and answers that are slow or lost, processes that stand still at any moment, each a
+/// part `trouble` of all times. For how long somebody led, in milliseconds of `end`; panics where two do so at once.
+fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut names: Vec<String> = (0..candidates).map(|i| format!("c{i}")).collect();
+    let mut claims: Vec<Elector> = names.iter().map(|name| Elector::new(name.clone(), timing())).collect();
+    let mut known = vec![0_u64; candidates];
+    let (mut server, mut future) = (Server::default(), Future::default());
+    for by in 0..candidates {
+        future.put(random.random_range(0..3_000), Happens::Turn(by));
+    }
+    let (mut led, mut before) = (0, 0);
+    while let Some(((now, _), what)) = future.queue.pop_first() {
+        if now > end {
+            break;
+        }
+        let leaders = |millis: u64| {
+            claims.iter().filter(|claim| claim.held().is_some_and(|until| at(millis) < until)).count()
+        };
+        // Between two events a claim can only end.
+        assert!(leaders(before) <= 1, "seed {seed}: two lead at {before} ms: {claims:?}");
+        led += if leaders(now) == 1 { now - before } else { 0 };
+        before = now;
+        let mut takes = |usual: u64, worst: u64| {
+            let most = if random.random_bool(trouble) { worst } else { usual };
+            random.random_range(0..=most)
+        };
+        match what {
+            Happens::Turn(by) => match claims[by].next(at(now)) {
+                Step::Lost(_) => {
+                    // It ends, and comes back as a process that knows nothing.
+                    names[by].push('+');
+                    claims[by] = Elector::new(names[by].clone(), timing());
+                    future.put(now + takes(2_000, 60_000), Happens::Turn(by));
+                }
+                Step::Wait(time) => {
+                    let wait = u64::try_from(time.as_millis()).unwrap();
+                    future.put(now + wait + takes(1, 40_000), Happens::Turn(by));
+                }
+                Step::Request(ask) => {
+                    let awaited = takes(0, 3) < 2;
+                    let (name, version) = (names[by].clone(), known[by]);
+                    let question = Question { by, name, ask, version, sent: now, awaited };
+                    // It may come late, also when nobody waits for its answer any more.
+                    future.put(now + takes(20, 30_000), Happens::Arrives(question));
+                    if !awaited {
+                        let heard = Response::Nothing;
+                        future.put(now + 5_000, Happens::Answered { by, sent: now, heard, version: 0 });
+                    }
+                }
+            },
+            Happens::Arrives(question) => {
+                let (heard, version) = server.asked(&question);
+                let Question { by, sent, awaited, .. } = question;
+                if awaited {
+                    future.put(now + takes(20, 30_000), Happens::Answered { by, sent, heard, version });
+                }
+            }
+            Happens::Answered { by, sent, heard, version } => {
+                if !matches!(heard, Response::Nothing | Response::Conflict) {
+                    known[by] = version;
+                }
+                claims[by].heard(at(sent), at(now), heard);
+                future.put(now + takes(1, 40_000), Happens::Turn(by));
+            }
+        }
+    }
+    led
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn two_never_lead(seed in any::<u64>(), candidates in 2_usize..5, trouble in 0.0..0.4_f64) {
+        simulate(seed, candidates, trouble, 600_000);
+    }
+}
+
+#[test]
+fn without_trouble_somebody_leads_nearly_always() {
+    for seed in 0..50 {
+        let led = simulate(seed, 3, 0.0, 600_000);
+        assert!(led > 595_000, "seed {seed}: {led} ms of 600 s");
+    }
+}

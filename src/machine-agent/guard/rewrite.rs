@@ -1,0 +1,218 @@
+//! What kubemark says of its Node and what the cluster hears instead, and the way back: values in, values out.
+//!
+//! A kubelet computes its patches from the Node as it last read it. So what it reads is made to look as if all that it
+//! said had been written: else it would find a difference every ten seconds and write it again.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube_node_planner::{
+    disruptor::Behaviour,
+    health::{self, DISRUPTED},
+};
+use serde_json::{Map, Value, json};
+
+/// Values inside a status by section and key, such as `nodeInfo` and `bootID`. Null stands for one that is not there.
+pub type Leaves = BTreeMap<(&'static str, String), Value>;
+
+/// What a condition says, its times aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Words {
+    status: String,
+    reason: String,
+    message: String,
+}
+
+impl From<health::Condition> for Words {
+    fn from(condition: health::Condition) -> Self {
+        let health::Condition { status, reason, message, .. } = condition;
+        Self { status: status.to_owned(), reason: reason.to_owned(), message: message.to_owned() }
+    }
+}
+
+impl Words {
+    fn are_in(&self, condition: &Value) -> bool {
+        condition["status"] == *self.status
+            && condition["reason"] == *self.reason
+            && condition["message"] == *self.message
+    }
+
+    fn put_into(&self, condition: &mut Map<String, Value>) {
+        condition.insert("status".to_owned(), json!(self.status));
+        condition.insert("reason".to_owned(), json!(self.reason));
+        condition.insert("message".to_owned(), json!(self.message));
+    }
+
+    fn learn(&mut self, condition: &Value) {
+        for (word, key) in
+            [(&mut self.status, "status"), (&mut self.reason, "reason"), (&mut self.message, "message")]
+        {
+            if let Some(said) = condition[key].as_str() {
+                said.clone_into(word);
+            }
+        }
+    }
+}
+
+/// The Ready condition as the API server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    status: String,
+    since: Option<Timestamp>,
+}
+
+impl Shown {
+    /// That of a Node.
+    #[must_use]
+    pub fn by(node: &Value) -> Option<Self> {
+        let ready = condition(node, "Ready")?;
+        Some(Self { status: ready["status"].as_str()?.to_owned(), since: since(ready) })
+    }
+}
+
+/// What kubemark has said of its machine. What is not known is what kubemark 1.36 says of a healthy one: where that is
+/// wrong, it sees a difference and says so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReportedStatus {
+    leaves: Leaves,
+    conditions: BTreeMap<&'static str, Words>,
+}
+
+impl Default for ReportedStatus {
+    fn default() -> Self {
+        let conditions = health::conditions(true).map(|condition| (condition.r#type, condition.into()));
+        // Its cadvisor knows of no boot. Were it shown ours, it would report a reboot.
+        let leaves = [(("nodeInfo", "bootID".to_owned()), json!(""))];
+        Self { leaves: leaves.into(), conditions: conditions.into() }
+    }
+}
+
+impl ReportedStatus {
+    /// Learns from a status that kubemark writes, whole or in parts.
+    pub fn learn(&mut self, status: &Value, worn: &Leaves) {
+        for leaf @ (section, key) in worn.keys() {
+            if let Some(said) = status.get(*section).and_then(|section| section.get(key)) {
+                self.leaves.insert(leaf.clone(), said.clone());
+            }
+        }
+        for said in status["conditions"].as_array().into_iter().flatten() {
+            if let Some(words) = said["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type)) {
+                words.learn(said);
+            }
+        }
+    }
+
+    /// Makes a Node that kubemark reads show what kubemark said.
+    pub fn uncover(&self, node: &mut Value, behaviour: Behaviour) {
+        let Some(status) = node.get_mut("status") else { return };
+        put(status, &self.leaves);
+        let disrupted = Words::from(DISRUPTED);
+        for shown in conditions(status) {
+            let Some(said) = shown["type"].as_str().and_then(|r#type| self.conditions.get(r#type)) else {
+                continue;
+            };
+            let is_ours = match behaviour {
+                // The end of the phase is written by us; until then the truth is what kubemark should correct.
+                Behaviour::Healthy => false,
+                Behaviour::Reported => disrupted.are_in(shown),
+                // By now the controller-manager may have written Unknown, which kubemark cannot change.
+                Behaviour::Silent => true,
+            };
+            if let Some(shown) = shown.as_object_mut().filter(|_| is_ours) {
+                said.put_into(shown);
+            }
+        }
+    }
+
+    /// The strategic merge patch that makes `node` show what a machine of this behaviour is to show; None where it does.
+    #[must_use]
+    pub fn correction(&self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Option<Value> {
+        let wanted = self.conditions.iter().map(|(r#type, words)| {
+            let disrupted = behaviour == Behaviour::Reported && *r#type == DISRUPTED.r#type;
+            (*r#type, if disrupted { DISRUPTED.into() } else { words.clone() })
+        });
+        let wanted: Vec<(&str, Words)> = wanted.collect();
+        let shows = |(r#type, words): &(&str, Words)| {
+            condition(node, r#type).is_some_and(|condition| words.are_in(condition))
+        };
+        if wanted.iter().all(shows) {
+            return None;
+        }
+        let conditions: Vec<Value> = wanted
+            .iter()
+            .map(|(r#type, words)| {
+                let before = condition(node, r#type).filter(|before| before["status"] == *words.status);
+                let since = before.and_then(since).unwrap_or(now);
+                let mut condition = Map::from_iter([
+                    ("type".to_owned(), json!(r#type)),
+                    ("lastHeartbeatTime".to_owned(), time(now)),
+                    ("lastTransitionTime".to_owned(), time(since)),
+                ]);
+                words.put_into(&mut condition);
+                Value::Object(condition)
+            })
+            .collect();
+        // With another UID the API server refuses: the field cannot change.
+        Some(json!({
+            "metadata": { "uid": node["metadata"]["uid"] },
+            "status": { "conditions": conditions },
+        }))
+    }
+}
+
+/// Makes a status that kubemark writes say what the cluster is to hear of a machine that is not silent.
+pub fn cover(status: &mut Value, worn: &Leaves, behaviour: Behaviour, shown: Option<&Shown>, now: Timestamp) {
+    put(status, worn);
+    if behaviour != Behaviour::Reported {
+        return;
+    }
+    let ready = conditions(status).find(|condition| condition["type"] == DISRUPTED.r#type);
+    let Some(ready) = ready.and_then(Value::as_object_mut) else { return };
+    Words::from(DISRUPTED).put_into(ready);
+    // kubemark sees another status than the API server has: what changed when is known here.
+    if let Some(shown) = shown {
+        let since = shown.since.filter(|_| shown.status == DISRUPTED.status).unwrap_or(now);
+        ready.insert("lastTransitionTime".to_owned(), time(since));
+    }
+}
+
+/// Whether a kubelet has ever written this Node's status.
+#[must_use]
+pub fn is_posted(node: &Value) -> bool {
+    node["status"]["nodeInfo"]["kubeletVersion"].as_str().is_some_and(|version| !version.is_empty())
+}
+
+/// Puts `leaves` into a status. What is no object stays as it is: the API server will say what is wrong with it.
+fn put(status: &mut Value, leaves: &Leaves) {
+    let Some(status) = status.as_object_mut() else { return };
+    for ((section, key), value) in leaves {
+        let section = status.entry(*section).or_insert_with(|| json!({}));
+        let Some(section) = section.as_object_mut() else { continue };
+        if value.is_null() {
+            section.remove(key);
+        } else {
+            section.insert(key.clone(), value.clone());
+        }
+    }
+}
+
+fn conditions(status: &mut Value) -> impl Iterator<Item = &mut Value> {
+    status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+fn condition<'a>(node: &'a Value, r#type: &str) -> Option<&'a Value> {
+    node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == r#type)
+}
+
+fn since(condition: &Value) -> Option<Timestamp> {
+    condition["lastTransitionTime"].as_str()?.parse().ok()
+}
+
+/// A time as a status has it: to the second.
+fn time(time: Timestamp) -> Value {
+    json!(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+#[cfg(test)]
+#[path = "rewrite_tests.rs"]
+mod tests;

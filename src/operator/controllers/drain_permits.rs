@@ -1,0 +1,103 @@
+//! Whose drain may begin. A Node of a set that was deleted, by hand or by its set, keeps working until its set's budget
+//! has room: the NodeSetController grants turns, the NodeController begins no drain without one.
+//!
+//! Kept in memory alone: a new process grants again from what it sees, and a drain that has begun (the Node is cordoned)
+//! needs no turn any more.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+type OnGrant = Box<dyn Fn(&Arc<str>) + Send + Sync>;
+
+/// The turns of all sets.
+#[derive(Default)]
+pub struct DrainPermits {
+    /// Whether everybody may begin at once.
+    unlimited: bool,
+    /// UIDs of Nodes, by set.
+    granted: Mutex<HashMap<Arc<str>, HashSet<Arc<str>>>>,
+    on_grant_fn: OnceLock<OnGrant>,
+}
+
+impl fmt::Debug for DrainPermits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("granted", &self.granted).finish_non_exhaustive()
+    }
+}
+
+impl DrainPermits {
+    /// For a NodeController that runs without a NodeSetController beside it: nobody would grant a turn.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self { unlimited: true, ..Self::default() }
+    }
+
+    /// Who is told the name of a Node that got its turn. The first caller stays.
+    pub fn on_grant(&self, on_grant_fn: impl Fn(&Arc<str>) + Send + Sync + 'static) {
+        drop(self.on_grant_fn.set(Box::new(on_grant_fn)));
+    }
+
+    /// Grants a turn to a Node that its set is about to delete.
+    pub fn grant(&self, set: &str, uid: &Arc<str>) {
+        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        granted.entry(set.into()).or_default().insert(Arc::clone(uid));
+    }
+
+    /// Sets the turns of a set: UIDs and names. Those that are new are told.
+    pub fn set(&self, set: &str, drain_permits: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
+        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = granted.remove(set).unwrap_or_default();
+        let mut now = HashSet::new();
+        let mut new = Vec::new();
+        for (uid, name) in drain_permits {
+            if !before.contains(&uid) {
+                new.push(name);
+            }
+            now.insert(uid);
+        }
+        if !now.is_empty() {
+            granted.insert(set.into(), now);
+        }
+        drop(granted);
+        if let Some(on_grant_fn) = self.on_grant_fn.get() {
+            new.iter().for_each(on_grant_fn);
+        }
+    }
+
+    /// Whether the drain of a Node of this set may begin.
+    #[must_use]
+    pub fn is_granted(&self, set: &str, uid: &str) -> bool {
+        if self.unlimited {
+            return true;
+        }
+        let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        granted.get(set).is_some_and(|uids| uids.contains(uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_told_once_and_ends_with_the_next_look() {
+        let drain_permits = DrainPermits::default();
+        let told: Arc<Mutex<Vec<Arc<str>>>> = Arc::default();
+        let into = Arc::clone(&told);
+        drain_permits.on_grant(move |name| into.lock().unwrap().push(Arc::clone(name)));
+        let turn = |uid: &str| (Arc::from(uid), Arc::from(format!("node-{uid}")));
+        drain_permits.grant("set", &"a".into());
+        drain_permits.set("set", [turn("a"), turn("b")]);
+        assert!(
+            drain_permits.is_granted("set", "a")
+                && drain_permits.is_granted("set", "b")
+                && !drain_permits.is_granted("other", "a")
+        );
+        drain_permits.set("set", [turn("b")]);
+        assert!(!drain_permits.is_granted("set", "a"));
+        assert_eq!(*told.lock().unwrap(), ["node-b".into()]);
+    }
+}

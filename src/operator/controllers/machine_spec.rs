@@ -1,0 +1,36 @@
+//! What the machine of a Node is made from: the revision that the Node names, and what its class and its set say today.
+//! Whoever makes machines asks here: the NodeController, and hosts.
+
+use std::sync::Arc;
+
+use kube_node_api::{NodeClassSpec, NodeSet, names};
+use kube_node_cache::{Cache, CustomObject, NodeView};
+use kube_node_planner::revision::Machine;
+
+use super::{Revisions, RevisionsError};
+use crate::providers::Settings;
+
+/// What the revision that a Node names has stored; None where it names none, or that is gone.
+pub async fn stored(revisions: &Revisions, node: &NodeView) -> Result<Option<Arc<Machine>>, RevisionsError> {
+    let Some(revision) = node.label(names::LABEL_REVISION) else { return Ok(None) };
+    revisions.get(node.class().unwrap_or_default(), revision).await
+}
+
+/// What propagates in place: the class's, as the Node's set changes it.
+pub fn settings(
+    node: &NodeView,
+    machine: &Machine,
+    class: Option<&NodeClassSpec>,
+    sets: &Cache<CustomObject<NodeSet>>,
+) -> Settings {
+    let set = node.set().and_then(|set| sets.get(set));
+    let overrides = set
+        .as_ref()
+        .and_then(|set| set.object.as_ref().ok())
+        .and_then(|set| set.spec.class_overrides.as_ref());
+    let failures = overrides
+        .and_then(|overrides| overrides.failures.clone())
+        .or_else(|| class.and_then(|class| class.failures.clone()));
+    let containers = machine.hollow.as_ref().and_then(|hollow| hollow.containers.clone()).unwrap_or_default();
+    Settings { failures, containers }
+}

@@ -1,0 +1,284 @@
+//! Makes and drops the machines of this host, as Nodes, classes, sets and hosts come and go.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use kube::Client;
+use kube_ext::{
+    error::chain,
+    leader::clock::Moment,
+    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+};
+use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_cache::{CustomObject, EventHandler, NodeView};
+use prometheus::IntGauge;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::Caches;
+use crate::{
+    controllers::{Revisions, RevisionsError, machine_spec, node::say},
+    hosts::{MembershipWatch, Present, share},
+    providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, Provider, ProviderError},
+};
+
+/// Nodes reconciled at once; a reconciliation waits for no more than a revision that is not known yet.
+const CONCURRENCY: usize = 8;
+/// How long a host that comes waits after its Lease is seen: the others have dropped by then what it is about to carry.
+const SETTLE: Duration = Duration::from_secs(1);
+/// A list, and a watch that catches up, show Leases one after another: who seems lost may be the next one.
+const DOUBT: Duration = Duration::from_millis(500);
+/// How often it is looked at whether the watch of the Leases is alive.
+const LISTEN: Duration = Duration::from_secs(2);
+/// A watch that shows nothing of our own renewals for this long is made anew.
+const DEAF_AFTER: Duration = Duration::from_secs(8);
+
+/// Why a machine is not carried.
+#[derive(Debug, thiserror::Error)]
+enum MachineError {
+    /// What it is made from cannot be read.
+    #[error(transparent)]
+    Revisions(#[from] RevisionsError),
+    /// What it is made from is not there.
+    #[error("its revision is not stored")]
+    NoRevision,
+    /// There can be no such machine.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+/// What this host carries, and what it knows.
+pub(super) struct HostReconciler {
+    group: Arc<str>,
+    host: Arc<str>,
+    client: Client,
+    caches: Caches,
+    revisions: Revisions,
+    members: Arc<MembershipWatch>,
+    /// Who was present when shares were looked at last.
+    present: Mutex<Present>,
+    machines: InProcess,
+    requests: WorkQueue<Arc<str>>,
+}
+
+impl HostReconciler {
+    /// Carries nothing yet. `caches` must be filled by watches that concern the group.
+    pub(super) fn new(
+        (group, host): (&str, &str),
+        client: Client,
+        caches: Caches,
+        revisions: Revisions,
+        members: Arc<MembershipWatch>,
+        machines: InProcess,
+    ) -> (Arc<Self>, Consumer<Arc<str>>) {
+        let (requests, queue) = work_queue();
+        let carrier = Arc::new(Self {
+            group: group.into(),
+            host: host.into(),
+            client,
+            caches,
+            revisions,
+            members,
+            present: Mutex::default(),
+            machines,
+            requests,
+        });
+        carrier.caches.nodes.observe(Arc::clone(&carrier) as Arc<dyn EventHandler<NodeView>>);
+        carrier
+            .caches
+            .classes
+            .observe(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeClass>>>);
+        carrier.caches.sets.observe(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeSet>>>);
+        (carrier, queue)
+    }
+
+    /// Waits until every other host knows of this one.
+    pub(super) async fn settle(&self) {
+        let mut known = Present::new();
+        while !self.is_present(&known) {
+            known = self.members.changed(&known).await;
+        }
+        sleep(SETTLE).await;
+    }
+
+    fn is_present(&self, present: &Present) -> bool {
+        present.get(&self.group).is_some_and(|hosts| hosts.contains(&self.host))
+    }
+
+    /// Works until `stop`, and finishes what is under way. `peers` shows how many hosts there are.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        queue: Consumer<Arc<str>>,
+        peers: IntGauge,
+        stop: CancellationToken,
+    ) {
+        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
+        let work = run(queue, config, &stop, |name| {
+            let carrier = Arc::clone(&self);
+            async move { carrier.reconcile(&name).await }
+        });
+        let following = async { tokio::join!(self.follow_hosts(peers), self.follow_machines()) };
+        tokio::join!(work, stop.run_until_cancelled(following));
+    }
+
+    /// Looks at the Node of each machine that has news, such as a place in this process.
+    async fn follow_machines(&self) {
+        let mut changes = self.machines.watch();
+        while let Some(id) = changes.next().await {
+            self.requests.add(id.node);
+        }
+    }
+
+    /// Looks at all Nodes whenever a host came or went.
+    async fn follow_hosts(&self, peers: IntGauge) {
+        // Before the first reconciliation nobody is known: then everybody has come.
+        let mut known = Present::new();
+        loop {
+            if let Ok(mut present) = timeout(LISTEN, self.members.changed(&known)).await {
+                if is_lost(&known, &present) {
+                    sleep(DOUBT).await;
+                    present = self.members.present();
+                }
+                let hosts = present.get(&self.group).map_or(0, BTreeSet::len);
+                info!(hosts, "who is present has changed");
+                peers.set(i64::try_from(hosts).unwrap_or(i64::MAX));
+                self.present.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&present);
+                known = present;
+                self.look_at(|_| true);
+            } else if self.is_deaf() {
+                warn!("the watch of the Leases of hosts shows nothing: it is made anew");
+                self.caches.hosts.list_anew();
+            }
+        }
+    }
+
+    fn is_deaf(&self) -> bool {
+        self.members.echoed().is_some_and(|echoed| echoed.until(Moment::now()) > DEAF_AFTER)
+    }
+
+    fn look_at(&self, is_meant: impl Fn(&NodeView) -> bool) {
+        for node in self.caches.nodes.all().iter().filter(|node| is_meant(node)) {
+            self.requests.add(Arc::clone(&node.name));
+        }
+    }
+
+    async fn reconcile(&self, name: &Arc<str>) -> Action {
+        let mut node = self.caches.nodes.get(name);
+        if let Some(others) = node.take_if(|node| !self.is_ours(node)) {
+            self.machines.forget(&others.uid);
+        }
+        if let Some(uid) = self.machines.machine_of(name)
+            && node.as_ref().is_none_or(|node| node.uid != uid)
+        {
+            debug!(node = &**name, "drops its machine");
+            self.machines.remove(&uid);
+        }
+        let Some(node) = node else { return Action::AwaitChange };
+        match self.carry(&node).await {
+            Ok(()) => self.say(&node, (true, "Running", "a host carries it")).await,
+            Err(MachineError::Provider(error)) if error.is_want_of_room() => {
+                match self.say(&node, (false, error.reason(), &chain(&error))).await {
+                    Action::AwaitChange => error.retry_after().map_or(Action::Failed, Action::RequeueAfter),
+                    other => other,
+                }
+            }
+            Err(error) => {
+                warn!(node = &**name, error = chain(&error), "cannot carry its machine");
+                Action::Failed
+            }
+        }
+    }
+
+    /// Says on the Node that there is no room for its machine, and that there is again: the operator cannot know. Nothing else
+    /// of the machine is said here.
+    async fn say(&self, node: &NodeView, says: (bool, &str, &str)) -> Action {
+        let was_full =
+            node.condition(names::CONDITION_MACHINE).is_some_and(|said| &*said.reason == OUT_OF_RESOURCES);
+        if says.0 && !was_full {
+            return Action::AwaitChange;
+        }
+        match say(&self.client, node, names::CONDITION_MACHINE, says).await {
+            Ok(()) => Action::AwaitChange,
+            Err(error) => {
+                warn!(node = &*node.name, error = chain(&error), "cannot say how its machine stands");
+                Action::Failed
+            }
+        }
+    }
+
+    fn is_ours(&self, node: &NodeView) -> bool {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosts = present.get(&self.group).into_iter().flatten();
+        share::carrier(hosts.map(|host| &**host), &node.uid) == Some(&self.host)
+    }
+
+    /// Makes the machine of a Node, or brings its settings up to date.
+    async fn carry(&self, node: &NodeView) -> Result<(), MachineError> {
+        // The operator says on the Node where its revision is gone, and the set may store it again.
+        let Some(machine) = machine_spec::stored(&self.revisions, node).await? else {
+            return Err(MachineError::NoRevision);
+        };
+        let class = node.class().and_then(|class| self.caches.classes.get(class));
+        let class = class.as_ref().and_then(|own| own.object.as_ref().ok()).map(|class| &class.spec);
+        let settings = machine_spec::settings(node, &machine, class, &self.caches.sets);
+        let id = MachineId::of(node);
+        if self.machines.get(&id.uid).is_some() {
+            return Ok(self.machines.update(&id, &settings).await?);
+        }
+        let request = MachineRequest { id, machine: (*machine).clone(), settings, credentials: None };
+        Ok(self.machines.create(&request).await?)
+    }
+}
+
+/// Whether somebody was there who is not any more.
+fn is_lost(before: &Present, after: &Present) -> bool {
+    before.iter().any(|(group, hosts)| after.get(group).is_none_or(|left| !hosts.is_subset(left)))
+}
+
+impl EventHandler<NodeView> for HostReconciler {
+    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+        // What a machine is made from is said by labels; its status is of its own making.
+        let made_from =
+            |node: Option<&Arc<NodeView>>| node.map(|node| (Arc::clone(&node.uid), node.labels.clone()));
+        if made_from(old) != made_from(new)
+            && let Some(node) = new.or(old)
+        {
+            self.requests.add(Arc::clone(&node.name));
+        }
+    }
+}
+
+impl EventHandler<CustomObject<NodeClass>> for HostReconciler {
+    fn changed(
+        &self,
+        old: Option<&Arc<CustomObject<NodeClass>>>,
+        new: Option<&Arc<CustomObject<NodeClass>>>,
+    ) {
+        let failures = |own: Option<&Arc<CustomObject<NodeClass>>>| {
+            Some(own?.object.as_ref().ok()?.spec.failures.clone())
+        };
+        if failures(old) != failures(new)
+            && let Some(class) = new.or(old)
+        {
+            self.look_at(|node| node.class() == Some(class.name()));
+        }
+    }
+}
+
+impl EventHandler<CustomObject<NodeSet>> for HostReconciler {
+    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+        let overrides = |own: Option<&Arc<CustomObject<NodeSet>>>| {
+            Some(own?.object.as_ref().ok()?.spec.class_overrides.clone())
+        };
+        if overrides(old) != overrides(new)
+            && let Some(set) = new.or(old)
+        {
+            self.look_at(|node| node.set() == Some(set.name()));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the operator does that leads: providers, controllers, the hollow kubelets and the server for cluster-autoscaler. None
+//! of them exists before it leads, so none remembers anything of a time in which another one did.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use hollow_kubelet::{Hollow, RESTART, kubelet_watches::Meter};
+use kube::Client;
+use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
+use prometheus::Registry;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::{Caches, OperatorError, Options, TaskGroup};
+use crate::{
+    autoscaler::Autoscaler,
+    controllers::{
+        Context, DrainPermits, Events, ExpectationStore, Machines, Metrics, PodCidrs, PolicyParameters,
+        Revisions, Secrets, csr::Approver, node::NodeController, nodeclass::NodeClassController,
+        nodeset::NodeSetController,
+    },
+    hosts::MembershipWatch,
+    providers::{Dependencies, HollowProvider, InProcess, KubemarkProvider, Provider, Room, kubemark},
+};
+
+/// How often it is looked whether the watches are in sync.
+const SYNC_POLL: Duration = Duration::from_millis(20);
+
+/// How long it may take to learn when Leases were renewed; afterwards they are worth more than their order.
+const LEASES_LIMIT: Duration = Duration::from_secs(3);
+
+/// What it works with.
+pub(super) struct Leader {
+    pub(super) options: Options,
+    /// UID of the cluster.
+    pub(super) cluster: String,
+    /// The operator's own identity.
+    pub(super) client: Client,
+    pub(super) caches: Caches,
+    pub(super) registry: Registry,
+    pub(super) standing: Arc<Leadership>,
+}
+
+impl Leader {
+    /// Starts everything; it ends at shutdown, once the writes under way are answered.
+    pub(super) fn begin(self, parts: &mut TaskGroup) -> Result<(), OperatorError> {
+        let Self { options, cluster, client, caches, registry, standing } = self;
+        let hollow_client = match &options.hollow {
+            Some(access) => access.fenced(standing.fence())?,
+            None => client.clone(),
+        };
+        let vacancy = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
+        let (hollow, kubelets) = Hollow::new(
+            hollow_client.clone(),
+            Arc::clone(&caches.nodes),
+            Arc::clone(&caches.pods),
+            vacancy,
+            &registry,
+        )?;
+        parts.serve_kubelets(&hollow, options.endpoints, &registry)?;
+        let machines = hollow.clone();
+        let members = MembershipWatch::new();
+        caches.hosts.observe(Arc::clone(&members) as _);
+        let ground = Dependencies {
+            requester: hollow_client,
+            server: options.client.anonymous(),
+            fence: standing.fence().clone(),
+            meter: Meter::new(&registry)?,
+        };
+        let room = Room::register(options.max_machines, &caches.nodes, &registry)?;
+        let here = InProcess::new(hollow, ground, room);
+        let hollow = HollowProvider::new(here, client.clone(), Arc::clone(&caches.nodes), members);
+        let hollow: Arc<dyn Provider> = Arc::new(hollow);
+        let kubemark = kubemark::Options {
+            cluster,
+            namespace: options.namespace.clone(),
+            image: options.machine_image,
+            api_server: kubemark::ApiServer {
+                url: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
+                ca: options.client.ca(),
+            },
+            fence: standing.fence().clone(),
+            insecure_credentials: options.insecure_credentials,
+        };
+        let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
+        let kubemark: Arc<dyn Provider> =
+            Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
+        let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
+        Machines::register(&registry, providers.clone())?;
+        let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
+        // Before the controllers: a Node is counted here before its creation is over for them.
+        if let Some(pod_cidrs) = &pod_cidrs {
+            caches.nodes.observe(Arc::clone(pod_cidrs) as _);
+        }
+        let context = Arc::new(Context {
+            nodes: Arc::clone(&caches.nodes),
+            pods: Arc::clone(&caches.pods),
+            classes: Arc::clone(&caches.classes),
+            sets: Arc::clone(&caches.sets),
+            revisions: Revisions::new(client.clone(), &options.namespace),
+            expectations: ExpectationStore::default(),
+            drain_permits: DrainPermits::default(),
+            events: Events::register(client.clone(), "kube-node", &registry)?,
+            metrics: Metrics::register(&registry)?,
+            providers,
+            pod_cidrs,
+            provider_id_prefix: options.provider_id_prefix,
+            client: client.clone(),
+        });
+        let stop = parts.shutdown().clone();
+        parts.spawn_until_done(kubelets.run(stop.clone()));
+        let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
+        let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
+        let secrets = Secrets::new(client.clone(), &options.namespace);
+        let parameters = PolicyParameters::new(client, &context);
+        let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
+        if let Some(options) = options.autoscaler {
+            let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
+            // It ends with the shutdown alone, once the calls under way are answered.
+            parts.spawn_until_done(server.run(stop.clone()));
+        }
+        let (approver, csr_queue) = Approver::new(context);
+        parts.spawn(Arc::clone(&approver).watch());
+        let ready = caches.readiness();
+        parts.spawn_until_done(async move {
+            if stop.run_until_cancelled(in_sync(&machines, &ready)).await.is_some() {
+                info!("watches are in sync");
+                tokio::join!(
+                    sets.run(set_queue, stop.clone()),
+                    nodes.run(node_queue, stop.clone()),
+                    classes.run(class_queue, stop.clone()),
+                    approver.run(csr_queue, stop.clone()),
+                    parameters.run(stop.clone())
+                );
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Waits until all is known that one must know who makes machines. Nobody acts on half a picture: a set whose Nodes are not
+/// listed yet would seem to have none.
+pub(super) async fn in_sync(machines: &Hollow, ready: &Readiness) {
+    match timeout(LEASES_LIMIT, machines.read_leases()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            warn!(error = chain(&error), "no Lease is known: they are renewed in no order");
+        }
+        Err(_) => warn!("no Lease is known in time: they are renewed in no order"),
+    }
+    while !ready().is_empty() {
+        sleep(SYNC_POLL).await;
+    }
+}

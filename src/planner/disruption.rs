@@ -1,0 +1,258 @@
+//! Why a Node has to be replaced: it is sick, of another revision, older than a restart, or past its age.
+
+use std::{hash::Hasher, time::Duration};
+
+use jiff::Timestamp;
+
+use super::set_planner::NodeState;
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DisruptionReason {
+    /// It did not become Ready and initialised in time.
+    FailedToStart,
+    /// A condition has been unhealthy for too long.
+    Unhealthy,
+    /// Its machine is of another revision than the set asks for.
+    Outdated,
+    /// It is older than the set's last restart.
+    Restarted,
+    /// It has reached its age.
+    Expired,
+}
+
+impl DisruptionReason {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::FailedToStart, Self::Unhealthy, Self::Outdated, Self::Restarted, Self::Expired];
+
+    /// Whether the Node is sick: then it is repaired also while a rollout is paused.
+    #[must_use]
+    pub const fn is_sickness(self) -> bool {
+        matches!(self, Self::FailedToStart | Self::Unhealthy)
+    }
+
+    /// The reason for events and metric labels.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::FailedToStart => "FailedToStart",
+            Self::Unhealthy => "Unhealthy",
+            Self::Outdated => "Outdated",
+            Self::Restarted => "Restarted",
+            Self::Expired => "Expired",
+        }
+    }
+}
+
+/// A condition of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSign<'a> {
+    /// Its type.
+    pub r#type: &'a str,
+    /// True, False or Unknown.
+    pub status: &'a str,
+    /// Since when; None counts as now.
+    pub since: Option<Timestamp>,
+}
+
+/// A condition that makes a Node sick when it lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnhealthyCondition {
+    /// Its type.
+    pub r#type: String,
+    /// Its status.
+    pub status: String,
+    /// How long.
+    pub lasts: Duration,
+}
+
+/// When Nodes have to be replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Rules<'a> {
+    /// Revision that Nodes are to have; None while it is not known: then none is outdated.
+    pub revision: Option<&'a str>,
+    /// Nodes created before are to be replaced.
+    pub restarted_at: Option<Timestamp>,
+    /// Age at which a Node is replaced.
+    pub expire_after: Option<Duration>,
+    /// How long a Node may take to start.
+    pub startup_timeout: Option<Duration>,
+    /// What makes it sick afterwards.
+    pub symptoms: &'a [UnhealthyCondition],
+}
+
+/// Causes, and when there may be others by the passing of time alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is sick of.
+    pub sick: Option<DisruptionReason>,
+    /// The gravest of the other causes: a Node whose repair has to wait may still be due for a rollout.
+    pub due: Option<DisruptionReason>,
+    /// None: never.
+    pub changes_in: Option<Duration>,
+}
+
+/// Examines one Node that stays.
+#[must_use]
+pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Finding {
+    let mut finding = Finding::default();
+    let mut consider = |cause: DisruptionReason, due_in: Duration| {
+        if due_in.is_zero() {
+            let place = if cause.is_sickness() { &mut finding.sick } else { &mut finding.due };
+            *place = Some(place.map_or(cause, |known| known.min(cause)));
+        } else {
+            finding.changes_in = Some(finding.changes_in.map_or(due_in, |known| known.min(due_in)));
+        }
+    };
+    if !member.skip_remediation {
+        if member.started {
+            // Before a Node was initialised its conditions say nothing: it is still starting.
+            for symptom in rules.symptoms {
+                let sign = member
+                    .signs
+                    .iter()
+                    .find(|sign| sign.r#type == symptom.r#type && sign.status == symptom.status);
+                if let Some(sign) = sign {
+                    consider(
+                        DisruptionReason::Unhealthy,
+                        left(sign.since.unwrap_or(now), symptom.lasts, now),
+                    );
+                }
+            }
+        } else if let Some(timeout) = rules.startup_timeout {
+            consider(DisruptionReason::FailedToStart, left(member.created, timeout, now));
+        }
+    }
+    if has_other_revision(member, rules) {
+        consider(DisruptionReason::Outdated, Duration::ZERO);
+    } else if is_stale(member, rules) {
+        consider(DisruptionReason::Restarted, Duration::ZERO);
+    }
+    if let Some(age) = rules.expire_after {
+        consider(DisruptionReason::Expired, left(member.created, jittered(age, member.name), now));
+    }
+    finding
+}
+
+/// Whether a rollout or a restart is to replace it.
+#[must_use]
+pub fn is_stale(member: &NodeState<'_>, rules: &Rules<'_>) -> bool {
+    has_other_revision(member, rules) || rules.restarted_at.is_some_and(|at| member.created < at)
+}
+
+fn has_other_revision(member: &NodeState<'_>, rules: &Rules<'_>) -> bool {
+    rules.revision.is_some_and(|revision| member.revision != revision)
+}
+
+/// What is left at `now` of a span that began at `since`.
+fn left(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
+    span.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
+}
+
+/// Up to a tenth earlier, always the same for one Node: Nodes that were born together do not expire together.
+fn jittered(age: Duration, name: &str) -> Duration {
+    let mut hasher = Fnv::default();
+    hasher.write(name.as_bytes());
+    let permille = u32::try_from(hasher.finish() % 100).unwrap_or(0);
+    age.saturating_sub(age / 1_000 * permille)
+}
+
+/// FNV-1a: the same on every machine and in every version, which the hasher of the standard library does not promise.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn member(started: bool) -> NodeState<'static> {
+        NodeState { name: "a", revision: "v1-old", created: at(0), started, ..NodeState::default() }
+    }
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn a_node_that_never_started_is_given_up_after_its_time() {
+        let rules = Rules { startup_timeout: Some(seconds(60)), ..Rules::default() };
+        assert_eq!(
+            examine(&member(false), &rules, at(20)),
+            Finding { changes_in: Some(seconds(40)), ..Finding::default() }
+        );
+        assert_eq!(examine(&member(false), &rules, at(60)).sick, Some(DisruptionReason::FailedToStart));
+        assert_eq!(examine(&member(true), &rules, at(60)), Finding::default());
+        let skipped = NodeState { skip_remediation: true, ..member(false) };
+        assert_eq!(examine(&skipped, &rules, at(60)), Finding::default());
+    }
+
+    #[test]
+    fn a_condition_counts_once_it_lasted_and_the_node_had_started() {
+        let symptoms = [UnhealthyCondition {
+            r#type: "Ready".to_owned(),
+            status: "Unknown".to_owned(),
+            lasts: seconds(30),
+        }];
+        let rules = Rules { symptoms: &symptoms, ..Rules::default() };
+        let sick = NodeState {
+            signs: vec![NodeSign { r#type: "Ready", status: "Unknown", since: Some(at(100)) }],
+            ..member(true)
+        };
+        assert_eq!(
+            examine(&sick, &rules, at(110)),
+            Finding { changes_in: Some(seconds(20)), ..Finding::default() }
+        );
+        assert_eq!(examine(&sick, &rules, at(130)).sick, Some(DisruptionReason::Unhealthy));
+        let starting = NodeState { started: false, ..sick };
+        assert_eq!(examine(&starting, &rules, at(130)), Finding::default());
+    }
+
+    #[test]
+    fn a_sick_node_may_be_due_for_something_else_too() {
+        let rules = Rules {
+            revision: Some("v1-new"),
+            restarted_at: Some(at(10)),
+            startup_timeout: Some(seconds(5)),
+            ..Rules::default()
+        };
+        let late = examine(&member(false), &rules, at(20));
+        assert_eq!(
+            (late.sick, late.due),
+            (Some(DisruptionReason::FailedToStart), Some(DisruptionReason::Outdated))
+        );
+        let old = examine(&member(true), &rules, at(20));
+        assert_eq!((old.sick, old.due), (None, Some(DisruptionReason::Outdated)));
+    }
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let age = seconds(1_000);
+        let ages: Vec<Duration> = (0..200).map(|i| jittered(age, &format!("workers-{i}"))).collect();
+        assert!(ages.iter().all(|own| *own <= age && *own > seconds(900)));
+        let first = ages[0];
+        assert!(ages.iter().any(|own| *own != first));
+        assert_eq!(jittered(age, "workers-0"), first);
+    }
+}

@@ -1,0 +1,269 @@
+//! What a Node is born with: all that a kubelet ignores on a Node that exists already, so nobody else would set it.
+
+use std::{collections::BTreeMap, env::consts};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_pb::{
+    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint as PbTaint},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+};
+use kube_node_api::names;
+
+use super::{taints, template::Desired};
+
+/// Annotation by which the controller-manager's ttl controller tells kubelets how long to cache.
+const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
+
+/// Reason of the Ready condition until a kubelet has spoken.
+pub const PROVISIONING: &str = "Provisioning";
+
+/// The letters of a Node name's suffix: those of Kubernetes' own generated names, in which no word can appear.
+pub const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Length of a Node name's suffix: 387 million names, none of which comes twice.
+pub const SUFFIX_LENGTH: usize = 6;
+
+/// Who a Node is and where it comes from.
+#[derive(Clone, Debug)]
+pub struct NodeOrigin<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its NodeSet.
+    pub set: &'a str,
+    /// Its NodeClass.
+    pub class: &'a str,
+    /// Revision of its machine.
+    pub revision: &'a str,
+    /// NodeController of its class.
+    pub provider: &'a str,
+    /// `spec.providerID`, where it is known at birth.
+    pub provider_id: Option<String>,
+    /// `node.kubernetes.io/instance-type`.
+    pub machine_type: Option<&'a str>,
+    /// Which hosts carry its hollow machine; None for the operator, and for other machines.
+    pub hosts: Option<&'a str>,
+    /// What its hollow machine is to the API server, where it is more than one of many.
+    pub load: Option<&'a str>,
+    /// The NodeSet as owner.
+    pub owner: Owner<'a>,
+    /// `spec.podCIDR`, where it is given at birth.
+    pub pod_cidr: Option<String>,
+    /// How many Nodes the cluster has.
+    pub cluster_size: usize,
+}
+
+/// A NodeSet as the owner of its Nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    /// Its API version.
+    pub api_version: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
+/// A new Node name of a set; `pick` returns a number below its argument, by chance.
+pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
+    let suffix =
+        (0..SUFFIX_LENGTH).filter_map(|_| ALPHABET.get(pick(ALPHABET.len()))).map(|byte| char::from(*byte));
+    format!("{set}-{}", suffix.collect::<String>())
+}
+
+/// The object to create, in the form that costs the API server least: Nodes come by the thousand.
+///
+/// Ready=False from the start, and no allocatable yet: the node lifecycle controller takes a Node *without* a Ready
+/// condition for one that may take pods.
+#[must_use]
+pub fn node(origin: NodeOrigin<'_>, desired: &Desired, now: Timestamp) -> Node {
+    let labels = labels(&origin, desired);
+    let mut annotations = desired.annotations.clone();
+    // With the value that fits the cluster, the ttl controller has nothing to write.
+    annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
+    annotations.extend(desired.record().map(|record| (names::ANNOTATION_APPLIED.to_owned(), record)));
+    let taints = [taints::at_birth(), desired.startup_taints.clone(), desired.taints.clone()].concat();
+    Node {
+        metadata: Some(ObjectMeta {
+            name: Some(origin.name.to_owned()),
+            labels,
+            annotations,
+            finalizers: vec![names::FINALIZER_MACHINE.to_owned()],
+            owner_references: vec![OwnerReference {
+                api_version: Some(origin.owner.api_version.to_owned()),
+                kind: Some("NodeSet".to_owned()),
+                name: Some(origin.set.to_owned()),
+                uid: Some(origin.owner.uid.to_owned()),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }],
+            ..ObjectMeta::default()
+        }),
+        spec: Some(NodeSpec {
+            provider_id: origin.provider_id,
+            pod_cid_rs: origin.pod_cidr.clone().into_iter().collect(),
+            pod_cidr: origin.pod_cidr,
+            taints: unique(taints).into_iter().map(encoded).collect(),
+            ..NodeSpec::default()
+        }),
+        status: Some(NodeStatus { conditions: vec![provisioning(now)], ..NodeStatus::default() }),
+    }
+}
+
+/// All labels of a Node: its template's, a kubelet's and ours.
+pub(super) fn labels(origin: &NodeOrigin<'_>, desired: &Desired) -> BTreeMap<String, String> {
+    let mut labels = desired.labels.clone();
+    labels.extend(well_known_labels(origin.name, origin.machine_type));
+    let owned = [
+        (names::LABEL_NODESET, origin.set),
+        (names::LABEL_NODECLASS, origin.class),
+        (names::LABEL_REVISION, origin.revision),
+        (names::LABEL_NODE_CONTROLLER, origin.provider),
+    ];
+    let hosts = origin.hosts.map(|hosts| (names::LABEL_HOLLOW_HOSTS, hosts));
+    let load = origin.load.map(|load| (names::LABEL_HOLLOW_LOAD, load));
+    labels.extend(
+        owned.into_iter().chain(hosts).chain(load).map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    labels
+}
+
+pub(super) fn encoded(Taint { key, value, effect, time_added }: Taint) -> PbTaint {
+    PbTaint { key: Some(key), value, effect: Some(effect), time_added: time_added.map(|time| at(time.0)) }
+}
+
+pub(super) fn at(time: Timestamp) -> Time {
+    Time { seconds: Some(time.as_second()), nanos: Some(0) }
+}
+
+/// The Ready condition of a Node whose machine is still to be made.
+fn provisioning(now: Timestamp) -> NodeCondition {
+    NodeCondition {
+        r#type: Some("Ready".to_owned()),
+        status: Some("False".to_owned()),
+        reason: Some(PROVISIONING.to_owned()),
+        message: Some("the machine is being made".to_owned()),
+        last_heartbeat_time: Some(at(now)),
+        last_transition_time: Some(at(now)),
+    }
+}
+
+/// The labels that a kubelet sets when it registers its Node itself.
+#[must_use]
+pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    for prefix in ["kubernetes.io", "beta.kubernetes.io"] {
+        labels.insert(format!("{prefix}/arch"), architecture().to_owned());
+        labels.insert(format!("{prefix}/os"), "linux".to_owned());
+    }
+    labels.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
+    if let Some(machine_type) = machine_type {
+        labels.insert("node.kubernetes.io/instance-type".to_owned(), machine_type.to_owned());
+    }
+    labels
+}
+
+/// The architecture of this machine, by the name that Kubernetes has for it.
+pub(super) fn architecture() -> &'static str {
+    match consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// As the controller-manager's ttl controller has it (pkg/controller/ttl in Kubernetes 1.36).
+fn ttl_seconds(cluster_size: usize) -> u32 {
+    match cluster_size {
+        0..=100 => 0,
+        101..=500 => 15,
+        501..=1_000 => 30,
+        1_001..=2_000 => 60,
+        _ => 300,
+    }
+}
+
+/// The API server refuses two taints of one key and effect; the first one stays.
+fn unique(taints: Vec<Taint>) -> Vec<Taint> {
+    let mut kept: Vec<Taint> = Vec::with_capacity(taints.len());
+    for taint in taints {
+        if !kept.iter().any(|own| own.key == taint.key && own.effect == taint.effect) {
+            kept.push(taint);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_node_api::NodeTemplate;
+
+    fn origin() -> NodeOrigin<'static> {
+        NodeOrigin {
+            name: "workers-abc234",
+            set: "workers",
+            class: "medium",
+            revision: "v1-0",
+            provider: "hollow",
+            provider_id: Some("hollow://workers-abc234".to_owned()),
+            machine_type: Some("m.medium"),
+            hosts: Some("big"),
+            load: Some("Kubelet"),
+            owner: Owner { api_version: "kube-node.io/v1alpha1", uid: "u" },
+            pod_cidr: Some("10.128.7.0/24".to_owned()),
+            cluster_size: 1_500,
+        }
+    }
+
+    #[test]
+    fn a_newborn_takes_no_pods_and_carries_its_templates() {
+        let template: NodeTemplate = serde_json::from_value(serde_json::json!({
+            "labels": {"zone": "a", "kubernetes.io/hostname": "mine"},
+            "annotations": {"note": "x"},
+            "taints": [{"key": "t", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "t", "effect": "NoSchedule", "value": "start"}, {"key": "cni", "effect": "NoExecute"}]
+        }))
+        .unwrap();
+        let node = node(origin(), &Desired::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
+        let metadata = node.metadata.unwrap();
+        let labels = metadata.labels;
+        assert_eq!(labels["zone"], "a");
+        assert_eq!(labels["kubernetes.io/hostname"], "workers-abc234", "a template does not rename the host");
+        assert_eq!(labels[names::LABEL_REVISION], "v1-0");
+        assert_eq!(labels[names::LABEL_HOLLOW_HOSTS], "big");
+        assert_eq!(labels[names::LABEL_HOLLOW_LOAD], "Kubelet");
+        let annotations = metadata.annotations;
+        assert_eq!(annotations[ANNOTATION_TTL], "60");
+        assert!(annotations[names::ANNOTATION_APPLIED].contains("zone"));
+        let spec = node.spec.unwrap();
+        assert_eq!(
+            (spec.pod_cidr(), &*spec.pod_cid_rs),
+            ("10.128.7.0/24", &["10.128.7.0/24".to_owned()][..])
+        );
+        let taints: Vec<_> =
+            spec.taints.into_iter().map(|taint| (taint.key.unwrap(), taint.effect.unwrap())).collect();
+        let pair = |key: &str, effect: &str| (key.to_owned(), effect.to_owned());
+        assert_eq!(
+            taints,
+            [
+                pair(names::TAINT_UNINITIALIZED, "NoSchedule"),
+                pair(names::TAINT_UNINITIALIZED, "NoExecute"),
+                pair("t", "NoSchedule"),
+                pair("cni", "NoExecute")
+            ]
+        );
+        let status = node.status.unwrap();
+        assert!(status.allocatable.is_empty());
+        assert_eq!(status.conditions[0].status(), "False");
+    }
+
+    #[test]
+    fn names_fit_the_longest_set() {
+        let mut turn = 0;
+        let name = name(&"s".repeat(56), |below| {
+            turn += 1;
+            turn % below
+        });
+        assert_eq!(name.len(), 63);
+        assert!(name.ends_with("-cdfghj"), "{name}");
+    }
+}
