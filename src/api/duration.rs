@@ -1,4 +1,4 @@
-//! Durations as Go writes them (`5s`, `1m30s`, `1.5h`), the form every Kubernetes user knows.
+//! Durations in Go's notation (`5s`, `1m30s`, `1.5h`), which every Kubernetes user knows.
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
@@ -7,25 +7,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::schema;
 
-/// A span of time, never negative, written as Go's `time.Duration` prints it.
+/// A duration, never negative, in the notation of Go's `time.Duration`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(pub Duration);
 
-/// Why a text is no duration.
+/// The text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no duration: write numbers with a unit each (h, m, s, ms), for example 1m30s")]
 pub struct ParseDurationError {
     text: String,
 }
 
-/// The units the schema accepts, largest first, in nanoseconds.
+/// Units that the schema accepts, largest first, in nanoseconds.
 const UNITS: [(&str, u64); 4] =
     [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)];
 
-/// What the schema lets through; [`GoDuration::from_str`] agrees with it.
+/// Texts that the schema accepts; [`GoDuration::from_str`] accepts the same.
 const PATTERN: &str = "^(0|([0-9]+([.][0-9]+)?(h|ms|m|s))+)$";
 
-/// Longest text of a duration, in bytes.
+/// Maximum length of a duration's text, in bytes.
 const MAX_LENGTH: usize = 32;
 
 impl FromStr for GoDuration {
@@ -55,14 +55,14 @@ impl FromStr for GoDuration {
     }
 }
 
-/// `number` (decimal, with an optional fraction) times `scale`, or the longest span there is; None where it is malformed.
+/// `number` (decimal, with an optional fraction) times `scale`, at most `u64::MAX`; None if it is malformed.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     if !digits(whole) || !digits(fraction) {
         return None;
     }
-    // All digits: only a number that is too large cannot be parsed.
+    // Only digits: parsing fails only if the number is too large.
     let mut nanos = whole.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(scale);
     let mut place = scale;
     for digit in fraction.bytes() {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        /// An object that the schema accepts can always be read.
+        /// Any text that the schema accepts can be parsed.
         #[test]
         fn what_the_schema_accepts_is_read(
             text in "(0|([0-9]{1,12}([.][0-9]{1,4})?(h|ms|m|s)){1,4})".prop_filter("too long", |text| text.len() <= MAX_LENGTH)

@@ -1,5 +1,4 @@
-//! The words of the system: the kinds `NodeClass` and `NodeSet`, and every label, annotation, taint and finalizer.
-//! No I/O here.
+//! API types: NodeClass, NodeSet, and the names of all labels, annotations, taints and finalizers. No I/O.
 
 mod duration;
 pub mod names;

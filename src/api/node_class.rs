@@ -1,6 +1,6 @@
-//! `NodeClass`: a kind of nodes, described by an admin.
+//! `NodeClass`: a kind of nodes, specified by an admin.
 //!
-//! What this version does not serve yet is refused by the schema with a message, never ignored.
+//! The schema refuses fields that this version does not serve yet, with a message; none is ignored.
 
 use k8s_openapi::{
     api::core::v1::{Affinity, ResourceRequirements, Toleration},
@@ -17,7 +17,7 @@ use super::{
     shared::conditions,
 };
 
-/// A kind of nodes: who provisions its machines, and what they are.
+/// A kind of nodes: the NodeController that provisions their machines, and the specification of the machines.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "kube-node.io",
@@ -47,7 +47,7 @@ use super::{
         priority = 1,
         json_path = r#".status.conditions[?(@.type=="Accepted")].message"#
     ),
-    // One that is there already keeps its name: status and finalizers of it must still be written.
+    // An existing object keeps its name: its status and finalizers must still be writable.
     validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 63")
         .message("the name is too long: it is a label of the class's nodes, so use 63 characters or fewer")
         .optional_old_self(true)
@@ -76,69 +76,68 @@ use super::{
         .message("failures.reboot is not for machines of another image (kubemark.image), whose kubelet does not reboot: leave one of them out")
 )]
 pub struct NodeClassSpec {
-    /// Name of the NodeController that serves this class: `hollow`, `kubemark`, or that of somebody else's controller,
-    /// which ours leaves alone. Like `StorageClass.provisioner`.
+    /// Name of the NodeController that serves this class: `hollow`, `kubemark`, or the name of a third-party
+    /// NodeController, whose classes ours leaves alone. Like `StorageClass.provisioner`.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub node_controller: String,
-    /// Free name of the kind of machine; becomes the label `node.kubernetes.io/instance-type`; absent,
-    /// there is no such label.
+    /// Free name of the kind of machine, the value of the label `node.kubernetes.io/instance-type`; no label
+    /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
-    /// What a machine has, by resource name, extended resources included. Only a class of somebody else's NodeController
-    /// may do without.
+    /// Resources of a machine by name, extended resources included. Only a class of a third-party
+    /// NodeController may omit them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub capacity: Option<Resources>,
-    /// What the system keeps for itself: allocatable = capacity - reserved; nothing when absent.
+    /// Resources reserved for the system: allocatable = capacity - reserved; nothing when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub reserved: Option<Resources>,
-    /// Secret in the operator's namespace with the provider's credentials: for kubemark a kubeconfig of the cluster
-    /// whose pods the machines are; this cluster when absent.
+    /// Secret in the operator's namespace with the provider's credentials: for kubemark a kubeconfig of the
+    /// hosting cluster, whose pods are the machines; this cluster when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret_ref: Option<LocalRef>,
-    /// What reaches the machine before its kubelet starts.
+    /// Data that a machine gets before its kubelet starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
     /// Labels, annotations and taints of every Node of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
-    /// Bounds of the class: how much of it developers may have.
+    /// Limits on the use of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<NodeClassLimits>,
-    /// What a node costs an hour, in any unit, for the autoscaler's price expander; absent, it knows no
-    /// price of the class.
+    /// Price of a node per hour in any unit, for cluster-autoscaler's price expander; absent, the class has no price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub price: Option<String>,
-    /// How long a machine lingers after its Node's deletion, for example 30s; no longer than the drain when absent.
+    /// Minimum time from a Node's deletion to its machine's, for example 30s; no longer than the drain when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timeout: Option<GoDuration>,
-    /// The disruptor: makes nodes turn unhealthy on purpose; absent, they never do.
+    /// Fault injection: makes nodes turn unhealthy on purpose; absent, nodes never turn unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
-    /// What only a kubemark machine has.
+    /// Fields of kubemark machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubemark: Option<KubemarkMachine>,
-    /// What only a hollow machine has.
+    /// Fields of hollow machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
 }
 
-/// Bounds of a class.
+/// Limits on the use of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClassLimits {
-    /// Most Nodes of the class, whoever asks for them: those of all its NodeSets, the surge of their rollouts, those
-    /// written by hand and those that are leaving. A NodeSet that would pass it waits (`ClassLimit`); no Node is taken
-    /// away for it. No limit when absent.
+    /// Maximum number of Nodes of the class: those of all its NodeSets, the surge of their rollouts, those
+    /// created by hand and those that are leaving. A NodeSet at the limit waits (`ClassLimit`); no Node is
+    /// deleted for it. No limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub nodes: Option<i32>,
 }
 
-/// What reaches a machine before its kubelet starts.
+/// Data that a machine gets before its kubelet starts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
@@ -153,14 +152,14 @@ pub struct Provisioning {
         )
     )]
     pub files: Option<Vec<ProvisionedFile>>,
-    /// The kubelet; that of the Kubernetes release which kube-node is built for when absent.
+    /// The kubelet; that of the Kubernetes release that kube-node is built for when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletSource>,
     /// The container runtime that the Node reports; containerd 2.1.0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_runtime: Option<ContainerRuntime>,
-    /// Commands run before the kubelet starts, by /bin/sh of the machine's image; one that fails keeps the kubelet from
-    /// starting.
+    /// Commands that /bin/sh of the machine's image runs before the kubelet starts; a command that fails
+    /// keeps the kubelet from starting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 64),
@@ -187,12 +186,12 @@ pub struct ProvisionedFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4), extend("x-kubernetes-validations" = [schema::file_mode()]))]
     pub permissions: Option<String>,
-    /// Where the content comes from: exactly one of three.
+    /// Source of the content: exactly one of three.
     #[serde(flatten)]
     pub source: FileSource,
 }
 
-/// Where a file's content comes from.
+/// Source of a file's content.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileSource {
@@ -211,7 +210,7 @@ pub struct FileSource {
 /// The kubelet of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KubeletSource {
-    /// The version it reports, for example v1.36.3.
+    /// Version that the kubelet reports, for example v1.36.3.
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::version()]))]
     pub version: String,
 }
@@ -219,15 +218,15 @@ pub struct KubeletSource {
 /// The container runtime of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContainerRuntime {
-    /// Its name, for example containerd.
+    /// Name of the runtime, for example containerd.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Its version, for example 2.1.0.
+    /// Version of the runtime, for example 2.1.0.
     #[schemars(length(min = 1, max = 63))]
     pub version: String,
 }
 
-/// The disruptor, with the names of the kubemark actuator's provider configuration.
+/// Fault injection, with the field names of the kubemark actuator's provider configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -239,43 +238,45 @@ pub struct ContainerRuntime {
         .message("reboot is for nodes that come back: set turnUnhealthyPeriodically to true, or leave reboot out")
 )]
 pub struct Failures {
-    /// Periodic: how long a node is unhealthy each time. After: how long after its boot it turns unhealthy.
+    /// With `turnUnhealthyPeriodically`: length of each unhealthy phase. With `turnUnhealthyAfter`: time from
+    /// the boot until the node turns unhealthy.
     pub unhealthy_duration: GoDuration,
-    /// Periodic: how long a node is healthy between two failures. After: absent.
+    /// With `turnUnhealthyPeriodically`: length of each healthy phase. With `turnUnhealthyAfter`: absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_duration: Option<GoDuration>,
-    /// Unhealthy, healthy, unhealthy and so on from the boot; false when absent.
+    /// Alternate between unhealthy and healthy phases from the boot, unhealthy first; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_unhealthy_periodically: Option<bool>,
-    /// Healthy at first, unhealthy for ever from `unhealthyDuration` after the boot; false when absent.
+    /// Turn unhealthy for ever at `unhealthyDuration` after the boot; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_unhealthy_after: Option<bool>,
-    /// How an unhealthy node behaves.
+    /// Behaviour of an unhealthy node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FailureMode>,
-    /// A node that was unhealthy comes back as one that has rebooted: with another boot ID, and its pods' containers ended with
-    /// the machine. False when absent. Periodic alone; not for machines of an image of their own (`kubemark.image`).
+    /// End each unhealthy phase with a reboot: the node gets another boot ID, and its pods' containers have
+    /// ended. Only with `turnUnhealthyPeriodically`; not for machines of an image of their own
+    /// (`kubemark.image`). False when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<bool>,
 }
 
-/// How an unhealthy node behaves: it reports Ready=False while its Lease goes on (`Reported`, when absent), or falls
-/// silent, so that the Node becomes Unknown after the grace period (`Silent`).
+/// Behaviour of an unhealthy node: it reports Ready=False while its Lease is renewed (`Reported`, when
+/// absent), or stops reporting, so that the Node becomes Unknown after the grace period (`Silent`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FailureMode {
-    /// Reports Ready=False while its Lease goes on.
+    /// Reports Ready=False while the Lease is renewed.
     #[default]
     Reported,
-    /// Falls silent: neither Lease nor status, so that the Node becomes Unknown after the grace period.
+    /// Stops Lease renewals and status updates, so that the Node becomes Unknown after the grace period.
     Silent,
 }
 
-/// What only a kubemark machine has: it is a pod.
+/// Fields of kubemark machines, which are pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubemarkMachine {
-    /// Image of an upstream kubemark; our own hollow kubelet when absent. Without a tag it gets
-    /// `provisioning.kubelet.version` as one.
+    /// Image of an upstream kubemark; our own hollow kubelet when absent. An image without a tag gets
+    /// `provisioning.kubelet.version` as its tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024), extend("x-kubernetes-validations" = [schema::image()]))]
     pub image: Option<String>,
@@ -302,43 +303,44 @@ pub struct KubemarkMachine {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub image_pull_secrets: Vec<LocalRef>,
-    /// Further arguments of the hollow kubelet.
+    /// Additional arguments of the hollow kubelet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 4096)), extend("x-kubernetes-list-type" = "atomic"))]
     pub extra_args: Vec<String>,
 }
 
-/// What only a hollow machine has.
+/// Fields of hollow machines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.hosts) || self.hosts.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
     .message("hollow.hosts is the name of a group of hosts, of lower case letters, digits and hyphens, such as big"))]
 pub struct HollowMachine {
-    /// The group of hosts (`kube-node hollow-host --hosts`) that carries the machines; the operator itself when absent.
+    /// Group of workers (`kube-node hollow-host --hosts`) that runs the machines; the operator itself when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub hosts: Option<String>,
-    /// What the machines are to the API server; `Shared` when absent.
+    /// Load of the machines on the API server; `Shared` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<HollowLoad>,
-    /// What its containers do unless their pod says otherwise.
+    /// Defaults for the containers of the machines' pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containers: Option<ContainerDefaults>,
 }
 
-/// What a hollow machine is to the API server: one of many that share an identity, a connection and watches (`Shared`, when
-/// absent), or what a kubelet is, with an identity, a connection and watches of its own (`Kubelet`), for testing API servers.
+/// Load of a hollow machine on the API server: that of one of many machines that share an identity, a
+/// connection and watches (`Shared`, when absent), or that of a kubelet, with an identity, a connection and
+/// watches of its own (`Kubelet`), for testing API servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HollowLoad {
-    /// It shares identity, connections and watches with all machines of its process.
+    /// The machine shares identity, connections and watches with all machines of its process.
     #[default]
     Shared,
-    /// It has a certificate `system:node:<name>`, an HTTP/2 connection and the watches of a kubelet.
+    /// The machine has a certificate `system:node:<name>`, an HTTP/2 connection and the watches of a kubelet.
     Kubelet,
 }
 
 impl HollowLoad {
-    /// The value of the label of its Nodes; None for that they have none.
+    /// Value of the label of the Nodes; None if they have no such label.
     #[must_use]
     pub const fn label(self) -> Option<&'static str> {
         match self {
@@ -348,7 +350,7 @@ impl HollowLoad {
     }
 }
 
-/// What a hollow container does by default.
+/// Default behaviour of hollow containers; annotations of a pod override it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -358,62 +360,62 @@ impl HollowLoad {
         .message("hollow.containers.memory is what a container uses: write for example 50Mi")
 )]
 pub struct ContainerDefaults {
-    /// How long a container of a pod that ends (`restartPolicy` Never or `OnFailure`) runs, for example 5s; 1s when
-    /// absent.
+    /// Run time of a container of a pod that ends (`restartPolicy` Never or `OnFailure`), for example 5s; 1s
+    /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<GoDuration>,
-    /// Its exit code; 0 when absent.
+    /// Exit code of a container of a pod that ends; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 255))]
     pub exit_code: Option<i32>,
-    /// How long it takes to pull the image of a container and to make it, for example 5s; at once when absent.
+    /// Time to pull a container's image and to create the container, for example 5s; at once when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<GoDuration>,
-    /// How long a container runs before it is ready, for example 5s; as its probes say when absent.
+    /// Time from a container's start until it is ready, for example 5s; as its probes say when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_time: Option<GoDuration>,
-    /// How long a container takes to stop when it is told to, for example 5s; no time when absent.
+    /// Time that a container takes to stop, for example 5s; no time when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_time: Option<GoDuration>,
-    /// Which events the kubelet tells of its pods; `All` when absent.
+    /// Events that the kubelet writes for its pods; `All` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<PodEvents>,
-    /// CPU that a container uses, for example 10m; half of what it requests when absent, or 1m.
+    /// CPU usage of a container, for example 10m; half of its request, or 1m without one, when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub cpu: Option<String>,
-    /// Memory that a container uses, for example 50Mi; half of what it requests when absent, or 10Mi.
+    /// Memory usage of a container, for example 50Mi; half of its request, or 10Mi without one, when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub memory: Option<String>,
 }
 
-/// Which events a hollow kubelet tells of its pods; `All` when absent.
+/// Events that a hollow kubelet writes for its pods; `All` when absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodEvents {
-    /// Those of a kubelet, as far as its rate allows.
+    /// All events of a kubelet, within its rate limit.
     #[default]
     All,
-    /// Only what something is wrong with.
+    /// Only events of type Warning.
     Warnings,
-    /// None, but for annotations that cannot be read.
+    /// None, except for annotations that cannot be parsed.
     None,
 }
 
-/// How a NodeClass stands.
+/// Observed state of a NodeClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClassStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Revision that new machines of the class get.
+    /// Revision of new machines of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// How many Nodes are of this class.
+    /// Number of Nodes of this class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i32>,
-    /// `Accepted`, with the reason when refused, and `Ready`, which tools that follow kstatus read.
+    /// `Accepted`, with the reason when refused, and `Ready`, for tools that follow kstatus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

@@ -1,6 +1,6 @@
-//! `NodeSet`: how many nodes of a class, said by a developer.
+//! `NodeSet`: a number of nodes of one class, requested by a developer.
 //!
-//! What this version does not serve yet is refused by the schema with a message, never ignored.
+//! The schema refuses fields that this version does not serve yet, with a message; none is ignored.
 
 use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{Condition, Time},
@@ -50,14 +50,14 @@ use super::{
         .message("progressDeadline must be longer than minReadyTime: a node that is Ready for less makes no progress")
 )]
 pub struct NodeSetSpec {
-    /// How many Nodes; 1 when absent.
+    /// Number of Nodes; 1 when absent.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 100_000))]
     pub replicas: i32,
     /// The NodeClass of the Nodes.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [schema::object_name()]))]
     pub node_class_name: String,
-    /// Labels, annotations and taints of every Node of the set; wins over the class.
+    /// Labels, annotations and taints of every Node of the set; they override those of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
     /// Fields of the class that this set changes.
@@ -67,33 +67,33 @@ pub struct NodeSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub revision: Option<String>,
-    /// Lets cluster-autoscaler scale the set; absent, it leaves the set alone.
+    /// Lets cluster-autoscaler scale the set; absent, cluster-autoscaler leaves the set alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
-    /// How a change of the class reaches the Nodes.
+    /// Rollout of a change of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
     /// Time that a Node must be Ready to count as available, for example 30s; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_ready_time: Option<GoDuration>,
-    /// Time that a rollout may wait for its new Nodes without progress before it halts itself, for example 20m; 10m when
-    /// absent.
+    /// Time that a rollout may wait for its new Nodes without progress before it halts itself, for example
+    /// 20m; 10m when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_deadline: Option<GoDuration>,
-    /// Stops the rollout, while scaling and repair go on; false when absent.
+    /// Pauses the rollout, while scaling and repair continue; false when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// How many old revisions that no Node has are kept; 10 when absent.
+    /// Number of old revisions without Nodes that are kept; 10 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub revision_history_limit: Option<i32>,
-    /// Which Nodes go first when the set shrinks.
+    /// Choice of victims when the set shrinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down: Option<ScaleDown>,
-    /// How a Node is emptied before its machine goes.
+    /// Drain of a Node before its machine is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// When a Node counts as sick and is replaced; absent, never.
+    /// Replacement of unhealthy Nodes; absent, no Node is repaired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
     /// Age at which a Node is replaced, for example 720h; never when absent.
@@ -101,22 +101,22 @@ pub struct NodeSetSpec {
     pub expire_after: Option<GoDuration>,
 }
 
-/// Default of `replicas`, as a Deployment has it.
+/// Default of `replicas`, as for a Deployment.
 fn one() -> i32 {
     1
 }
 
-/// Fields of the class that a set may change without leave of the admin.
+/// Fields of the class that a set may change without permission of the admin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
     .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"))]
 pub struct ClassOverrides {
-    /// Replaces amounts of the class's capacity, name by name.
+    /// Replaces amounts of the class's capacity, by resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub capacity: Option<Resources>,
-    /// Replaces amounts of what is reserved, name by name.
+    /// Replaces amounts of the class's reserved resources, by resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "resources")]
     pub reserved: Option<Resources>,
@@ -124,12 +124,12 @@ pub struct ClassOverrides {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
-    /// Replaces the disruptor; that of the class when absent.
+    /// Replaces the fault injection; that of the class when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
 }
 
-/// Bounds for cluster-autoscaler: with them the set is a node group of its own name.
+/// Bounds for cluster-autoscaler: the set becomes a node group of the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -137,11 +137,11 @@ pub struct ClassOverrides {
         .message("minReplicas is more than maxReplicas: lower minReplicas or raise maxReplicas")
 )]
 pub struct Autoscaling {
-    /// Fewest Nodes; 0 when absent.
+    /// Minimum number of Nodes; 0 when absent.
     #[serde(default)]
     #[schemars(range(min = 0, max = 100_000))]
     pub min_replicas: i32,
-    /// Most Nodes.
+    /// Maximum number of Nodes.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_replicas: i32,
     /// Options of the node group; absent, cluster-autoscaler uses those of its command line.
@@ -149,111 +149,112 @@ pub struct Autoscaling {
     pub options: Option<AutoscalingOptions>,
 }
 
-/// Options of a node group, by the names of cluster-autoscaler's flags; where one is absent, its flag counts.
+/// Options of a node group, by the names of cluster-autoscaler's flags; an absent option has the value of its flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingOptions {
-    /// Share of a Node's allocatable in use, below which the Node may be removed, for example "0.5"; as the flag says when absent.
+    /// Utilization of a Node's allocatable resources below which it may be removed, for example "0.5"; as the
+    /// flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8), extend("x-kubernetes-validations" = [schema::share()]))]
     pub scale_down_utilization_threshold: Option<String>,
-    /// The same share of its GPUs; as the flag says when absent.
+    /// Utilization of a Node's GPUs below which it may be removed, for example "0.5"; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8), extend("x-kubernetes-validations" = [schema::share()]))]
     pub scale_down_gpu_utilization_threshold: Option<String>,
-    /// Time that a Node is not needed before it is removed, for example 10m; as the flag says when absent.
+    /// Time that a Node must be unneeded before it is removed, for example 10m; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_unneeded_time: Option<GoDuration>,
-    /// Time that a Node which is not Ready is not needed before it is removed, for example 20m; as the flag says when absent.
+    /// Time that an unready Node must be unneeded before it is removed, for example 20m; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_unready_time: Option<GoDuration>,
-    /// Time that a machine may take to appear as a Node, for example 15m; as the flag says when absent.
+    /// Maximum time until a machine appears as a Node, for example 15m; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_node_provision_time: Option<GoDuration>,
-    /// Time that a Node may take to become Ready, for example 15m; as the flag says when absent.
+    /// Maximum time until a Node becomes Ready, for example 15m; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_node_startup_time: Option<GoDuration>,
-    /// Scale to 0 or to maxReplicas only; as the flag says when absent.
+    /// Scale only to 0 or to `maxReplicas`; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_or_max_node_scaling: Option<bool>,
-    /// Leave the pods of DaemonSets out of a Node's use; as the flag says when absent.
+    /// Ignore pods of DaemonSets in a Node's utilization; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_daemon_sets_utilization: Option<bool>,
-    /// Keep the part that could be created where all was asked for; as the flag says when absent.
+    /// Keep the Nodes of a scale-up that succeeded only in part; as the flag says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_non_atomic_scale_up_to_max: Option<bool>,
 }
 
-/// How a change of the class reaches the Nodes.
+/// Rollout of a change of the class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.type) || self.type != 'OnDelete' || !has(self.rollingUpdate) || !has(self.rollingUpdate.partition)")
     .message("strategy.rollingUpdate.partition has no meaning with type OnDelete: remove one of the two"))]
 pub struct Strategy {
-    /// Whether Nodes of an old revision are replaced.
+    /// Replacement of Nodes of an old revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#type: Option<StrategyType>,
-    /// How many Nodes may be more or fewer than `replicas` while Nodes are replaced, whatever the cause.
+    /// Numbers of Nodes above and below `replicas` while Nodes are replaced for any reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
-    /// Which comes first when one Node is replaced.
+    /// Order of creation and deletion when one Node is replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<ReplacementOrder>,
 }
 
-/// Whether Nodes of an old revision are replaced: by the controller, within the budget (`RollingUpdate`, when absent), or
-/// only when somebody deletes them (`OnDelete`).
+/// Replacement of Nodes of an old revision: by the controller, within the budget (`RollingUpdate`, when
+/// absent), or only when somebody deletes them (`OnDelete`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
-    /// By the controller, within the budget.
+    /// The controller replaces Nodes of an old revision, within the budget.
     RollingUpdate,
-    /// Only when somebody deletes them.
+    /// Nodes of an old revision are replaced only when somebody deletes them.
     OnDelete,
 }
 
-/// The one budget that rollout, repair, expiry and deletions by hand spend from.
+/// The one budget of rollout, repair, expiry and deletions by hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.maxSurge) || !(string(self.maxSurge) in ['0', '0%', '00%', '000%']) || (has(self.maxUnavailable) && !(string(self.maxUnavailable) in ['0', '0%', '00%', '000%']))")
     .message("maxSurge and maxUnavailable cannot both be 0: nothing could be replaced; write maxUnavailable: 1, or leave maxSurge at 1"))]
 pub struct RollingUpdate {
-    /// How many Nodes above `replicas`, a number or a percentage, rounded up; 1 when absent.
+    /// Maximum number of Nodes above `replicas`, a number or a percentage, rounded up; 1 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     pub max_surge: Option<IntOrString>,
-    /// How many Nodes may be missing, a number or a percentage, rounded down; 0 when absent.
+    /// Maximum number of missing Nodes, a number or a percentage, rounded down; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unavailable: Option<IntOrString>,
-    /// How many Nodes keep the old revision, so that the others try the new one first; 0 when absent.
+    /// Number of Nodes that keep the old revision while the others try the new one; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub partition: Option<i32>,
 }
 
-/// Which comes first when one Node is replaced: the new one comes, then the old one goes (`SurgeFirst`, when absent), or
-/// the other way round (`DeleteFirst`).
+/// Order when one Node is replaced: the new Node is created, then the old one goes (`SurgeFirst`, when
+/// absent), or the other way round (`DeleteFirst`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ReplacementOrder {
-    /// The new Node, then the old one goes.
+    /// The new Node is created, then the old one goes.
     SurgeFirst,
-    /// The old one goes, then the new Node.
+    /// The old Node goes, then the new one is created.
     DeleteFirst,
 }
 
-/// Which Nodes go first when the set shrinks.
+/// Choice of victims when the set shrinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScaleDown {
-    /// The order among Nodes that are Ready and not marked.
+    /// Order of victims among Nodes that are Ready and not marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<ScaleDownOrder>,
 }
 
-/// Which go first among Nodes that are Ready and not marked: those with the fewest pods to move (`LeastPods`, when
+/// Order of victims among Nodes that are Ready and not marked: the fewest pods to evict (`LeastPods`, when
 /// absent), the youngest (`Newest`) or the oldest (`Oldest`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ScaleDownOrder {
-    /// Fewest pods that a drain would move.
+    /// Fewest pods that a drain would evict first.
     #[default]
     LeastPods,
     /// Youngest first.
@@ -262,133 +263,133 @@ pub enum ScaleDownOrder {
     Oldest,
 }
 
-/// How a Node is emptied.
+/// Drain of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// After this, pods that are left are deleted, with 30 s of grace at most, and the machine goes; absent, never.
+    /// Time until remaining pods are deleted, with at most 30 s of grace, and the machine goes; absent, never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<GoDuration>,
-    /// Whether pods with emptyDir volumes are evicted (true, when absent) or block the drain.
+    /// Evict pods with emptyDir volumes (true, when absent); otherwise they block the drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
-    /// What happens to pods that no controller would make again.
+    /// Handling of pods that no controller would recreate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmanaged_pods: Option<UnmanagedPods>,
 }
 
-/// What happens to pods that no controller would make again: they are evicted as any other (`Evict`, when absent), or
-/// block the drain (`Keep`).
+/// Handling of pods that no controller would recreate: they are evicted like any other (`Evict`, when
+/// absent), or block the drain (`Keep`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnmanagedPods {
-    /// They are evicted as any other.
+    /// Such pods are evicted like any other.
     Evict,
-    /// They block the drain.
+    /// Such pods block the drain.
     Keep,
 }
 
-/// When a Node counts as sick.
+/// Replacement of unhealthy Nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Remediation {
-    /// How long a Node may take to become Ready and initialised; absent, for ever.
+    /// Maximum time until a Node is Ready and initialized; absent, no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_startup_timeout: Option<GoDuration>,
-    /// Conditions of an initialised Node that make it sick.
+    /// Conditions that make an initialized Node unhealthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type", "status"])
     )]
     pub unhealthy_conditions: Vec<UnhealthyCondition>,
-    /// While more Nodes are sick than this, a number or a percentage, none is replaced; 100% when absent.
+    /// Number or percentage of unhealthy Nodes above which no Node is repaired; 100% when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unhealthy: Option<IntOrString>,
-    /// How many repairs run at once; as many as the budget allows when absent.
+    /// Maximum number of concurrent repairs; as many as the budget allows when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub max_in_flight: Option<i32>,
 }
 
-/// A condition that makes a Node sick when it lasts.
+/// A condition that makes a Node unhealthy once it has lasted long enough.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnhealthyCondition {
     /// Type of the condition, for example Ready.
     #[schemars(length(min = 1, max = 317), extend("x-kubernetes-validations" = [schema::qualified()]))]
     pub r#type: String,
-    /// Its status: True, False or Unknown.
+    /// Status of the condition: True, False or Unknown.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
-    /// How long it must last, for example 5m.
+    /// Minimum duration of the condition, for example 5m.
     pub r#for: GoDuration,
 }
 
-/// How a NodeSet stands.
+/// Observed state of a NodeSet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSetStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Nodes that exist and are not leaving.
+    /// Number of Nodes that exist and are not leaving.
     #[serde(default)]
     pub replicas: i32,
-    /// Nodes that are Ready.
+    /// Number of Nodes that are Ready.
     #[serde(default)]
     pub ready_replicas: i32,
-    /// Nodes that have been Ready for `minReadyTime`.
+    /// Number of Nodes that have been Ready for `minReadyTime`.
     #[serde(default)]
     pub available_replicas: i32,
-    /// Nodes of the newest revision.
+    /// Number of Nodes of the newest revision.
     #[serde(default)]
     pub updated_replicas: i32,
-    /// Nodes that are missing or not available.
+    /// Number of Nodes that are missing or not available.
     #[serde(default)]
     pub unavailable_replicas: i32,
     /// Label selector of the Nodes, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Revision that the Nodes come from.
+    /// Revision before the current rollout; the new one once every Node has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
-    /// Revision that new Nodes get.
+    /// Revision of new Nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_revision: Option<String>,
-    /// Where the replacement of outdated Nodes stands; absent when none is outdated.
+    /// Progress of the replacement of outdated Nodes; absent when none is outdated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
     /// Nodes that failed to start one after the other; absent when the last one started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_failures: Option<StartFailures>,
-    /// What the set waits for, the most important first.
+    /// Waits of the set, the most important first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub waits: Vec<WaitStatus>,
-    /// `Available`, `Progressing` and `Degraded`, each with a reason that names what it waits for, and `Ready`, which tools that
-    /// follow kstatus read.
+    /// `Available`, `Progressing` and `Degraded`, each with a reason that names the current wait, and
+    /// `Ready`, for tools that follow kstatus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// Where the replacement of outdated Nodes stands.
+/// Progress of the replacement of outdated Nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// Revision that the Nodes are to have.
+    /// Revision that the Nodes should have.
     pub revision: String,
-    /// When it began.
+    /// Start of the rollout.
     pub start_time: Time,
-    /// When a new Node became available or an old one was gone last.
+    /// Last time at which a new Node became available or an old one was gone.
     pub progress_time: Time,
-    /// Nodes of the revision that were available then.
+    /// Number of available Nodes of the revision at that time.
     #[serde(default)]
     pub available: i32,
-    /// Outdated Nodes that are left, those that are leaving included.
+    /// Number of outdated Nodes left, leaving ones included.
     #[serde(default)]
     pub outdated: i32,
-    /// When it halted itself because `progressDeadline` was over.
+    /// Time at which the rollout halted itself because `progressDeadline` was over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt_time: Option<Time>,
 }
@@ -397,25 +398,25 @@ pub struct RolloutStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StartFailures {
-    /// Revision that the set asked for then: another one begins anew.
+    /// Revision that the set asked for at that time; another revision starts a new count.
     pub revision: String,
-    /// How many.
+    /// Number of failures; Nodes created together count as one.
     pub count: i32,
-    /// When the last one was given up.
+    /// Time at which the last one was given up.
     pub last_time: Time,
 }
 
-/// One thing that the set waits for.
+/// One wait of the set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitStatus {
-    /// What it is, in one word, for example `DrainBlocked`.
+    /// Reason, for example `PodDisruptionBudget`.
     pub reason: String,
-    /// What it is, in a sentence that names Nodes, pods and budgets.
+    /// Message that names Nodes, pods and budgets.
     pub message: String,
-    /// How many Nodes it concerns.
+    /// Number of affected Nodes.
     #[serde(default)]
     pub nodes: i32,
-    /// Since when the set waits for it.
+    /// Start of the wait.
     pub since: Time,
 }

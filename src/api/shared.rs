@@ -1,4 +1,4 @@
-//! What both kinds share: resource maps, the template of a Node, and references.
+//! Types that NodeClass and NodeSet share: resource lists, the Node template, and references.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeClass, NodeSet, schema};
 
-/// Amounts by resource name, extended resources included.
+/// Quantities by resource name, extended resources included.
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// The name of an object.
+/// A reference to an object by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalRef {
     /// Name of the object.
@@ -32,12 +32,12 @@ pub struct SecretKeyRef {
     /// Name of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = [schema::object_name()]))]
     pub name: String,
-    /// Key inside it.
+    /// Key in the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = [schema::data_key()]))]
     pub key: String,
 }
 
-/// What every Node of a class or set carries. Changes reach living Nodes in place; they never replace one.
+/// Metadata and taints of every Node of a class or set. Changes reach existing Nodes and never replace one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -59,7 +59,7 @@ pub struct NodeTemplate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::taints")]
     pub taints: Vec<Taint>,
-    /// Taints set once at the Node's creation and never again; whoever a taint waits for removes it.
+    /// Taints set once at the Node's creation and never again; the component that a taint waits for removes it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::startup_taints")]
     pub startup_taints: Vec<Taint>,
@@ -85,8 +85,8 @@ pub fn crds() -> [CustomResourceDefinition; 2] {
     })
 }
 
-/// Removes `nullable`, which the derivation adds to each optional field: by the API conventions an optional field is absent,
-/// and the API server drops a null where the schema allows none.
+/// Removes `nullable`, which the schema derivation adds to each optional field. By the API conventions an
+/// optional field is absent, and the API server drops a null where the schema allows none.
 fn not_nullable(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.properties.iter_mut().flatten().for_each(|(_, field)| not_nullable(field));

@@ -1,13 +1,13 @@
-//! Keys of taints that no template may set: somebody else sets and removes them, and the two would take turns for ever.
+//! Taint keys that no template may set: other components own them, and both would undo each other's writes for ever.
 
-/// What our own taints begin with.
+/// Prefix of our own taints.
 pub const OURS: &str = "kube-node.io/";
-/// The one of them that templates may have: it keeps pods that need a real machine away from hollow Nodes.
+/// The only one of our taints that templates may set: it keeps pods that need a real machine away from hollow Nodes.
 pub const HOLLOW: &str = "kube-node.io/hollow";
-/// A cloud-controller-manager initialises Nodes that are born with it, and takes it off.
+/// A cloud-controller-manager initializes Nodes created with this taint and removes it.
 pub const CLOUD_UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Taints of kube-controller-manager, cloud-controller-managers and cluster-autoscaler (k8s.io/api's and k8s.io/cloud-provider's
-/// well-known taints; utils/taints in cluster-autoscaler's source).
+/// Taints of kube-controller-manager, cloud-controller-managers and cluster-autoscaler (well-known taints of
+/// k8s.io/api and k8s.io/cloud-provider; utils/taints in cluster-autoscaler's source).
 pub const RESERVED: [&str; 12] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -23,13 +23,13 @@ pub const RESERVED: [&str; 12] = [
     "DeletionCandidateOfClusterAutoscaler",
 ];
 
-/// Whether no template may keep a taint of this key on its Nodes.
+/// Returns true if no template may keep a taint of this key on its Nodes.
 #[must_use]
 pub fn is_reserved(key: &str) -> bool {
     RESERVED.contains(&key) || (key.starts_with(OURS) && key != HOLLOW)
 }
 
-/// Whether no template may have its Nodes born with a taint of this key.
+/// Returns true if no template may create its Nodes with a taint of this key.
 #[must_use]
 pub fn is_reserved_at_birth(key: &str) -> bool {
     is_reserved(key) && key != CLOUD_UNINITIALIZED

@@ -1,7 +1,7 @@
-//! What is kept of our own kinds: the whole object, or why it cannot be read.
+//! Cached form of our own kinds: the whole object, or the reason why it cannot be parsed.
 //!
-//! An object stored under an older definition may not fit the types of today. It must neither stop the watch of the
-//! others nor look like one that is gone: its metadata is always there.
+//! An object stored under an older definition may not fit the current types. Such an object must neither stop
+//! the watch of the others nor look deleted: its metadata is always there.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -13,31 +13,31 @@ use serde_json::Value;
 
 use super::View;
 
-/// An object of ours.
+/// A custom object.
 #[derive(Clone, Debug)]
 pub struct CustomObject<K> {
-    /// Its metadata, without managedFields.
+    /// Metadata, without `managedFields`.
     pub metadata: ObjectMeta,
-    /// The object, for whoever keeps it longer than the cache does, or why it cannot be read.
+    /// The object, shared with users that outlive its cache entry, or the parse error.
     pub object: Result<Arc<K>, String>,
-    /// The class that a NodeSet names which cannot be read otherwise: it uses that class all the same.
+    /// Class name of a NodeSet that cannot be parsed otherwise: the NodeSet uses that class all the same.
     pub class: Option<String>,
 }
 
 impl<K> CustomObject<K> {
-    /// Its name.
+    /// Name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Whether its deletion was asked for.
+    /// Returns true if the deletion of the object was requested.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether it carries a finalizer.
+    /// Returns true if the object has this finalizer.
     #[must_use]
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.metadata.finalizers.iter().flatten().any(|own| own == finalizer)
@@ -65,7 +65,7 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for CustomObject<K> {
     }
 }
 
-/// As the API server serves `K`.
+/// Served like `K`.
 impl<K: Resource> Resource for CustomObject<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
@@ -105,7 +105,7 @@ impl View for CustomObject<NodeClass> {
     }
 }
 
-/// Grouped by class.
+/// Indexed by class.
 impl View for CustomObject<NodeSet> {
     fn key(&self) -> String {
         self.name().to_owned()

@@ -1,4 +1,4 @@
-//! Values that many objects have in common, kept once: pods of one template have the same spec.
+//! Interner of values that many objects have in common: pods of one template have the same spec.
 
 use std::{
     borrow::Borrow,
@@ -7,10 +7,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Fewest values before those that nobody has any more are looked for.
+/// Minimum number of values before the first sweep for unused ones.
 const FIRST_SWEEP: usize = 256;
 
-/// The values that somebody has.
+/// Interned values.
 #[derive(Debug)]
 pub struct Interner<T: ?Sized> {
     values: Mutex<Values<T>>,
@@ -19,7 +19,7 @@ pub struct Interner<T: ?Sized> {
 #[derive(Debug)]
 struct Values<T: ?Sized> {
     known: HashSet<Arc<T>>,
-    /// At how many values to look for those that nobody has any more.
+    /// Number of values at which unused ones are swept.
     sweep_at: usize,
 }
 
@@ -30,7 +30,7 @@ impl<T: ?Sized> Default for Interner<T> {
 }
 
 impl<T: Eq + Hash + ?Sized> Interner<T> {
-    /// The shared form of a value.
+    /// The interned form of a value.
     pub fn share(&self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = values.known.get(value.borrow()) {
@@ -38,7 +38,8 @@ impl<T: Eq + Hash + ?Sized> Interner<T> {
         }
         if values.known.len() >= values.sweep_at {
             values.known.retain(|known| Arc::strong_count(known) > 1);
-            // Half of them at least are new until the next sweep: a sweep costs each of them nothing that grows.
+            // At least half of the values are new by the next sweep, so the amortized cost of a value is
+            // constant.
             values.sweep_at = FIRST_SWEEP.max(2 * values.known.len());
         }
         let new: Arc<T> = value.into();

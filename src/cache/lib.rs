@@ -1,8 +1,8 @@
-//! What the process knows of the cluster: one watch for each kind, pruned to what somebody reads, shared by all.
+//! Caches of cluster objects: one shared watch per kind, pruned to the fields that are read.
 //!
-//! A [`Cache`] is filled by [`reflect::run_protobuf`] alone, or by [`reflect::run`] for kinds that have no protobuf. Whoever wants
-//! to know of changes gives it an [`EventHandler`]; observers run in the order of the changes, on the task of the watch, and must
-//! not wait.
+//! A [`Cache`] is filled by [`run_protobuf`] alone, or by [`run`] for kinds that have no protobuf. An
+//! [`EventHandler`] is called for each change, in the order of the changes, on the task of the watch, and
+//! must not wait.
 
 mod custom_object;
 mod interner;
@@ -44,66 +44,67 @@ pub use resource_list::ResourceList;
 pub use version::Written;
 pub use words::{InternedStr, word};
 
-/// What is kept of an object.
+/// Cached form of an object.
 pub trait View: Send + Sync + 'static {
-    /// Its name; `namespace/name` where it has a namespace.
+    /// Name of the object; `namespace/name` if it has a namespace.
     fn key(&self) -> String;
-    /// What it is looked up by besides its key: a Node by its set, a pod by its Node.
+    /// Index key besides the name: the NodeSet of a Node, the Node of a pod.
     fn group(&self) -> Option<&str>;
 }
 
-/// What is kept of a kind that the API server sends as protobuf.
+/// Cached form of a kind that the API server sends as protobuf.
 pub trait Protobuf: View + From<Self::Wire> {
-    /// The message.
+    /// Protobuf message.
     type Wire: prost::Message + Default;
-    /// Path of the list.
+    /// URL path of the collection.
     const PATH: &str;
     /// Plural of the kind.
     const KIND: &str;
 
-    /// Path of one that has no namespace. `name` may be anything.
+    /// URL path of a cluster-scoped object. `name` may be any text.
     #[must_use]
     fn path(name: &str) -> String {
         let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
         format!("{}/{name}", Self::PATH)
     }
 
-    /// Reads one.
+    /// Decodes an object.
     fn read(raw: &[u8]) -> Result<Self, prost::DecodeError> {
         Self::Wire::decode(raw).map(Self::from)
     }
 }
 
-/// Somebody who follows the changes of a cache.
+/// Event handler of a cache.
 pub trait EventHandler<V>: Send + Sync {
-    /// An object came (`old` is None), changed, or went (`new` is None). The cache shows the new state already.
+    /// An object was added (`old` is None), changed, or deleted (`new` is None). The cache shows the new
+    /// state already.
     fn changed(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
-    /// A new list is about to be asked for.
+    /// A new list is about to be requested.
     fn relisting(&self) {}
-    /// The cache has just been filled with that list, which the server read at its latest state.
+    /// The cache has just been filled with a list that the server read at its latest state.
     fn on_resync(&self) {}
 }
 
-/// The objects of one kind, as the watch shows them.
+/// Objects of one kind, as the watch shows them.
 pub struct Cache<V> {
     objects: RwLock<Objects<V>>,
     observers: RwLock<Vec<Arc<dyn EventHandler<V>>>>,
-    /// Held for a change and while it is told: nobody is told of changes in another order.
+    /// Held during a change and its notification: all event handlers see changes in the same order.
     order: Mutex<Lists>,
     in_sync: AtomicBool,
-    /// How many lists have begun.
+    /// Number of lists begun.
     lists_begun: AtomicU64,
-    /// Which of them is complete.
+    /// Number of the last complete list.
     list_complete: AtomicU64,
-    /// A new list is wanted.
+    /// Notified when a new list is wanted.
     anew: Notify,
 }
 
-/// Counts lists: of one that was wanted after it was begun nothing follows.
+/// Counters of wanted lists: a list that began before the last one was wanted does not count.
 #[derive(Debug, Default)]
 struct Lists {
     wanted: u64,
-    /// What was wanted when the last one was begun.
+    /// Value of `wanted` when the last list began.
     begun: u64,
 }
 
@@ -127,7 +128,8 @@ impl<V: View> Default for Cache<V> {
 }
 
 impl<V: View> Cache<V> {
-    /// Lets `observer` know of every change from now on, and before that of what is there, as if it came.
+    /// Registers `observer`. It is called with the present objects first, as if they were added, and then
+    /// with every change.
     pub fn observe(&self, observer: Arc<dyn EventHandler<V>>) {
         let _order = self.order();
         for object in self.all() {
@@ -136,7 +138,7 @@ impl<V: View> Cache<V> {
         self.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
     }
 
-    /// Has the watch begin again with a new list, and is not in sync until that is there.
+    /// Makes the watch list again; the cache is not in sync until that list is complete.
     pub fn list_anew(&self) {
         let mut lists = self.order();
         lists.wanted += 1;
@@ -145,13 +147,13 @@ impl<V: View> Cache<V> {
         self.anew.notify_one();
     }
 
-    /// The object of this key.
+    /// The object with this key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<V>> {
         self.read(|objects| objects.by_key.get(key).cloned())
     }
 
-    /// All objects of a group, by key.
+    /// All objects with this index key, ordered by key.
     #[must_use]
     pub fn group(&self, group: &str) -> Vec<Arc<V>> {
         self.read(|objects| {
@@ -166,44 +168,45 @@ impl<V: View> Cache<V> {
         self.read(|objects| objects.by_key.values().cloned().collect())
     }
 
-    /// How many there are of which `is_counted` holds.
+    /// Number of objects for which `is_counted` returns true.
     #[must_use]
     pub fn count(&self, is_counted: impl Fn(&V) -> bool) -> usize {
         self.read(|objects| objects.by_key.values().filter(|object| is_counted(object)).count())
     }
 
-    /// How many there are.
+    /// Number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.read(|objects| objects.by_key.len())
     }
 
-    /// Whether there is none.
+    /// Returns true if the cache has no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it was filled; it stays so while a broken watch is made anew.
+    /// Returns true if the cache was filled. A watch that breaks and reconnects does not change that.
     #[must_use]
     pub fn in_sync(&self) -> bool {
         self.in_sync.load(Ordering::Acquire)
     }
 
-    /// What a write of an object of this kind, answered just now with `version`, is known by.
+    /// Record of a write to an object of this kind that was just answered with the resource version
+    /// `version`.
     #[must_use]
     pub fn written(&self, version: &str) -> Written {
         Written::new(version, self.lists_begun.load(Ordering::Acquire))
     }
 
-    /// Whether an object with the version `shown` is older than what was written, so that nothing can be concluded from it:
-    /// the watch is about to show what was written.
+    /// Returns true if an object at the resource version `shown` is older than the write: nothing can be
+    /// concluded from it, since the watch is about to show the written state.
     #[must_use]
     pub fn is_outrun(&self, shown: &str, written: Written) -> bool {
         written.outruns(shown, self.list_complete.load(Ordering::Acquire))
     }
 
-    /// A full cache, for the tests of those who read one.
+    /// A filled cache, for tests of its users.
     #[doc(hidden)]
     pub fn full(objects: impl IntoIterator<Item = V>) -> Arc<Self> {
         let cache = Arc::new(Self::default());
@@ -212,7 +215,7 @@ impl<V: View> Cache<V> {
         cache
     }
 
-    /// A whole new list, as the watch brings it.
+    /// Replaces all objects by a new list, as the watch does.
     #[doc(hidden)]
     pub fn list_of(&self, objects: impl IntoIterator<Item = V>) {
         self.relisting();
@@ -224,7 +227,7 @@ impl<V: View> Cache<V> {
         self.on_resync(&listed);
     }
 
-    /// A new or changed object.
+    /// Stores a new or changed object.
     fn apply(&self, object: V) {
         let _order = self.order();
         let new = Arc::new(object);
@@ -232,7 +235,6 @@ impl<V: View> Cache<V> {
         self.tell(old.as_ref(), Some(&new));
     }
 
-    /// An object that is gone.
     fn remove(&self, key: &str) {
         let _order = self.order();
         if let Some(old) = self.write(|objects| objects.remove(key)) {
@@ -240,7 +242,7 @@ impl<V: View> Cache<V> {
         }
     }
 
-    /// A whole new list is about to be asked for.
+    /// Notes that a whole list is about to be requested.
     fn relisting(&self) {
         let mut lists = self.order();
         lists.begun = lists.wanted;
@@ -251,7 +253,8 @@ impl<V: View> Cache<V> {
         }
     }
 
-    /// A whole new list took the place of what was known; `listed` are the keys in it, applied one by one already.
+    /// Completes a list: removes every object that is not in `listed`, whose objects were applied one by one
+    /// already.
     fn on_resync(&self, listed: &BTreeSet<String>) {
         let gone: Vec<String> = self
             .read(|objects| objects.by_key.keys().filter(|key| !listed.contains(*key)).cloned().collect());

@@ -1,17 +1,19 @@
-//! `prost`, but for strings that are not UTF-8: each byte sequence that is none becomes U+FFFD, as in the API server's JSON.
+//! `prost` with another decoding of strings that are not UTF-8: invalid byte sequences become U+FFFD, as in
+//! the API server's JSON.
 //!
-//! Go writes any bytes as a protobuf string, and the API server checks only the fields that it validates: whoever may create
-//! a pod may write such an annotation. `prost` refuses the whole message for it, and with that message the whole list.
+//! Go writes any bytes as a protobuf string, and the API server checks only the fields that it validates:
+//! anyone who may create a pod may write such an annotation. `prost` refuses the whole message for it, and
+//! with that message the whole list.
 //!
-//! A message takes this module by `#[prost(prost_path = "crate::lossy")]`.
+//! A message uses this module by `#[prost(prost_path = "crate::lossy")]`.
 
 pub use prost::*;
 
-/// As `prost` has it, with another `string`.
+/// `prost::encoding` with another `string`.
 pub mod encoding {
     pub use prost::encoding::*;
 
-    /// Strings.
+    /// Encoding of strings.
     pub mod string {
         pub use prost::encoding::string::{encode, encode_repeated, encoded_len, encoded_len_repeated};
         use prost::{
@@ -20,7 +22,7 @@ pub mod encoding {
             encoding::{DecodeContext, WireType, bytes},
         };
 
-        /// Reads one.
+        /// Decodes a string.
         pub fn merge(
             wire_type: WireType,
             value: &mut String,
@@ -34,7 +36,7 @@ pub mod encoding {
             Ok(())
         }
 
-        /// Reads another one of several.
+        /// Decodes one element of a repeated string.
         pub fn merge_repeated(
             wire_type: WireType,
             values: &mut Vec<String>,
@@ -55,7 +57,7 @@ mod tests {
 
     use prost::Message;
 
-    /// The same fields as strings and as what may be in them.
+    /// The same fields as strings and, below, as bytes.
     #[derive(Clone, PartialEq, Message)]
     #[prost(prost_path = "crate::lossy")]
     struct Texts {

@@ -1,4 +1,5 @@
-//! What is kept of a Node: all metadata a whole write must send back, and of spec and status what is read here.
+//! Cached form of a Node: all metadata that a whole write must send back, and the fields of spec and status
+//! that are read.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,11 +23,11 @@ pub struct NodeView {
     pub name: Arc<str>,
     /// UID.
     pub uid: Arc<str>,
-    /// Version of this state.
+    /// Resource version.
     pub resource_version: String,
-    /// When it was created.
+    /// Creation time.
     pub created: Option<Timestamp>,
-    /// When its deletion was asked for.
+    /// Time of the deletion request.
     pub deleted_at: Option<Timestamp>,
     /// All labels.
     pub labels: LabelMap,
@@ -34,48 +35,48 @@ pub struct NodeView {
     pub annotations: LabelMap,
     /// All finalizers.
     pub finalizers: Vec<String>,
-    /// The server tracks who wrote which field (`managedFields`), and nobody has applied anything who needs that.
+    /// True if the server tracks `managedFields`, and nobody needs them: no entry is of a server-side apply.
     pub tracked_for_nobody: bool,
-    /// All owners.
+    /// All owner references.
     pub owners: Vec<OwnerReference>,
     /// `spec.providerID`.
     pub provider_id: Option<String>,
-    /// The block of `spec.podCIDRs` that is IPv4; else `spec.podCIDR`.
+    /// First IPv4 block of `spec.podCIDRs`; else `spec.podCIDR`.
     pub pod_cidr: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// All taints.
     pub taints: Vec<Taint>,
-    /// Conditions, without their texts and heartbeats.
+    /// Conditions, without heartbeats and most messages.
     pub conditions: Vec<ConditionView>,
-    /// The version that a kubelet has posted; None while none has.
+    /// Version posted by a kubelet; None before its first status.
     pub kubelet_version: Option<String>,
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<String>,
     /// `status.addresses` of type `InternalIP`.
     pub internal_ip: Option<String>,
-    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 0 where there is none.
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 0 without one.
     pub kubelet_port: u16,
 }
 
-/// Where a Node is in its life.
+/// Stage in the life of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// No machine of it has reported yet.
+    /// No machine of the Node has reported yet.
     Provisioning,
-    /// Pods may run on it.
+    /// The Node is Ready.
     Ready,
-    /// It has a machine, and that is not Ready.
+    /// The Node has a machine and is not Ready.
     NotReady,
-    /// It is being deleted.
+    /// The Node is being deleted.
     Leaving,
 }
 
 impl Stage {
-    /// All of them, in this order.
+    /// All stages, in this order.
     pub const ALL: [Self; 4] = [Self::Provisioning, Self::Ready, Self::NotReady, Self::Leaving];
 
-    /// As metrics name it.
+    /// Name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,50 +91,50 @@ impl Stage {
 /// A condition of a Node, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionView {
-    /// Its type.
+    /// Type.
     pub r#type: InternedStr,
     /// `True`, `False` or `Unknown`.
     pub status: InternedStr,
-    /// Its reason.
+    /// Reason.
     pub reason: InternedStr,
-    /// When `status` changed last.
+    /// Time of the last change of `status`.
     pub since: Option<Timestamp>,
-    /// Its message, of conditions of our own alone: a kubelet's are long and nobody reads them here.
+    /// Message, of our own conditions only: a kubelet's are long and never read here.
     pub message: Option<String>,
 }
 
 impl NodeView {
-    /// The NodeSet it was created for.
+    /// Name of the NodeSet that the Node was created for.
     #[must_use]
     pub fn set(&self) -> Option<&str> {
         self.label(names::LABEL_NODESET)
     }
 
-    /// The NodeClass that shapes its machine.
+    /// Name of the NodeClass that shapes the Node's machine.
     #[must_use]
     pub fn class(&self) -> Option<&str> {
         self.label(names::LABEL_NODECLASS)
     }
 
-    /// The value of a label.
+    /// Value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key)
     }
 
-    /// A condition by its type.
+    /// Condition of this type.
     #[must_use]
     pub fn condition(&self, r#type: &str) -> Option<&ConditionView> {
         self.conditions.iter().find(|condition| &*condition.r#type == r#type)
     }
 
-    /// Whether its Ready condition is True.
+    /// Returns true if the Ready condition is True.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|ready| &*ready.status == "True")
     }
 
-    /// Where it is in its life.
+    /// Stage in the Node's life.
     #[must_use]
     pub fn stage(&self) -> Stage {
         if self.deleted_at.is_some() {
@@ -147,13 +148,13 @@ impl NodeView {
         }
     }
 
-    /// Whether it carries a finalizer.
+    /// Returns true if the Node has this finalizer.
     #[must_use]
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|own| own == finalizer)
     }
 
-    /// The NodeSet that owns it.
+    /// The NodeSet that controls the Node.
     #[must_use]
     pub fn owner(&self) -> Option<&OwnerReference> {
         let ours = |owner: &&OwnerReference| {
@@ -163,7 +164,8 @@ impl NodeView {
         self.owners.iter().find(|owner| owner.controller == Some(true)).filter(ours)
     }
 
-    /// Whether it is a set's, or about to be: its owner and its label say so, or its label alone while nobody owns it.
+    /// Returns true if the Node belongs to this NodeSet or is about to: its owner and its label name the
+    /// NodeSet, or its label does while nothing controls the Node and it is not being deleted.
     #[must_use]
     pub fn is_of(&self, set: &str, uid: &str) -> bool {
         let labelled = self.set() == Some(set);
@@ -173,13 +175,13 @@ impl NodeView {
         }
     }
 
-    /// Whether cluster-autoscaler is emptying it, to take it away.
+    /// Returns true if cluster-autoscaler is draining the Node, to delete it.
     #[must_use]
     pub fn is_to_be_deleted(&self) -> bool {
         self.taints.iter().any(|taint| taint.key == names::TAINT_TO_BE_DELETED)
     }
 
-    /// Whether a kubelet has taken it over and no start-up taint is left.
+    /// Returns true if a kubelet has initialized the Node and no startup taint is left.
     #[must_use]
     pub fn is_started(&self, startup: &[Taint]) -> bool {
         let waits = |taint: &Taint| {
@@ -189,7 +191,7 @@ impl NodeView {
         !self.taints.iter().any(waits)
     }
 
-    /// Whether anybody controls it.
+    /// Returns true if the Node has a controller.
     #[must_use]
     pub fn is_controlled(&self) -> bool {
         self.owners.iter().any(|owner| owner.controller == Some(true))
@@ -201,7 +203,8 @@ impl View for NodeView {
         self.name.to_string()
     }
 
-    /// The set that owns it, else the one its label names: a Node to adopt is found with those that are owned.
+    /// The NodeSet that owns the Node, else the one that its label names: Nodes to adopt are found with the
+    /// owned ones.
     fn group(&self) -> Option<&str> {
         self.owner().map(|owner| owner.name.as_str()).or_else(|| self.set())
     }
@@ -313,10 +316,10 @@ impl From<WireNode> for NodeView {
         let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
         let status = status.unwrap_or_default();
         let info = status.node_info.unwrap_or_default();
-        // Protobuf does not tell no text from an empty one, and JSON has no empty one.
+        // Protobuf does not distinguish an unset string from an empty one, and JSON has no empty one.
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let name: Arc<str> = metadata.name.into();
-        // A label names the Node again.
+        // A label repeats the Node's name: share it.
         let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { word(text) };
         let texts = |all: &BTreeMap<String, String>| -> LabelMap {
             all.iter().map(|(key, text)| (word(key), shared(text))).collect()
@@ -344,7 +347,7 @@ impl From<WireNode> for NodeView {
                 .into_iter()
                 .find(|address| address.r#type == "InternalIP")
                 .map(|address| address.address),
-            // What is no port is none: it must not stop the watch.
+            // An invalid port counts as none: it must not stop the watch.
             kubelet_port: endpoint.and_then(|endpoint| u16::try_from(endpoint.port).ok()).unwrap_or_default(),
             name,
         }
@@ -363,12 +366,12 @@ impl From<WireCondition> for ConditionView {
     }
 }
 
-/// Whether all of them are of writers who would not miss them.
+/// Returns true if all entries are of updates: only a server-side apply would miss them.
 fn for_nobody(entries: &[ManagedFields]) -> bool {
     !entries.is_empty() && entries.iter().all(|entry| entry.operation == "Update")
 }
 
-/// A list without the room that its parsing left for more: most have one entry, and room for four.
+/// Drops the spare capacity of parsing: most lists have one entry, and room for four.
 fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
     list.shrink_to_fit();
     list

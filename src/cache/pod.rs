@@ -1,4 +1,4 @@
-//! What is kept of a pod that is bound to a Node.
+//! Cached form of a pod that is bound to a Node.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,10 +15,11 @@ use super::{
     word,
 };
 
-/// Annotation of a pod that mirrors a file of its Node: nobody but the kubelet can move it.
+/// Annotation of a mirror pod, which only the kubelet of its Node can move.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Annotations that say what hollow containers do. Each may end with a dot and the name of a container.
+/// Annotations that set the behaviour of hollow containers. Each may end with a dot and the name of a
+/// container.
 pub const HOLLOW_ANNOTATIONS: [&str; 13] = [
     names::ANNOTATION_START_TIME,
     names::ANNOTATION_IMAGE_ERROR,
@@ -36,12 +37,12 @@ pub const HOLLOW_ANNOTATIONS: [&str; 13] = [
 ];
 /// Longest value of such an annotation, in bytes.
 pub const LONGEST_ANNOTATION: usize = 4 << 10;
-/// Most bytes of such annotations that are kept of one pod, with their keys: a pod may carry 256 KiB.
+/// Limit on such annotations kept per pod, keys included, in bytes: a pod may have 256 KiB of annotations.
 const MOST_ANNOTATIONS: usize = 16 << 10;
-/// Annotations of a pod that are kept by their keys alone, so that people are told what is wrong with them.
+/// Maximum number of invalid annotations per pod whose keys are kept, to report them to users.
 const MOST_MISTAKES: usize = 4;
 
-/// Priority from which on a pod is critical: that of the class `system-cluster-critical`.
+/// Lowest priority of a critical pod: that of the class `system-cluster-critical`.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 
 /// A pod, pruned.
@@ -53,67 +54,67 @@ pub struct PodView {
     pub name: Arc<str>,
     /// UID.
     pub uid: Arc<str>,
-    /// Version of this state.
+    /// Resource version.
     pub resource_version: String,
-    /// The Node it is bound to.
+    /// Name of the Node that the pod is bound to.
     pub node: Arc<str>,
-    /// When it is to be gone: its deletion was asked for, and this includes its grace.
+    /// Deletion time, which includes the grace period.
     pub deleted_at: Option<Timestamp>,
-    /// The grace of that deletion, in seconds.
+    /// Grace period of the deletion, in seconds.
     pub grace_seconds: Option<i64>,
-    /// Who would make it again.
+    /// Controller that would create the pod again.
     pub maker: PodOwner,
-    /// Whether it says that no drain is to evict it.
+    /// True if an annotation exempts the pod from eviction by drains.
     pub opted_out: bool,
-    /// Whether it has a volume of type emptyDir.
+    /// True if the pod has an `emptyDir` volume.
     pub has_empty_dir: bool,
     /// `spec.priority`; 0 where there is none.
     pub priority: i32,
-    /// What the volume of its token is called after [`super::TOKEN_VOLUME`]; None where it has none.
+    /// Name of the token volume, after its prefix [`super::TOKEN_VOLUME`]; None without such a volume.
     pub token: Option<[u8; 5]>,
     /// `metadata.generation`.
     pub generation: Option<i64>,
-    /// What a kubelet goes by.
+    /// Fields of the spec that a kubelet reads.
     pub spec: Arc<PodSpecView>,
-    /// Its status.
+    /// Status.
     pub status: PodStatus,
 }
 
-/// Who would make a pod again.
+/// Controller that would create a pod again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodOwner {
     /// Nobody.
     #[default]
     Nobody,
-    /// A controller, on whatever Node.
+    /// A controller, on any Node.
     Controller,
     /// A DaemonSet, on the same Node.
     DaemonSet,
-    /// The kubelet, from a file of its Node.
+    /// The kubelet, from a file of its Node (mirror pod).
     Kubelet,
 }
 
 impl PodView {
-    /// Whether it has run to its end.
+    /// Returns true if the pod has run to its end.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         matches!(&*self.status.phase, "Succeeded" | "Failed")
     }
 
-    /// Whether it stays on its Node to the end: a DaemonSet would make it again there, and a mirror pod has no other
-    /// place.
+    /// Returns true if a drain leaves the pod on its Node: its DaemonSet would create it there again, and a
+    /// mirror pod cannot move.
     #[must_use]
     pub fn stays(&self) -> bool {
         matches!(self.maker, PodOwner::DaemonSet | PodOwner::Kubelet)
     }
 
-    /// Whether others may have to make room for it: the node or the cluster depends on it.
+    /// Returns true if other pods may be preempted for this one: the node or the cluster depends on it.
     #[must_use]
     pub fn is_critical(&self) -> bool {
         self.maker == PodOwner::Kubelet || self.priority >= SYSTEM_CRITICAL
     }
 
-    /// Whether a drain has to wait for it: finished ones hold nothing up either.
+    /// Returns true if a drain has to wait for the pod. A finished pod holds up no drain.
     #[must_use]
     pub fn holds_up_drain(&self) -> bool {
         !self.stays() && !self.is_finished()
@@ -184,14 +185,15 @@ impl From<WirePod> for PodView {
     }
 }
 
-/// What an annotation says, and of which container; None for all.
+/// Splits the key of an annotation into its name and its container; None stands for all containers.
 #[must_use]
 pub fn hollow_annotation(key: &str) -> (&str, Option<&str>) {
     let end = key.rfind('/').and_then(|slash| Some(slash + key[slash..].find('.')?));
     end.map_or((key, None), |dot| (&key[..dot], Some(&key[dot + 1..])))
 }
 
-/// What annotations say of hollow containers, within limits. Of one that says nothing, or too much, the value is empty.
+/// Annotations of hollow containers, within limits. An unknown one, or one that is too long, is kept with an
+/// empty value.
 fn told(
     annotations: &BTreeMap<String, String>,
     has_container: impl Fn(&str) -> bool,
@@ -255,7 +257,7 @@ mod tests {
             told.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
         };
         let large = "x".repeat(LONGEST_ANNOTATION + 1);
-        // What means something is kept, however much else there is.
+        // Valid annotations are kept, however many others there are.
         let mut mixed: BTreeMap<_, _> =
             (0..3_000).map(|n| (full(&format!("a{n}")), "y".repeat(60))).collect();
         mixed.insert(full("run-time"), "5s".to_owned());
@@ -266,9 +268,9 @@ mod tests {
         assert_eq!((value("run-time"), value("run-time.c")), (Some("5s"), Some("6s")));
         assert_eq!(told.len(), 2 + MOST_MISTAKES);
         assert!(size(&told) < 1_024, "{}", size(&told));
-        // One that is too long is named, and says nothing.
+        // An annotation that is too long is kept with an empty value.
         assert_eq!(*kept([(full("log-line"), large)].into()), [(full("log-line").into(), "".into())]);
-        // Nor does a container for each annotation help, or one that there is not.
+        // The limits hold for annotations of missing containers, and for many containers.
         let suffixed = |n: usize| (full(&format!("log-line.c{n}")), "z".repeat(50));
         assert_eq!(kept((0..3_000).map(suffixed).collect()).len(), MOST_MISTAKES);
         let containers: Vec<Value> = (0..60).map(|n| json!({"name": format!("c{n}")})).collect();

@@ -1,4 +1,4 @@
-//! The spec of a pod as the API server sends it.
+//! Protobuf types of a pod's spec.
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use super::{
     RestartPolicy, TOKEN_VOLUME, Toleration, interner::Interner, protobuf::Amount, word,
 };
 
-/// The specs that pods of this process have.
+/// Interned specs of all pods in this process.
 static SPECS: LazyLock<Interner<PodSpecView>> = LazyLock::new(Interner::default);
-/// How long a pod may take to stop that says nothing else, in seconds.
+/// Default of `terminationGracePeriodSeconds`.
 const GRACE_SECONDS: i64 = 30;
 
 /// core/v1 `PodSpec`.
@@ -246,12 +246,11 @@ struct WireToleration {
 }
 
 impl WireSpec {
-    /// Whether there is a container of this name.
     pub(super) fn has_container(&self, name: &str) -> bool {
         self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
     }
 
-    /// The shared form. `told` are the annotations that say what hollow containers do.
+    /// The interned view. `told` are the annotations of hollow containers.
     pub(super) fn view(self, told: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
         let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));
         let limits = self.total(|resources| &resources.limits);
@@ -288,8 +287,8 @@ impl WireSpec {
         })
     }
 
-    /// What the pod requests, or is limited to: all its containers at once, or more while it is made ready, or what the pod
-    /// itself says.
+    /// Total requests or limits: the sum of all containers, or the maximum during initialization if that is
+    /// more, or the pod's own amounts.
     fn total(&self, part: impl Fn(&WireResources) -> &BTreeMap<String, Amount>) -> ResourceList {
         let of_container = |container: &WireContainer| {
             container.resources.as_ref().map(|resources| of(part(resources))).unwrap_or_default()
@@ -317,7 +316,7 @@ impl WireSpec {
         total
     }
 
-    /// The end of the name of the volume of its token.
+    /// Last part of the name of the token volume.
     pub(super) fn token(&self) -> Option<[u8; 5]> {
         self.volumes.iter().find_map(|volume| token_suffix(&volume.name)?.as_bytes().try_into().ok())
     }
@@ -348,7 +347,7 @@ impl From<WireToleration> for Toleration {
     }
 }
 
-/// A number of seconds as anybody may have written it: one that is out of bounds must not stop the watch.
+/// A number of seconds, bounded: an absurd value must not stop the watch.
 fn seconds(seconds: i64) -> Duration {
     let bounded = seconds.clamp(0, u32::MAX.into());
     Duration::from_secs(bounded.unsigned_abs())
@@ -402,7 +401,8 @@ impl From<WireContainer> for Container {
 }
 
 impl WireTerm {
-    /// The only field there is is the Node's name, and that is known. What is asked in a way that is not known matches nothing.
+    /// The only field that exists is the Node's name, which is known. A term with an unknown operator matches
+    /// nothing.
     fn view(self, node: &str) -> NodeTerm {
         let Self { match_expressions, match_fields } = self;
         let says_something = !match_expressions.is_empty() || !match_fields.is_empty();

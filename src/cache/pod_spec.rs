@@ -1,4 +1,5 @@
-//! What is kept of a pod's spec: what a kubelet goes by. Pods of one template have the same, which is kept once.
+//! Cached form of a pod's spec: the fields that a kubelet reads. Pods of one template share one interned
+//! spec.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -7,98 +8,99 @@ use super::{InternedStr, ResourceList};
 /// The spec of a pod, pruned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodSpecView {
-    /// Containers, in their order.
+    /// Containers, in order.
     pub containers: Box<[Container]>,
-    /// Init containers, in their order.
+    /// Init containers, in order.
     pub init_containers: Box<[Container]>,
-    /// What happens when a container ends.
+    /// Restart policy.
     pub restart_policy: RestartPolicy,
-    /// Whether it has the address of its Node.
+    /// True if the pod uses the address of its Node.
     pub host_network: bool,
-    /// Conditions of others without which it is not Ready.
+    /// Types of the readiness gates: further conditions that Ready requires.
     pub readiness_gates: Box<[Box<str>]>,
-    /// How long it may be active.
+    /// `activeDeadlineSeconds`.
     pub active_deadline: Option<Duration>,
-    /// How long it may take to stop.
+    /// Termination grace period.
     pub grace: Duration,
-    /// The operating system that it is for.
+    /// Operating system that the pod requires.
     pub os: Option<Box<str>>,
-    /// What it requests of its Node.
+    /// Total requests.
     pub requests: ResourceList,
-    /// What it is limited to, where its containers are.
+    /// Total limits of the containers that have any.
     pub limits: ResourceList,
-    /// Labels that its Node is to have.
+    /// Labels that the Node must have.
     pub node_selector: Box<[(Box<str>, Box<str>)]>,
-    /// Terms of which its Node is to match one; None for no such wish.
+    /// Node affinity terms, one of which must match; None without required node affinity.
     pub node_terms: Option<Box<[NodeTerm]>>,
-    /// Which taints it tolerates.
+    /// Tolerations.
     pub tolerations: Box<[Toleration]>,
-    /// Annotations under [`kube_node_api::names::HOLLOW_PREFIX`]: what its hollow containers do.
+    /// Annotations under [`kube_node_api::names::HOLLOW_PREFIX`], which set the behaviour of hollow
+    /// containers.
     pub told: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// A container as the spec has it, pruned.
+/// A container of the spec, pruned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Container {
     /// Name.
     pub name: InternedStr,
     /// Image.
     pub image: Box<str>,
-    /// `restartPolicy` of its own: `Always` makes an init container a sidecar.
+    /// Container-level `restartPolicy`: `Always` makes an init container a sidecar.
     pub restart_policy: Option<RestartPolicy>,
-    /// What it requests and what it is limited to, as it was written.
+    /// Requests and limits, as written.
     pub resources: ContainerResources,
-    /// Its startup probe.
+    /// Startup probe.
     pub startup: Option<Probe>,
-    /// Its readiness probe.
+    /// Readiness probe.
     pub readiness: Option<Probe>,
-    /// How long its `preStop` hook sleeps; zero for hooks of other kinds.
+    /// Sleep time of the `preStop` hook; zero for hooks of other kinds.
     pub pre_stop: Duration,
-    /// The volumes that it sees.
+    /// Volume mounts.
     pub mounts: Box<[Mount]>,
 }
 
-/// How the volume of a pod's token is called, up to a suffix that each pod has of its own: see [`super::PodView::token`].
+/// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].
 pub const TOKEN_VOLUME: &str = "kube-api-access-";
 
-/// A volume that a container sees.
+/// Volume mount of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mount {
-    /// The volume; [`TOKEN_VOLUME`] for that of the pod's token.
+    /// Name of the volume; [`TOKEN_VOLUME`] for the token volume.
     pub volume: Box<str>,
-    /// Where it sees it.
+    /// Mount path.
     pub path: Box<str>,
-    /// Whether it only reads it.
+    /// True for a read-only mount.
     pub read_only: bool,
-    /// Whether it only reads what is mounted below it, too.
+    /// True if mounts below it are read-only, too.
     pub recursive: bool,
 }
 
 impl Container {
-    /// Whether it is one of its own, as an init container: it runs beside the others.
+    /// Returns true if this init container is a sidecar, which runs beside the others.
     #[must_use]
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy == Some(RestartPolicy::Always)
     }
 }
 
-/// What a container requests and what it is limited to.
+/// Requests and limits of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ContainerResources {
-    /// Requests, by name.
+    /// Requests by resource name.
     pub requests: Box<[(Box<str>, Box<str>)]>,
-    /// Limits, by name.
+    /// Limits by resource name.
     pub limits: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// The times of a probe.
+/// Times of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Probe {
-    /// Seconds from the start of its container to the first try.
+    /// Seconds from the start of the container to the first try.
     pub initial_delay_seconds: u32,
     /// Seconds between two tries.
     pub period_seconds: u32,
-    /// Successes in a row that count as one.
+    /// Successes in a row that make the probe pass.
     pub success_threshold: u32,
 }
 
@@ -109,34 +111,33 @@ impl Default for Probe {
 }
 
 impl Probe {
-    /// How long after its first try a container passes that always succeeds.
+    /// Time from the first try until a container passes that always succeeds.
     #[must_use]
     pub fn passes_after(self) -> Duration {
         let further = self.success_threshold.saturating_sub(1);
         Duration::from_secs(u64::from(self.period_seconds) * u64::from(further))
     }
 
-    /// How long after the start of its container it is first tried.
+    /// Time from the start of the container to the first try.
     #[must_use]
     pub fn begins_after(self) -> Duration {
         Duration::from_secs(self.initial_delay_seconds.into())
     }
 }
 
-/// What happens when a container ends.
+/// Action at the end of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RestartPolicy {
-    /// It starts again.
+    /// Start the container again.
     #[default]
     Always,
-    /// It starts again after a failure.
+    /// Start the container again after a failure.
     OnFailure,
-    /// It stays as it is.
+    /// Leave the container as it is.
     Never,
 }
 
 impl RestartPolicy {
-    /// The one of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "Always" => Some(Self::Always),
@@ -147,45 +148,45 @@ impl RestartPolicy {
     }
 }
 
-/// One of the terms of which a Node has to match one.
+/// Node affinity term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeTerm {
-    /// Whether it can match at all: it says something, and the name of its Node is one that it wants.
+    /// False if the term matches no Node: it is empty, has an unknown operator, or excludes the name of the
+    /// pod's Node.
     pub possible: bool,
-    /// What it asks of labels.
+    /// Requirements on labels.
     pub labels: Box<[Requirement]>,
 }
 
-/// What is asked of one label.
+/// Requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
-    /// The label.
+    /// Key of the label.
     pub key: Box<str>,
-    /// How its value is compared.
+    /// Comparison with `values`.
     pub operator: Operator,
-    /// With what.
+    /// Values to compare with.
     pub values: Box<[Box<str>]>,
 }
 
-/// How a label is compared.
+/// Comparison of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
-    /// It has one of the values.
+    /// The label has one of the values.
     In,
-    /// It has none of them, or there is no such label.
+    /// The label has none of the values, or does not exist.
     NotIn,
-    /// There is such a label.
+    /// The label exists.
     Exists,
-    /// There is no such label.
+    /// The label does not exist.
     DoesNotExist,
-    /// It is a greater number.
+    /// The label is a greater number.
     Gt,
-    /// It is a smaller number.
+    /// The label is a smaller number.
     Lt,
 }
 
 impl Operator {
-    /// The one of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "In" => Some(Self::In),
@@ -199,21 +200,21 @@ impl Operator {
     }
 }
 
-/// Which taints a pod tolerates.
+/// Toleration of taints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Toleration {
-    /// Those of this key; empty for any.
+    /// Key of the taint; empty for any.
     pub key: Box<str>,
-    /// `Exists` for any value, `Equal` or empty for this one.
+    /// `Exists` for any value; `Equal` or empty for `value` only.
     pub operator: Box<str>,
-    /// That value.
+    /// Value of the taint.
     pub value: Box<str>,
-    /// Those of this effect; empty for any.
+    /// Effect of the taint; empty for any.
     pub effect: Box<str>,
 }
 
 impl Requirement {
-    /// Whether a label has the value that is asked for; None where there is no such label.
+    /// Returns true if the label's value matches; None stands for a missing label.
     #[must_use]
     pub fn matches(&self, value: Option<&str>) -> bool {
         let is_one = |value: &str| self.values.iter().any(|own| **own == *value);

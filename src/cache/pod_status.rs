@@ -1,4 +1,4 @@
-//! What is kept of a pod's status: what a kubelet must find again after its own restart.
+//! Cached form of a pod's status: the fields that a kubelet must find again after its own restart.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{
     word,
 };
 
-/// How a kubelet's message begins that says how long it waits before it starts a container again.
+/// Prefix of a kubelet's message that contains the backoff of a container.
 pub const BACK_OFF: &str = "back-off ";
 
 /// The status of a pod, pruned.
@@ -21,52 +21,51 @@ pub const BACK_OFF: &str = "back-off ";
 pub struct PodStatus {
     /// Phase.
     pub phase: InternedStr,
-    /// Its class of service, which the API server gives it at its creation.
+    /// Class of service (`qosClass`), set by the API server at creation.
     pub qos: Qos,
-    /// Generation of the spec that it speaks of.
+    /// Generation of the spec that the status is about.
     pub observed_generation: Option<i64>,
     /// Conditions, without their messages.
     pub conditions: Box<[PodCondition]>,
-    /// When the kubelet took the pod over.
+    /// Time at which the kubelet accepted the pod.
     pub start_time: Option<Timestamp>,
-    /// Address of its Node.
+    /// Address of the Node.
     pub host_ip: Option<Box<str>>,
     /// First address of the pod.
     pub pod_ip: Option<Box<str>>,
-    /// Containers.
+    /// Container statuses.
     pub containers: Box<[ContainerView]>,
-    /// Init containers.
+    /// Init container statuses.
     pub init_containers: Box<[ContainerView]>,
 }
 
 impl PodStatus {
-    /// A condition by its type.
+    /// Condition of this type.
     #[must_use]
     pub fn condition(&self, r#type: &str) -> Option<&PodCondition> {
         self.conditions.iter().find(|condition| &*condition.r#type == r#type)
     }
 
-    /// Whether a condition is True.
+    /// Returns true if the condition of this type is True.
     #[must_use]
     pub fn has(&self, r#type: &str) -> bool {
         self.condition(r#type).is_some_and(|condition| &*condition.status == "True")
     }
 }
 
-/// How much a pod may rely on what it requests.
+/// Class of service of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
-    /// It requests nothing.
+    /// Requests nothing.
     #[default]
     BestEffort,
-    /// It requests less than it is limited to.
+    /// Requests less than its limits.
     Burstable,
-    /// It requests what it is limited to.
+    /// Requests equal its limits.
     Guaranteed,
 }
 
 impl Qos {
-    /// The one of this name.
     fn named(name: &str) -> Option<Self> {
         match name {
             "BestEffort" => Some(Self::BestEffort),
@@ -80,64 +79,64 @@ impl Qos {
 /// A condition of a pod, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCondition {
-    /// Its type.
+    /// Type.
     pub r#type: InternedStr,
     /// `True`, `False` or `Unknown`.
     pub status: InternedStr,
-    /// Its reason; empty when it has none.
+    /// Reason; empty if there is none.
     pub reason: InternedStr,
-    /// Generation of the spec that it speaks of.
+    /// Generation of the spec that the condition is about.
     pub observed_generation: Option<i64>,
-    /// When `status` changed last.
+    /// Time of the last change of `status`.
     pub since: Option<Timestamp>,
 }
 
-/// How a container is, pruned.
+/// Status of a container, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerView {
     /// Name.
     pub name: InternedStr,
-    /// Whether it counts as ready.
+    /// True if the container counts as ready.
     pub ready: bool,
-    /// Whether it runs and its startup probe has passed.
+    /// True if the container runs and its startup probe has passed.
     pub started: bool,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: i32,
-    /// What it does.
+    /// Current state.
     pub state: ContainerState,
-    /// How it ended the last time, where it has started again or is to.
+    /// Previous end, of a container that has started again or is about to.
     pub last: Option<Box<Ended>>,
 }
 
-/// What a container does.
+/// State of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerState {
-    /// It has not started, or not again.
+    /// Not started, or not started again.
     Waiting {
-        /// Why.
+        /// Reason.
         reason: InternedStr,
-        /// How long it waits from its last end on, where it is to start again.
+        /// Backoff since its last end, if the container is to start again.
         back_off: Option<Duration>,
     },
-    /// It runs.
+    /// Running.
     Running {
-        /// Since when.
+        /// Start time.
         since: Option<Timestamp>,
     },
-    /// It has ended.
+    /// Terminated.
     Ended(Ended),
 }
 
-/// The end of a container.
+/// End of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Its exit code.
+    /// Exit code.
     pub exit_code: i32,
-    /// Why, in a word.
+    /// Reason, as one word.
     pub reason: InternedStr,
-    /// When it had started.
+    /// Start time.
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// End time.
     pub finished: Option<Timestamp>,
 }
 
@@ -249,7 +248,7 @@ struct Terminated {
 impl From<WireStatus> for PodStatus {
     fn from(status: WireStatus) -> Self {
         let containers = |list: Vec<WireContainer>| list.into_iter().map(ContainerView::from).collect();
-        // What nobody has said protobuf sends as an empty text.
+        // Protobuf sends an unset string as an empty one.
         let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Box::from);
         Self {
             phase: word(&status.phase),
@@ -301,7 +300,7 @@ impl From<Terminated> for Ended {
     }
 }
 
-/// The back-off that a kubelet's message tells.
+/// Backoff in a kubelet's message.
 fn back_off(message: &str) -> Option<Duration> {
     let time = message.strip_prefix(BACK_OFF)?.split(' ').next()?;
     time.parse::<GoDuration>().ok().map(|time| time.0)

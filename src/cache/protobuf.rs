@@ -1,6 +1,6 @@
-//! What objects have in common, as the API server sends it. These types, and those of each kind, are read from protobuf by
-//! the watches and from JSON by tests and from typed objects; what nobody reads is skipped in both. Tags are those of
-//! Kubernetes' `generated.proto`.
+//! Types that all kinds share, in the encodings of the API server. These types, and those of each kind, are
+//! decoded from protobuf by the watches and from JSON by tests and from typed objects; fields that nobody
+//! reads are skipped in both. Tags are those of Kubernetes' `generated.proto`.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ pub(super) struct WireTaint {
 
 impl From<WireTaint> for Taint {
     fn from(WireTaint { key, value, effect, time_added }: WireTaint) -> Self {
-        // Protobuf does not tell no value from an empty one, and JSON has no empty one.
+        // Protobuf does not distinguish an unset value from an empty one, and JSON has no empty one.
         let value = value.filter(|value| !value.is_empty());
         Self { key, value, effect, time_added: at(time_added).map(v1::Time) }
     }
@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// The time that is meant. None is written as zero (apimachinery, `time_proto.go`).
+/// Converts a time. None is encoded as zero (apimachinery, `time_proto.go`).
 pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
     let Time { seconds } = time.filter(|time| time.seconds != 0)?;
     Timestamp::from_second(seconds).ok()

@@ -1,4 +1,4 @@
-//! Keeps a cache filled by a watch, for as long as the process lives.
+//! Reflectors: fill a cache from a watch for as long as the process lives.
 
 use std::{collections::BTreeSet, error::Error, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
@@ -19,21 +19,22 @@ use tracing::warn;
 
 use super::{Cache, Protobuf, View};
 
-/// The shortest life of a watch (client-go `tools/cache`); the longest is twice that.
+/// Minimum lifetime of a watch (client-go `tools/cache`); the maximum is twice that.
 const LEAST_LIFE: Duration = Duration::from_mins(5);
-/// Life of a watch in JSON, in seconds. kube's watcher gives a watch up that is silent for 5 s longer, so a dead one is noticed
-/// within 120 s, and none is that serves, whether its server sends bookmarks or not.
+/// Lifetime of a JSON watch, in seconds. kube's watcher gives up a watch that is silent for 5 s longer, so a
+/// dead watch is detected within 120 s, and a live one never is taken for dead, whether its server sends
+/// bookmarks or not.
 const JSON_LIFE: u32 = 115;
 
-/// Why a watch cannot go on: the operator lacks the right, or the kind is not installed.
+/// Permanent failure of a watch: a missing permission, or a kind that is not installed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReflectError {
-    /// The API server refuses.
+    /// The API server refuses to list and watch the kind.
     #[error("may not list and watch {kind}: grant the operator that right (see the chart's ClusterRole)")]
     Forbidden {
         /// Plural of the kind.
         kind: String,
-        /// What the API server says; it names user and verb.
+        /// Error of the API server, which names user and verb.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -44,16 +45,16 @@ pub enum ReflectError {
     NotInstalled {
         /// Plural of the kind.
         kind: String,
-        /// What the API server says.
+        /// Error of the API server.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// Fills `cache` from a watch in protobuf of what `config` selects; comes back only when the first list shows that it never
-/// can.
+/// Fills `cache` from a protobuf watch of the objects that `config` selects. Returns only if the first list
+/// fails permanently.
 ///
-/// A watch that breaks later is made anew with a back-off, whatever the reason: rights may come back.
+/// A watch that breaks later is retried with backoff, whatever the reason: a permission may be granted again.
 pub async fn run_protobuf<V: Protobuf>(
     client: Client,
     config: watcher::Config,
@@ -75,7 +76,7 @@ pub async fn run_protobuf<V: Protobuf>(
     }
 }
 
-/// Fills `cache` until it never can.
+/// Fills `cache` until a permanent failure.
 async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<V>) -> ReflectError {
     let kind = V::KIND;
     let mut listed: Option<BTreeSet<String>> = None;
@@ -100,7 +101,8 @@ async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<
     watch::follow(client, watch, &(), tell, failed).await
 }
 
-/// Fills `cache` from a watch of `api` in JSON, the only form that custom resources have; comes back as [`run_protobuf`] does.
+/// Fills `cache` from a JSON watch of `api`, the only encoding of custom resources; returns as
+/// [`run_protobuf`] does.
 pub async fn run<K, V>(api: Api<K>, config: watcher::Config, cache: Arc<Cache<V>>) -> Result<(), ReflectError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -111,7 +113,7 @@ where
     Ok(())
 }
 
-/// Fills `cache` until a new list is wanted of it; whether the watch has ended.
+/// Fills `cache` until a new list is wanted. Returns true if the watch has ended instead.
 async fn follow<K, V>(
     api: &Api<K>,
     config: &watcher::Config,
@@ -156,7 +158,7 @@ where
     }
 }
 
-/// Whether it is worth to go on after an error; `code` is that of a refusal before the first list.
+/// Returns an error if retrying is pointless; `code` is the HTTP status of a refusal before the first list.
 fn go_on(
     code: Option<u16>,
     kind: &str,
@@ -173,14 +175,14 @@ fn go_on(
     }
 }
 
-/// As [`View::key`] has it.
+/// Key of an object, as in [`View::key`].
 fn key<K: Resource<DynamicType = ()>>(object: &K) -> String {
     object
         .namespace()
         .map_or_else(|| object.name_any(), |namespace| format!("{namespace}/{}", object.name_any()))
 }
 
-/// The HTTP status of a refusal by the API server.
+/// HTTP status of a refusal by the API server.
 fn status_code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

@@ -1,4 +1,4 @@
-//! Amounts of resources, added up as the scheduler does.
+//! Resource lists, added up as the scheduler does.
 
 use kube_node_planner::quantity;
 
@@ -13,12 +13,12 @@ pub struct ResourceList {
     pub memory: i64,
     /// Ephemeral storage, in bytes.
     pub ephemeral_storage: i64,
-    /// Everything else but pods, by name.
+    /// All other resources except pods, by name.
     pub others: Box<[(InternedStr, i64)]>,
 }
 
 impl ResourceList {
-    /// Amounts by their names. What is no quantity counts as none: the API server takes no such thing.
+    /// Resource list of quantities by name. An invalid quantity counts as zero: the API server accepts none.
     #[must_use]
     pub fn of<'a>(amounts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut all = Self::default();
@@ -40,19 +40,19 @@ impl ResourceList {
         all
     }
 
-    /// What there is of another resource; None where there is no such thing.
+    /// Amount of another resource; None if it is not in the list.
     #[must_use]
     pub fn other(&self, name: &str) -> Option<i64> {
         self.others.iter().find(|(own, _)| &**own == name).map(|(_, amount)| *amount)
     }
 
-    /// These and those.
+    /// Sum of two lists.
     #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         self.with(more, i64::saturating_add)
     }
 
-    /// The greater of each.
+    /// Maximum of two lists, by resource.
     #[must_use]
     pub fn or_more(&self, than: &Self) -> Self {
         self.with(than, i64::max)

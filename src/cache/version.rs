@@ -1,14 +1,14 @@
-//! The version that a write made, against what the watch shows.
+//! Resource version of a write, compared with the one that the watch shows.
 
-/// What the last write of an object made of its resourceVersion. Versions are numbers that grow (Kubernetes 1.35 on); any
-/// other outruns nothing.
+/// Resource version that the last write of an object returned. Versions are growing numbers (Kubernetes 1.35
+/// on); a version that is no number is newer than none.
 ///
-/// After a restore of etcd they go back. So a write is remembered no longer than until a list is complete that began after its
-/// answer: the list shows what became of the write, whatever the version says.
+/// After a restore of etcd the versions go back. So a write counts only until a list is complete that began
+/// after its response: that list shows the result of the write, whatever its version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     version: u64,
-    /// How many lists had begun at the answer.
+    /// Number of lists begun at the time of the response.
     lists: u64,
 }
 
@@ -17,7 +17,7 @@ impl Written {
         Self { version: version.parse().unwrap_or_default(), lists }
     }
 
-    /// Whether `shown` is older, where `complete` lists have begun up to the one that was completed last.
+    /// Returns true if `shown` is older than the write; `complete` is the number of the last complete list.
     pub(super) fn outruns(self, shown: &str, complete: u64) -> bool {
         complete <= self.lists && shown.parse().is_ok_and(|shown: u64| shown < self.version)
     }

@@ -1,15 +1,15 @@
-//! Words that thousands of objects have in common (labels, types and reasons of conditions), kept once.
+//! Interned strings that thousands of objects have in common (labels, types and reasons of conditions).
 
 use std::sync::{Arc, LazyLock};
 
 use super::interner::Interner;
 
-/// A shared word.
+/// An interned string.
 pub type InternedStr = Arc<str>;
 
 static WORDS: LazyLock<Interner<str>> = LazyLock::new(Interner::default);
 
-/// The shared form of a text.
+/// The interned form of a text.
 #[must_use]
 pub fn word(text: &str) -> InternedStr {
     WORDS.share(text)

@@ -1,5 +1,5 @@
-//! Which cluster a command speaks to, by one rule for all commands that read and write objects, and how it reads and
-//! writes NodeSets there: each call with a time limit, each write in the state that was seen.
+//! Selects the cluster, by one rule for all commands that read and write objects, and reads and writes its
+//! NodeSets. Each call has a time limit; each write applies only to the state that was read.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -16,40 +16,41 @@ use kube_node_operator::Access;
 use local_cluster::{Layout, layout::supervisor};
 use serde_json::{Value, json};
 
-/// How often a write is tried: the operator writes the status of a busy set three times a second.
+/// Attempts of a write: the operator writes the status of a busy NodeSet three times a second.
 const TRIES: u32 = 8;
-/// Time between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Most names that a message lists.
+/// Maximum number of names in a message.
 const NAMES_MAX: usize = 10;
-/// Field manager of what commands write.
+/// Field manager of the commands' writes.
 pub(super) const FIELD_MANAGER: &str = "kube-node-cli";
 
-/// Which cluster.
+/// Selection of the cluster.
 #[derive(Debug, Args)]
 pub(super) struct ClusterArgs {
     /// Kubeconfig of the cluster
     ///
-    /// Without --kubeconfig and --data-dir it is the cluster that KUBECONFIG names; where that is not set, the cluster
-    /// of this machine that `kube-node up` made; where there is none, that of ~/.kube/config or of the pod.
+    /// Without --kubeconfig and --data-dir the command uses the cluster that KUBECONFIG names; if KUBECONFIG
+    /// is not set, the running cluster of `kube-node up` on this machine; if there is none, the cluster of
+    /// ~/.kube/config or of the pod.
     #[arg(long, value_name = "FILE", global = true, help_heading = "Cluster", conflicts_with = "data_dir")]
     kubeconfig: Option<PathBuf>,
-    /// Folder of a cluster of this machine
+    /// Folder of a cluster that `kube-node up` started on this machine
     #[arg(long, value_name = "DIR", global = true, help_heading = "Cluster")]
     data_dir: Option<PathBuf>,
 }
 
-/// Where the way to the cluster is written.
+/// Source of the access to the cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
     Kubeconfig(PathBuf),
     Local(Layout),
-    /// KUBECONFIG, kubectl's default file, or the pod's identity: as every client looks for it.
+    /// KUBECONFIG, kubectl's default file, or the pod's identity, as every client looks them up.
     Usual,
 }
 
 impl ClusterArgs {
-    /// A client, once the API server has answered.
+    /// Returns a client after the API server has answered.
     pub(super) async fn client(&self) -> anyhow::Result<Client> {
         let access = match self.source(std::env::var_os("KUBECONFIG"), Layout::new(None).ok())? {
             Source::Kubeconfig(path) => Access::new(Some(&path)).await?,
@@ -85,7 +86,7 @@ impl ClusterArgs {
     }
 }
 
-/// Reads the name of a set as kubectl does: NAME, nodeset/NAME, nset/NAME.
+/// Parses the name of a NodeSet in the forms of kubectl: NAME, nodeset/NAME, nset/NAME.
 pub(super) fn set_name(text: &str) -> Result<String, String> {
     let name = match text.split_once('/') {
         None => text,
@@ -101,16 +102,16 @@ pub(super) fn set_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// What to change of a set, and what to say then.
+/// A change of a NodeSet and its message.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
-    /// A merge patch; None when all is as it should be.
+    /// Merge patch; `None` if nothing needs a change.
     pub(super) patch: Option<Value>,
-    /// For people.
+    /// Message for the user.
     pub(super) said: String,
 }
 
-/// Reads a set; one that is not there is an error that names those that are.
+/// Reads a NodeSet. The error for a missing one lists the existing NodeSets.
 pub(super) async fn read_set(client: &Client, name: &str) -> anyhow::Result<NodeSet> {
     let api = Api::<NodeSet>::all(client.clone());
     match call(format_args!("read NodeSet {name}"), api.get(name)).await {
@@ -119,7 +120,7 @@ pub(super) async fn read_set(client: &Client, name: &str) -> anyhow::Result<Node
     }
 }
 
-/// Why there is no such set.
+/// Error message for a missing NodeSet.
 async fn missing(client: &Client, name: &str) -> String {
     let api = Api::<PartialObjectMeta<NodeSet>>::all(client.clone());
     let there = match call("list NodeSets", api.list(&ListParams::default())).await {
@@ -127,7 +128,7 @@ async fn missing(client: &Client, name: &str) -> String {
         Err(error) if error.is(404) => {
             return "this cluster has no kind NodeSet: install it with `kube-node crds | kubectl apply --server-side -f -`, or name another cluster with --kubeconfig".to_owned();
         }
-        // Who may read a set need not be allowed to list them.
+        // The right to get a NodeSet does not include the right to list them.
         Err(_) => return format!("there is no NodeSet {name}"),
     };
     if there.is_empty() {
@@ -138,7 +139,8 @@ async fn missing(client: &Client, name: &str) -> String {
     format!("there is no NodeSet {name}; there are: {there}{more}")
 }
 
-/// Changes a set by what `decide` makes of it, and says how. Decides anew when somebody else was faster.
+/// Applies the change that `decide` returns and returns its message. Decides again after a conflict with
+/// another writer.
 pub(super) async fn change_set(
     client: &Client,
     name: &str,

@@ -1,4 +1,4 @@
-//! Spans of time as kubectl prints them: two units where the larger one is small, one where it is not.
+//! Durations as kubectl prints them: two units while the larger one is small, else one.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long ago `then` was; a clock that is behind makes it zero.
+/// Time since `then`; zero if this clock is behind.
 pub(super) fn since(then: Timestamp, now: Timestamp) -> String {
     human(now.duration_since(then).as_secs().max(0))
 }

@@ -1,5 +1,5 @@
-//! `kube-node carry-files`: in the pod of a machine, brings the class's files to where the machine sees them, with owner
-//! and mode. Not for people.
+//! `kube-node carry-files`: in the pod of a machine, copies the class's files to the machine's folder, with
+//! owner and mode. Run by pods only.
 
 use std::{
     fs,
@@ -15,18 +15,18 @@ use clap::Args;
 /// Arguments of `carry-files`.
 #[derive(Debug, Args)]
 pub struct CarryFiles {
-    /// Folder that has them
+    /// Folder to copy the files from
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// Folder that gets them
+    /// Folder to copy the files to
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// A file and what it is to become
+    /// Name, owner and mode of a file to copy; may be repeated
     #[arg(long = "file", value_name = "NAME:USER:GROUP:MODE")]
     files: Vec<Carried>,
 }
 
-/// A file and what it is to become.
+/// Name, owner and mode of a file to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Carried {
     name: String,
@@ -54,12 +54,12 @@ impl FromStr for Carried {
 }
 
 impl CarryFiles {
-    /// Carries all of them.
+    /// Copies all files.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         for Carried { name, user, group, mode } in &self.files {
             let (from, to) = (self.from.join(name), self.to.join(name));
             let carry = || {
-                // One from before a restart may be closed to us.
+                // A file copied before a restart may not be writable for this user.
                 fs::remove_file(&to).or_else(|error| match error.kind() {
                     std::io::ErrorKind::NotFound => Ok(()),
                     _ => Err(error),

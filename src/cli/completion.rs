@@ -1,4 +1,4 @@
-//! `kube-node completion`: what a shell has to read to complete the commands and their arguments.
+//! `kube-node completion`: prints the completion script of a shell.
 
 use std::process::ExitCode;
 
@@ -7,10 +7,11 @@ use clap_complete::Shell;
 
 use super::program;
 
-/// The program.
+/// Name of the program.
 const NAME: &str = "kube-node";
-/// Its name while the script for bash is made: below a program with a hyphen, `clap_complete` 4.6 completes no arguments,
-/// because it writes the names of its cases in two ways. The program is registered under its own.
+/// Name of the program while the script for bash is made: for a program with a hyphen, `clap_complete` 4.6
+/// completes no arguments, because it writes the names of its cases in two ways. The script is registered
+/// under [`NAME`].
 const FOR_BASH: &str = "kube_node";
 
 /// Arguments of `completion`.
@@ -18,7 +19,7 @@ const FOR_BASH: &str = "kube_node";
 /// For bash: source <(kube-node completion bash)
 #[derive(Debug, Args)]
 pub struct Completion {
-    /// Which shell
+    /// Shell to print the completion script for
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -26,7 +27,7 @@ pub struct Completion {
 impl Completion {
     /// Prints the script.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        // In one piece: clap_complete panics when whoever reads has read enough.
+        // Written in one piece: clap_complete panics when the reader closes the pipe.
         let mut script = Vec::new();
         let name = if self.shell == Shell::Bash { FOR_BASH } else { NAME };
         clap_complete::generate(self.shell, &mut program(), name, &mut script);

@@ -1,4 +1,4 @@
-//! `kube-node conformance`: the check of the contract of docs/node-controllers.md, on the cluster at hand.
+//! `kube-node conformance`: checks the contract of docs/node-controllers.md in the given cluster.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub struct Conformance {
 }
 
 impl Conformance {
-    /// Exit code 0 when no clause is broken, 1 when one is.
+    /// Returns exit code 0 if no clause is broken, else 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         block_on(async { self.check.run(self.cluster.client().await?).await })
     }

@@ -1,4 +1,4 @@
-//! `kube-node crds`: the CustomResourceDefinitions, printed, or written to a folder one file each.
+//! `kube-node crds`: prints the CRDs, or writes one file for each to a folder.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -14,7 +14,7 @@ pub struct Crds {
 }
 
 impl Crds {
-    /// Prints or writes both definitions.
+    /// Prints or writes both CRDs.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         for crd in kube_node_api::crds() {
             let yaml = serde_norway::to_string(&crd).context("the definition does not serialise")?;

@@ -1,4 +1,4 @@
-//! `kube-node down`: ends a cluster of this machine, also one whose supervisor was killed.
+//! `kube-node down`: stops a cluster of this machine, even if its supervisor was killed.
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -7,7 +7,7 @@ use clap::Args;
 use local_cluster::{Layout, layout::supervisor};
 use nix::sys::signal::Signal;
 
-/// How long the supervisor may take: kube-apiserver alone drains for up to twenty seconds.
+/// Time limit for the supervisor to end: kube-apiserver alone drains for up to twenty seconds.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// Arguments of `down`.
@@ -22,7 +22,7 @@ pub struct Down {
 }
 
 impl Down {
-    /// Ends the cluster.
+    /// Stops the cluster.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(async {
             let layout = Layout::new(self.data_dir.as_deref())?;

@@ -1,4 +1,4 @@
-//! Where the kubelets of hollow machines are reached: what `operator` and `hollow-host` have in common.
+//! Arguments of the hollow kubelets' endpoints, shared by `operator` and `hollow-host`.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -10,19 +10,19 @@ use hollow_kubelet::server::{Options, Ports};
 #[command(next_help_heading = "Endpoints of hollow kubelets")]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(super) struct EndpointArgs {
-    /// Serve the kubelets of hollow machines, for kubectl logs, exec, port-forward and top, at this address of the process,
-    /// which the API server reaches; they have no endpoints when absent
+    /// Serve the kubelets of hollow machines (kubectl logs, exec, port-forward and top) at this address of
+    /// the process, which the API server must reach; no endpoints when absent
     #[arg(long, value_name = "IP", value_parser = reachable)]
     kubelet_address: Option<IpAddr>,
-    /// Ports there, of which each machine gets one
+    /// Ports of the kubelets at --kubelet-address, one for each machine
     #[arg(long, value_name = "FIRST-LAST", default_value = "11000-29999")]
     kubelet_ports: Ports,
-    /// Folder of tls.crt and tls.key, which are read again when they change; a certificate is made when absent
+    /// Folder of tls.crt and tls.key, read again when they change; a certificate is made when absent
     #[arg(long, value_name = "DIR", requires = "kubelet_address")]
     kubelet_tls_dir: Option<PathBuf>,
 }
 
-/// An address under which others reach this process: Nodes show it.
+/// Parses an address at which other machines reach this process: Nodes publish it.
 fn reachable(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| "write an IP address, such as 10.0.0.7".to_owned())?;
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
@@ -35,7 +35,7 @@ fn reachable(text: &str) -> Result<IpAddr, String> {
 }
 
 impl EndpointArgs {
-    /// None where there are to be no endpoints.
+    /// Options of the endpoints; `None` without an address.
     pub(super) fn options(self) -> Option<Options> {
         let Self { kubelet_address, kubelet_ports: ports, kubelet_tls_dir: tls_dir } = self;
         kubelet_address.map(|address| Options { address, ports, tls_dir })

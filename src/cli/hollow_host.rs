@@ -1,4 +1,4 @@
-//! `kube-node hollow-host`: carries hollow machines in the operator's place.
+//! `kube-node hollow-host`: a worker that runs hollow machines in the operator's place.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
@@ -20,22 +20,22 @@ use super::{
 /// Arguments of `hollow-host`.
 #[derive(Debug, Args)]
 pub struct HollowHost {
-    /// Group that this host belongs to: it carries machines of classes with this name in hollow.hosts
+    /// Group of this worker: it runs machines of the classes that name this group in hollow.hosts
     #[arg(long, value_name = "GROUP")]
     hosts: String,
-    /// Name of this host in its group, which no other one has at the same time; that of the pod or the machine when absent
+    /// Name of this worker, unique in its group; that of the pod or the machine when absent
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Kubeconfig; KUBECONFIG or the pod's own identity when absent
+    /// Kubeconfig of the worker; KUBECONFIG or the pod's own identity when absent
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Namespace of the operator, in which revisions are kept, and the Leases by which hosts are present
+    /// Namespace of the operator, which holds the revisions and the Leases that announce workers
     #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
     namespace: String,
-    /// Address of /healthz, /readyz and /metrics
+    /// Listen address of /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     admin_address: SocketAddr,
-    /// Form of the logs
+    /// Format of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct HollowHost {
 }
 
 impl HollowHost {
-    /// Works until SIGINT or SIGTERM.
+    /// Runs until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         telemetry::start(self.log_format);
         let name = self.name.unwrap_or_else(place);
@@ -75,7 +75,7 @@ impl HollowHost {
     }
 }
 
-/// Both are parts of the name of a Lease.
+/// Checks a part of the name of a Lease.
 fn check(flag: &str, name: &str, longest: usize) -> anyhow::Result<()> {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty()

@@ -1,4 +1,4 @@
-//! `kube-node image`: archives of container images, for `ctr -n k8s.io images import`, `docker load` and `podman load`.
+//! `kube-node image`: image archives for `ctr -n k8s.io images import`, `docker load` and `podman load`.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -14,28 +14,28 @@ use local_cluster::{
 /// Arguments of `image`.
 #[derive(Debug, Args)]
 pub struct Image {
-    /// Which image
+    /// Image to write
     #[arg(value_name = "IMAGE", value_enum, default_value_t)]
     which: Which,
-    /// Folder to write the archives to
+    /// Folder for the archives
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Folder of a kube-node and a kube-node-machine of one build to pack, such as those for another machine; this program
-    /// and the one beside it when absent
+    /// Folder of kube-node and kube-node-machine of one build, such as a build for another architecture; this
+    /// program and the machine program beside it when absent
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Folder of kubemark; found or built when absent
+    /// Folder of the kubemark program; located or built when absent
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
-    /// A static shell, such as that of busybox, to put at /bin/sh of kube-node and kubemark
+    /// Static shell, such as busybox, to install as /bin/sh in the images kube-node and kubemark
     #[arg(long, value_name = "FILE")]
     shell: Option<PathBuf>,
-    /// Tag of the images; their versions when absent. Another one lets them live beside those of `up`
+    /// Tag of the images; their versions when absent. Images with another tag do not replace those of `up`
     #[arg(long, value_name = "TAG", value_parser = tag)]
     tag: Option<String>,
 }
 
-/// Reads a tag, as registries allow it.
+/// Parses a tag that registries accept.
 fn tag(text: &str) -> Result<String, String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let fits = text.bytes().next().is_some_and(is_word)
@@ -49,16 +49,16 @@ fn tag(text: &str) -> Result<String, String> {
     }
 }
 
-/// The images there are.
+/// Images that can be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Which {
-    /// Operator, hollow kubelet and guard
+    /// Operator, hollow kubelet and kubemark proxy
     KubeNode,
     /// Upstream kubemark
     Kubemark,
-    /// What holds a pod's namespaces
+    /// Sandbox, which holds the namespaces of a pod
     Pause,
-    /// All of these
+    /// All of these images
     #[default]
     All,
 }
@@ -75,7 +75,7 @@ impl Which {
 }
 
 impl Image {
-    /// Writes the archives and names them.
+    /// Writes the archives and prints their names.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let shell = self.shell.as_deref().map(|path| {
             Program::check(path, "name a static one, such as /bin/busybox of the package busybox-static")
@@ -94,7 +94,7 @@ impl Image {
                 }
                 _ => (self.kubemark()?, None),
             };
-            // The sandbox runs one program and nobody's commands.
+            // The sandbox runs one program and no user's commands.
             let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
             let path = self.output_dir.join(format!("{}.tar", image.stem()));
             let contents = Contents { program: &program, machine, shell };
@@ -110,7 +110,7 @@ impl Image {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// kube-node, and what its machines run.
+    /// The kube-node program and the machine program.
     fn own(&self) -> anyhow::Result<(Program, Option<Program>)> {
         let Some(dir) = &self.programs else {
             let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
@@ -118,7 +118,7 @@ impl Image {
             let machine = machine.map_err(|why| eprintln!("{}", error::chain(&why))).ok();
             return Ok((Program::itself()?, machine));
         };
-        // Whose build they are of cannot be asked: they may not run here.
+        // The build stamps cannot be compared: the programs may not run on this machine.
         let program = |name| Program::check(&dir.join(name), "build it in the folder of kube-node's sources");
         let (whole, machine) = (program("kube-node")?, program(MACHINE_PROGRAM)?);
         if whole.architecture() != machine.architecture() {

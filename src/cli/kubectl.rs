@@ -1,4 +1,4 @@
-//! `kube-node kubectl`: the cluster's own kubectl, of its own version, with its own kubeconfig.
+//! `kube-node kubectl`: runs the kubectl of the cluster's version with the cluster's kubeconfig.
 
 use std::{
     ffi::OsString,
@@ -17,13 +17,13 @@ pub struct Kubectl {
     /// Folder of the cluster; the user's default one when absent
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// What kubectl is to do
+    /// Arguments for kubectl
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 
 impl Kubectl {
-    /// Becomes kubectl; comes back only when that fails.
+    /// Replaces this process by kubectl; returns only an error.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let layout = Layout::new(self.data_dir.as_deref())?;
         let Some(binaries) = layout.load()?.and_then(|state| state.binaries) else {

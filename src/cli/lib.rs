@@ -1,4 +1,4 @@
-//! The command line: one file per command.
+//! Command line of kube-node, one module per command.
 
 mod access;
 mod age;
@@ -39,13 +39,13 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use kube_ext::process::{block_on, say};
 use machine_agent::commands::{guard, hollow_node};
 
-/// Form of the answer.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people
+    /// Text for people
     #[default]
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
@@ -59,23 +59,23 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Install in a cluster what nodes need: kinds, roles, admission policies
+    /// Install the CRDs, roles and admission policies of kube-node in a cluster
     Setup(fleet::Setup),
-    /// Make hollow nodes in a cluster, and wait until they are Ready
+    /// Create hollow nodes in a cluster and wait until they are Ready
     Create(fleet::Create),
-    /// Say by the exit code whether all these nodes are Ready
+    /// Check that all hollow nodes of this cluster are Ready; exit code 1 if not
     Verify(fleet::Verify),
-    /// Change how many there are
+    /// Change the number of hollow nodes of this cluster
     Scale(fleet::Scale),
-    /// List them
+    /// List the hollow nodes of this cluster
     List(fleet::List),
-    /// Take them away
+    /// Delete the hollow nodes and their NodeSet
     Cleanup(fleet::Cleanup),
-    /// Find out what keeps nodes from coming, and what to do
+    /// Find out why nodes do not become Ready, with advice
     Doctor(doctor::Doctor),
-    /// See whether the NodeController of a class keeps the contract
+    /// Check that the NodeController of a class keeps the contract
     Conformance(conformance::Conformance),
-    /// Turn a configuration of the cluster API's kubemark provider into a NodeClass
+    /// Convert configurations of the Cluster API kubemark provider to NodeClasses
     Convert(convert::Convert),
     /// Print the nodes of an existing cluster as NodeClasses and NodeSets
     Import(import::Import),
@@ -83,57 +83,57 @@ enum Command {
     Crds(crds::Crds),
     /// Start a real control plane on this machine, with nodes
     Up(up::Up),
-    /// End a cluster of this machine
+    /// Stop a cluster of this machine
     Down(down::Down),
-    /// Say how a cluster of this machine stands
+    /// Show the processes, health and nodes of a cluster of this machine
     Status(status::Status),
-    /// Write archives of container images, for containerd, docker and podman
+    /// Write image archives for containerd, docker and podman
     Image(image::Image),
-    /// Run the cluster's own kubectl against it
+    /// Run kubectl of the cluster's version against a cluster of this machine
     Kubectl(kubectl::Kubectl),
     /// Follow, undo, restart, pause or resume the rollout of a NodeSet
     Rollout(rollout::Rollout),
-    /// Show all NodeSets and what they wait for, again and again
+    /// Show all NodeSets and what they wait for, continuously updated
     Top(top::Top),
-    /// Say what the operator does for a NodeSet, and what it waits for
+    /// Explain what the operator does for a NodeSet and what it waits for
     Explain(explain::Explain),
-    /// Print what a shell needs to complete commands
+    /// Print the completion script of a shell
     Completion(completion::Completion),
-    /// Write the pages of man
+    /// Write the man pages
     Man(man::Man),
     /// Run the controllers, the providers and the hollow kubelets
     Operator(Box<operator::Operator>),
-    /// Carry hollow machines in the operator's place, as one of a group of hosts
+    /// Run hollow machines in the operator's place, as one worker (shard) of a group
     HollowHost(hollow_host::HollowHost),
-    /// Stand between an upstream kubemark and the API server, in the pod of its machine
+    /// Run the kubemark proxy, between an upstream kubemark and the API server in one pod
     Guard(guard::Guard),
-    /// Run one machine, in a pod of its own
+    /// Run one hollow machine in a pod of its own
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
     CarryFiles(carry_files::CarryFiles),
-    /// What the jobs of the Helm chart do
+    /// Run a job of the Helm chart
     #[command(hide = true)]
     Chart(chart::Chart),
-    /// The processes of a real node, started by `up --real-node`
+    /// Run a process of a real node, as `up --real-node` does
     #[command(hide = true)]
     RealNode(real_node::RealNode),
 }
 
-/// The file that makes a program a plugin of kubectl; it is then called as `kubectl kube-node`.
+/// File name that makes this program a kubectl plugin, called as `kubectl kube-node`.
 const PLUGIN: &str = "kubectl-kube_node";
 
-/// The program with all its commands.
+/// The clap command with all subcommands.
 fn program() -> clap::Command {
     Cli::command()
 }
 
-/// The same, called by a file of this name: as a plugin of kubectl it says in its help how it was called.
+/// The clap command for a program file of this name. The help of the kubectl plugin shows `kubectl kube-node`.
 fn called_as(file: Option<&OsStr>) -> clap::Command {
     if file.is_some_and(|file| file == PLUGIN) { program().bin_name("kubectl kube-node") } else { program() }
 }
 
 impl Cli {
-    /// Reads the command line; ends the process where that asks for help or is wrong.
+    /// Parses the command line. Ends the process on an error or a request for help.
     #[must_use]
     pub fn read() -> Self {
         let file = std::env::args_os().next().map(PathBuf::from);
@@ -142,7 +142,7 @@ impl Cli {
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut program).exit())
     }
 
-    /// Runs the command that was asked for.
+    /// Runs the parsed command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Setup(command) => command.run(),

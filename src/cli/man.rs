@@ -1,4 +1,4 @@
-//! `kube-node man`: the pages of man, one a command, from the same texts as `--help`.
+//! `kube-node man`: writes man pages, one per command, from the texts of `--help`.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -10,7 +10,7 @@ use super::program;
 /// Arguments of `man`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Where to: DIR/kube-node.1, DIR/kube-node-up.1 and so on
+    /// Folder for the pages: DIR/kube-node.1, DIR/kube-node-up.1 and so on
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
 }

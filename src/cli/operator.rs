@@ -1,4 +1,4 @@
-//! `kube-node operator`: the controllers, the providers and the hollow kubelets, in one process.
+//! `kube-node operator`: runs the controllers, the providers and the hollow kubelets in one process.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
@@ -28,28 +28,28 @@ pub struct Operator {
     /// Kubeconfig of the operator; KUBECONFIG or the pod's own identity when absent
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Kubeconfig of the hollow kubelets, which need less than the operator; the operator's when absent
+    /// Kubeconfig of the hollow kubelets, which need fewer rights than the operator; the operator's when absent
     #[arg(long, value_name = "FILE")]
     hollow_kubeconfig: Option<PathBuf>,
-    /// `ServiceAccount` of --namespace that the hollow kubelets act as, by impersonation; for a pod, which has one identity
+    /// ServiceAccount in --namespace that the hollow kubelets impersonate; for a pod, which has only one identity
     #[arg(long, value_name = "NAME", conflicts_with = "hollow_kubeconfig")]
     hollow_service_account: Option<String>,
-    /// Namespace of the operator, in which it keeps revisions
+    /// Namespace of the operator, which holds the revisions
     #[arg(long, default_value = names::OPERATOR_NAMESPACE, env = "POD_NAMESPACE")]
     namespace: String,
-    /// Address of /healthz, /readyz, /leader and /metrics
+    /// Listen address of /healthz, /readyz, /leader and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     admin_address: SocketAddr,
-    /// How providerIDs begin; the provider's name when absent, empty to leave them to a cloud-controller-manager
+    /// Prefix of providerIDs; the provider's name when absent, empty to leave them to a cloud-controller-manager
     #[arg(long, value_name = "PREFIX")]
     provider_id_prefix: Option<String>,
-    /// Image of kube-node itself, for machines that are pods
+    /// Image of kube-node for machines that are pods
     #[arg(long, value_name = "IMAGE", env = "KUBE_NODE_IMAGE", default_value = images::KUBE_NODE)]
     machine_image: String,
-    /// URL of the API server as machines that are pods reach it; as the operator reaches it when absent
+    /// URL of the API server for machines that are pods; the operator's own URL when absent
     #[arg(long, value_name = "URL")]
     machine_api_server: Option<String>,
-    /// Accept credentials of a `NodeClass` whose kubeconfig leads to a server without TLS, or does not have it verified
+    /// Accept credentials of a NodeClass whose kubeconfig has a server without TLS or skips its verification
     #[arg(long)]
     insecure_credentials: bool,
     #[command(flatten)]
@@ -62,20 +62,21 @@ pub struct Operator {
     autoscaler: AutoscalerArgs,
     #[command(flatten)]
     election: ElectionArgs,
-    /// Form of the logs
+    /// Format of the logs
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
 }
 
-/// Arguments for pod CIDRs, named as kube-controller-manager's.
+/// Arguments for pod CIDRs, named as those of kube-controller-manager.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pod CIDRs of new Nodes")]
 struct PodCidrArgs {
-    /// IPv4 range of all pods, such as 10.128.0.0/9: each Node that a `NodeSet` makes is born with a block of it as spec.podCIDR.
-    /// Only where nobody else gives any, neither kube-controller-manager nor the IPAM of a network plugin
+    /// IPv4 range of all pods, such as 10.128.0.0/9: each Node that a NodeSet creates gets a block of it as
+    /// spec.podCIDR. Only for clusters without another source of pod CIDRs, such as kube-controller-manager
+    /// or the IPAM of a network plugin
     #[arg(long, value_name = "CIDR")]
     cluster_cidr: Option<IpNet>,
-    /// Length of the prefix of each Node's block
+    /// Prefix length of each Node's block
     #[arg(long, value_name = "BITS", default_value_t = 24, requires = "cluster_cidr")]
     node_cidr_mask_size: u8,
 }
@@ -92,25 +93,27 @@ impl PodCidrArgs {
 #[command(next_help_heading = "Server for cluster-autoscaler")]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct AutoscalerArgs {
-    /// Serve cluster-autoscaler here: an address and a port, or `unix:///path`
+    /// Listen address of the server for cluster-autoscaler: an address and a port, or `unix:///path`
     #[arg(long, value_name = "ADDRESS")]
     autoscaler_address: Option<Address>,
-    /// The server's certificate
+    /// Certificate of the server for cluster-autoscaler
     #[arg(long, value_name = "FILE", requires_all = ["autoscaler_address", "autoscaler_key", "autoscaler_client_ca"])]
     autoscaler_cert: Option<PathBuf>,
-    /// Its key
+    /// Private key of the server for cluster-autoscaler
     #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
     autoscaler_key: Option<PathBuf>,
-    /// The authority of those who may call
+    /// Certificate authority of the clients that may call
     #[arg(long, value_name = "FILE", requires = "autoscaler_cert")]
     autoscaler_client_ca: Option<PathBuf>,
-    /// Name that the certificate of who may call has, as its common name, DNS name or URI; may be repeated
+    /// Common name, DNS name or URI in the certificate of a client that may call; may be repeated
     #[arg(long, value_name = "NAME", requires = "autoscaler_cert", default_value = names::AUTOSCALER_CLIENT)]
     autoscaler_client_name: Vec<String>,
-    /// Without TLS: anybody who reaches the address may resize the cluster; for loopback and unix sockets alone
+    /// Serve without TLS: every client that reaches the address may resize the cluster; only for loopback and
+    /// unix sockets
     #[arg(long, requires = "autoscaler_address", conflicts_with = "autoscaler_cert")]
     autoscaler_plaintext: bool,
-    /// Serve spec.autoscaling.options, to a cluster-autoscaler that keeps its start-up time with them
+    /// Serve spec.autoscaling.options; only for a cluster-autoscaler that keeps its own node startup time
+    /// with these options (1.36.1 does not)
     #[arg(long, requires = "autoscaler_address")]
     autoscaler_options: bool,
 }
@@ -137,24 +140,24 @@ impl AutoscalerArgs {
     }
 }
 
-/// Arguments of the election, named as kube-controller-manager's.
+/// Arguments of leader election, named as those of kube-controller-manager.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Leader election")]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct ElectionArgs {
-    /// Work only while this operator leads; false where there is no other one, ever
+    /// Work only while this operator leads; false only if no other operator ever runs
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     leader_elect: bool,
-    /// How long another operator waits after the leader's last renewal
+    /// Time after the leader's last renewal before another operator may take the Lease
     #[arg(long, value_name = "DURATION", default_value = "15s")]
     leader_elect_lease_duration: GoDuration,
-    /// How long the leader works after its last renewal
+    /// Time after its last renewal until the leader stops its work
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     leader_elect_renew_deadline: GoDuration,
-    /// Time between two renewals
+    /// Interval of renewals
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     leader_elect_retry_period: GoDuration,
-    /// Name of the Lease, in the operator's namespace
+    /// Name of the Lease in the operator's namespace
     #[arg(long, value_name = "NAME", default_value = names::OPERATOR_LEASE)]
     leader_elect_resource_name: String,
 }
@@ -176,19 +179,19 @@ impl ElectionArgs {
     }
 }
 
-/// The pod or the machine of this process.
+/// Name of the pod or the machine that runs this process.
 pub(super) fn place() -> String {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default()
 }
 
-/// Of this process, and of none before it: a name for people, and a random part.
+/// Unique identity of this process: a readable name and a random part.
 pub(super) fn identity(name: &str) -> String {
     format!("{name}_{}", uuid::Uuid::new_v4())
 }
 
 impl Operator {
-    /// Works until SIGINT or SIGTERM.
+    /// Runs until SIGINT or SIGTERM.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let pod_cidrs = self.pod_cidrs.range()?;
         let autoscaler = self.autoscaler.options()?;
@@ -250,7 +253,7 @@ mod tests {
         pod_cidrs: PodCidrArgs,
     }
 
-    /// What range these flags mean, or what is said against them.
+    /// The range that these flags result in, or the error.
     fn range(flags: &[&str]) -> Result<Option<String>, String> {
         let only = Only::try_parse_from(["operator"].iter().chain(flags)).map_err(|why| why.to_string())?;
         let range = only.pod_cidrs.range().map_err(|why| format!("{why:#}"))?;

@@ -1,5 +1,5 @@
-//! Whether an operator runs, wherever it does: a NodeClass is made, looked at by the operator, and taken away again. An
-//! operator beside the cluster leaves no pod or Lease to look for.
+//! Finds out whether an operator serves the cluster, wherever it runs: creates a NodeClass, waits for the
+//! operator's verdict, and deletes the NodeClass. An operator outside the cluster has no pod or Lease to look for.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use kube_node_api::NodeClass;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-/// How long an operator may take to say whether it accepts a class.
+/// Time limit for an operator to accept or refuse the class.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How often the class is looked at.
+/// Poll interval.
 const POLL: Duration = Duration::from_millis(200);
 
-/// What was found.
+/// Result of the probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// An operator looked at the class.
+    /// An operator has judged the class.
     Runs,
-    /// Nobody did.
+    /// No operator has judged the class.
     Silent,
-    /// It could not be asked.
+    /// The probe failed.
     Unknown(String),
 }
 
-/// Asks.
+/// Probes for an operator.
 pub(super) async fn ask(client: &Client) -> Answer {
     let api = Api::<NodeClass>::all(client.clone());
     let name = format!("kube-node-probe-{:08x}", rand::random::<u32>());
@@ -48,7 +48,7 @@ pub(super) async fn ask(client: &Client) -> Answer {
         return Answer::Unknown(error.to_string());
     }
     let answer = wait(&api, &name).await;
-    // A class that an operator has never seen has no finalizer, and goes at once.
+    // A class that no operator has seen has no finalizer and is deleted at once.
     let gone =
         call(format_args!("take NodeClass {name} away"), api.delete(&name, &DeleteParams::default())).await;
     match gone {

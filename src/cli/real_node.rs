@@ -1,4 +1,4 @@
-//! `kube-node real-node`: the processes of a real node that are ours; `up --real-node` starts the first of them.
+//! `kube-node real-node`: our own processes of a real node; `up --real-node` starts the first of them.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -14,23 +14,23 @@ pub struct RealNode {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Outside: cgroups, link and door
+    /// Run the part in the host's namespaces: cgroups, link and TCP proxy
     Host(Described),
-    /// The first process inside
+    /// Run the first process inside the node
     Init(Described),
-    /// Inside: runs containerd, kubelet and kube-proxy
+    /// Supervise containerd, kubelet and kube-proxy inside the node
     Daemons(Described),
 }
 
-/// Which node.
+/// The node of the process.
 #[derive(Debug, Args)]
 struct Described {
-    /// Folder with its description
+    /// Folder with the node's description
     dir: PathBuf,
 }
 
 impl RealNode {
-    /// Runs until it is told to end, or until something has ended that must not.
+    /// Runs until a signal, or until a required process has ended.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.part {
             Part::Host(Described { dir }) => {

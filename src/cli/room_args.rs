@@ -1,4 +1,4 @@
-//! How many hollow machines a process carries: what `operator` and `hollow-host` have in common.
+//! Limit of hollow machines in one process, shared by `operator` and `hollow-host`.
 
 use std::num::NonZeroUsize;
 
@@ -6,18 +6,18 @@ use clap::Args;
 use hollow_kubelet::capacity;
 use tracing::{info, warn};
 
-/// Arguments of the room for hollow machines.
+/// Arguments of the limit of hollow machines.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Hollow machines of this process")]
 pub(super) struct RoomArgs {
-    /// Most hollow machines that this process carries; as many as its memory limit is good for when absent, 20480 of 512Mi. One
-    /// with hollow.load counts as ten
+    /// Maximum number of hollow machines in this process; computed from its memory limit when absent, 20480
+    /// for 512Mi. A machine with hollow.load counts as ten
     #[arg(long, value_name = "COUNT")]
     max_machines: Option<NonZeroUsize>,
 }
 
 impl RoomArgs {
-    /// What was asked for, else what follows from the memory.
+    /// The given maximum, else the maximum that the memory limit allows.
     pub(super) fn max_machines(&self) -> usize {
         if let Some(max) = self.max_machines {
             return max.get();

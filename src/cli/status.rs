@@ -1,4 +1,4 @@
-//! `kube-node status`: the processes of a cluster of this machine, their health, and its nodes.
+//! `kube-node status`: processes of a cluster of this machine, their health, and its nodes.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Output;
 
-/// Exit code when nothing runs, as systemctl and service scripts have it.
+/// Exit code of a cluster that does not run, as in systemctl and service scripts.
 const NOT_RUNNING: u8 = 3;
 
 /// Arguments of `status`.
@@ -23,40 +23,40 @@ pub struct Status {
     /// Folder of the cluster; the user's default one when absent
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// What is to be said.
+/// The printed report.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     running: bool,
     data_dir: PathBuf,
     kubeconfig: PathBuf,
-    /// Where kube-apiserver is reached besides 127.0.0.1.
+    /// Addresses of kube-apiserver besides 127.0.0.1.
     reached_at: Vec<String>,
     kubernetes_version: Option<String>,
     components: Vec<Row>,
-    /// Ready and wanted; absent while nobody can say.
+    /// Numbers of Ready and of wanted nodes; absent while they are unknown.
     nodes: Option<(i32, i32)>,
 }
 
-/// One process.
+/// One process in the report.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
     name: &'static str,
     pid: Option<i32>,
-    /// `ok`, or what is wrong.
+    /// `ok`, or the problem.
     health: String,
     resident_bytes: Option<u64>,
     address: Option<String>,
 }
 
 impl Status {
-    /// Says how the cluster stands; exit code 0 when it runs, 3 when it does not.
+    /// Prints the report. Returns exit code 0 if the cluster runs, else 3.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(async {
             let layout = Layout::new(self.data_dir.as_deref())?;
@@ -70,7 +70,7 @@ impl Status {
     }
 }
 
-/// How many nodes are Ready, and how many should be.
+/// Numbers of Ready and of wanted nodes.
 pub(super) async fn ready_nodes(layout: &Layout) -> anyhow::Result<(i32, i32)> {
     let kubeconfig = std::fs::read_to_string(layout.kubeconfig())?;
     Ok(count_nodes(&client_of(&kubeconfig).await?).await?)
@@ -88,7 +88,7 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
         components.extend(daemons(layout, state).await);
     }
     let healthy = components.iter().any(|row| row.name == Component::Apiserver.name() && row.health == "ok");
-    // The supervisor itself holds these open.
+    // The supervisor itself serves these addresses.
     let addresses = state.as_ref().filter(|_| running).and_then(State::addresses);
     let reached_at = addresses.map(|addresses| addresses.further_urls());
     Ok(Report {
@@ -115,7 +115,7 @@ async fn row(layout: &Layout, state: &State, component: Component) -> Row {
     }
 }
 
-/// The processes inside the real node, where there is one.
+/// Processes inside the real node, if there is one.
 async fn daemons(layout: &Layout, state: &State) -> Vec<Row> {
     let Some(network) = state.network else { return Vec::new() };
     let running = real_node::daemons(layout.dir());
@@ -133,7 +133,7 @@ async fn daemons(layout: &Layout, state: &State) -> Vec<Row> {
     rows
 }
 
-/// What a process says of itself; that it runs, where it cannot be asked from here.
+/// Health of a process; `ok` for a running process without a health endpoint.
 async fn health(
     layout: &Layout,
     process: Option<ProcessId>,

@@ -1,30 +1,30 @@
-//! Tables for people: columns as wide as what is in them, and on a terminal never wider than it is.
+//! Tables for people: columns as wide as their contents, and on a terminal never wider than the terminal.
 
 use std::io::{self, IsTerminal};
 
-/// Between two columns.
+/// Space between two columns.
 const GAP: &str = "   ";
-/// A column is not made narrower than this.
+/// Minimum width of a column.
 const NARROWEST: usize = 8;
 
-/// Columns with their headings, and rows.
+/// A table with headings.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With these headings.
+    /// A table with these headings.
     pub(super) fn new(headings: &[&str]) -> Self {
         Self { rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()] }
     }
 
-    /// One more row, of as many cells as there are headings.
+    /// Adds a row with one cell per heading.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The text, without a line end; `width` is that of the terminal, None where there is none.
+    /// The text without a final newline; `width` is that of the terminal, `None` without one.
     pub(super) fn text(&self, width: Option<usize>) -> String {
         let widths = self.widths(width);
         let lines = self.rows.iter().map(|row| {
@@ -35,7 +35,7 @@ impl Table {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// How wide each column is. What is too much is taken from the last one first: it holds the texts.
+    /// Widths of the columns. Excess width is taken from the last column first, which holds the messages.
     fn widths(&self, limit: Option<usize>) -> Vec<usize> {
         let mut widths: Vec<usize> = Vec::new();
         for row in &self.rows {
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// A cell of exactly this width.
+/// A cell padded or cut to this width.
 fn fitted(cell: &str, width: usize) -> String {
     if cell.chars().count() <= width {
         return format!("{cell:<width$}");
@@ -66,12 +66,12 @@ fn fitted(cell: &str, width: usize) -> String {
     cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// The width of the terminal that standard output is, where it is one.
+/// Width of the terminal on standard output, if there is one.
 pub(super) fn terminal_width() -> Option<usize> {
     terminal_size().map(|(width, _)| width)
 }
 
-/// Columns and lines of the terminal that standard output is, where it is one.
+/// Columns and lines of the terminal on standard output, if there is one.
 pub(super) fn terminal_size() -> Option<(usize, usize)> {
     let stdout = io::stdout();
     let (width, height) = terminal_size::terminal_size_of(&stdout).filter(|_| stdout.is_terminal())?;
@@ -109,7 +109,7 @@ mod tests {
         assert!(text.ends_with("the machine …") && text.contains("hollow-nodes-abcdef"), "{text}");
         let text = table().text(Some(36));
         assert!(text.contains("hollow-nodes-…"), "then the first column: {text}");
-        // What cannot be shown at all is too wide rather than nothing.
+        // Cells too narrow to show are wider than the terminal instead of empty.
         assert!(table().text(Some(1)).contains("hollow-…"));
     }
 }

@@ -1,5 +1,6 @@
-//! `kube-node top`: all NodeSets of a cluster, what they wait for, and the Nodes by their stage; on a terminal drawn
-//! anew as things change, else printed once. It follows watches: to look at it for hours costs the API server nothing.
+//! `kube-node top`: all NodeSets of a cluster, what they wait for, and the Nodes by stage. On a terminal the
+//! display follows changes, elsewhere it is printed once. It uses watches, so hours of display cost the API
+//! server nothing.
 
 use std::{
     io::{self, Write},
@@ -27,13 +28,13 @@ use super::{
     table::{Table, terminal_size},
 };
 
-/// The shortest time between two drawings.
+/// Minimum of `--interval`.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// How often it is looked whether the first lists are there.
+/// Interval of checks whether the initial lists are complete.
 const POLL: Duration = Duration::from_millis(20);
-/// How long the API server may take to say that it is there.
+/// Time limit for an answer of the API server.
 const ANSWER: Duration = Duration::from_secs(2);
-/// To the terminal's second screen, without a cursor; and back.
+/// Escape sequences: switch to the alternate screen and hide the cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
@@ -42,24 +43,24 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 pub struct Top {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Time between two drawings, for example 500ms
+    /// Time between two updates of the display, for example 500ms
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     interval: GoDuration,
-    /// Print the table once and end, on a terminal too
+    /// Print the table once and exit, on a terminal too
     #[arg(long)]
     once: bool,
 }
 
-/// What is shown, as the watches have it.
+/// Watched objects on display.
 #[derive(Default)]
 struct Shown {
     sets: Arc<Cache<CustomObject<NodeSet>>>,
-    /// None where we may not see Nodes.
+    /// `None` without the right to list Nodes.
     nodes: Option<Arc<Cache<NodeView>>>,
 }
 
 impl Top {
-    /// Shows the sets until Ctrl-C.
+    /// Shows the NodeSets until Ctrl-C.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let GoDuration(every) = self.interval;
         if every < SHORTEST {
@@ -84,7 +85,7 @@ impl Top {
 }
 
 impl Shown {
-    /// Begins to follow what there is to see.
+    /// Starts the watches.
     async fn follow(
         client: &Client,
         watches: &mut JoinSet<Result<(), ReflectError>>,
@@ -111,14 +112,14 @@ impl Shown {
         Ok(shown)
     }
 
-    /// Waits for the first lists.
+    /// Waits for the initial lists.
     async fn in_sync(&self) {
         while !self.sets.in_sync() || self.nodes.as_ref().is_some_and(|nodes| !nodes.in_sync()) {
             sleep(POLL).await;
         }
     }
 
-    /// Draws until told to stop; the last table stays on the screen.
+    /// Redraws until stopped. The last table stays on the screen.
     async fn draw(&self, client: &Client, every: Duration) -> anyhow::Result<()> {
         let stop = kube_ext::process::signals()?;
         let screen = Screen::enter()?;
@@ -141,7 +142,7 @@ impl Shown {
         Ok(())
     }
 
-    /// The picture; `size` is that of the terminal, where it has to fit one.
+    /// The text of the display; `size` is that of the terminal that it must fit, if any.
     fn text(&self, size: Option<(usize, usize)>, now: Timestamp, silent_since: Option<Timestamp>) -> String {
         let mut rows: Vec<Row> = self.sets.all().iter().map(|set| Row::of(set, now)).collect();
         rows.sort_by(|a, b| (a.is_settled, &a.cells[0]).cmp(&(b.is_settled, &b.cells[0])));
@@ -153,7 +154,7 @@ impl Shown {
         }
         lines.push(String::new());
         let (width, height) = size.unzip();
-        // The heading of the table and the line that counts the rest.
+        // Keep space for the heading of the table and for the line that counts hidden rows.
         let room = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 2).max(1));
         let rest = rows.len().saturating_sub(room);
         let mut table = Table::new(&[
@@ -191,10 +192,10 @@ impl Shown {
     }
 }
 
-/// A set in words.
+/// One row of the table.
 struct Row {
     wanted: i32,
-    /// Whether it is as it should be.
+    /// True if the NodeSet needs no change.
     is_settled: bool,
     cells: Vec<String>,
 }
@@ -244,7 +245,7 @@ impl Row {
     }
 }
 
-/// The terminal's second screen; it is left when this goes.
+/// The terminal's alternate screen; dropping it restores the normal screen.
 struct Screen;
 
 impl Screen {
@@ -254,12 +255,12 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Over what was there, line by line, so that nothing flickers.
+    /// Overwrites the screen line by line, which avoids flicker.
     fn show(&self, text: &str) -> anyhow::Result<()> {
         self.write(&format!("\x1b[H{}\x1b[K\x1b[J", text.replace('\n', "\x1b[K\r\n")))
     }
 
-    // A screen is entered, and left by its end: nobody writes without one.
+    // A method, so that only the owner of the alternate screen can write.
     #[allow(clippy::unused_self)]
     fn write(&self, text: &str) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
@@ -269,7 +270,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing put right.
+        // A closed terminal needs no cleanup.
         let _ = self.write(LEAVE);
     }
 }

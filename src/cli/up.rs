@@ -1,4 +1,5 @@
-//! `kube-node up`: a real control plane on this machine, with nodes. Stays until Ctrl-C, or goes to the background.
+//! `kube-node up`: starts a real control plane on this machine, with nodes, in the foreground until Ctrl-C or
+//! in the background.
 
 use std::{
     fs,
@@ -24,54 +25,54 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How often the process in the background is looked at.
+/// Poll interval for the background process.
 const POLL: Duration = Duration::from_millis(50);
-/// How often the parent of the cluster is looked for.
+/// Poll interval for the parent process.
 const PARENT_POLL: Duration = Duration::from_millis(500);
 
 /// Arguments of `up`.
 #[derive(Debug, Args)]
 pub struct Up {
-    /// How many nodes; those of the last time when absent, or 10
+    /// Number of nodes; that of the last start when absent, or 10
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=100_000))]
     nodes: Option<i32>,
-    /// Folder of the cluster; one of the user's when absent
+    /// Folder of the cluster; the user's default one when absent
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and for a real node of kubelet
-    /// and kube-proxy; found or built when absent
+    /// Folder of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and for a real
+    /// node of kubelet and kube-proxy; located or built when absent
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
-    /// Return when the nodes are Ready; `down` ends the cluster
+    /// Run in the background and return when the nodes are Ready; `down` stops the cluster
     #[arg(long)]
     detach: bool,
-    /// Port of kube-apiserver on 127.0.0.1; a free one when absent
+    /// Port of kube-apiserver on 127.0.0.1; that of the last start or a free one when absent
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Have kube-apiserver reached at this address of the machine too, at the same port; may be repeated
+    /// Further address of this machine at which kube-apiserver is reached, at the same port; may be repeated
     ///
-    /// For machines in another cluster, and for whoever else has to reach this one: the address is in the server's
-    /// certificate, and the first one is what machines that are pods are told.
+    /// For machines in another cluster and for other clients. The server's certificate contains the address.
+    /// Machines that are pods use the first address.
     #[arg(long, value_name = "ADDRESS")]
     listen_address: Vec<IpAddr>,
-    /// Without the operator nothing turns a NodeSet into nodes: run one yourself
+    /// Do not start the operator, without which nothing turns a NodeSet into nodes; run one yourself
     #[arg(long)]
     without_operator: bool,
-    /// Serve cluster-autoscaler: the operator listens, with certificates made for it, and a cloud-config is written
+    /// Serve cluster-autoscaler: make certificates, let the operator listen, and write a cloud-config
     #[arg(long, conflicts_with = "without_operator")]
     autoscaler_server: bool,
-    /// Do not serve the kubelets of hollow nodes: without them there are no logs, exec, port-forward and top
+    /// Do not serve the kubelets of hollow nodes: no logs, exec, port-forward and top
     #[arg(long, conflicts_with = "without_operator")]
     without_kubelet_endpoints: bool,
     #[command(flatten)]
     real_node: RealNode,
-    /// One more argument for a component, such as kube-apiserver=--v=4; may be repeated
+    /// Extra argument for a component, such as kube-apiserver=--v=4; may be repeated
     #[arg(long, value_name = "COMPONENT=ARG")]
     component_arg: Vec<ComponentArg>,
-    /// End when this process does
+    /// Stop the cluster when this process ends
     #[arg(long, value_name = "PID", hide = true)]
     with_parent: Option<i32>,
-    /// The process in the background: somebody else says how it went
+    /// Run as the background process, whose parent reports the result
     #[arg(long, hide = true)]
     detached: bool,
 }
@@ -80,19 +81,19 @@ pub struct Up {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Real node")]
 struct RealNode {
-    /// Add a node with containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
+    /// Add a real node that runs containers: kubelet, containerd and kube-proxy in namespaces of their own; needs root
     #[arg(long = "real-node", id = "real_node")]
     wanted: bool,
-    /// containerd, 2.0 or later, with its shim and ctr; built when absent
+    /// Path of containerd, 2.0 or later, with its shim and ctr; built when absent
     #[arg(long, value_name = "FILE", requires = "real_node")]
     containerd: Option<PathBuf>,
-    /// runc; built when absent
+    /// Path of runc; built when absent
     #[arg(long, value_name = "FILE", requires = "real_node")]
     runc: Option<PathBuf>,
     /// Folder of the CNI plugins bridge, host-local, loopback and portmap; built when absent
     #[arg(long, value_name = "DIR", requires = "real_node")]
     cni_dir: Option<PathBuf>,
-    /// Have the image of upstream kubemark on it, building kubemark where needed
+    /// Import the image of upstream kubemark into the real node; kubemark is built if needed
     #[arg(long, requires = "real_node")]
     kubemark: bool,
 }
@@ -105,7 +106,7 @@ impl RealNode {
 }
 
 impl Up {
-    /// Starts the cluster and stays with it, or leaves it in the background.
+    /// Starts the cluster and supervises it, or leaves it to a background process.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(async {
             if self.detach { self.in_background().await } else { self.in_foreground().await }
@@ -152,12 +153,12 @@ impl Up {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Runs `up` again as a process of its own, shows what it says, and returns when its nodes are Ready.
+    /// Runs `up` as a separate process, shows its output, and returns when its nodes are Ready.
     async fn in_background(self) -> anyhow::Result<ExitCode> {
         let stop = stop_signals(self.with_parent)?;
         let layout = Layout::new(self.data_dir.as_deref())?;
         layout.prepare(KUBERNETES_VERSION)?;
-        // Whoever holds it runs the cluster already; the process in the background takes it anew.
+        // Checks that no supervisor runs. The background process takes the lock itself.
         drop(layout.lock().await?);
         let path = layout.log("up");
         let log = fs::OpenOptions::new().create(true).append(true).open(&path);
@@ -171,7 +172,7 @@ impl Up {
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)
                 .stderr(log)
-                // Ctrl-C in this terminal is not for the cluster any more.
+                // Ctrl-C in this terminal must not reach the cluster.
                 .process_group(0)
                 .spawn()
                 .context("cannot run kube-node in the background")?;
@@ -188,7 +189,7 @@ impl Up {
             if is_ready(&layout, &child)? {
                 break;
             }
-            // Until it is ready it is ours to end; it then says itself what it stops.
+            // Until the cluster is ready, this process stops it. The background process then prints what it stops.
             if stop.is_cancelled() && !told {
                 process_of(&child).map_or(Ok(()), |process| process.signal(Signal::SIGTERM))?;
                 told = true;
@@ -205,14 +206,14 @@ fn process_of(child: &Child) -> Option<ProcessId> {
     i32::try_from(child.id()).ok().and_then(ProcessId::of)
 }
 
-/// Whether the process in the background says that all is there.
+/// Returns true if the background process has recorded that the cluster is ready.
 fn is_ready(layout: &Layout, child: &Child) -> anyhow::Result<bool> {
     let state = layout.load()?;
     Ok(state
         .is_some_and(|state| state.ready && state.supervisor.is_some_and(|id| process_of(child) == Some(id))))
 }
 
-/// Shows what was written from here on; returns where that ends.
+/// Shows the log from offset `from` on. Returns the new offset.
 fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
     let mut file = fs::File::open(path)?;
     file.seek(SeekFrom::Start(from))?;
@@ -222,7 +223,7 @@ fn show(path: &std::path::Path, from: u64) -> anyhow::Result<u64> {
     Ok(from + u64::try_from(text.len())?)
 }
 
-/// What to do next.
+/// Message about the next steps.
 fn summary(layout: &Layout, nodes: i32, without_operator: bool, autoscaler: bool) -> String {
     let own = if Layout::new(None).is_ok_and(|default| default == *layout) {
         String::new()
@@ -244,7 +245,7 @@ fn summary(layout: &Layout, nodes: i32, without_operator: bool, autoscaler: bool
     )
 }
 
-/// How a cluster-autoscaler on this machine is started; docs/cluster-autoscaler.md says what each flag is for.
+/// Command line of a cluster-autoscaler on this machine; docs/cluster-autoscaler.md explains each flag.
 fn autoscaler_flags(layout: &Layout) -> String {
     let (kubeconfig, config) = (layout.kubeconfig(), layout.cloud_config());
     format!(
@@ -254,7 +255,7 @@ fn autoscaler_flags(layout: &Layout) -> String {
     )
 }
 
-/// Cancelled by SIGINT, SIGTERM, SIGHUP, or the end of the parent.
+/// A token cancelled by SIGINT, SIGTERM, SIGHUP, or the end of the parent.
 fn stop_signals(parent: Option<i32>) -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {

@@ -1,16 +1,16 @@
-//! YAML that kubectl reads as it was meant. It reads YAML 1.1, in which more words than those of 1.2 are no texts: a label
-//! `on` would become a boolean, and be refused.
+//! YAML for kubectl, which reads YAML 1.1. YAML 1.1 has more words that are not strings than 1.2: a label
+//! `on` would be read as a boolean and refused.
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Words of YAML 1.1 for booleans and nothing that 1.2 takes for texts.
+/// Booleans of YAML 1.1 that are strings in 1.2.
 const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
-/// Around what is to be in quotes: characters that no object of Kubernetes has.
+/// Private-use characters that mark a string for quotes; no Kubernetes object contains them.
 const QUOTES: [char; 2] = ['\u{f8fe}', '\u{f8ff}'];
 
-/// A document, with the line that begins it.
+/// A YAML document with its `---` line.
 pub(super) fn document(object: &impl Serialize) -> anyhow::Result<String> {
     let marked = marked(serde_json::to_value(object).context("the object cannot be written")?);
     let text = serde_norway::to_string(&marked).context("the object cannot be written as YAML")?;
@@ -32,7 +32,8 @@ fn quoted(text: String) -> String {
     if is_misread(&text) { format!("{}{text}{}", QUOTES[0], QUOTES[1]) } else { text }
 }
 
-/// Whether 1.1 takes for a boolean or a number what 1.2 takes for a text: `0b1`, `1_000` and `0777` are numbers there.
+/// Returns true if 1.1 reads a boolean or a number where 1.2 reads a string: `0b1`, `1_000` and `0777` are
+/// numbers in 1.1.
 fn is_misread(text: &str) -> bool {
     let begins = |c: char| c.is_ascii_digit() || c == '.' || c == '-' || c == '+';
     let goes_on = |c: char| c.is_ascii_hexdigit() || "xob_.:+-".contains(c);

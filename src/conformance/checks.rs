@@ -1,4 +1,4 @@
-//! Judgements: what the states of a Node, in their order, say of a clause. No I/O here.
+//! Checks of clauses against the recorded states of Nodes, oldest first. No I/O.
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::ResourceExt;
@@ -6,16 +6,16 @@ use kube_node_api::names;
 
 use super::objects::{KEY, MARK_TAINT, STARTUP_TAINT};
 
-/// What was seen, or what was seen instead.
+/// `Ok`: the observation that keeps the clause. `Err`: the observation that breaks it.
 pub(super) type Judgement = Result<String, String>;
 
-/// Whether a kubelet has posted a status.
+/// Returns true if a kubelet has posted a status.
 pub(super) fn has_posted(node: &Node) -> bool {
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     info.is_some_and(|info| !info.kubelet_version.is_empty())
 }
 
-/// Status, reason and message of a condition.
+/// Status, reason and message of one condition of a Node.
 pub(super) fn condition<'a>(node: &'a Node, r#type: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let found = conditions.iter().find(|condition| condition.type_ == r#type)?;
@@ -27,13 +27,13 @@ pub(super) fn is_ready(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|(status, ..)| status == "True")
 }
 
-/// Whether it has a taint, with this effect where one is named.
+/// Returns true if the Node has a taint with this key, and with this effect if one is given.
 pub(super) fn has_taint(node: &Node, key: &str, effect: Option<&str>) -> bool {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     taints.into_iter().any(|taint| taint.key == key && effect.is_none_or(|effect| taint.effect == effect))
 }
 
-/// Whether pods may come, but for start-up taints.
+/// Returns true if pods may be scheduled to the Node, start-up taints aside.
 pub(super) fn is_initialized(node: &Node) -> bool {
     is_ready(node) && !has_taint(node, names::TAINT_UNINITIALIZED, None)
 }
@@ -54,12 +54,12 @@ fn has_finalizer(node: &Node) -> bool {
     node.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER_MACHINE)
 }
 
-/// A sign of a machine: its provider or its kubelet has written.
+/// Returns true if the Node shows a machine: its provider or its kubelet has written.
 fn has_machine(node: &Node) -> bool {
     has_posted(node) || provider_id(node).is_some()
 }
 
-/// 2.1, of a Node of somebody else's class.
+/// Clause 2.1, checked on a Node of another controller's class.
 pub(super) fn untouched(states: &[Node]) -> Judgement {
     for node in states {
         let touched = if has_posted(node) {
@@ -84,7 +84,7 @@ pub(super) fn untouched(states: &[Node]) -> Judgement {
     Ok(format!("a Node of another controller stayed as it was, {} states", states.len()))
 }
 
-/// 2.3: what its maker and this check have written stays.
+/// Clause 2.3: everything that the Node's creator and this test run have written stays.
 pub(super) fn rest_stays(states: &[Node]) -> Judgement {
     let Some(first) = states.first() else { return Ok(String::new()) };
     let name = first.name_any();
@@ -109,7 +109,7 @@ pub(super) fn rest_stays(states: &[Node]) -> Judgement {
         if marked && !has_taint(node, MARK_TAINT, None) {
             return Err(format!("{name}: the taint {MARK_TAINT}, set by somebody else, was taken off"));
         }
-        // This check takes it off later than that.
+        // This test run removes the start-up taint only after the Node is initialized.
         if has_taint(first, STARTUP_TAINT, None)
             && has_taint(node, names::TAINT_UNINITIALIZED, None)
             && !has_taint(node, STARTUP_TAINT, None)
@@ -122,7 +122,7 @@ pub(super) fn rest_stays(states: &[Node]) -> Judgement {
     Ok(name)
 }
 
-/// 3.1.
+/// Clause 3.1.
 pub(super) fn finalizer_first(states: &[Node]) -> Judgement {
     match states.iter().find(|node| has_machine(node)) {
         Some(node) if has_finalizer(node) => Ok(format!("{} had it before its machine", node.name_any())),
@@ -131,7 +131,7 @@ pub(super) fn finalizer_first(states: &[Node]) -> Judgement {
     }
 }
 
-/// 4.2.
+/// Clause 4.2.
 pub(super) fn no_execute(states: &[Node]) -> Judgement {
     let is_there = |node: &&Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoExecute"));
     let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
@@ -142,7 +142,7 @@ pub(super) fn no_execute(states: &[Node]) -> Judgement {
     }
 }
 
-/// 4.3. The two writes, of the kubelet and of the controller, may be shown in one state or in two.
+/// Clause 4.3. The writes of the kubelet and of the controller may appear in one state or in two.
 pub(super) fn no_schedule(states: &[Node]) -> Judgement {
     let is_there = |node: &Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoSchedule"));
     let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
@@ -157,7 +157,7 @@ pub(super) fn no_schedule(states: &[Node]) -> Judgement {
     }
 }
 
-/// 3.5, of all Nodes that pods may come to.
+/// Clause 3.5, checked on every Node that pods may be scheduled to.
 pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Judgement {
     let mut ids = Vec::new();
     for states in nodes {
@@ -176,7 +176,7 @@ pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Judgement {
         .ok_or_else(|| "no Node takes pods".to_owned())
 }
 
-/// 5.1, of a Node that was drained and is gone.
+/// Clause 5.1, checked on a Node that was drained and is gone.
 pub(super) fn cordoned_first(states: &[Node]) -> Judgement {
     let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
     if states.iter().any(|node| is_cordoned(node) && !is_leaving(node)) {
@@ -189,7 +189,7 @@ pub(super) fn cordoned_first(states: &[Node]) -> Judgement {
     }
 }
 
-/// 3.2: what Nodes report of a resource that one revision has and the other does not. None where it cannot be seen.
+/// Clause 3.2: Nodes report a resource that only the new revision has. `None` if no such Node was observed.
 pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Option<Judgement> {
     let reports = |node: &Node| {
         node.status

@@ -1,10 +1,10 @@
-//! Judgements over lives of Nodes that were written down here.
+//! Checks of recorded Node states written by hand.
 
 use serde_json::{Value, json};
 
 use super::{super::objects::ROLLOUT_RESOURCE, *};
 
-/// A Node of a set, as it is born; `change` is merged into it.
+/// A new Node of a NodeSet, with `change` merged into it.
 fn node(change: &[(&str, Value)]) -> Node {
     let mut node = json!({
         "metadata": {
@@ -37,7 +37,7 @@ fn ready() -> Value {
     json!([{"type": "Ready", "status": "True"}])
 }
 
-/// From birth to work, as the contract wants it.
+/// States of a Node from its creation to Ready, as the contract requires.
 fn good() -> Vec<Node> {
     vec![
         node(&[]),

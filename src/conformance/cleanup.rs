@@ -1,5 +1,5 @@
-//! All that a run made goes, in the order in which it can. What a broken controller does not let go is taken by force, and
-//! named.
+//! Deletes all objects of a test run in a feasible order. Objects that a broken controller does not release
+//! are removed by force and named.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{objects, test_run::TestRun};
 
-/// How often it is looked whether something is gone.
+/// Interval of checks whether an object is gone.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Whether nothing is left; an error says what is.
+/// Deletes everything. Fails if a NodeSet or NodeClass remains after the time limit.
 pub(super) async fn clean_up(test_run: &TestRun) -> anyhow::Result<()> {
     let run = test_run.run.as_str();
-    // First the pods, which need their machines to end.
+    // Pods first: they need their machines to end.
     delete(&test_run.namespaces, run).await?;
     delete(&test_run.sets, run).await?;
     for node in left(test_run) {
@@ -68,13 +68,13 @@ where
     Ok(call(format_args!("read {} {name}", K::kind(&())), api.get_metadata_opt(name)).await?.is_some())
 }
 
-/// Nodes of the run that are there.
+/// Nodes of the test run that still exist.
 fn left(test_run: &TestRun) -> Vec<Node> {
     let all = test_run.seen.all().into_values().filter(|history| history.gone.is_none());
     all.filter_map(|history| history.last().cloned()).collect()
 }
 
-/// Deletes an object; one that is not there is fine.
+/// Deletes an object. A missing object is no error.
 async fn delete<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

@@ -1,18 +1,18 @@
-//! The clauses of the contract, as docs/node-controllers.md numbers and words them; a test compares the two.
+//! Clauses of the contract with the numbers and words of docs/node-controllers.md; a test compares the two.
 
-/// One sentence of the contract.
+/// One clause of the contract.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Clause {
-    /// Its number.
+    /// Number of the clause.
     pub(super) number: &'static str,
-    /// What it asks for.
+    /// Text of the clause.
     pub(super) text: &'static str,
 }
 
 macro_rules! contract {
     ($($name:ident $number:literal $text:literal)*) => {
         $(pub(super) const $name: Clause = Clause { number: $number, text: $text };)*
-        /// All that are looked at, in their order.
+        /// All clauses in the order of the contract.
         pub(super) const ALL: &[Clause] = &[$($name),*];
     };
 }

@@ -1,5 +1,5 @@
-//! What somebody has to do to the Nodes of a run while it goes on: a taint of one's own onto each that comes, and the start-up
-//! taint off once a Node is initialised.
+//! Changes to the Nodes of a test run while it goes on: adds a foreign taint to each new Node and removes the
+//! start-up taint once a Node is initialized.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -18,13 +18,13 @@ use super::{
 };
 use crate::FIELD_MANAGER;
 
-/// Time until what was refused is tried again, in the state that is there then.
+/// Pause before a refused change is made again, from the state at that time.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// No run takes that long.
+/// Upper bound of a test run.
 const LONGEST_RUN: Duration = Duration::from_hours(24);
 
-/// Works until it is dropped.
+/// Background task; ends when dropped.
 pub(super) struct Housekeeping(AbortHandle);
 
 impl Drop for Housekeeping {
@@ -60,7 +60,7 @@ impl Housekeeping {
     }
 }
 
-/// Whether something is to be done to it.
+/// Returns true if the Node needs a change.
 fn is_due(node: &Node, marked: &HashSet<Option<String>>) -> bool {
     let is_ours = node.labels().get(names::LABEL_NODE_CONTROLLER).is_some_and(|provider| provider != NOBODY);
     let waits = is_initialized(node) && has_taint(node, STARTUP_TAINT, None);
@@ -80,7 +80,7 @@ fn without_startup(node: &Node) -> Value {
     ])
 }
 
-/// Whether that is settled: done, or the Node is gone.
+/// Returns true if the change was made or the Node is gone.
 async fn patch(client: &Client, node: &str, change: &Value) -> bool {
     let body = Body::JsonPatch(change.to_string().into_bytes());
     let url = format!("/api/v1/nodes/{node}?fieldManager={FIELD_MANAGER}");

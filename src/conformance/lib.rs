@@ -1,8 +1,9 @@
-//! `kube-node conformance`: goes through the contract of docs/node-controllers.md with the controller that serves a class, in
-//! the cluster at hand, and says clause by clause what it saw.
+//! `kube-node conformance`: checks the NodeController of a class against the contract of
+//! docs/node-controllers.md, in the given cluster, and reports each clause.
 //!
-//! The controller is seen from outside alone: by what it writes, as watches record it, and by what its user lets the check
-//! ask (`--machines`, `--restart`). All that the check makes has one name, and goes at the end, however it ends.
+//! The controller is observed from outside only: by its writes, as watches record them, and by the user's
+//! commands (`--machines`, `--restart`). All objects of a test run share one name and are deleted at the end,
+//! even after an error.
 
 mod checks;
 mod cleanup;
@@ -26,35 +27,35 @@ use serde_json::Value;
 
 use self::test_run::TestRun;
 
-/// Field manager of what the check writes.
+/// Field manager of the test run's writes.
 const FIELD_MANAGER: &str = "kube-node-cli";
 
-/// What to check, and by which means.
+/// Arguments of the conformance check.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// The NodeClass to take Nodes of: a file with one, or the name of one in the cluster
+    /// NodeClass whose NodeController is checked: a file with one, or the name of one in the cluster
     ///
-    /// It is copied: neither it nor its Nodes are touched.
+    /// The test run copies the class; neither the class nor its Nodes are changed.
     #[arg(long, value_name = "FILE|NAME")]
     class: String,
-    /// How many nodes the NodeSet has at first
+    /// Initial number of nodes in the NodeSet
     #[arg(long, value_name = "NODES", default_value_t = 3, value_parser = value_parser!(i32).range(2..=100))]
     nodes: i32,
-    /// Longest time that one thing may take: longer than a machine needs to come or to go
+    /// Time limit of each step; must be longer than a machine needs to start or to end
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     timeout: GoDuration,
-    /// Command that lists the machines that exist, a line each, with the Node's name, its UID or its providerID
+    /// Command that lists the existing machines, one per line, each with its Node's name, UID or providerID
     #[arg(long, value_name = "COMMAND")]
     machines: Option<String>,
-    /// Command that ends the controller and starts it anew
+    /// Command that restarts the controller
     #[arg(long, value_name = "COMMAND")]
     restart: Option<String>,
-    /// Merge patch of the class's spec that makes another revision of it, as JSON
+    /// JSON merge patch of the class's spec that makes a new revision
     ///
-    /// Without it a class that has a capacity gets one resource more.
+    /// By default a class with a capacity gets one more resource.
     #[arg(long, value_name = "JSON", value_parser = json)]
     change: Option<Value>,
-    /// Image of the pods that are drained
+    /// Image of the pods for the drain checks
     #[arg(long, value_name = "IMAGE", default_value = "registry.k8s.io/pause:3.10.1")]
     image: String,
 }
@@ -68,7 +69,7 @@ fn json(text: &str) -> Result<Value, String> {
 }
 
 impl Check {
-    /// Exit code 0 when no clause is broken, 1 when one is.
+    /// Returns exit code 0 if no clause is broken, else 1.
     pub async fn run(self, client: Client) -> anyhow::Result<ExitCode> {
         let class = self.class(&client).await?;
         let test_run = TestRun::new(client, class.spec, self).await?;
@@ -89,7 +90,7 @@ impl Check {
         Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// The class to copy.
+    /// The NodeClass to copy.
     async fn class(&self, client: &Client) -> anyhow::Result<NodeClass> {
         let path = Path::new(&self.class);
         if path.is_file() {

@@ -1,4 +1,4 @@
-//! What the check makes in the cluster: all of one name, so that it is found and taken away again.
+//! Objects that a test run creates. All share one name, so that they are found and deleted again.
 
 use std::time::Duration;
 
@@ -9,31 +9,32 @@ use rand::seq::IndexedRandom;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Label and annotation of all that a run makes.
+/// Label and annotation of all objects of a test run.
 pub(super) const KEY: &str = "conformance.kube-node.io/run";
-/// Start-up taint of its Nodes: it waits for the run.
+/// Start-up taint of its Nodes, which the test run removes.
 pub(super) const STARTUP_TAINT: &str = "conformance.kube-node.io/startup";
-/// Taint that the run writes onto Nodes that come: somebody else's, to a controller.
+/// Taint that the test run adds to new Nodes; to the controller it is a foreign taint.
 pub(super) const MARK_TAINT: &str = "conformance.kube-node.io/by-hand";
-/// Resource by which two revisions of the class differ.
+/// Resource that only the second revision of the class has.
 pub(super) const ROLLOUT_RESOURCE: &str = "conformance.kube-node.io/rollout";
-/// Condition of the class that is not the controller's.
+/// Condition of the class that another field manager owns.
 pub(super) const CONDITION: &str = "conformance.kube-node.io/Watched";
-/// The controller of a class that nobody serves.
+/// Name of a NodeController that does not exist.
 pub(super) const NOBODY: &str = "nobody.conformance.kube-node.io";
-/// How long machines of the run linger.
+/// `deletionTimeout` of the class.
 pub(super) const LINGERS: Duration = Duration::from_secs(5);
-/// How long the drain may take in which pods may not be evicted.
+/// Drain timeout for pods that may not be evicted.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A name that no other run has.
+/// A unique name for a test run.
 pub(super) fn run_name() -> String {
     let mut rng = rand::rng();
     let suffix = (0..5).filter_map(|_| ALPHABET.choose(&mut rng)).map(|byte| char::from(*byte));
     format!("conformance-{}", suffix.collect::<String>())
 }
 
-/// The class of the run: as it was given, with what the run knows its Nodes by, and without failures on purpose.
+/// The class of the test run: the given spec with a label, an annotation and a start-up taint for its Nodes,
+/// without fault injection.
 pub(super) fn class(run: &str, given: &NodeClassSpec) -> NodeClass {
     let mut spec = given.clone();
     let template = spec.template.get_or_insert_with(NodeTemplate::default);
@@ -51,7 +52,7 @@ pub(super) fn class(run: &str, given: &NodeClassSpec) -> NodeClass {
     class
 }
 
-/// A class of a controller that does not exist.
+/// A class of a NodeController that does not exist.
 pub(super) fn class_of_nobody(run: &str) -> Value {
     json!({
         "metadata": {"name": of_nobody(run), "labels": {KEY: run}},
@@ -63,7 +64,7 @@ pub(super) fn of_nobody(run: &str) -> String {
     format!("{run}-nobody")
 }
 
-/// The set; replacements may all come at once, so that nothing waits for a budget.
+/// The NodeSet. It may replace all Nodes at once, so that no check waits for the budget.
 pub(super) fn set(run: &str, replicas: i32) -> Value {
     json!({
         "metadata": {"name": run, "labels": {KEY: run}},
@@ -71,7 +72,7 @@ pub(super) fn set(run: &str, replicas: i32) -> Value {
     })
 }
 
-/// A Node written by hand, as NodeSets make theirs; the finalizer where it is to have it from the start.
+/// A Node written by hand as NodeSets create theirs, with our finalizer if `finalizer` is true.
 pub(super) fn node(
     run: &str,
     name: &str,
@@ -101,7 +102,7 @@ pub(super) fn node(
     })
 }
 
-/// A DaemonSet whose pods run on all Nodes of the run.
+/// A DaemonSet whose pods run on all Nodes of the test run.
 pub(super) fn daemons(run: &str, image: &str) -> Value {
     json!({
         "metadata": {"name": "daemons"},
@@ -117,10 +118,10 @@ pub(super) fn daemons(run: &str, image: &str) -> Value {
     })
 }
 
-/// Owner of pods that some controller is to stand behind.
+/// Name of the ConfigMap that owns pods which need a controller.
 pub(super) const OWNER: &str = "owner";
 
-/// A pod that is bound to a Node. `owner`: UID of the ConfigMap that stands for the controller that would make it again.
+/// A pod bound to a Node. `owner` is the UID of a ConfigMap that stands for the pod's controller.
 pub(super) fn pod(name: &str, node: &str, image: &str, owner: Option<&str>) -> Value {
     let owners: Vec<Value> = owner
         .map(|uid| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": OWNER, "uid": uid, "controller": true}))
@@ -137,7 +138,7 @@ pub(super) fn pod(name: &str, node: &str, image: &str, owner: Option<&str>) -> V
     })
 }
 
-/// An object written as JSON, without kind and version.
+/// Builds an object from JSON without kind and apiVersion.
 pub(super) fn object<K: Resource<DynamicType = ()> + DeserializeOwned>(
     mut value: Value,
 ) -> serde_json::Result<K> {

@@ -1,4 +1,4 @@
-//! A record of objects: every state that a watch showed, so that what has passed by can be judged afterwards.
+//! Recorded history of objects: every state that a watch showed, for checks after the fact.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -23,12 +23,12 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// All that was seen of one object.
+/// Recorded history of one object.
 #[derive(Clone, Debug)]
 pub(super) struct History<K> {
-    /// Its states, the oldest first, with when they were seen; never empty.
+    /// States with the time of observation, oldest first; never empty.
     states: Vec<(Instant, K)>,
-    /// When it was seen to be gone.
+    /// Time at which the object was observed to be gone.
     pub(super) gone: Option<Instant>,
 }
 
@@ -38,27 +38,27 @@ impl<K: Clone> History<K> {
         self.states.last().map(|(_, state)| state)
     }
 
-    /// All states.
+    /// All states, oldest first.
     pub(super) fn states(&self) -> Vec<K> {
         self.states.iter().map(|(_, state)| state.clone()).collect()
     }
 
-    /// When a state of this kind was seen first.
+    /// Time of the first state for which `is` holds.
     pub(super) fn since(&self, is: impl Fn(&K) -> bool) -> Option<Instant> {
         self.states.iter().find(|(_, state)| is(state)).map(|(at, _)| *at)
     }
 }
 
-/// By UID.
+/// Histories by UID.
 pub(super) type Histories<K> = BTreeMap<String, History<K>>;
 
-/// The record itself, and the news of its changes.
+/// The histories and a notification of changes.
 pub(super) struct Shared<K> {
     histories: Arc<Mutex<Histories<K>>>,
     changes: watch::Receiver<()>,
 }
 
-/// Follows objects until it is dropped.
+/// Records objects until dropped.
 pub(super) struct Recorder<K> {
     shared: Shared<K>,
     task: AbortHandle,
@@ -74,16 +74,16 @@ impl<K> Recorder<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    /// Begins to follow those that are `ours` when they are seen first.
+    /// Starts to record the objects for which `ours` holds when they first appear.
     pub(super) fn new(api: Api<K>, ours: impl Fn(&K) -> bool + Send + 'static) -> Self {
         let histories = Arc::new(Mutex::new(Histories::new()));
         let (news, changes) = watch::channel(());
         let own = Arc::clone(&histories);
         let task = tokio::spawn(async move {
             let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
-            // Those of a list that is under way.
+            // UIDs of the list in progress.
             let mut listed = HashSet::new();
-            // A watch that broke comes back by itself.
+            // A broken watch reconnects by itself.
             while let Some(event) = events.next().await {
                 let Ok(event) = event else { continue };
                 take(&mut own.lock().unwrap_or_else(PoisonError::into_inner), &mut listed, event, &ours);
@@ -93,23 +93,23 @@ where
         Self { shared: Shared { histories, changes }, task: task.abort_handle() }
     }
 
-    /// The record, to be read by somebody else.
+    /// A shared view of the histories for other tasks.
     pub(super) fn shared(&self) -> Shared<K> {
         Shared { histories: Arc::clone(&self.shared.histories), changes: self.shared.changes.clone() }
     }
 
-    /// All that was seen.
+    /// All histories.
     pub(super) fn all(&self) -> Histories<K> {
         self.shared.histories.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// One that exists, by name, or the last one that did.
+    /// History of the existing object of this name, or of the last one that existed.
     pub(super) fn of(&self, name: &str) -> Option<History<K>> {
         let named = |history: &History<K>| history.last().is_some_and(|state| state.name_any() == name);
         self.all().into_values().filter(named).max_by_key(|history| history.gone.is_none())
     }
 
-    /// Waits for an answer; None when the time is over.
+    /// Waits until `ask` returns a value; `None` after the time limit.
     pub(super) async fn until<T>(
         &self,
         limit: Duration,
@@ -118,7 +118,7 @@ where
         self.shared.until(limit, ask).await
     }
 
-    /// Waits until one is gone; when that was seen.
+    /// Waits until an object is gone and returns the time of that observation; `None` after the time limit.
     pub(super) async fn gone(&self, name: &str, limit: Duration) -> Option<Instant> {
         self.until(limit, |all| {
             let named = |history: &&History<K>| history.last().is_some_and(|state| state.name_any() == name);
@@ -129,7 +129,7 @@ where
 }
 
 impl<K> Shared<K> {
-    /// Waits for an answer; None when the time is over.
+    /// Waits until `ask` returns a value; `None` after the time limit.
     pub(super) async fn until<T>(
         &self,
         limit: Duration,
@@ -151,7 +151,7 @@ impl<K> Shared<K> {
     }
 }
 
-/// Takes down what the watch says.
+/// Adds a watch event to the histories.
 fn take<K: Resource<DynamicType = ()> + Clone>(
     histories: &mut Histories<K>,
     listed: &mut HashSet<String>,

@@ -1,21 +1,21 @@
-//! What was found out: a line for each clause as it is looked at.
+//! Report of a test run: one line per checked clause.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::contract::{self, Clause};
 
-/// How a look at a clause ended.
+/// Result of the check of one clause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is kept: what was seen.
+    /// The clause is kept; with the observation.
     Kept(String),
-    /// It is not: what was seen instead.
+    /// The clause is broken; with the observation.
     Broken(String),
-    /// Nobody could see it: why.
+    /// The clause could not be checked; with the reason.
     Unseen(String),
 }
 
-/// What was said so far.
+/// Clauses reported so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     said: BTreeSet<&'static str>,
@@ -24,7 +24,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Takes a verdict down; the line that says it.
+    /// Adds a verdict and returns its line.
     pub(super) fn line(&mut self, clause: &Clause, verdict: &Verdict) -> String {
         self.said.insert(clause.number);
         let (word, seen) = match verdict {
@@ -45,18 +45,18 @@ impl Report {
         line
     }
 
-    /// Clauses of which nothing was said.
+    /// Clauses without a verdict.
     pub(super) fn missing(&self) -> impl Iterator<Item = &'static Clause> + use<> {
         let said = self.said.clone();
         contract::ALL.iter().filter(move |clause| !said.contains(clause.number))
     }
 
-    /// Whether every clause that could be looked at is kept.
+    /// Returns true if no checked clause is broken.
     pub(super) fn is_kept(&self) -> bool {
         self.broken.is_empty()
     }
 
-    /// The last line. A clause that was looked at twice counts once, by the worse of its verdicts.
+    /// The summary line. A clause that was checked twice counts once, with its worse verdict.
     pub(super) fn sum(&self) -> String {
         let unseen = self.unseen.difference(&self.broken).count();
         let kept = self.said.len() - self.broken.len() - unseen;

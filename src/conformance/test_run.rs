@@ -1,4 +1,4 @@
-//! One run: the cluster, what was asked for, what was recorded and what was said.
+//! One test run: its API clients, arguments, recorded history and report.
 
 use std::{
     fmt::Debug,
@@ -36,12 +36,12 @@ use super::{
 };
 use crate::FIELD_MANAGER;
 
-/// How often an object is read whose state stays until somebody changes it.
+/// Poll interval for objects whose state remains until the next change.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) struct TestRun {
     pub(super) args: Check,
-    /// Name of class, set and namespace.
+    /// Name of the class, the NodeSet and the namespace.
     pub(super) run: String,
     pub(super) given: NodeClassSpec,
     pub(super) sets: Api<NodeSet>,
@@ -52,13 +52,13 @@ pub(super) struct TestRun {
     pub(super) budgets: Api<PodDisruptionBudget>,
     pub(super) daemons: Api<DaemonSet>,
     pub(super) config_maps: Api<ConfigMap>,
-    /// All Nodes of the run.
+    /// Recorded history of the Nodes.
     pub(super) seen: Recorder<Node>,
-    /// All its pods.
+    /// Recorded history of the pods.
     pub(super) seen_pods: Recorder<Pod>,
     _housekeeping: Housekeeping,
     report: Mutex<Report>,
-    /// Generation of the set as the run wrote it last.
+    /// Generation of the NodeSet after the last write of the test run.
     generation: Mutex<Option<i64>>,
 }
 
@@ -74,7 +74,8 @@ impl TestRun {
         };
         let (nodes, pods) = (Api::all(client.clone()), Api::namespaced(client.clone(), &namespace));
         let seen = Recorder::new(nodes.clone(), is_ours);
-        // What cannot be listed cannot be watched: said now, and not as a Node that never comes.
+        // A missing right to list Nodes is reported now; with the watch alone it would look like a Node that
+        // never starts.
         let first = kube::api::ListParams::default().labels(&label).limit(1);
         call("list Nodes", nodes.list(&first)).await?;
         Ok(Self {
@@ -97,7 +98,7 @@ impl TestRun {
         })
     }
 
-    /// Longest time that one thing may take.
+    /// Time limit of each step.
     pub(super) fn limit(&self) -> Duration {
         self.args.timeout.0
     }
@@ -106,7 +107,7 @@ impl TestRun {
         &self.given.node_controller
     }
 
-    /// Name of a Node that is written by hand.
+    /// Name of a Node written by hand.
     pub(super) fn by_hand(&self, what: &str) -> String {
         format!("{}-{what}", self.run)
     }
@@ -121,7 +122,7 @@ impl TestRun {
         ));
     }
 
-    /// Says how a look at a clause ended.
+    /// Adds the verdict of a clause and prints its line.
     fn verdict(&self, clause: &Clause, verdict: &Verdict) {
         say(self.report.lock().unwrap_or_else(PoisonError::into_inner).line(clause, verdict));
     }
@@ -145,7 +146,7 @@ impl TestRun {
         }
     }
 
-    /// Names the clauses that the run never came to.
+    /// Reports the clauses that the test run did not reach.
     pub(super) fn say_what_is_missing(&self) {
         let missing: Vec<_> = self.report.lock().unwrap_or_else(PoisonError::into_inner).missing().collect();
         for clause in missing {
@@ -153,7 +154,7 @@ impl TestRun {
         }
     }
 
-    /// The last line; whether no clause is broken.
+    /// Prints the summary line. Returns true if no clause is broken.
     pub(super) fn sum(&self) -> bool {
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         say(report.sum());
@@ -179,7 +180,7 @@ impl TestRun {
         call(action, api.patch(name, &params, &Patch::Merge(change))).await
     }
 
-    /// Takes all finalizers off a Node, which may be gone.
+    /// Removes all finalizers from a Node, which may be gone.
     pub(super) async fn free(&self, node: &str) -> Result<(), CallError> {
         match self.patch(&self.nodes, node, json!({"metadata": {"finalizers": null}})).await {
             Err(error) if !error.is(404) => Err(error),
@@ -187,14 +188,14 @@ impl TestRun {
         }
     }
 
-    /// Changes the set's spec.
+    /// Patches the spec of the NodeSet.
     pub(super) async fn set_spec(&self, change: Value) -> anyhow::Result<()> {
         let set = self.patch(&self.sets, &self.run, json!({ "spec": change })).await?;
         self.wrote(&set);
         Ok(())
     }
 
-    /// Takes down what the run itself wrote of the set.
+    /// Records the generation of the NodeSet after a write of the test run.
     pub(super) fn wrote(&self, set: &NodeSet) {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = set.metadata.generation;
     }
@@ -203,7 +204,7 @@ impl TestRun {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The set's status, once it speaks of the present spec and `is` what is waited for; the last one when it does not.
+    /// Waits until the NodeSet's status belongs to the present spec and `is` holds. `Err`: the last status.
     pub(super) async fn set_is(
         &self,
         is: impl Fn(&NodeSetStatus) -> bool,
@@ -222,7 +223,7 @@ impl TestRun {
         }
     }
 
-    /// What the class is, once `is`; the last one when it never was.
+    /// Waits until `is` holds for the class. `Err`: the class after the time limit.
     pub(super) async fn class_is(
         &self,
         is: impl Fn(&NodeClass) -> bool,
@@ -241,7 +242,7 @@ impl TestRun {
         }
     }
 
-    /// The revision of the class that kube-node itself says, once it is another one than `before`.
+    /// Waits until the operator reports a revision of the class other than `before`.
     pub(super) async fn revision(&self, before: Option<&str>) -> anyhow::Result<String> {
         let of = |class: &NodeClass| class.status.as_ref().and_then(|status| status.revision.clone());
         let is_new = |class: &NodeClass| of(class).is_some_and(|revision| Some(revision.as_str()) != before);
@@ -254,7 +255,7 @@ impl TestRun {
         }
     }
 
-    /// Names of the Nodes of the set that are there and are not leaving, and that pods may come to.
+    /// Existing Nodes of the NodeSet that pods may be scheduled to and that are not being deleted.
     pub(super) fn at_work(&self) -> Vec<Node> {
         let all = self.seen.all().into_values().filter(|history| history.gone.is_none());
         let nodes = all.filter_map(|history| history.last().cloned());
@@ -265,7 +266,7 @@ impl TestRun {
         node.labels().get(names::LABEL_NODESET) == Some(&self.run)
     }
 
-    /// The machines that exist, as the user's command lists them; None where he gave none.
+    /// Lines of the user's command that lists machines; `None` if no command was given.
     pub(super) async fn machines(&self) -> anyhow::Result<Option<Vec<String>>> {
         match &self.args.machines {
             Some(command) => Ok(Some(user_commands::run(command).await?)),
@@ -274,7 +275,7 @@ impl TestRun {
     }
 }
 
-/// Whether pods may come, and the Node stays.
+/// Returns true if pods may be scheduled to the Node and it is not being deleted.
 pub(super) fn is_at_work(node: &Node) -> bool {
     super::checks::is_initialized(node)
         && !super::checks::has_taint(node, objects::STARTUP_TAINT, None)

@@ -1,4 +1,4 @@
-//! What only the user knows: which machines there are, and how the controller is started anew. Both are commands of his.
+//! Commands of the user for what kube-node cannot know: the list of machines and the restart of the controller.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use tokio::process::Command;
 
-/// Lines of a listing that speak of a Node: by name, UID or providerID.
+/// Lines of a listing that contain a Node's name, UID or providerID.
 pub(super) fn machines_of<'a>(lines: &'a [String], node: &Node) -> Vec<&'a str> {
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
     let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
@@ -17,7 +17,7 @@ pub(super) fn machines_of<'a>(lines: &'a [String], node: &Node) -> Vec<&'a str> 
     lines.iter().map(String::as_str).filter(speaks).collect()
 }
 
-/// Runs a command of the user's; its lines.
+/// Runs a command of the user and returns its lines.
 pub(super) async fn run(command: &str) -> anyhow::Result<Vec<String>> {
     let output = Command::new("/bin/sh").arg("-c").arg(command).stdin(Stdio::null()).output().await;
     let output = output.with_context(|| format!("cannot run {command:?}"))?;

@@ -1,4 +1,4 @@
-//! Which IPv4 addresses are taken: those of machines and those of pods, none twice.
+//! IPv4 addresses of machines and pods; none is assigned twice.
 
 use std::{collections::HashSet, fmt, net::Ipv4Addr};
 
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// Addresses of machines: the shared address space of RFC 6598, which no cluster network should use.
 pub const MACHINES: Block = Block { first: 0x6440_0001, last: 0x647f_fffe };
-/// Addresses of pods on Nodes without a podCIDR: 10.64.0.0/11, which is neither what `up` cuts podCIDRs from nor its Services'.
+/// Addresses of pods on Nodes without a podCIDR: 10.64.0.0/11, outside the podCIDRs and the Services of `up`.
 pub const PODS: Block = Block { first: 0x0a40_0001, last: 0x0a5f_fffe };
 
 /// A block of addresses, both ends included.
@@ -23,8 +23,8 @@ impl fmt::Display for Block {
 }
 
 impl Block {
-    /// The addresses for pods in a podCIDR such as `10.244.1.0/24`: without the network, its gateway and the broadcast
-    /// address. None for IPv6 and for blocks too small to have any.
+    /// Pod addresses of a podCIDR such as `10.244.1.0/24`, without network, gateway and broadcast address.
+    /// None for IPv6 and for a block too small to have any.
     #[must_use]
     pub fn of_cidr(cidr: &str) -> Option<Self> {
         let (address, prefix) = cidr.split_once('/')?;
@@ -34,14 +34,14 @@ impl Block {
         (size >= 4).then(|| Self { first: network + 2, last: network + (size - 2) })
     }
 
-    /// Whether an address is in it.
+    /// Returns true if the block contains `address`.
     #[must_use]
     pub fn contains(self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address.to_bits())
     }
 }
 
-/// The addresses in use.
+/// Addresses in use.
 #[derive(Debug, Default)]
 pub struct Addresses {
     used: HashSet<Ipv4Addr>,
@@ -55,8 +55,8 @@ impl Addresses {
         self.used.insert(address);
     }
 
-    /// Where to begin: a process knows too late what others have just given out, so each begins at a place of its own, which
-    /// a name says that no other one has.
+    /// Derives the first address to try from `name`, unique per process: a process learns too late which
+    /// addresses the others have just assigned.
     pub fn begin_at(&mut self, name: &str) {
         let hash = Sha256::digest(name);
         let place = hash.iter().take(4).fold(0_u32, |place, byte| place << 8 | u32::from(*byte));
@@ -64,15 +64,15 @@ impl Addresses {
         self.pods = place % (PODS.last - PODS.first);
     }
 
-    /// An address for a machine; None when all are used.
+    /// Assigns an address to a machine; None if all are used.
     pub fn for_machine(&mut self) -> Option<Ipv4Addr> {
         let address = self.free(MACHINES, self.machines)?;
         self.machines = address.to_bits() - MACHINES.first;
         Some(address)
     }
 
-    /// An address for a pod: from its Node's podCIDR, where it has one. None when all are used: any other address could be
-    /// of somebody else's Node.
+    /// Assigns an address to a pod, from its Node's podCIDR if there is one. None if all are used: any other
+    /// address might belong to a foreign Node.
     pub fn for_pod(&mut self, cidr: Option<Block>) -> Option<Ipv4Addr> {
         if let Some(block) = cidr {
             return self.free(block, 0);
@@ -82,12 +82,12 @@ impl Addresses {
         Some(address)
     }
 
-    /// Gives an address back.
+    /// Releases an address.
     pub fn release(&mut self, address: Ipv4Addr) {
         self.used.remove(&address);
     }
 
-    /// The first free address from `skip` addresses into the block on, going round once.
+    /// Takes the first free address, from `skip` addresses into the block on and wrapping around once.
     fn free(&mut self, block: Block, skip: u32) -> Option<Ipv4Addr> {
         let from = block.first.saturating_add(skip).min(block.last);
         let address = (from..=block.last)

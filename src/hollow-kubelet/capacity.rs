@@ -1,36 +1,37 @@
-//! How many hollow machines this process has the memory for.
+//! Maximum number of hollow machines for the memory of this process.
 //!
-//! A Node is born whether or not a process has room for its machine, and a kernel kills whoever exceeds a limit: so the
-//! process itself refuses machines beyond a maximum that follows from the limit.
+//! A Node is created whether or not a process has room for its machine, and the kernel kills a process that
+//! exceeds a memory limit. The process therefore refuses machines beyond a maximum derived from the limit.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// What a machine is counted as, in bytes of memory. Measured (docs/benchmarks.md): 4 KiB for a machine with what is known of
-/// its Node (51 MiB with 5,000 machines, 71 MiB with 10,000), and 2.5 KiB for a pod (120 MiB with 20,000 pods besides). So
-/// there is room for four pods on each.
+/// Memory counted per machine, in bytes. Measured (docs/benchmarks.md): 4 KiB for a machine with its Node in
+/// the cache (51 MiB with 5,000 machines, 71 MiB with 10,000), and 2.5 KiB for a pod (120 MiB with 20,000
+/// pods besides). This leaves room for four pods per machine.
 const MACHINE: u64 = 16 << 10;
-/// How many of these a machine takes that stands alone: 145 KiB for its connection and watches (docs/scale-testing.md).
+/// Machines that count as much as one with a dedicated client: 145 KiB for its connection and watches
+/// (docs/scale-testing.md).
 pub const ALONE: usize = 10;
-/// What the process takes without machines: 31 MiB by the same figures, twice for lists and bursts.
+/// Memory of the process without machines, in bytes: 31 MiB as measured, doubled for lists and bursts.
 const BASE: u64 = 64 << 20;
-/// Machines that any process takes.
+/// Number of machines that any process accepts.
 const LEAST: usize = 100;
-/// A limit of cgroup v1 beyond this, in bytes, says that there is none.
+/// A cgroup v1 limit of this many bytes or more means no limit.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The most machines for a process that may use `limit` bytes: a quarter of it stays free, for Nodes and pods of others, which
-/// the process knows too, and for Nodes that wait.
+/// Maximum number of machines for a process that may use `limit` bytes. A quarter stays free for foreign
+/// Nodes and pods, which the process caches too, and for Nodes that wait.
 #[must_use]
 pub fn machines(limit: u64) -> usize {
     let free = (limit / 4 * 3).saturating_sub(BASE);
     usize::try_from(free / MACHINE).unwrap_or(usize::MAX).max(LEAST)
 }
 
-/// The bytes of memory that this process may use: the least limit of its cgroups, else all that the machine has. None where
-/// neither can be read.
+/// Memory limit of this process in bytes: the smallest of its cgroups' limits and the machine's memory. None
+/// if neither can be read.
 #[must_use]
 pub fn memory_limit() -> Option<u64> {
     memory_limit_in(Path::new("/"))
@@ -43,8 +44,8 @@ fn memory_limit_in(root: &Path) -> Option<u64> {
     limits.chain(fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| total(&text))).min()
 }
 
-/// The files that limit the memory of a cgroup and of those around it; `line` is one of `/proc/self/cgroup`. In a container
-/// the path may be that of the host, whose files are not to be seen: the mount itself is the container's cgroup then.
+/// Memory limit files of a cgroup and of its ancestors; `line` is one of `/proc/self/cgroup`. In a container
+/// the path may be the host's, whose files are not visible: then the mount is the container's cgroup.
 fn files(line: &str) -> Option<Vec<PathBuf>> {
     let mut parts = line.splitn(3, ':');
     let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -59,12 +60,12 @@ fn files(line: &str) -> Option<Vec<PathBuf>> {
     Some(below.ancestors().map(|part| Path::new(mount).join(part).join(file)).collect())
 }
 
-/// A limit in bytes; None for `max` and for what stands for it.
+/// Limit in bytes; None for `max` and its cgroup v1 equivalent.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < UNLIMITED)
 }
 
-/// `MemTotal` of `/proc/meminfo`.
+/// `MemTotal` of `/proc/meminfo`, in bytes.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1_024)
@@ -84,12 +85,12 @@ mod tests {
             assert_eq!(machines(limit), machines_, "{limit}");
         }
         assert!(machines(u64::MAX) > 1_000_000);
-        // What that many take by the figures measured, with two pods each, is within the limit.
+        // Memory of that many machines with two pods each, by the measured figures, is within the limit.
         let used = 31 * MIB + 20_480 * (4 + 2 * 5 / 2) * 1_024;
         assert!(used < 512 * MIB, "{used}");
     }
 
-    /// A file system with these files; each test has one of its own.
+    /// Creates a file system with these files; each test has its own.
     fn root(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("kube-node-capacity-{name}-{}", std::process::id()));
         for (path, text) in files {
@@ -100,7 +101,7 @@ mod tests {
         root
     }
 
-    /// Its name, the files that there are, and what follows from them.
+    /// Name, files and expected limit.
     type Case = (&'static str, Vec<(&'static str, &'static str)>, Option<u64>);
 
     #[test]

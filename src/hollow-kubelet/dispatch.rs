@@ -1,4 +1,4 @@
-//! The one loop that sends what is due.
+//! Dispatcher: the one loop that sends due jobs.
 
 use std::{future::pending, sync::Arc};
 
@@ -25,14 +25,15 @@ impl Kubelets {
         Self { shared }
     }
 
-    /// Serves the machines until `shutdown`; then finishes the writes under way and comes back.
+    /// Serves the machines until `shutdown`, then finishes the writes under way and returns.
     pub async fn run(self, shutdown: CancellationToken) {
         let shared = &*self.shared;
         let mut window = ConcurrencyLimiter::default();
         let mut running = FuturesUnordered::new();
         let mut under_way = UnderWay::default();
-        // A machine that stands alone has a connection and a rate of its own: it takes no room, and what befalls it says nothing
-        // of others. They are no more than there are pods, and two a machine: each is under way once.
+        // A machine with a dedicated client has its own connection and rate limit: its requests take no room
+        // in the concurrency limiter, and their failures say nothing about other machines. Their number is
+        // bounded by the pods plus two per machine, since each job is under way once.
         let mut alone = FuturesUnordered::new();
         loop {
             while window.has_room(running.len()) {
@@ -56,7 +57,7 @@ impl Kubelets {
                     None => pending().await,
                 }
             };
-            // A full window makes what is due wait for an answer.
+            // While the concurrency limiter is full, due jobs wait for an answer.
             let is_open = window.has_room(running.len());
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -75,7 +76,7 @@ impl Kubelets {
 }
 
 impl Shared {
-    /// The next job, and what sends it, where its machine shares that with no other one.
+    /// The next job with its requests, and its machine's dedicated client if there is one.
     fn next(&self, now: Clock, load: Pressure) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
         let mut state = self.state();
         let (job, requests) = state.next(now, load)?;
@@ -83,14 +84,14 @@ impl Shared {
         Some((job, requests, own))
     }
 
-    /// Sends the requests of a job and concludes it; tells its lane, and whether the server is overloaded.
+    /// Sends and concludes a job; returns its priority, and true if the server is overloaded.
     async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Priority, bool) {
         let answer = request::send(&self.client, None, requests).await;
         self.conclude(&job, answer.as_deref(), sent);
         (job.priority, answer.is_err_and(|error| error.is_overload()))
     }
 
-    /// The same for a machine that stands alone.
+    /// Sends and concludes a job by a dedicated client.
     async fn send_alone(&self, own: DedicatedClient, job: Job, requests: Vec<Request>, sent: Timestamp) {
         let answer = request::send_alone(&own, requests).await;
         self.conclude(&job, answer.as_deref(), sent);
@@ -133,7 +134,7 @@ mod tests {
         }
     }
 
-    /// A hundred machines whose own requests are never answered, and one that shares everybody's client.
+    /// A hundred machines with dedicated clients that are never answered, and one with the shared client.
     #[tokio::test(start_paused = true)]
     async fn those_who_stand_alone_take_no_room() {
         let names: Vec<String> = (0..100).map(|number| format!("alone-{number}")).collect();

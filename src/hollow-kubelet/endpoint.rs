@@ -1,4 +1,4 @@
-//! Where machines are reached: the address of each, and the port at which its kubelet is served, where that is.
+//! Endpoints: address of each machine, and port of its kubelet if endpoints are served.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -7,8 +7,9 @@ use kube_node_cache::NodeView;
 use super::state::State;
 
 impl State {
-    /// Address and port of a machine; new ones only when all that are in use are known. Where the kubelets' endpoints are
-    /// served, that is the address of the process, with a port of the machine's own; else an address of its own, without.
+    /// Address and port of a machine; a new address is assigned only once all addresses in use are known. If
+    /// endpoints are served, the address is the process's and the port the machine's own; otherwise the
+    /// address is the machine's own and the port 0.
     pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<(Ipv4Addr, u16)> {
         let machine = self.machines.get_mut(uid)?;
         if machine.ip.is_none() && self.node_cache.in_sync() {
@@ -20,7 +21,8 @@ impl State {
         Some((machine.ip?, machine.port))
     }
 
-    /// Gives a machine the address of the process and a port, where kubelets are served and one is left; whether it has.
+    /// Opens a listener for a machine at the process's address. Returns false if no endpoints are served or
+    /// no port is free.
     pub(super) fn open_door(&mut self, uid: &Arc<str>) -> bool {
         let (Some(doors), Some(machine)) = (&self.doors, self.machines.get_mut(uid)) else { return false };
         let Some(port) = doors.open(uid, None) else { return false };
@@ -28,7 +30,7 @@ impl State {
         true
     }
 
-    /// Address and port that a Node showed are no longer its, unless its machine has that address still.
+    /// Releases address and port that a Node no longer shows, except an address that its machine still has.
     pub(super) fn left_endpoint(&mut self, view: &NodeView) {
         if let (Some(doors), Some(port)) = (&self.doors, self.port_of(view)) {
             doors.release(port);
@@ -40,7 +42,7 @@ impl State {
         }
     }
 
-    /// The port at which a Node shows its kubelet, where that is one of the doors of this process, or would be.
+    /// Kubelet port that a Node shows at the address of this process, open or not.
     pub(super) fn port_of(&self, view: &NodeView) -> Option<u16> {
         let here = self.doors.as_ref()?.address();
         let shown = address(view.internal_ip.as_deref())?;
@@ -54,7 +56,7 @@ impl State {
     }
 }
 
-/// An address as an object shows it.
+/// Parses the address shown by an object.
 pub(super) fn address(text: Option<&str>) -> Option<Ipv4Addr> {
     text?.parse().ok()
 }

@@ -1,8 +1,9 @@
-//! Events that wait to be sent: one at a time and few a second, so that they never stand in the way of what Nodes and pods
-//! show. What does not find room is dropped, as a kubelet does; what people are warned of has room of its own.
+//! Event recorder: queues events and sends them one at a time and few a second, so that they never delay node
+//! or pod status.
 //!
-//! The name of an event follows from what it says. So an event that is told twice is one, and one that comes again is
-//! counted up without anything being remembered of it.
+//! Invariants: an event that finds no room in its queue is dropped, as in a kubelet; warnings have a queue of
+//! their own. An event's name is derived from its content, so an event recorded twice is one, and a recurring
+//! event is counted up without any state per event.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -30,46 +31,46 @@ use super::{
     state::{Clock, State},
 };
 
-/// Least time between two events of this process.
+/// Minimum interval between two events of this process.
 const PACE: Duration = Duration::from_millis(40);
-/// How long none is sent after the server was overloaded.
+/// Pause after the API server was overloaded.
 const REST: Duration = Duration::from_secs(5);
-/// Most events of a kind that wait.
+/// Maximum length of each queue.
 const MOST: usize = 500;
-/// Who tells.
+/// Source component of the events.
 const COMPONENT: &str = "kubelet";
-/// Reason of the event of a machine that has booted anew.
+/// Event reason for a machine that has rebooted.
 const REBOOTED: &str = "Rebooted";
-/// Longest part of a name in that of an event, in bytes: with what follows it fits into a name.
+/// Maximum length of the object's name in an event's name, in bytes, so that the hash fits into a valid name.
 const NAME_BYTES: usize = 230;
 
-/// The events that wait.
+/// Event recorder with its queues.
 #[derive(Debug, Default)]
 pub struct EventRecorder {
     warnings: VecDeque<QueuedEvent>,
     usual: VecDeque<QueuedEvent>,
     under_way: Option<QueuedEvent>,
-    /// No event goes before this.
+    /// Earliest time of the next event.
     rests_until: Option<Instant>,
-    /// How many found no room, since this was asked for last.
+    /// Events dropped for lack of room since the last `take_dropped`.
     dropped: u64,
 }
 
-/// What an event is about.
+/// Object that an event is about.
 #[derive(Debug)]
 enum About {
     Pod(Arc<PodView>),
-    /// By its name.
+    /// Node name.
     Node(Arc<str>),
 }
 
-/// An event with what it is about.
+/// An event in a queue, with the object that it is about.
 #[derive(Debug)]
 struct QueuedEvent {
     about: About,
     note: PendingEvent,
     at: Timestamp,
-    /// Whether it is known not to be there.
+    /// True if the event is known not to exist.
     is_new: bool,
 }
 
@@ -84,7 +85,7 @@ impl EventRecorder {
         queue.push_back(QueuedEvent { about, note, at: to_seconds(at), is_new });
     }
 
-    /// The Node whose kubelet tells the event that is under way.
+    /// Node whose kubelet reports the event under way.
     pub fn teller(&self) -> Option<&str> {
         self.under_way.as_ref().map(QueuedEvent::teller)
     }
@@ -93,7 +94,7 @@ impl EventRecorder {
         self.warnings.pop_front().or_else(|| self.usual.pop_front())
     }
 
-    /// How many events found no room, since this was asked last.
+    /// Number of events dropped for lack of room since the last call.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
@@ -104,7 +105,7 @@ impl EventRecorder {
 }
 
 impl State {
-    /// Has `notes` told of a pod, as far as its class wants them.
+    /// Records events about a pod, as far as its class wants them.
     pub(super) fn tell_people(
         &mut self,
         pod: &Arc<PodView>,
@@ -120,7 +121,7 @@ impl State {
         self.ask_outbox(now);
     }
 
-    /// Has it told that a machine has booted anew.
+    /// Records the reboot of a machine.
     pub(super) fn tell_of_reboot(&mut self, node: &Arc<str>, boot: Uuid, now: Clock) {
         let message = format!("Node {node} has been rebooted, boot id: {boot}");
         self.outbox.put(About::Node(Arc::clone(node)), of_pod(true, REBOOTED, &message), now.wall);
@@ -137,14 +138,14 @@ impl State {
     pub(super) fn prepare_event(&mut self, now: Clock) -> Option<Request> {
         loop {
             let letter = self.outbox.pop()?;
-            // What a machine had to tell when it fell silent is lost with it.
+            // Events of a machine that has fallen silent are dropped.
             if !self.is_mute(letter.teller(), now) {
                 return Some(self.outbox.under_way.insert(letter).request());
             }
         }
     }
 
-    /// Whether the machine of a Node is silent.
+    /// Returns true if the Node's machine is silent.
     fn is_mute(&self, node: &str, now: Clock) -> bool {
         let machine = self.machine_of(node).and_then(|uid| self.machines.get(uid));
         machine.is_some_and(|machine| machine.is_silent(machine.phase(now)))
@@ -154,7 +155,7 @@ impl State {
         let letter = self.outbox.under_way.take();
         let rest = if answer.is_err_and(WireError::is_overload) { REST } else { PACE };
         self.outbox.rests_until = Some(now.at + rest);
-        // It was to be counted up, and is not there: it was dropped, or its time is over.
+        // The event to count up does not exist: it was dropped, or it has expired.
         if answer.is_err_and(|error| error.code() == Some(404))
             && let Some(letter) = letter.filter(|letter| !letter.is_new)
         {
@@ -165,7 +166,7 @@ impl State {
 }
 
 impl QueuedEvent {
-    /// The Node whose kubelet tells it.
+    /// Node whose kubelet reports the event.
     fn teller(&self) -> &str {
         match &self.about {
             About::Pod(pod) => &pod.node,
@@ -190,7 +191,7 @@ impl QueuedEvent {
     fn namespace(&self) -> &str {
         match &self.about {
             About::Pod(pod) => &pod.namespace,
-            // Of what is in no namespace.
+            // Namespace of events about cluster-scoped objects.
             About::Node(_) => "default",
         }
     }
@@ -204,11 +205,11 @@ impl QueuedEvent {
         };
         let hash = digest(&format!("{uid}/{container}/{reason}/{message}"));
         let end = name.len().min(NAME_BYTES);
-        // A name has no part that ends in a dash.
+        // No part of a name may end in a dash.
         format!("{}.{}", name[..end].trim_end_matches(['-', '.']), &hash[..16])
     }
 
-    /// What it is about, and the Node that tells.
+    /// Reference to the object, and the reporting Node.
     fn reference(&self, field_path: Option<String>) -> (ObjectReference, &str) {
         let reference =
             ObjectReference { api_version: Some("v1".to_owned()), field_path, ..ObjectReference::default() };
@@ -228,7 +229,7 @@ impl QueuedEvent {
                 let reference = ObjectReference {
                     kind: Some("Node".to_owned()),
                     name: Some(node.to_string()),
-                    // As kubelets write it, and `kubectl describe node` looks for it.
+                    // The name, as kubelets write it and `kubectl describe node` searches for it.
                     uid: Some(node.to_string()),
                     ..reference
                 };
@@ -284,7 +285,7 @@ mod tests {
         of_pod(warns, "Reason", message)
     }
 
-    /// Sends what is due at `now`; the method and path of it.
+    /// Sends the job due at `now`; returns method and path of its first request.
     fn sent(state: &mut State, now: Clock, answer: Result<&str, &WireError>) -> Option<String> {
         let (job, requests) = state.next(now, Pressure::Light)?;
         state.finish(&job, answer, now.wall, now);

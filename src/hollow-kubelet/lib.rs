@@ -1,10 +1,13 @@
-//! Our own hollow kubelet: one process carries thousands of machines, each a Node that behaves as a real one.
+//! Hollow kubelets: one process simulates the kubelets of thousands of machines, each with a Node of its own.
 //!
-//! No machine has a task, a timer or a copy of its Node. One [`schedule`] knows what is due; one dispatcher
-//! ([`Kubelets::run`]) sends it with bounded concurrency. What a Node shows follows from the machine, the cache and the
-//! disruptor's phase, and all three say when they change: so nothing is polled, and a no-op is not written.
-//! [`status`] and [`pod`] decide without I/O; [`state`] is behind one lock, held only for decisions.
-//! What is true to a kubelet and what is not stands in docs/fidelity.md.
+//! Inputs: machine specs, the caches of Nodes and pods, and each machine's fault injection. Outputs: Lease
+//! renewals, node status, pod status, events and the kubelets' endpoints. docs/fidelity.md lists what equals
+//! a kubelet and what does not.
+//!
+//! Invariants: no machine has a task, a timer or a copy of its Node. One [`schedule`] holds all due jobs; one
+//! dispatcher ([`Kubelets::run`]) sends them with bounded concurrency. Every input reports its changes, so
+//! nothing is polled and no no-op is written. [`node_status`] and [`pod`] decide without I/O; [`state`] is
+//! behind one lock, held only for decisions.
 
 mod addresses;
 pub mod capacity;
@@ -48,47 +51,47 @@ use metrics::Metrics;
 use server::{ServeError, Server};
 use state::{Clock, State};
 
-/// How often a status is written that does not change, give or take half of it, as a kubelet does.
+/// Mean interval between writes of an unchanged node status; each is drawn within ±50 %, as in a kubelet.
 const REPORT: Duration = Duration::from_mins(5);
 
-/// What a hollow machine is made from.
+/// Specification of a hollow machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineSpec {
-    /// Name of its Node.
+    /// Name of the Node.
     pub node: Arc<str>,
-    /// UID of its Node: the identity of the machine.
+    /// UID of the Node, and identity of the machine.
     pub uid: Arc<str>,
-    /// What it has.
+    /// Capacity of the Node.
     pub capacity: Resources,
-    /// What pods may use of it.
+    /// Allocatable resources of the Node.
     pub allocatable: Resources,
-    /// Version of its kubelet, such as `v1.36.3`.
+    /// Kubelet version, such as `v1.36.3`.
     pub kubelet_version: String,
-    /// Name and version of its container runtime, such as `containerd://2.1.0`.
+    /// Name and version of the container runtime, such as `containerd://2.1.0`.
     pub container_runtime: String,
-    /// Its address; None for one that is free in this process.
+    /// Address of the machine; None for any address that is free in this process.
     pub ip: Option<Ipv4Addr>,
-    /// What changes in place.
+    /// Settings that can change in place.
     pub settings: Settings,
 }
 
-/// What changes in place.
+/// Settings of a machine that can change in place.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// The disruptor; none for a machine that stays healthy.
+    /// Fault injection; None for a machine that stays healthy.
     pub failures: Option<Failures>,
-    /// What its containers do unless their pod says otherwise.
+    /// Container behaviour where the pod does not override it.
     pub containers: ContainerDefaults,
 }
 
-/// What a machine shares with no other one, where it is to be to the API server what a kubelet is.
+/// Client of one machine alone; the API server sees it as a kubelet's.
 #[derive(Clone)]
 pub struct DedicatedClient {
-    /// Of its identity: it sends what the machine writes.
+    /// Client with the machine's own identity; sends the machine's writes.
     pub client: Client,
-    /// How fast it may ask.
+    /// Client-side rate limit of the machine.
     pub rate: Arc<Rate>,
-    /// Told when the machine falls silent, and when it speaks again.
+    /// True while the machine is silent.
     pub silent: watch::Sender<bool>,
 }
 
@@ -98,40 +101,40 @@ impl fmt::Debug for DedicatedClient {
     }
 }
 
-/// A hollow machine as it is.
+/// State of a hollow machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Name of its Node.
+    /// Name of the Node.
     pub node: Arc<str>,
-    /// UID of its Node.
+    /// UID of the Node.
     pub uid: Arc<str>,
-    /// When its Lease was renewed last; None when that was not yet.
+    /// Time of the last Lease renewal; None before the first.
     pub lease_renewed: Option<Timestamp>,
 }
 
-/// How long nobody renews Leases where a process that dies is started again at once, by `up` (after half a second) or by a
-/// kubelet. One that dies again and again is away for longer, 10 s under `up`.
+/// Gap in Lease renewals while a process that died restarts at once, by `up` (after half a second) or by a
+/// kubelet. A process that dies repeatedly is away for longer, 10 s under `up`.
 pub const RESTART: Duration = Duration::from_secs(5);
 
-/// The machines of this process. Cheap to clone.
+/// Handle to the machines of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Hollow {
     shared: Arc<Shared>,
 }
 
-/// What the handle, the observers and the dispatcher share.
+/// State shared by the handle, the event handlers and the dispatcher.
 struct Shared {
     client: Client,
     state: Mutex<State>,
-    /// Something may be due earlier than the dispatcher knows.
+    /// Notified when a job may be due earlier than the dispatcher knows.
     wake: Notify,
     metrics: Metrics,
 }
 
 impl Hollow {
-    /// No machines yet, and the kubelets that will serve them. Both caches must be filled by a watch, `pods` with all
-    /// pods that are bound to a Node. When this process dies another one begins `vacancy` later at most. Fails where the names
-    /// of the metrics are taken.
+    /// Creates a handle without machines, and the kubelets that will serve them. Both caches must be filled
+    /// by a watch, `pods` with all pods bound to a Node. `vacancy` is the failover delay: the longest time
+    /// until another process takes over after this one dies. Fails if a metric name is already registered.
     pub fn new(
         client: Client,
         nodes: Arc<Cache<NodeView>>,
@@ -151,39 +154,40 @@ impl Hollow {
         Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
     }
 
-    /// Reads when a process before renewed the Leases of its machines: they are taken over in the order in which they would
-    /// end. To be called before machines are made.
+    /// Reads the last renewal time of every Lease, so that machines of an earlier process are taken over in
+    /// the order of Lease expiry. Call before creating machines.
     pub async fn read_leases(&self) -> kube::Result<()> {
         let renewed = node_lease::renewals(&self.shared.client).await?;
         self.shared.state().renewed_before = renewed;
         Ok(())
     }
 
-    /// When the process before renewed the Lease of a Node last, where it has no machine here yet.
+    /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.
     #[must_use]
     pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
         self.shared.state().renewed_before.get(node).copied()
     }
 
-    /// Begins with addresses at a place of its own, which this name says: processes that carry Nodes of one cluster see too
-    /// late what each of them has just given out. To be called before machines are made.
+    /// Derives the first addresses to assign from `name`, unique per process: processes that carry Nodes of
+    /// one cluster see too late which addresses the others have just assigned. Call before creating machines.
     pub fn choose_addresses_by(&self, name: &str) {
         self.shared.state().addresses.begin_at(name);
     }
 
-    /// Serves the kubelets' endpoints, by what is returned once that runs. To be called before machines are made.
+    /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
+    /// machines.
     pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
         let server = Server::new(&self.shared, options, registry)?;
         self.shared.state().doors = Some(server.doors());
         Ok(server)
     }
 
-    /// Makes a machine, at once; without effect when one of this UID exists.
+    /// Creates a machine immediately; no effect if the UID exists.
     pub fn create(&self, spec: MachineSpec) {
         self.shared.change(|state, now| state.create(spec, now));
     }
 
-    /// Makes a machine that writes by an identity of its own; without effect when one of this UID exists.
+    /// Creates a machine with a dedicated client. If the UID exists, only its client is replaced.
     pub fn create_alone(&self, spec: MachineSpec, own: DedicatedClient) {
         self.shared.change(|state, now| {
             let uid = Arc::clone(&spec.uid);
@@ -192,29 +196,29 @@ impl Hollow {
         });
     }
 
-    /// Gives a machine other settings; without effect when it does not exist.
+    /// Replaces a machine's settings; no effect if the machine does not exist.
     pub fn update(&self, uid: &str, settings: Settings) {
         self.shared.change(|state, now| state.update(uid, settings, now));
     }
 
-    /// Takes a machine away, at once: its Lease and its status stop. Its pods are left to the API server.
+    /// Stops a machine's Lease renewals and status writes at once; its pods are left to the API server.
     pub fn delete(&self, uid: &str) {
         self.shared.change(|state, _| state.delete(uid));
     }
 
-    /// A machine.
+    /// The machine with this UID.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Machine> {
         self.shared.state().machines.get_key_value(uid).map(shown)
     }
 
-    /// UID of the machine of a Node, by the Node's name.
+    /// UID of a Node's machine, by Node name.
     #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
         self.shared.state().machine_of(node).cloned()
     }
 
-    /// Machines that have just renewed their first Lease, and those that were taken away.
+    /// Stream of machines that have just renewed their first Lease, and of deleted machines.
     #[must_use]
     pub fn watch(&self) -> UnboundedReceiver<Machine> {
         let (sender, receiver) = unbounded_channel();
@@ -222,7 +226,7 @@ impl Hollow {
         receiver
     }
 
-    /// All machines, in no order.
+    /// All machines, unordered.
     #[must_use]
     pub fn list(&self) -> Vec<Machine> {
         self.shared.state().machines.iter().map(shown).collect()
@@ -238,7 +242,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and lets the dispatcher look at it.
+    /// Changes the state and wakes the dispatcher.
     fn change(&self, change: impl FnOnce(&mut State, Clock)) {
         let mut state = self.state();
         change(&mut state, Clock::now());
@@ -252,7 +256,7 @@ impl Shared {
 impl EventHandler<NodeView> for Shared {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         self.change(|state, now| {
-            // A name that came back under another UID is another Node.
+            // A Node recreated under its name with another UID is another Node.
             if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
                 state.lost_node(old);
             }

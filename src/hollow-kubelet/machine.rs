@@ -1,4 +1,4 @@
-//! A machine: what is known of it, and what follows from that.
+//! A machine: its state, and the values derived from it.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -15,80 +15,81 @@ use super::{
     state::Clock,
 };
 
-/// A hollow machine. It keeps no copy of its Node: the view is the cache's.
+/// A hollow machine. Keeps no copy of its Node: `view` is shared with the cache.
 #[derive(Debug)]
 pub struct Machine {
     pub node: Arc<str>,
     pub shape: Arc<Shape>,
     pub settings: Arc<Settings>,
-    /// Its Node, while the cache shows it.
+    /// The machine's Node, while the cache shows it.
     pub view: Option<Arc<NodeView>>,
     pub ip: Option<Ipv4Addr>,
-    /// Port of its kubelet, whose door is open here; 0 for none.
+    /// Port of the kubelet's listener in this process; 0 for none.
     pub port: u16,
     pub boot: Option<Uuid>,
     pub lease: Lease,
     pub lease_failures: u8,
     pub status: Writes,
-    /// When its status is to be written even if nothing changes.
+    /// Due time of the next write of an unchanged status.
     pub report_at: Option<Instant>,
-    /// Whether it was silent at the last look.
+    /// True if the machine was silent at the last sync.
     pub silent: bool,
-    /// CPU time that it used.
+    /// CPU time used by the machine.
     pub cpu: Counter,
-    /// What it shares with no other machine, where there is such.
+    /// Dedicated client, if the machine has one.
     pub own: Option<DedicatedClient>,
 }
 
 impl Machine {
-    /// How it is to behave now. A machine that has not booted yet is healthy.
+    /// Fault injection phase at `now`. A machine that has not booted yet is healthy.
     #[must_use]
     pub fn phase(&self, now: Clock) -> Phase {
         disruptor::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
     }
 
-    /// Its boot now, where it has booted: not the recorded one if it came back since by a reboot.
+    /// Boot ID at `now` of a machine that has booted; differs from the recorded one after a later reboot.
     #[must_use]
     pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
         Some(disruptor::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
     }
 
-    /// What is next for its Lease. One that stands alone renews as a kubelet does, with no other, and makes room for none.
+    /// Priority of the next Lease write. A machine with a dedicated client renews as a kubelet does:
+    /// unbatched, and without giving way to other jobs.
     #[must_use]
     pub fn lease_lane(&self) -> Priority {
         if self.own.is_some() { Priority::Prompt } else { self.lease.priority() }
     }
 
-    /// Whether its whole status is to be written, changed or not.
+    /// Returns true if the full status is due, changed or not.
     #[must_use]
     pub fn is_due(&self, now: Clock) -> bool {
         self.report_at.is_none_or(|at| at <= now.at)
     }
 
-    /// Whether a machine in `phase` writes nothing.
+    /// Returns true if a machine in `phase` writes nothing.
     #[must_use]
     pub fn is_silent(&self, phase: Phase) -> bool {
         disruptor::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
     }
 }
 
-/// What is remembered of the writes of one object.
+/// State of the writes to one object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Writes {
-    /// The version that the last one made.
+    /// Version made by the last write.
     version: Written,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u8,
 }
 
 impl Writes {
-    /// Whether they outrun what `cache` shows with `version`.
+    /// Returns true if the last write is newer than the object that `cache` shows with `version`.
     #[must_use]
     pub fn outrun<V: View>(&self, version: &str, cache: &Cache<V>) -> bool {
         cache.is_outrun(version, self.version)
     }
 
-    /// A write was taken.
+    /// Records a successful write.
     pub fn wrote(&mut self, version: Written) {
         *self = Self { version, failures: 0 };
     }

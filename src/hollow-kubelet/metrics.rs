@@ -1,23 +1,23 @@
-//! What the hollow kubelets count; docs/metrics.md says what each means.
+//! Metrics of the hollow kubelets; docs/metrics.md describes each.
 
 use kube_ext::metrics::{counters, gauge, histogram};
 use prometheus::{Error, Histogram, IntCounterVec, IntGauge, Registry};
 
 use super::schedule::Priority;
 
-/// Upper bounds of the delay of a Lease, in seconds. Renewals make room for 20 s at most; beyond 25 something is wrong.
+/// Buckets of the Lease renewal delay, in seconds. Renewals give way for 20 s at most; above 25 s is a fault.
 const DELAY_SECONDS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 25.0, 30.0];
-/// The result of a write that was taken.
+/// Result label of a successful write.
 const OK: &str = "ok";
-/// The result of an event that was not sent.
+/// Result label of an event that was not sent.
 const DROPPED: &str = "dropped";
 
-/// The metrics of all hollow kubelets of a process.
+/// Metrics of all hollow kubelets of a process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Machines carried.
+    /// Number of machines.
     pub machines: IntGauge,
-    /// How late renewals of Leases start, in seconds.
+    /// Delay of Lease renewals, in seconds.
     pub lease_delay: Histogram,
     leases: IntCounterVec,
     statuses: IntCounterVec,
@@ -26,9 +26,9 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them; fails where their names are taken.
+    /// Registers the metrics; fails if a name is already registered.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
-        // Of failures only those that happen are kept: thousands of machines are processes of their own.
+        // Failure labels exist only once they occur: thousands of machines are processes of their own.
         let writes = |name, help| counters(registry, (name, help), ["result"], [[OK]]);
         Ok(Self {
             machines: gauge(
@@ -55,7 +55,7 @@ impl Metrics {
         })
     }
 
-    /// A write has ended; None where it was taken.
+    /// Counts a write; `failure` is None if it succeeded.
     pub fn written(&self, priority: Priority, failure: Option<&'static str>) {
         let counter = match priority {
             Priority::Prompt | Priority::Lease | Priority::Renewal => &self.leases,
@@ -66,7 +66,7 @@ impl Metrics {
         counter.with_label_values(&[failure.unwrap_or(OK)]).inc();
     }
 
-    /// Events found no room.
+    /// Counts dropped events.
     pub fn dropped(&self, events: u64) {
         self.events.with_label_values(&[DROPPED]).inc_by(events);
     }

@@ -1,4 +1,4 @@
-//! The Lease of a machine: which request renews it with what is known of the server's state.
+//! Node Lease of a machine: chooses the request that renews it from the known state of the API server.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,43 +21,43 @@ use tokio::time::Instant;
 
 use super::{request::Request, schedule::Priority, state::Clock, sync::RENEW};
 
-/// Namespace of all Leases of Nodes.
+/// Namespace of all node Leases.
 const NAMESPACE: &str = "kube-node-lease";
-/// Label of a Lease that the shared identity writes.
+/// Label of a Lease written by the shared identity.
 const LABEL: (&str, &str) = (names::LABEL_NODE_CONTROLLER, "hollow");
-/// How long a Lease lives without a renewal, in seconds; a kubelet's default.
+/// Lifetime of a Lease without renewal, in seconds; a kubelet's default.
 const DURATION_SECONDS: i32 = 40;
 
-/// What is known of a machine's Lease.
+/// Known state of a machine's Lease.
 #[derive(Clone, Debug, Default)]
 pub struct Lease {
     known: Known,
-    /// When it was renewed last.
+    /// Time of the last renewal.
     pub renewed: Option<Timestamp>,
-    /// Whether the last write did not succeed.
+    /// True if the last write failed.
     failed: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 enum Known {
-    /// The server has none.
+    /// The server has no Lease.
     #[default]
     Absent,
-    /// The server has one of an unknown version: that of a process before, or a write whose answer was lost.
+    /// The server has a Lease of unknown version: by an earlier process, or by a write whose answer was lost.
     Present,
-    /// The server has this version. `bare` once it keeps no managedFields of it.
+    /// The server has this version. `bare`: the server keeps no `managedFields` of it any more.
     Version { version: Box<str>, bare: bool },
 }
 
 impl Lease {
-    /// A Lease that a process before may have left, renewed then.
+    /// A Lease that an earlier process may have left, last renewed at `renewed`.
     #[must_use]
     pub fn of_a_known_node(renewed: Option<Timestamp>) -> Self {
         Self { known: Known::Present, renewed, failed: false }
     }
 
-    /// What is next for it. One of unknown age has no time to give to others, nor has one after a failure: it may have waited for
-    /// long before.
+    /// Priority of the next write. A Lease of unknown age or after a failure is prompt: it may have waited
+    /// long already.
     #[must_use]
     pub fn priority(&self) -> Priority {
         match (self.renewed, &self.known) {
@@ -67,25 +67,26 @@ impl Lease {
         }
     }
 
-    /// Since when it is due, for one that has to be written now.
+    /// Due time of a Lease that has to be written now.
     #[must_use]
     pub fn due(&self, now: Clock) -> Instant {
         self.renewed.map_or(now.at, |renewed| now.since(time::after(renewed, RENEW)))
     }
 
-    /// Whether this process has renewed it.
+    /// Returns true if this process has renewed the Lease.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         matches!(self.known, Known::Version { .. })
     }
 
-    /// The request that renews it.
+    /// The request that renews the Lease.
     ///
-    /// Nobody else writes it, so a PUT needs no GET before. One PUT empties managedFields, after which the server stops
-    /// to keep them: each renewal costs it a third less. (The server ignores that in a POST.)
+    /// The Lease has no other writer, so a PUT needs no GET before. One PUT empties `managedFields`, after
+    /// which the server stops keeping them and each renewal costs it a third less. (The server ignores the
+    /// empty field in a POST.)
     ///
-    /// `labelled`: the identity that all hollow kubelets share writes this Lease. The label spares each renewal an admission
-    /// policy.
+    /// `labelled`: the identity shared by all hollow kubelets writes this Lease. The label exempts each
+    /// renewal from an admission policy.
     #[must_use]
     pub fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
         let labels: BTreeMap<String, String> =
@@ -135,7 +136,7 @@ impl Lease {
         }
     }
 
-    /// Learns from the answer to a request made at `sent`. True when there is a better request to make at once.
+    /// Records the answer to a request made at `sent`. Returns true if a better request should follow now.
     pub fn answered(&mut self, answer: Result<&str, &WireError>, sent: Timestamp) -> bool {
         let before = std::mem::take(&mut self.known);
         self.failed = answer.is_err();
@@ -149,11 +150,11 @@ impl Lease {
             Err(error) => {
                 self.known = match error.code() {
                     Some(404) => Known::Absent,
-                    // It was made or changed by a write whose answer was lost, or by a process before.
+                    // Created or changed by a write whose answer was lost, or by an earlier process.
                     Some(409) => Known::Present,
                     _ => before.clone(),
                 };
-                // A POST that finds no namespace, or a patch that conflicts, gains nothing from haste.
+                // A POST without a namespace and a conflicting patch gain nothing from an immediate retry.
                 matches!(
                     (error.code(), before),
                     (Some(404), Known::Present | Known::Version { .. })
@@ -164,10 +165,10 @@ impl Lease {
     }
 }
 
-/// Leases of one answer: a process with many Nodes must not hold all of them at once.
+/// Page size of the Lease list: a process with many Nodes must not hold all Leases at once.
 const PAGE: u32 = 500;
 
-/// When each Lease was renewed last, by the name of its Node.
+/// Last renewal time of each Lease, by Node name.
 pub async fn renewals(client: &Client) -> kube::Result<HashMap<String, Timestamp>> {
     let leases: Api<ApiLease> = Api::namespaced(client.clone(), NAMESPACE);
     let (mut renewals, mut params) = (HashMap::new(), ListParams::default().limit(PAGE));
@@ -184,7 +185,7 @@ pub async fn renewals(client: &Client) -> kube::Result<HashMap<String, Timestamp
     }
 }
 
-/// The patch that makes any Lease ours.
+/// Merge patch that takes over any Lease.
 fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Timestamp) -> Vec<u8> {
     json!({
         "metadata": {
@@ -195,7 +196,7 @@ fn take_over(node: &str, uid: &str, labels: &BTreeMap<String, String>, now: Time
         "spec": {
             "holderIdentity": node,
             "leaseDurationSeconds": DURATION_SECONDS,
-            // The server insists on six digits.
+            // The server requires six fractional digits.
             "renewTime": format!("{now:.6}"),
         },
     })

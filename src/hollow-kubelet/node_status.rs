@@ -1,6 +1,6 @@
-//! What a machine's Node shows: decided here, written elsewhere.
+//! Node status of a machine: content only; other modules write it.
 //!
-//! Conditions of other types than a kubelet's belong to others: the patch does not name them.
+//! Condition types other than a kubelet's belong to other writers: the patch does not name them.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -13,47 +13,47 @@ use uuid::Uuid;
 
 use super::pod::admission::Allocatable;
 
-/// What a machine says it runs.
+/// OS image of the node status.
 const OS_IMAGE: &str = "kube-node hollow";
-/// A kernel version that programs which parse one can read.
+/// Kernel version of the node status; parsable by programs that parse kernel versions.
 const KERNEL_VERSION: &str = "6.12.0-hollow";
 
-/// What machines of one revision have in common; shared between them.
+/// Properties of all machines of one revision, shared between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// What the machine has.
+    /// Capacity of the Node.
     pub capacity: Resources,
-    /// What pods may use of it.
+    /// Allocatable resources of the Node.
     pub allocatable: Resources,
-    /// The same, as pods are counted against it.
+    /// Allocatable resources in the form that pod admission counts with.
     pub room: Allocatable,
-    /// Version of its kubelet.
+    /// Kubelet version.
     pub kubelet_version: String,
-    /// Name and version of its container runtime.
+    /// Name and version of the container runtime.
     pub container_runtime: String,
 }
 
-/// What a machine has to say about itself now.
+/// Current node status of a machine.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Name of its Node.
+    /// Name of the Node.
     pub node: Arc<str>,
-    /// UID of its Node.
+    /// UID of the Node.
     pub uid: Arc<str>,
-    /// What it is like.
+    /// Properties shared with other machines.
     pub shape: Arc<Shape>,
-    /// Its address.
+    /// Internal IP address.
     pub ip: Ipv4Addr,
-    /// Port of its kubelet at that address; 0 where it has none.
+    /// Kubelet port at that address; 0 for none.
     pub port: u16,
-    /// Its boot: a UUID of version 7, which carries the time.
+    /// Boot ID: a UUID of version 7, which carries the boot time.
     pub boot: Uuid,
-    /// Whether it is to look healthy.
+    /// True to report the conditions of a healthy machine.
     pub healthy: bool,
 }
 
 impl Report {
-    /// Whether `node` shows all of it, heartbeats aside.
+    /// Returns true if `node` shows the whole report, heartbeats aside.
     #[must_use]
     pub fn is_shown_by(&self, node: &NodeView) -> bool {
         self.machine_is_shown_by(node)
@@ -63,7 +63,7 @@ impl Report {
             })
     }
 
-    /// Whether `node` shows what never changes in the life of a machine.
+    /// Returns true if `node` shows the fields that do not change between two boots.
     fn machine_is_shown_by(&self, node: &NodeView) -> bool {
         node.kubelet_version.as_deref() == Some(&*self.shape.kubelet_version)
             && node.boot_id.as_deref() == Some(&*self.boot.to_string())
@@ -71,7 +71,7 @@ impl Report {
             && node.kubelet_port == self.port
     }
 
-    /// The strategic merge patch of `node`'s status that shows all of it.
+    /// Strategic merge patch of `node`'s status that shows the whole report.
     #[must_use]
     pub fn patch(&self, node: &NodeView, now: Timestamp) -> Vec<u8> {
         let now = to_seconds(now);
@@ -108,18 +108,18 @@ impl Report {
                 "architecture": architecture(),
             });
         }
-        // With another UID the API server refuses: the field cannot change.
+        // The API server refuses a patch with another UID: the field is immutable.
         json!({ "metadata": { "uid": *self.uid }, "status": status }).to_string().into_bytes()
     }
 }
 
-/// The whole second: the API keeps no finer times in a status.
+/// Time truncated to whole seconds: the API keeps no finer times in a status.
 #[must_use]
 pub fn to_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// This machine's architecture, in Go's words.
+/// Architecture of this machine, by its Go name.
 const fn architecture() -> &'static str {
     match std::env::consts::ARCH.as_bytes() {
         b"x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! The pods of all machines: who comes, who may stay, and what is sent of each.
+//! Pods of all machines: pod admission, pod syncs and the requests that follow.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -26,40 +26,39 @@ use super::{
     sync::complain,
 };
 
-/// How long a Node may be another than the cache shows: a pod can be seen before the change of its Node that let it in.
+/// Time for which the cached Node may be stale: a pod can be seen before the Node change that admitted it.
 const DOUBT: Duration = Duration::from_secs(2);
-/// How often it is looked whether others have made room.
+/// Interval between checks for room or addresses that other pods have freed.
 const ROOM_POLL: Duration = Duration::from_secs(1);
-/// Reason of the event about an annotation that cannot be read.
+/// Event reason for an unreadable annotation.
 const INVALID: &str = "InvalidAnnotation";
-/// Reason of the event about a pod that gets no address.
+/// Event reason for a pod that gets no address.
 const NO_SANDBOX: &str = "FailedCreatePodSandBox";
 
-/// A pod that is bound to a machine.
+/// A pod bound to a machine.
 #[derive(Debug)]
 pub struct Pod {
-    /// What the cache shows of it.
+    /// The pod in the cache.
     pub view: Arc<PodView>,
-    /// The address it was given here; its status may not show it yet.
+    /// Address assigned here; the pod status may not show it yet.
     pub ip: Option<Ipv4Addr>,
     writes: Writes,
-    /// Whether its deletion was sent: there is no more to do, even if finalizers keep it.
+    /// True once the deletion was sent: nothing is left to do, even if finalizers keep the pod.
     dismissed: bool,
     standing: PodAdmission,
-    /// Whether it was said that no address is free for it.
+    /// True once the event about the missing address was recorded.
     without_ip: bool,
 }
 
-/// Whether a pod may run on its machine.
+/// Pod admission state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodAdmission {
-    /// That is not decided here.
+    /// Not decided here.
     New,
-    /// Its Node does not fit, as the cache shows it since this was looked for first.
+    /// Does not fit the Node in the cache, since this first check.
     Doubted(Timestamp),
-    /// It may.
     Admitted,
-    /// It might, and makes room for another since then.
+    /// Admitted, and being preempted since this time.
     MakesRoom(Timestamp),
 }
 
@@ -75,7 +74,7 @@ impl Pod {
         }
     }
 
-    /// Whether it was let in, here or by a process before.
+    /// Returns true if the pod was admitted, here or by an earlier process.
     fn is_admitted(&self) -> bool {
         self.view.status.start_time.is_some()
             || matches!(self.standing, PodAdmission::Admitted | PodAdmission::MakesRoom(_))
@@ -83,7 +82,7 @@ impl Pod {
 }
 
 impl State {
-    /// A pod came or changed.
+    /// Handles a new or changed pod.
     pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
         if let Some(ip) = held(view) {
             self.addresses.claim(ip);
@@ -96,7 +95,7 @@ impl State {
             let mistake =
                 |text: String| events::of_pod(true, INVALID, &format!("{text}; the default is used"));
             let notes = script::mistakes(&view.spec).map(mistake).collect();
-            // A class that wants to hear nothing of its pods is not meant: nothing else would say it.
+            // The class's event setting does not apply: nothing else would report the mistake.
             self.tell_people(view, notes, PodEvents::Warnings, now);
         }
         let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod::new(view));
@@ -107,8 +106,8 @@ impl State {
         self.schedule.ask(Priority::Pod, &view.uid, now.at);
     }
 
-    /// A pod has changed. Of a sandbox that is gone, be it that the pod has ended and shows its address still, or that it has
-    /// another one, others may have the address.
+    /// Handles a changed pod. The address of a lost sandbox becomes free: the pod has finished and may still
+    /// show the address, or it shows another one.
     pub fn changed_pod(&mut self, before: &PodView, now: &PodView) {
         if let Some(ip) = held(before)
             && (now.is_finished() || held(now).is_some_and(|other| other != ip))
@@ -117,7 +116,7 @@ impl State {
         }
     }
 
-    /// A pod is gone.
+    /// Handles a removed pod.
     pub fn lost_pod(&mut self, view: &PodView) {
         if let Some(ip) = held(view) {
             self.addresses.release(ip);
@@ -125,7 +124,7 @@ impl State {
         self.forget_pod(&view.uid);
     }
 
-    /// A pod is no longer a machine's of this process.
+    /// Removes a pod that no machine of this process carries any more.
     pub(super) fn forget_pod(&mut self, uid: &Arc<str>) {
         self.schedule.cancel(Priority::Pod, uid);
         let Some(pod) = self.pods.remove(uid) else { return };
@@ -134,7 +133,7 @@ impl State {
         }
     }
 
-    /// Looks at all pods of a Node.
+    /// Queues a sync of all pods of a Node.
     pub(super) fn ask_pods(&mut self, node: &str, now: Clock) {
         for pod in self.pod_cache.group(node) {
             if self.pods.contains_key(&pod.uid) {
@@ -152,7 +151,7 @@ impl State {
         let owner = Arc::clone(self.machine_of(&view.node)?);
         let (host_ip, _) = self.address_of(&owner)?;
         let machine = self.machines.get(&owner)?;
-        // Nothing runs on a machine without a Node; a silent one says nothing, and asks for its pods when it wakes.
+        // A machine without a Node runs no pods. A silent machine syncs its pods when it speaks again.
         let cidr = machine.view.as_ref()?.pod_cidr.as_deref().and_then(Block::of_cidr);
         if machine.is_silent(machine.phase(now)) {
             return None;
@@ -208,7 +207,8 @@ impl State {
         Some(write.into_iter().chain(delete).collect())
     }
 
-    /// A pod without an address is looked at again, and people are told once, as a kubelet does of its network plugin.
+    /// Queues another sync of a pod without an address and records one event, as a kubelet does for its
+    /// network plugin.
     fn waits_for_ip(&mut self, uid: &Arc<str>, view: &Arc<PodView>, cidr: Option<Block>, now: Clock) {
         if !self.pod_cache.in_sync() {
             return;
@@ -223,7 +223,7 @@ impl State {
         self.schedule.ask(Priority::Pod, uid, now.at + ROOM_POLL);
     }
 
-    /// The address that a pod has or gets; None while it is not known which are free, and when none is.
+    /// Address that a pod has or gets; None if none is free, or while the addresses in use are not all known.
     fn ip_of(
         &mut self,
         uid: &Arc<str>,
@@ -236,7 +236,7 @@ impl State {
         }
         let pod = self.pods.get_mut(uid)?;
         let shown = address(view.status.pod_ip.as_deref());
-        // With its sandbox a pod loses its address; what it was given here since then, no status shows yet.
+        // A pod loses its address with its sandbox; no status shows yet the address assigned here since then.
         let known = if pod::needs_another_sandbox(view, booted) {
             pod.ip.filter(|ip| shown != Some(*ip))
         } else {
@@ -246,7 +246,7 @@ impl State {
             return known;
         }
         if view.deleted_at.is_some() || view.is_finished() {
-            // It never ran, and shall not: it needs none.
+            // The pod never ran and never will, so it needs no address.
             return Some(Ipv4Addr::UNSPECIFIED);
         }
         if self.pod_cache.in_sync() {
@@ -255,7 +255,7 @@ impl State {
         pod.ip
     }
 
-    /// Decides whether a pod may run; None where there is no such pod or machine.
+    /// Decides pod admission; None if the pod or its machine does not exist.
     fn admission(
         &mut self,
         uid: &Arc<str>,
@@ -297,7 +297,7 @@ impl State {
         Some(Admission::Later)
     }
 
-    /// What its machine says of a pod.
+    /// Admission verdict of the pod's machine.
     fn verdict(&self, view: &PodView, owner: &Arc<str>) -> Option<Verdict> {
         let machine = self.machines.get(owner)?;
         let node = machine.view.as_ref()?;
@@ -323,7 +323,7 @@ impl State {
             Err(error) => {
                 pod.dismissed = false;
                 pod.writes.failures = pod.writes.failures.saturating_add(1);
-                // A pod that is gone leaves the cache, and this with it.
+                // A deleted pod leaves the cache, and this state with it.
                 if error.code() != Some(404) {
                     complain(&pod.view.name, "pod status", pod.writes.failures, error);
                 }
@@ -333,27 +333,23 @@ impl State {
     }
 }
 
-/// Whether a pod may run.
+/// Outcome of pod admission in one sync.
 enum Admission {
-    /// It may.
     Granted,
-    /// It is looked at again.
+    /// Undecided; another sync is queued.
     Later,
-    /// It may not.
     Refused {
-        /// In a word.
         reason: String,
-        /// In more of them.
         message: String,
     },
 }
 
-/// The address of a pod, while that is nobody else's.
+/// Address that a pod holds exclusively: none for a finished pod or one on the host network.
 fn held(pod: &PodView) -> Option<Ipv4Addr> {
     address(pod.status.pod_ip.as_deref()).filter(|_| !pod.spec.host_network && !pod.is_finished())
 }
 
-/// The last word about a pod: at once, and only if it still is this one.
+/// Options of the final deletion: immediate, and only with the same UID.
 fn deletion(pod: &PodView) -> Vec<u8> {
     json!({
         "apiVersion": "v1", "kind": "DeleteOptions",

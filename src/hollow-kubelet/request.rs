@@ -1,4 +1,4 @@
-//! What is sent to the API server, and in what rhythm after failures.
+//! Requests to the API server, their back-off after failures, and their concurrency limit.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::{
     schedule::{Pressure, Priority},
 };
 
-/// First wait after a failure; it doubles with each further one.
+/// First back-off; doubles with each further failure.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// Longest wait after a failure: three tries fit into what is left of a Lease's life.
+/// Longest back-off: three tries fit into the remaining lifetime of a Lease.
 const BACKOFF_LONGEST: Duration = Duration::from_secs(8);
 
-/// One request.
+/// A request to the API server.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Method.
+    /// HTTP method.
     pub method: Method,
     /// Path on the API server.
     pub path: String,
-    /// Body.
+    /// Request body.
     pub body: Body,
 }
 
-/// Sends `requests` one after the other up to the first failure; gives the version that the first one made. With a `rate` none
-/// goes before its turn.
+/// Sends `requests` in order up to the first failure; returns the version made by the first one. With a
+/// `rate`, each request waits for the rate limiter.
 pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) -> Result<String, WireError> {
     let mut version = None;
     for Request { method, path, body } in requests {
@@ -44,8 +44,8 @@ pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) 
     Ok(version.unwrap_or_default())
 }
 
-/// Sends `requests` as a kubelet: no faster than it may ask, and a pod is read before its status is patched. What that brings is
-/// dropped.
+/// Sends `requests` as a kubelet does: rate-limited, and with a GET of the pod before a patch of its status.
+/// The answer to the GET is dropped.
 pub async fn send_alone(own: &DedicatedClient, requests: Vec<Request>) -> Result<String, WireError> {
     let (client, rate) = (&own.client, &*own.rate);
     let read = match requests.first() {
@@ -58,7 +58,7 @@ pub async fn send_alone(own: &DedicatedClient, requests: Vec<Request>) -> Result
     send(client, Some(rate), requests).await
 }
 
-/// The wait after the `failures`th failure in a row, between half and the whole of its turn.
+/// Back-off after the `failures`th consecutive failure, drawn between half and all of its nominal length.
 #[must_use]
 pub fn backoff(failures: u8) -> Duration {
     let doublings = u32::from(failures.saturating_sub(1));
@@ -66,25 +66,25 @@ pub fn backoff(failures: u8) -> Duration {
     spread(longest, 0.5)
 }
 
-/// A random time from `least` times `time` to `time`, so that many do not come at once.
+/// Random duration between `least` times `time` and `time`, so that jobs do not coincide.
 #[must_use]
 pub fn spread(time: Duration, least: f64) -> Duration {
     time.mul_f64(rand::random_range(least..=1.0))
 }
 
-/// Requests under way.
+/// Number of requests under way, by kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnderWay {
-    /// Renewals of Leases.
+    /// Lease renewals.
     pub renewals: usize,
-    /// What else machines write of themselves: their Leases at first, their statuses.
+    /// Other writes of machines: Lease creations and node status.
     pub machines: usize,
-    /// What is written of pods, events included.
+    /// Writes of pods, events included.
     pub pods: usize,
 }
 
 impl UnderWay {
-    /// Those of a lane.
+    /// Counter for a priority.
     pub fn of(&mut self, priority: Priority) -> &mut usize {
         match priority {
             Priority::Prompt | Priority::Renewal => &mut self.renewals,
@@ -94,30 +94,32 @@ impl UnderWay {
     }
 }
 
-/// How many requests may be under way: fewer while the server is overloaded or away, and slowly more again after.
+/// Concurrency limiter (AIMD): lowers the number of requests under way while the server is overloaded or
+/// away, and raises it slowly afterwards.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     size: usize,
 }
 
 impl ConcurrencyLimiter {
-    /// Most requests under way. 20,000 pods came up in 26 to 33 s with so many, in 30 with half, in 34 to 44 with 48, and in 35
-    /// with twice as many (2 cores, docs/benchmarks.md): who has more to do at once is woken less often for it.
+    /// Maximum number of requests under way. 20,000 pods came up in 26 to 33 s with this many, in 30 s with
+    /// half, in 34 to 44 s with 48, and in 35 s with twice as many (2 cores, docs/benchmarks.md): more work
+    /// at once means fewer wake-ups.
     const MOST: usize = 256;
-    /// Most of them that are of machines themselves: each takes a connection, and renewals never pause.
+    /// Limit for Lease and node status requests: each takes a connection, and renewals never pause.
     const MACHINES: usize = 48;
-    /// With more under way besides renewals these wait.
+    /// Requests under way besides renewals; above this number, renewals wait.
     const BUSY: usize = 12;
-    /// Fewest, to find out whether the server is back.
+    /// Minimum limit, which detects that the server is back.
     const FEWEST: usize = 4;
 
-    /// Whether one more may start beside `running`.
+    /// Returns true if one more request may start beside `running`.
     #[must_use]
     pub fn has_room(&self, running: usize) -> bool {
         running < self.size
     }
 
-    /// How much it is that is under way.
+    /// Pressure of the requests under way.
     #[must_use]
     pub fn load(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Pressure {
         if renewals + machines >= Self::MACHINES {
@@ -129,7 +131,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Learns from an answer: whether it shows that the server is overloaded or away.
+    /// Adjusts the limit after an answer. `overload`: the server is overloaded or away.
     pub fn answered(&mut self, overload: bool) {
         self.size =
             if overload { (self.size / 2).max(Self::FEWEST) } else { (self.size + 1).min(Self::MOST) };

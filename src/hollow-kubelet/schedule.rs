@@ -1,7 +1,7 @@
-//! What is due when, for all machines and pods at once: no timer each.
+//! Schedule of all jobs of all machines and pods, without a timer for each.
 //!
-//! A job is known by its lane and the UID of its object. It waits at most once, the earliest asked-for time wins, and it
-//! is never handed out again before [`Schedule::done`].
+//! Invariants: a job is identified by its priority and the UID of its object. It is queued at most once, at
+//! the earliest time asked for, and is not handed out again before [`Schedule::done`].
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,27 +14,27 @@ use tokio::time::Instant;
 
 use super::sync::RENEW;
 
-/// What a process that takes over needs until it has renewed the oldest Leases.
+/// Time that a process needs after a takeover until it has renewed the oldest Leases.
 const RESUMPTION: Duration = Duration::from_secs(5);
 
-/// Renewals that come due within this time go together. Measured at 5,000 idle nodes: 0.08 cores with each alone, 0.045 so, and
-/// 0.62 against 0.40 in kube-apiserver (docs/benchmarks.md). A kubelet renews up to 0.4 s later than each 10 s, too (jitter of
-/// 0.04, component-helpers' lease controller).
+/// Batching interval of Lease renewals. Measured at 5,000 idle nodes: 0.08 cores without batching, 0.045 with
+/// it; in kube-apiserver 0.62 against 0.40 (docs/benchmarks.md). A kubelet, too, renews up to 0.4 s later
+/// than each 10 s (jitter of 0.04, component-helpers' lease controller).
 const TOGETHER: Duration = Duration::from_millis(100);
 
-/// How much is under way besides renewals.
+/// Pressure of the requests under way, which decides the priorities that may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pressure {
-    /// There is room for all.
+    /// All due jobs start.
     Light,
-    /// What has time had better wait.
+    /// Lease renewals wait until they are late.
     Heavy,
-    /// So does what machines write of themselves: there is room for pods alone, and for Leases that cannot wait.
+    /// Lease creations and node status writes wait too: only pods, events, prompt and late renewals start.
     Machines,
 }
 
 impl Pressure {
-    /// Whether a job that is due goes now. Renewals that are late go in any case.
+    /// Returns true if a due job may start now. Late renewals start in any case.
     fn lets(self, priority: Priority) -> bool {
         match self {
             Self::Light => true,
@@ -44,50 +44,50 @@ impl Pressure {
     }
 }
 
-/// What is to be done.
+/// Kind and priority of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Renew a Lease that waits for nothing else: of unknown age, after a failure, and that of a machine that stands alone.
+    /// Lease renewal that waits for no other job: of unknown age, after a failure, or by a dedicated client.
     Prompt,
-    /// Create the Lease of a machine.
+    /// Creation of a machine's Lease.
     Lease,
-    /// Renew a Lease, of our own or that of a process before.
+    /// Renewal of a Lease that this process or an earlier one renewed before.
     Renewal,
-    /// Look at the status of a machine's Node.
+    /// Sync of a machine's node status.
     Status,
-    /// Look at a pod.
+    /// Sync of a pod.
     Pod,
-    /// Tell people what happened to pods: one job for all.
+    /// Sending of queued events; one job for all of them.
     Event,
 }
 
 const LANES: [Priority; 6] =
     [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status, Priority::Pod, Priority::Event];
 
-/// A job that is due.
+/// A due job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What is to be done.
+    /// Kind and priority of the job.
     pub priority: Priority,
     /// UID of the object.
     pub uid: Arc<str>,
-    /// Since when it is due.
+    /// Time since which the job is due.
     pub due: Instant,
 }
 
-/// All jobs.
+/// All jobs, queued or handed out.
 #[derive(Debug)]
 pub struct Schedule {
-    /// Since when times are counted at which renewals go.
+    /// Origin of the batching intervals.
     start: Instant,
-    /// How late a renewal may be before it goes ahead of everything else.
+    /// Delay from which on a renewal precedes every other job.
     renewal_slack: Duration,
     lanes: [Waiting; LANES.len()],
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Jobs by their time, those handed out excepted.
+    /// Queued jobs by due time; jobs handed out are not in here.
     by_time: BTreeSet<(Instant, Arc<str>)>,
     jobs: HashMap<Arc<str>, State>,
 }
@@ -99,15 +99,16 @@ struct State {
 }
 
 impl Schedule {
-    /// Without jobs. A Lease that was not renewed because other work went first must outlast the death of this process and
-    /// `vacancy`, after which another one begins to renew.
+    /// Creates an empty schedule. A Lease whose renewal gave way to other jobs must outlast the death of this
+    /// process plus the failover delay `vacancy`, after which another process starts to renew.
     #[must_use]
     pub fn new(start: Instant, vacancy: Duration) -> Self {
         let renewal_slack = LEASE_FRESH.saturating_sub(vacancy.saturating_add(RENEW + RESUMPTION));
         Self { start, renewal_slack, lanes: Default::default() }
     }
 
-    /// Asks for a job at `at`, or earlier if that was asked for before. A renewal goes with others, up to [`TOGETHER`] later.
+    /// Queues a job for `at` or an earlier time already asked for. A renewal is batched, up to [`TOGETHER`]
+    /// later.
     pub fn ask(&mut self, priority: Priority, uid: &Arc<str>, at: Instant) {
         let at = if priority == Priority::Renewal { self.together(at) } else { at };
         let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
@@ -125,7 +126,7 @@ impl Schedule {
         job.at = Some(at);
     }
 
-    /// Forgets a job that is not handed out, and what was asked for meanwhile of one that is.
+    /// Removes a queued job. Of a job handed out, removes only the request to run it again.
     pub fn cancel(&mut self, priority: Priority, uid: &Arc<str>) {
         let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
         let Some(job) = jobs.get_mut(uid) else { return };
@@ -139,11 +140,11 @@ impl Schedule {
         jobs.remove(uid);
     }
 
-    /// Hands out the job that should be done first, if one is due.
+    /// Hands out the next due job.
     ///
-    /// The longest due goes first, whatever it is; but a renewal has time until it is very late, and then goes before all
-    /// others: no backlog lets a Lease run out, nor is one renewed more often than it must be while there is other work.
-    /// What is prompt goes before all of that.
+    /// Order: prompt renewals; renewals late by `renewal_slack`; the job due for longest, whatever its kind;
+    /// other renewals. So no backlog lets a Lease expire, and while there is other work no Lease is renewed
+    /// more often than necessary.
     pub fn next(&mut self, now: Instant, load: Pressure) -> Option<Job> {
         let head = |priority: Priority| {
             let (at, _) = self.lanes[priority as usize].by_time.first()?;
@@ -163,7 +164,7 @@ impl Schedule {
         Some(Job { priority, uid, due })
     }
 
-    /// A job that was handed out is over; what was asked for meanwhile waits from now on.
+    /// Completes a job that was handed out; a time asked for meanwhile is queued now.
     pub fn done(&mut self, priority: Priority, uid: &Arc<str>) {
         let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
         if let Some(State { at: Some(at), .. }) = jobs.remove(uid) {
@@ -172,14 +173,14 @@ impl Schedule {
         }
     }
 
-    /// The first time from `at` on at which renewals go; those of a process before keep their order.
+    /// First batch time at or after `at`. Earlier times, from Leases of an earlier process, keep their order.
     fn together(&self, at: Instant) -> Instant {
         let Some(since) = at.checked_duration_since(self.start) else { return at };
         let turns = since.as_nanos().div_ceil(TOGETHER.as_nanos());
         self.start + TOGETHER.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX))
     }
 
-    /// When the next job would be handed out if `load` stayed as it is; None when none would be.
+    /// Time at which the next job would be handed out under an unchanged `load`; None if none would be.
     #[must_use]
     pub fn next_due(&self, load: Pressure) -> Option<Instant> {
         let due = |priority: Priority| {
@@ -204,7 +205,7 @@ mod tests {
         Arc::from(name)
     }
 
-    /// What is left where the next one begins 15 s later.
+    /// Renewal slack with a failover delay of 15 s.
     const SLACK: Duration = secs(10);
 
     fn begun() -> (Schedule, Instant) {
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(schedule.next_due(light), Some(start + secs(1)));
     }
 
-    /// By the time until another process begins: at which age a Lease is renewed whatever else is due, in seconds.
+    /// Failover delay, and the age in seconds at which a Lease is renewed before any other job.
     #[test]
     fn what_waited_outlasts_a_takeover() {
         for (vacancy, oldest) in [(5, 30), (10, 25), (15, 20), (20, 15), (25, 10), (60, 10)] {
@@ -329,7 +330,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for is handed out once, in time, in order.
+        /// Every queued job is handed out once, on time, in order.
         #[test]
         fn nothing_is_lost(asked in prop::collection::vec((0..LANES.len(), 0_u8..20, 0_u64..1_000), 0..100)) {
             let (mut schedule, start) = begun();

@@ -1,4 +1,4 @@
-//! All machines and their pods, and what each is to do next. One lock, no I/O.
+//! State of all machines and their pods, and the jobs that follow from it. One lock, no I/O.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,29 +23,29 @@ use super::{
     server::{Counter, ListenerPool},
 };
 
-/// The time, on both clocks.
+/// A point in time on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// For what is due.
+    /// Monotonic time, for due times.
     pub at: Instant,
-    /// For what is written.
+    /// Wall-clock time, for written timestamps.
     pub wall: Timestamp,
 }
 
 impl Clock {
-    /// Now.
+    /// The current time.
     #[must_use]
     pub fn now() -> Self {
         Self { at: Instant::now(), wall: Timestamp::now() }
     }
 
-    /// A moment of the calendar as one to wait for.
+    /// Monotonic time of a future wall-clock time; now for a past one.
     #[must_use]
     pub fn until(&self, wall: Timestamp) -> Instant {
         self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
     }
 
-    /// A moment of the calendar that is past; now where it is not.
+    /// Monotonic time of a past wall-clock time; now for a future one.
     #[must_use]
     pub fn since(&self, wall: Timestamp) -> Instant {
         let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
@@ -53,27 +53,27 @@ impl Clock {
     }
 }
 
-/// Everything.
+/// Machines, pods and the resources that they share.
 pub struct State {
     pub schedule: Schedule,
     pub machines: HashMap<Arc<str>, Machine>,
     pub pods: HashMap<Arc<str>, Pod>,
     pub addresses: Addresses,
-    /// Where the kubelets are reached, where their endpoints are served.
+    /// Listeners of the kubelets' endpoints; None if no endpoints are served.
     pub doors: Option<Arc<ListenerPool>>,
     pub outbox: EventRecorder,
     by_node: HashMap<Arc<str>, Arc<str>>,
     shapes: Vec<Arc<Shape>>,
     settings: Vec<Arc<Settings>>,
     pub watchers: Vec<UnboundedSender<super::Machine>>,
-    /// When the process before renewed a Lease last, by the name of its Node; taken out as machines are made.
+    /// Last renewal time of each Lease by an earlier process, by Node name; removed as machines are created.
     pub renewed_before: HashMap<String, Timestamp>,
     pub node_cache: Arc<Cache<NodeView>>,
     pub pod_cache: Arc<Cache<PodView>>,
 }
 
 impl State {
-    /// Without machines. Another process begins `vacancy` after the end of this one.
+    /// Creates a state without machines. `vacancy` is the failover delay after the end of this process.
     #[must_use]
     pub fn new(node_cache: Arc<Cache<NodeView>>, pod_cache: Arc<Cache<PodView>>, vacancy: Duration) -> Self {
         Self {
@@ -93,13 +93,13 @@ impl State {
         }
     }
 
-    /// What the machines know of the cluster.
+    /// The caches of Nodes and pods.
     #[must_use]
     pub fn caches(&self) -> (Arc<Cache<NodeView>>, Arc<Cache<PodView>>) {
         (Arc::clone(&self.node_cache), Arc::clone(&self.pod_cache))
     }
 
-    /// A new machine; without effect when it exists.
+    /// Creates a machine; no effect if it exists.
     pub fn create(&mut self, spec: MachineSpec, now: Clock) {
         let MachineSpec {
             node,
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// Other settings for a machine.
+    /// Replaces a machine's settings.
     pub fn update(&mut self, uid: &str, settings: Settings, now: Clock) {
         let Some((uid, machine)) = self.machines.get_key_value(uid) else { return };
         if *machine.settings == settings {
@@ -161,12 +161,12 @@ impl State {
         self.ask_pods(&node, now);
     }
 
-    /// Takes a machine away. Its pods are left to the API server.
+    /// Deletes a machine. Its pods are left to the API server.
     pub fn delete(&mut self, uid: &str) {
         let Some((uid, machine)) = self.machines.remove_entry(uid) else { return };
         self.tell(&uid, &machine);
         self.rest(&uid);
-        // A Node made again under its name has a machine of its own, which the name and the pods belong to by now.
+        // A Node recreated under this name has a machine of its own, which owns the name and the pods by now.
         if self.by_node.get(&machine.node) == Some(&uid) {
             self.by_node.remove(&machine.node);
             for pod in self.pod_cache.group(&machine.node) {
@@ -177,19 +177,19 @@ impl State {
         if let Some(doors) = self.doors.as_ref().filter(|_| machine.own.is_some()) {
             doors.unreserve();
         }
-        // While a Node shows an address, that stays claimed.
+        // An address stays claimed while a Node shows it.
         let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
         if let Some(ip) = machine.ip.filter(|ip| machine.port == 0 && shown != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
 
-    /// Tells those who watch that a machine is not as it was.
+    /// Reports a changed machine to the watchers.
     pub fn tell(&mut self, uid: &Arc<str>, machine: &Machine) {
         self.watchers.retain(|watcher| watcher.send(super::shown((uid, machine))).is_ok());
     }
 
-    /// Has a machine be to the API server what a kubelet is.
+    /// Gives a machine a dedicated client.
     pub fn stand_alone(&mut self, uid: &str, own: DedicatedClient) {
         if let Some(machine) = self.machines.get_mut(uid)
             && machine.own.replace(own).is_none()
@@ -199,7 +199,7 @@ impl State {
         }
     }
 
-    /// What sends a job's requests, where its machine shares that with no other one.
+    /// Dedicated client for a job's requests; None if its machine uses the shared client.
     #[must_use]
     pub fn own_of(&self, job: &Job) -> Option<DedicatedClient> {
         let uid = match job.priority {
@@ -210,13 +210,13 @@ impl State {
         self.machines.get(uid?)?.own.clone()
     }
 
-    /// The machine of a Node.
+    /// UID of a Node's machine.
     #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
         self.by_node.get(node)
     }
 
-    /// A Node came or changed.
+    /// Handles a new or changed Node.
     pub fn saw_node(&mut self, view: &Arc<NodeView>, now: Clock) {
         let ip = address(view.internal_ip.as_deref()).filter(|ip| MACHINES.contains(*ip));
         if let Some(ip) = ip {
@@ -232,7 +232,8 @@ impl State {
             let renewed = self.renewed_before.remove(&*view.name);
             match &self.doors {
                 None => machine.ip = machine.ip.or(ip),
-                // At its port nothing has to be written; where that is taken meanwhile, it gets another one.
+                // With its old port the machine needs no status write; if the port is taken by now, another
+                // one is assigned.
                 Some(doors) => {
                     if let Some(port) = port.and_then(|port| doors.open(&uid, Some(port))) {
                         (machine.ip, machine.port) = (Some(doors.address()), port);
@@ -240,12 +241,13 @@ impl State {
                 }
             }
             machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
-            // One that is silent from the first does not write when it booted: whoever carries it next goes by its Node as well.
+            // A machine that is silent from the start has recorded no boot ID. Its boot time is the Node's
+            // creation, so that the next process to carry it computes the same.
             if machine.boot.is_none() && machine.is_silent(machine.phase(now)) {
                 let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
                 machine.boot = Some(boot::first(&uid, booted));
             }
-            // A process before carried this machine: its status is good until the next turn.
+            // An earlier process carried this machine: its status is valid until the next report.
             let was_carried = view.kubelet_version.is_some();
             if was_carried {
                 machine.report_at = Some(now.at + spread(super::REPORT, 0.0));
@@ -253,16 +255,17 @@ impl State {
             if was_carried || renewed.is_some() {
                 machine.lease = Lease::of_a_known_node(renewed);
             }
-            // Many are taken over at once: those first whose Lease has been due for longest. None waits until it is due, for that
-            // was by another machine's clock; a new one goes beside the first status, and before it where there is room for
-            // one: whoever lets pods in wants both, and the sooner it acts, the fewer others write first.
+            // After a takeover of many machines, Leases due for longest go first. No Lease waits for its due
+            // time, which was set by another process's clock. A new Lease is created beside the first status,
+            // and before it where there is room: the NodeController removes the startup taint only with both,
+            // and the sooner it acts, the fewer other writes come first.
             self.schedule.ask(machine.lease_lane(), &uid, machine.lease.due(now));
         }
         machine.view = Some(Arc::clone(view));
         self.schedule.ask(Priority::Status, &uid, now.at);
     }
 
-    /// A Node is gone.
+    /// Handles a removed Node.
     pub fn lost_node(&mut self, view: &Arc<NodeView>) {
         self.left_endpoint(view);
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
@@ -278,7 +281,7 @@ impl State {
         }
     }
 
-    /// A cache is complete again: what waited for that can go on.
+    /// Syncs all machines and pods once a cache is complete again.
     pub fn on_resync(&mut self, now: Clock) {
         for uid in self.machines.keys() {
             self.schedule.ask(Priority::Status, uid, now.at);
@@ -288,7 +291,7 @@ impl State {
         }
     }
 
-    /// The next job that needs requests; looks that need none are done on the way.
+    /// Next job with requests to send; jobs without requests complete on the way.
     pub fn next(&mut self, now: Clock, load: Pressure) -> Option<(Job, Vec<Request>)> {
         while let Some(job) = self.schedule.next(now.at, load) {
             let requests = self.prepare(&job, now);
@@ -300,7 +303,7 @@ impl State {
         None
     }
 
-    /// A job's requests were answered at `now`, having been sent at `sent`.
+    /// Completes a job whose requests, sent at `sent`, were answered at `now`.
     pub fn finish(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
         self.conclude(job, answer, sent, now);
         self.schedule.done(job.priority, &job.uid);
@@ -313,7 +316,7 @@ impl State {
     }
 }
 
-/// `value`, shared with all who have the same. Few differ: one for each revision and for each class.
+/// `value` as an `Arc` shared by all owners of an equal one. Few differ: one per revision and per class.
 fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
     if let Some(known) = pool.iter().find(|known| ***known == value) {
         return Arc::clone(known);

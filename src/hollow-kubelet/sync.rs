@@ -1,4 +1,4 @@
-//! The jobs: what each sends, and what follows from the answer.
+//! Syncs of all jobs: the requests of each, and the state changes that follow from the answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,13 +17,13 @@ use super::{
     state::{Clock, State},
 };
 
-/// Time between two renewals of a Lease: a quarter of its life, as a kubelet has it.
+/// Interval of Lease renewals: a quarter of a Lease's lifetime, as in a kubelet.
 pub(super) const RENEW: Duration = Duration::from_secs(10);
-/// Longest wait of a machine that found no free address.
+/// Longest wait before a machine without a free address is synced again.
 const NO_ADDRESS: Duration = Duration::from_mins(1);
 
 impl State {
-    /// What a job has to send; nothing when nothing needs saying.
+    /// Requests of a job; empty if there is nothing to write.
     pub(super) fn prepare(&mut self, job: &Job, now: Clock) -> Vec<Request> {
         match job.priority {
             Priority::Prompt | Priority::Lease | Priority::Renewal => {
@@ -35,7 +35,7 @@ impl State {
         }
     }
 
-    /// What follows from the answer.
+    /// Applies the answer to a job's requests.
     pub(super) fn conclude(
         &mut self,
         job: &Job,
@@ -55,9 +55,9 @@ impl State {
 
     fn prepare_lease(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
         let machine = self.machines.get(uid)?;
-        // Without its Node there is nothing to hold a Lease for.
+        // A machine without its Node needs no Lease.
         let view = machine.view.as_ref()?;
-        // A machine that is a pod runs this code as well, by an identity of its own.
+        // A kubemark machine, which is a pod, runs this code too, but with its own identity.
         let is_shared = machine.own.is_none() && view.label(names::LABEL_NODE_CONTROLLER) == Some("hollow");
         let phase = machine.phase(now);
         if machine.is_silent(phase) {
@@ -76,8 +76,8 @@ impl State {
         let at = match answer {
             Ok(_) => {
                 machine.lease_failures = 0;
-                // Machines created together do not stay together; and none is due later than RENEW: from then on a renewal
-                // gives way, until its Lease is as old as it may become.
+                // The spread keeps machines created together apart. No renewal is due later than RENEW: a due
+                // renewal gives way to other jobs until its Lease has reached the maximum age.
                 now.since(sent) + spread(RENEW, if is_first { 0.5 } else { 0.96 })
             }
             Err(_) if at_once => now.at,
@@ -99,7 +99,7 @@ impl State {
     fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
         let machine = self.machines.get(uid)?;
         let view = Arc::clone(machine.view.as_ref()?);
-        // One for which no port was left asks again as often as it writes all of its status.
+        // A machine that got no port tries again as often as it writes its full status.
         if machine.ip.is_some() && machine.port == 0 && machine.is_due(now) {
             let node = Arc::clone(&machine.node);
             if self.open_door(uid) {
@@ -136,7 +136,7 @@ impl State {
             boot,
             healthy: phase.healthy,
         };
-        // What the cache shows is older than what was written: its change will ask again.
+        // The cached Node may be older than the last write; its next change queues another sync.
         let outrun = machine.status.outrun(&view.resource_version, &self.node_cache);
         let is_due = machine.is_due(now);
         let says_nothing_new = outrun || report.is_shown_by(&view);
@@ -149,7 +149,7 @@ impl State {
         if was_silent || boot != before {
             self.ask_pods(&node, now);
         }
-        // Of a machine that had never been heard of nobody knows another boot.
+        // A machine seen for the first time has no earlier boot ID.
         if boot != before && view.boot_id.is_some() {
             self.tell_of_reboot(&node, boot, now);
         }
@@ -182,7 +182,8 @@ impl State {
     }
 }
 
-/// Says once in a row of failures why something cannot be written. A server that is away is everybody's news.
+/// Logs the first of consecutive write failures. Overload or absence of the API server concerns every machine
+/// and is not logged here.
 pub(super) fn complain(name: &str, what: &str, failures: u8, error: &WireError) {
     if failures == 1 && !error.is_overload() {
         warn!(name, error = error as &dyn std::error::Error, "cannot write the {what}, trying again");

@@ -1,7 +1,8 @@
-//! The admin port: `/healthz` (the process runs), `/readyz` (its watches are in sync), `/metrics` (Prometheus text).
+//! The admin port: `/healthz` (the process runs), `/readyz` (its watches are in sync), `/metrics` (Prometheus
+//! text).
 //!
-//! Whoever reaches the address may ask, so a client gets little: one request a connection, within time limits, and a bounded
-//! number of connections, of which no address takes more than its share.
+//! Anyone who reaches the address may send requests, so a client gets little: one request per connection,
+//! time limits, and a bounded number of connections, of which no address takes more than its share.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,23 +22,23 @@ use tracing::debug;
 
 use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
 
-/// Connections at once: probes, and a Prometheus or two.
+/// Maximum number of connections: probes, and a Prometheus or two.
 const CONNECTIONS: usize = 64;
-/// How long a client may take to send the head of its request.
+/// Time limit for the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// Largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 16 << 10;
-/// Longest life of a connection, from its first packet to the end of its answer.
+/// Longest life of a connection, from its first packet to the end of its response.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
-/// How long answers under way may take at shutdown.
+/// Time limit for responses under way at shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
-/// Pause after an error of the system, such as too many open files.
+/// Pause after a system error on accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Says what is not ready yet; empty when all is.
+/// Names of the parts that are not ready yet; empty when all are.
 pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
-/// Why there is no admin port.
+/// The admin port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: choose another {flag}")]
 pub struct AdminError {
@@ -46,7 +47,7 @@ pub struct AdminError {
     source: io::Error,
 }
 
-/// The listening port.
+/// Listener of the admin port.
 #[derive(Debug)]
 pub struct Admin {
     listener: TcpListener,
@@ -54,20 +55,20 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Takes the port; `flag` chose it.
+    /// Binds the address; `flag` is the command-line flag that chose it.
     pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<Self, AdminError> {
         let bound = TcpListener::bind(address).await;
         let listener = bound.map_err(|source| AdminError { address, flag, source })?;
         Ok(Self { listener, more: Router::new() })
     }
 
-    /// Answers these requests, too.
+    /// Adds routes.
     #[must_use]
     pub fn with(self, more: Router) -> Self {
         Self { more: self.more.merge(more), ..self }
     }
 
-    /// Answers until shutdown.
+    /// Serves until shutdown.
     pub async fn serve(self, registry: Registry, ready: Readiness, shutdown: CancellationToken) {
         let Self { listener, more } = self;
         let router = Router::new()
@@ -96,12 +97,12 @@ impl Admin {
         }
         drop(listener);
         let rest = async { while connections.join_next().await.is_some() {} };
-        // A client that does not take its answer has no say in when the process ends.
+        // A client that does not take its response must not delay the end of the process.
         let _ = timeout(SHUTDOWN_LIMIT, rest).await;
     }
 }
 
-/// Answers the one request of a connection.
+/// Serves the one request of a connection.
 async fn answer(stream: TcpStream, router: Router, permit: ConnectionPermit) {
     let service =
         service_fn(move |request: Request<Incoming>| router.clone().oneshot(request.map(Body::new)));
@@ -160,7 +161,7 @@ mod tests {
         socket.connect(to).await
     }
 
-    /// All that comes until the server closes the connection.
+    /// Reads until the server closes the connection.
     async fn rest(stream: &mut TcpStream) -> io::Result<String> {
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;
@@ -178,11 +179,11 @@ mod tests {
     async fn connections_that_ask_nothing_are_closed_and_hold_up_no_probe() {
         let (address, stop, task) = served().await;
         let begin = Instant::now();
-        // Ten times as many as there may be: half of a request each, and nothing more.
+        // Ten times the limit: half a request each, and nothing more.
         let mut attack = Vec::new();
         for _ in 0..10 * CONNECTIONS {
             let mut stream = connect(address, [127, 0, 0, 2]).await.unwrap();
-            // It may have lost its place before it could say a word.
+            // The connection may have been evicted before this write.
             let _ = stream.write_all(&REQUEST[..20]).await;
             attack.push(stream);
         }
@@ -192,7 +193,7 @@ mod tests {
             let answer = timeout(Duration::from_secs(2), rest(&mut probe)).await.unwrap().unwrap();
             assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok"), "{answer}");
         }
-        // The last ones have lost their places to nobody, and end when their time is over.
+        // The last connections were not evicted and end at their time limit.
         let last = attack.last_mut().unwrap();
         let ended = timeout(HEAD_LIMIT + Duration::from_secs(5), rest(last)).await;
         assert!(ended.is_ok() && begin.elapsed() >= HEAD_LIMIT, "{ended:?} after {:?}", begin.elapsed());

@@ -1,35 +1,35 @@
-//! One call of the API server on behalf of a command: a time limit, and an error that says what was tried.
+//! One API call on behalf of a command, with a time limit and an error that names the attempted action.
 
 use std::{fmt::Display, time::Duration};
 
 use kube::core::Status;
 
-/// Longest that a call may take.
+/// Time limit of a call.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// A call that did not succeed.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The API server refused.
+    /// The API server refused the call.
     #[error("cannot {action}: {}", status.message)]
     Refused {
-        /// What was tried, as in "read NodeSet a".
+        /// Attempted action, as in "read NodeSet a".
         action: String,
-        /// The API server's answer.
+        /// The API server's response.
         status: Box<Status>,
     },
-    /// The call did not get there, or its answer cannot be read.
+    /// The request was not delivered, or its response cannot be read.
     #[error("cannot {action}")]
     Failed {
-        /// What was tried.
+        /// Attempted action.
         action: String,
-        /// What happened.
+        /// Cause.
         source: Box<kube::Error>,
     },
-    /// Nothing came back in time.
+    /// No response in time.
     #[error("cannot {action}: no answer in {} s", TIME_LIMIT.as_secs())]
     TimedOut {
-        /// What was tried.
+        /// Attempted action.
         action: String,
     },
 }
@@ -42,7 +42,7 @@ impl CallError {
     }
 }
 
-/// A call with its time limit; `action` says what it does, as in «cannot read NodeSet a».
+/// Runs one call within the time limit; `action` completes the error text, as in «cannot read NodeSet a».
 pub async fn call<T>(
     action: impl Display,
     future: impl Future<Output = kube::Result<T>>,

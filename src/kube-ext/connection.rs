@@ -1,8 +1,9 @@
-//! Clients of API servers: with time limits, and without what kube does by itself.
+//! Clients of API servers, with time limits and without kube's own retries.
 //!
-//! Invariant: a connection whose packets are dropped silently is noticed within 45 s, idle or not. The kernel asks by TCP
-//! keepalive and gives unanswered data up after `TCP_USER_TIMEOUT`; HTTP/2 connections are asked by pings, too. A peer that
-//! acknowledges on behalf of a dead API server (a load balancer) is noticed by the silence of watches: see [`crate::watch`].
+//! Invariant: a connection whose packets are dropped silently is detected within 45 s, idle or not. The
+//! kernel probes by TCP keepalive and drops a connection with unanswered data after `TCP_USER_TIMEOUT`;
+//! HTTP/2 connections also send pings. A peer that acknowledges on behalf of a dead API server (a load
+//! balancer) is detected by the silence of watches: see [`crate::watch`].
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -29,37 +30,37 @@ use super::{
     rate::{HadTurn, Rate},
 };
 
-/// A list that takes longer than this is given up; a watch that says nothing for longer is made anew.
+/// Read timeout: a list that takes longer is given up, a watch that is silent for longer is reopened.
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
-/// How long a connection may take.
+/// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Silence after which the kernel asks the peer whether it is there. Go's servers and clients have the same.
+/// Silence after which the kernel sends a keepalive probe. Go's servers and clients use the same value.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
-/// Time between two such questions.
+/// Time between two keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// `TCP_USER_TIMEOUT`: how long data or keepalives stay unanswered before the kernel gives the connection up. It decides at the
-/// next question, so an idle connection ends 35 s after the last packet; data sent just before the first question adds up to
-/// 45 s.
+/// `TCP_USER_TIMEOUT`: time that data or probes may stay unanswered before the kernel drops the connection.
+/// The kernel checks this at the next probe, so an idle connection ends 35 s after the last packet; data sent
+/// just before the first probe extends this to up to 45 s.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(30);
-/// An HTTP/2 connection on which nothing comes for so long is tried, as client-go does it.
+/// Silence on an HTTP/2 connection before a ping is sent, as in client-go.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// One that does not answer for so long is given up.
+/// Time limit for the reply to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The configuration with our limits.
+/// Sets our limits.
 fn limited(mut config: Config) -> Config {
-    // kube takes it from HTTPS_PROXY, whatever NO_PROXY says; a proxy is no way to this machine.
+    // kube takes the proxy from HTTPS_PROXY and ignores NO_PROXY; a proxy does not lead to this machine.
     if config.cluster_url.host().is_some_and(is_loopback) {
         config.proxy_url = None;
     }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
-    // Whether a write may be repeated depends on the write: each caller decides.
+    // Retries are up to each caller: not every write may be repeated.
     config.default_retry = false;
     config
 }
 
-/// Connections over TCP that are noticed to be dead.
+/// TCP connector whose dead connections are detected.
 fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -71,13 +72,14 @@ fn tcp() -> HttpConnector {
     tcp
 }
 
-/// A client that writes whenever it is asked to.
+/// A client without fencing.
 pub fn client(config: Config) -> kube::Result<Client> {
     fenced(config, &Fence::open())
 }
 
-/// A client that writes only while `fence` is open. kube's own makes its connections behind a door that is closed to us, and
-/// what was asked for in time may wait there; so this is made of kube's parts, with the door next to the connections.
+/// A client that writes only while `fence` is open. kube's own client makes its connections behind a layer
+/// that cannot be extended, where a request that passed the fence in time may wait. So this client is
+/// assembled from kube's parts, with the fence next to the connections.
 pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
     let config = limited(config);
     if let Some(url) = config.proxy_url {
@@ -100,8 +102,9 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// A client that connects as a kubelet does, with nobody else: once, by HTTP/2, with its own identity, as fast as `rate` lets it,
-/// which a request may have asked for before. It writes only while `fence` is open.
+/// A client that connects as a kubelet does: one HTTP/2 connection, shared with nobody, with its own
+/// identity, limited by `rate` unless the request has passed that limit before ([`HadTurn`]). It writes only
+/// while `fence` is open.
 pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
     let config = limited(config);
     if let Some(url) = config.proxy_url {
@@ -109,7 +112,8 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
     }
     let mut tls = config.rustls_client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    // A kubelet resumes none either, and the room for them is more than all the rest of a connection.
+    // A kubelet resumes no TLS sessions either, and their cache takes more memory than the rest of a
+    // connection.
     tls.resumption = Resumption::disabled();
     let name = config.tls_server_name.clone().and_then(|name| ServerName::try_from(name).ok());
     let resolver: Arc<dyn ResolveServerName + Send + Sync> = match name {
@@ -144,18 +148,18 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// Whether a URL's host is this machine.
+/// Returns true if a URL's host is this machine.
 fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// The address of this machine that others reach: the one from which a datagram would go out. Nothing is sent. None where
-/// there is no way out.
+/// The address at which others reach this machine: the source address of an outgoing datagram. Sends nothing.
+/// None without a route.
 #[must_use]
 pub fn own_address() -> Option<Ipv4Addr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // An address for documents, which is nobody's.
+    // An address reserved for documentation, which belongs to nobody.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     match socket.local_addr().ok()?.ip() {
         IpAddr::V4(address) if !address.is_loopback() && !address.is_unspecified() => Some(address),

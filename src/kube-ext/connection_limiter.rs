@@ -1,8 +1,8 @@
-//! A limit on connections of clients that have not proved who they are.
+//! A limit on connections of clients that have not authenticated.
 //!
-//! A new connection is always taken. Beyond the limit one that is there already makes way: the oldest of the address that has most
-//! of them, and one without a certificate before one with. So a client that fills the limit from one address displaces itself, and a
-//! client that proves quickly who it is gets in.
+//! A new connection is always accepted. Beyond the limit an open one is evicted: one without a client
+//! certificate before one with, then the oldest of the address that has most. So a client that fills the
+//! limit from one address evicts its own connections, and a client that authenticates quickly gets in.
 
 use std::{
     cmp::Reverse,
@@ -13,7 +13,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// Limits connections. Clones share one limit.
+/// Connection limiter. Clones share one limit.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimiter {
     limit: usize,
@@ -22,7 +22,7 @@ pub struct ConnectionLimiter {
 
 #[derive(Debug, Default)]
 struct Connections {
-    /// By age, the oldest first.
+    /// Open connections by number, the oldest first.
     open: BTreeMap<u64, Connection>,
     next: u64,
 }
@@ -34,7 +34,7 @@ struct Connection {
     evicted: CancellationToken,
 }
 
-/// A connection within the limit, for as long as this lives.
+/// A connection within the limit, for as long as this permit lives.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     id: u64,
@@ -43,13 +43,13 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionLimiter {
-    /// At most `limit` connections at once.
+    /// A limiter of `limit` connections at once.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, connections: Arc::default() }
     }
 
-    /// Takes a connection from an address; None for what has none, such as a unix socket.
+    /// Admits a connection from an address; None for a peer without one, such as of a unix socket.
     #[must_use]
     pub fn admit(&self, address: Option<IpAddr>) -> ConnectionPermit {
         let mut connections = lock(&self.connections);
@@ -71,14 +71,14 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// The client has shown a certificate that was verified: others make way first.
+    /// Marks the client as authenticated by a verified certificate: other connections are evicted first.
     pub fn authenticate(&self) {
         if let Some(connection) = lock(&self.connections).open.get_mut(&self.id) {
             connection.is_authenticated = true;
         }
     }
 
-    /// Cancelled once the connection has to make way: it is to be closed.
+    /// Token that is cancelled when the connection is evicted and has to be closed.
     #[must_use]
     pub const fn evicted(&self) -> &CancellationToken {
         &self.evicted
@@ -92,7 +92,7 @@ impl Drop for ConnectionPermit {
 }
 
 impl Connections {
-    /// The connection that makes way for the next one.
+    /// The connection to evict for the next one.
     fn victim(&self) -> Option<u64> {
         let all_authenticated = self.open.values().all(|connection| connection.is_authenticated);
         let candidates = || self.open.iter().filter(|(_, open)| all_authenticated || !open.is_authenticated);
@@ -104,7 +104,7 @@ impl Connections {
     }
 }
 
-/// The address that counts: of IPv6 the network of 64 bits, all of whose addresses one host may use.
+/// The address that counts: for IPv6 its /64 network, since one host may use all of its addresses.
 fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -142,7 +142,7 @@ mod tests {
         assert!(is_open(&modest) && late.iter().all(is_open));
         assert_eq!(attack.iter().filter(|permit| is_open(permit)).count(), 4);
         attack.clear();
-        // A connection that has ended leaves its place, one that was displaced has none.
+        // An ended connection frees its place; an evicted one has none.
         let more: Vec<_> = (6..10).map(|last| admit(&limiter, last)).collect();
         assert!(is_open(&modest) && late.iter().chain(&more).all(is_open));
     }
@@ -152,7 +152,7 @@ mod tests {
         let limiter = ConnectionLimiter::new(4);
         let known: Vec<_> = (0..3).map(|_| admit(&limiter, 1)).collect();
         known.iter().for_each(ConnectionPermit::authenticate);
-        // Each from an address of its own, as of an attacker with many.
+        // Each from its own address, as of an attacker with many.
         let unknown: Vec<_> = (2..100).map(|last| admit(&limiter, last)).collect();
         assert!(known.iter().all(is_open));
         assert_eq!(unknown.iter().filter(|permit| is_open(permit)).count(), 1);

@@ -1,9 +1,9 @@
-//! Errors for people.
+//! Error texts for people.
 
 use std::error::Error;
 
-/// An error and its causes in one line. Of an answer of the API server it is the message that counts: kube's own text
-/// holds the whole object.
+/// An error and its causes in one line. A refusal by the API server contributes its message only: kube's own
+/// text contains the whole object.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = own_text(error);

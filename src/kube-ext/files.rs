@@ -17,35 +17,35 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// `action` as in "cannot read FILE".
+    /// `action` is a verb, as in "cannot read FILE".
     #[must_use]
     pub fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self { action, path: path.to_owned(), source }
     }
 
-    /// What the system says.
+    /// The system's error.
     #[must_use]
     pub fn into_source(self) -> io::Error {
         self.source
     }
 }
 
-/// The whole file as text.
+/// Reads the whole file as text.
 pub fn read(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(|source| FileError::new("read", path, source))
 }
 
-/// Readable by everybody who may enter the folder.
+/// Writes a file that anyone with access to its folder may read.
 pub fn write_public(path: &Path, content: &str) -> Result<(), FileError> {
     write(path, content.as_bytes(), 0o644)
 }
 
-/// Readable by the owner only, from its first moment on.
+/// Writes a file that only its owner may read, from its creation on.
 pub fn write_private(path: &Path, content: &str) -> Result<(), FileError> {
     write(path, content.as_bytes(), 0o600)
 }
 
-/// Makes a folder, and those above it, that only the owner enters.
+/// Creates a folder and its parents, for access by the owner only.
 pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)

@@ -1,5 +1,5 @@
-//! What kube-rs does not have, for any operator: a protobuf transport and watch, a work queue, leader election with fencing,
-//! reloadable TLS, and what each process needs around its work (health, metrics, traces, signals).
+//! Parts for any operator that kube-rs does not have: protobuf transport and watch, work queue, leader
+//! election with fencing, reloadable TLS, and process services (health, metrics, traces, signals).
 
 pub mod admin;
 pub mod call;

@@ -1,13 +1,14 @@
-//! How memory is given back that lists of thousands of objects needed for a moment.
+//! Settings of glibc's malloc that give back the memory of large lists.
 //!
-//! glibc keeps a heap for each thread and lets none of it go that lies below something in use: after each break of its watches
-//! an operator held more (36 MiB with 300 nodes and 1,000 pods, then 47, 53, 58, 60 after four deaths of kube-apiserver). With
-//! one heap, whose end goes back from 128 KiB on, and large blocks apart from it, it stays level (35, then 43 to 46). Programs that allocate
-//! otherwise were tried: mimalloc holds as level, but half as much again.
+//! glibc keeps one heap per thread and releases no free memory below a block in use: after each break of its
+//! watches an operator held more (36 MiB with 300 nodes and 1,000 pods, then 47, 53, 58, 60 after four deaths
+//! of kube-apiserver). With one heap, trimmed from 128 KiB on, and large blocks allocated apart from it,
+//! memory stays level (35, then 43 to 46). Another allocator was tried: mimalloc stays as level, but holds
+//! half as much again.
 
-/// The variable that glibc reads at the start of a program.
+/// Environment variable that glibc reads at program start.
 pub const VARIABLE: &str = "GLIBC_TUNABLES";
-/// One heap; what is free at its end, and blocks of their own, from 128 KiB on.
+/// One heap, trimmed at its end from 128 KiB on; blocks from 128 KiB on are allocated outside the heap.
 pub const VALUE: &str =
     "glibc.malloc.arena_max=1:glibc.malloc.trim_threshold=131072:glibc.malloc.mmap_threshold=131072";
 

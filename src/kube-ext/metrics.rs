@@ -1,12 +1,12 @@
-//! How metrics are made: registered where they are made, and with the values of their labels that are known from the
-//! start, at zero. A counter that comes into the world with 1 has no increase that an alert could see.
+//! Constructors of metrics: each registers its metric, with the known label values at zero. A counter that
+//! first appears with 1 shows no increase to an alert.
 
 use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, core::Collector,
 };
 
-/// Which build this is.
+/// Registers the gauge that shows the version of this build.
 pub fn build(registry: &Registry) -> Result<(), Error> {
     let build = gauges(
         registry,
@@ -18,12 +18,12 @@ pub fn build(registry: &Registry) -> Result<(), Error> {
     Ok(())
 }
 
-/// A counter.
+/// Registers a counter.
 pub fn counter(registry: &Registry, (name, help): (&str, &str)) -> Result<IntCounter, Error> {
     registered(registry, IntCounter::new(name, help)?)
 }
 
-/// Counters with labels, those of `known` at zero.
+/// Registers counters with labels, those of `known` at zero.
 pub fn counters<const N: usize>(
     registry: &Registry,
     (name, help): (&str, &str),
@@ -37,12 +37,12 @@ pub fn counters<const N: usize>(
     registered(registry, counters)
 }
 
-/// A gauge.
+/// Registers a gauge.
 pub fn gauge(registry: &Registry, (name, help): (&str, &str)) -> Result<IntGauge, Error> {
     registered(registry, IntGauge::new(name, help)?)
 }
 
-/// Gauges with labels, those of `known` at zero.
+/// Registers gauges with labels, those of `known` at zero.
 pub fn gauges<const N: usize>(
     registry: &Registry,
     (name, help): (&str, &str),
@@ -56,7 +56,7 @@ pub fn gauges<const N: usize>(
     registered(registry, gauges)
 }
 
-/// A histogram with these upper bounds.
+/// Registers a histogram with these upper bounds.
 pub fn histogram(
     registry: &Registry,
     (name, help): (&str, &str),
@@ -66,7 +66,7 @@ pub fn histogram(
     registered(registry, Histogram::with_opts(options)?)
 }
 
-/// Histograms with a label, those of `known` empty.
+/// Registers histograms with a label, those of `known` empty.
 pub fn histograms(
     registry: &Registry,
     (name, help): (&str, &str),
@@ -82,7 +82,7 @@ pub fn histograms(
     registered(registry, histograms)
 }
 
-/// The same metric, once the registry has it.
+/// Registers a metric and returns it.
 pub fn registered<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, Error> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)

@@ -1,5 +1,6 @@
-//! `kube-node pause`: the process of a sandbox. It holds the namespaces of a pod, reaps what the pod leaves to it where
-//! they share a PID namespace, and ends when told to. One thread, no runtime: there is one of it beside every pod.
+//! `kube-node pause`: the process of a pod sandbox. It holds the pod's namespaces, reaps orphaned processes
+//! where the PID namespace is shared, and ends on a signal. One thread, no runtime: there is one such process
+//! per pod.
 
 use nix::{
     errno::Errno,
@@ -15,7 +16,7 @@ pub fn pause() -> Result<(), Errno> {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
         signals.add(signal);
     }
-    // Blocked and waited for: the kernel drops what the first process of a namespace neither blocks nor handles.
+    // Blocked and waited for: the kernel drops signals that PID 1 of a namespace neither blocks nor handles.
     signals.thread_block()?;
     while signals.wait()? == Signal::SIGCHLD {
         // One signal may stand for several children.

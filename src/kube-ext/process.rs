@@ -1,4 +1,4 @@
-//! What the programs share: output, the runtime, signals, and the exit code.
+//! Process services of all programs: output, the runtime, signals, and the exit code.
 
 use std::{
     fmt::Display,
@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// How a program ends: with one clear line when its command failed.
+/// Exit code of a command; a failure is printed as one line.
 #[must_use]
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
@@ -20,7 +20,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Prints a line of the result. `println!` panics when whoever reads, such as `head`, has read enough.
+/// Prints a line of the result. `println!` panics when the reader, such as `head`, has closed the pipe.
 pub fn say(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }

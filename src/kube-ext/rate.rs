@@ -1,5 +1,5 @@
-//! How fast a kubelet asks: client-go's token bucket (`util/flowcontrol`), with the rate and the burst that a kubelet has
-//! unless it is told otherwise.
+//! Client-side rate limit of a kubelet: client-go's token bucket (`util/flowcontrol`) with a kubelet's
+//! default rate and burst.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -10,22 +10,22 @@ use tokio::time::{Instant, sleep_until};
 
 /// Time between two requests: `kubeAPIQPS` is 50.
 const DISTANCE: Duration = Duration::from_millis(20);
-/// Requests that go at once after a rest: `kubeAPIBurst`.
+/// Requests that may be sent at once after a pause: `kubeAPIBurst`.
 const BURST: u32 = 100;
 
-/// The requests of one kubelet.
+/// Token bucket of one kubelet.
 #[derive(Debug, Default)]
 pub struct Rate {
-    /// When the bucket is full again.
+    /// Moment at which the bucket is full again.
     full_at: Mutex<Option<Instant>>,
 }
 
-/// On a request that has had its turn: its client asks for no other one.
+/// Request extension: the request has passed the rate limit, and its client does not delay it again.
 #[derive(Clone, Copy, Debug)]
 pub struct HadTurn(());
 
 impl Rate {
-    /// Waits for the turn of a request to this path.
+    /// Waits until a request to this path may be sent.
     pub async fn turn(&self, path: &str) -> HadTurn {
         if is_limited(path) {
             sleep_until(self.take(Instant::now())).await;
@@ -33,7 +33,7 @@ impl Rate {
         HadTurn(())
     }
 
-    /// Takes one from the bucket; when it may be used.
+    /// Takes a token and returns the moment from which it may be used.
     fn take(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let full = full_at.unwrap_or(now).max(now) + DISTANCE;
@@ -42,8 +42,8 @@ impl Rate {
     }
 }
 
-/// Heartbeats have a client of their own in a kubelet, which nothing slows down, and so have events, of which the hollow
-/// kubelet sends fewer anyway.
+/// Returns false for heartbeats and events. A kubelet sends heartbeats by a client without a limit and events
+/// by a further client; the hollow kubelet sends fewer events anyway.
 fn is_limited(path: &str) -> bool {
     !(path.contains("/leases") || path.starts_with("/api/v1/nodes/") || path.contains("/events"))
 }

@@ -1,4 +1,4 @@
-//! Logs to standard error: text for people, JSON for machines. `RUST_LOG` chooses what is logged.
+//! Logs to standard error, as text for people or JSON for machines. `RUST_LOG` sets the filter.
 
 use clap::ValueEnum;
 use tracing_subscriber::{
@@ -21,12 +21,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// Begins to log; without effect where somebody has begun already.
+/// Starts to log; no effect if logging has started already.
 pub fn start(format: LogFormat) {
     begin(format, Identity::new());
 }
 
-/// Begins to log and to trace. Not every program has the latter in it.
+/// Starts to log and to trace. A separate function, since not every program contains the trace exporter.
 pub fn start_with(format: LogFormat, traces: &Traces) {
     begin(format, traces.layer());
 }
@@ -36,7 +36,7 @@ fn begin(format: LogFormat, besides: impl Layer<Registry> + Send + Sync) {
     let chosen = chosen.unwrap_or_else(usual);
     let registry = tracing_subscriber::registry().with(besides);
     let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
-    // Fails only if a subscriber is set, which is then the one to use.
+    // Fails only if a subscriber is set already; that one stays in use.
     let _ = match format {
         LogFormat::Text => registry.with(layer.with_ansi(false).with_filter(chosen)).try_init(),
         LogFormat::Json => {
@@ -46,7 +46,8 @@ fn begin(format: LogFormat, besides: impl Layer<Registry> + Send + Sync) {
     };
 }
 
-/// What is logged unless `RUST_LOG` says otherwise. The client's own errors come back to us, who say what they mean.
+/// Log filter without `RUST_LOG`. The kube client's own errors are off: they are returned to us and logged
+/// with their meaning.
 fn usual() -> Targets {
     Targets::new()
         .with_default(LevelFilter::INFO)

@@ -1,5 +1,5 @@
-//! What our servers show and whom they let in: TLS 1.3 alone, with clients of a given authority. What a server is made of is
-//! taken again when it changes; what does not serve leaves what serves in place.
+//! Server TLS: TLS 1.3 only, with clients of a given certificate authority. Changed certificates are loaded
+//! again; unusable ones leave the current configuration in place.
 
 use std::{
     fs,
@@ -22,80 +22,80 @@ use x509_parser::{
     prelude::{FromDer, X509Certificate},
 };
 
-/// Where the certificates are.
+/// Paths of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The server's certificate, with those between it and its authority (PEM).
+    /// Server certificate, with its intermediate certificates (PEM).
     pub cert: PathBuf,
-    /// Its key (PEM).
+    /// Private key of the server (PEM).
     pub key: PathBuf,
-    /// The authority of the clients (PEM).
+    /// Certificate authority of the clients (PEM).
     pub client_ca: PathBuf,
 }
 
-/// Why certificates do not serve.
+/// Unusable certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is no PEM of the right kind.
+    /// A file contains no PEM of the expected type.
     #[error("{} holds no {wanted} in PEM", path.display())]
     Pem {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What it ought to hold.
+        /// Expected content.
         wanted: &'static str,
-        /// What is wrong.
+        /// Parse error; None if the file contains nothing of that type.
         #[source]
         source: Option<pem::Error>,
     },
     /// A certificate cannot be read.
     #[error("{} holds a certificate that cannot be read", path.display())]
     Certificate {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A certificate is not valid now.
+    /// A certificate is expired or not valid yet.
     #[error("the certificate in {} is valid from {from} to {until} alone: renew it", path.display())]
     NotValid {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its first moment.
+        /// Start of its validity.
         from: Timestamp,
-        /// Its last.
+        /// End of its validity.
         until: Timestamp,
     },
-    /// Certificate and key are of two pairs.
+    /// The key does not belong to the certificate.
     #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
     Mismatch {
-        /// The file of the key.
+        /// Path of the key.
         key: PathBuf,
-        /// The file of the certificate.
+        /// Path of the certificate.
         cert: PathBuf,
-        /// What the library says.
+        /// Error of the TLS library.
         source: rustls::Error,
     },
-    /// Clients cannot be known by this authority.
+    /// The certificate authority cannot verify clients.
     #[error("{} is no authority to know clients by", path.display())]
     Authority {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the library says.
+        /// Error of the TLS library.
         source: VerifierBuilderError,
     },
-    /// No configuration comes of it.
+    /// The TLS configuration cannot be built.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
 }
 
 impl TlsError {
-    /// For metrics.
+    /// Reason, as a metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -109,47 +109,48 @@ impl TlsError {
     }
 }
 
-/// A file in PEM, or what stands for one.
+/// A PEM file, or its content from elsewhere.
 #[derive(Clone, Debug)]
 pub struct Pem {
-    /// What it is called in messages.
+    /// Name of the file in messages.
     pub path: PathBuf,
-    /// What it holds.
+    /// Content.
     pub text: Vec<u8>,
 }
 
 impl Pem {
-    /// Reads a file.
+    /// Reads the file.
     pub fn read(path: &Path) -> Result<Self, TlsError> {
         let text = fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), text })
     }
 }
 
-/// Which clients may connect.
+/// Client authentication.
 #[derive(Clone, Debug)]
 pub enum Clients {
-    /// Those with a certificate of this authority.
+    /// Clients need a certificate of this certificate authority.
     Known(Pem),
-    /// Anybody; a certificate that is shown has to be of this authority. None: nobody is asked for one.
+    /// Any client is admitted; a certificate it presents must be of this certificate authority. None: no
+    /// certificate is requested.
     Any(Option<Pem>),
 }
 
-/// What a server shows, and whom it lets in.
+/// Certificates, client authentication and protocol of a server.
 #[derive(Clone, Debug)]
 pub struct Material {
-    /// The server's certificate, with those between it and its authority.
+    /// Server certificate, with its intermediate certificates.
     pub cert: Pem,
-    /// Its key.
+    /// Private key of the server.
     pub key: Pem,
-    /// Its clients.
+    /// Client authentication.
     pub clients: Clients,
-    /// The protocol that it speaks, as ALPN names it.
+    /// ALPN name of the protocol.
     pub protocol: &'static [u8],
 }
 
 impl Files {
-    /// What is in them.
+    /// Reads the files.
     pub fn read(&self) -> Result<Material, TlsError> {
         Ok(Material {
             cert: Pem::read(&self.cert)?,
@@ -160,32 +161,32 @@ impl Files {
     }
 }
 
-/// What was read.
+/// Loaded configuration, with a hash of its sources.
 struct Loaded {
     config: Arc<ServerConfig>,
     content: [u8; 32],
 }
 
-/// The certificates as they are now.
+/// Current TLS configuration of a server, reloadable.
 pub struct Certificates {
     now: RwLock<Loaded>,
 }
 
 impl Certificates {
-    /// Takes them for the first time.
+    /// Loads the certificates for the first time.
     pub fn load(material: &Material, now: Timestamp) -> Result<Self, TlsError> {
         let loaded = load(material, None, now)?;
-        // Without anything before it, there always is something.
+        // Without a known hash `load` always returns a configuration.
         let Some(loaded) = loaded else { return Err(TlsError::Setup(rustls::Error::HandshakeNotComplete)) };
         Ok(Self { now: RwLock::new(loaded) })
     }
 
-    /// What the next connection is met with.
+    /// Configuration for the next connection.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).config)
     }
 
-    /// Takes them again; whether they have changed.
+    /// Loads the certificates again. Returns true if they have changed.
     pub fn reload(&self, material: &Material, now: Timestamp) -> Result<bool, TlsError> {
         let content = self.now.read().unwrap_or_else(PoisonError::into_inner).content;
         let Some(loaded) = load(material, Some(content), now)? else { return Ok(false) };
@@ -194,7 +195,7 @@ impl Certificates {
     }
 }
 
-/// The names that a certificate (DER) is for: common names, DNS names and URIs. None where it cannot be read.
+/// Names in a certificate (DER): common names, DNS names and URIs. Empty if the certificate cannot be read.
 #[must_use]
 pub fn names_of(certificate: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
@@ -208,7 +209,7 @@ pub fn names_of(certificate: &[u8]) -> Vec<String> {
     common.chain(alternative).map(ToOwned::to_owned).collect()
 }
 
-/// None where all is as it was, and the certificate is valid still.
+/// Returns None if the content is unchanged and the certificate still valid.
 fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
     let Material { cert, key, clients, protocol } = material;
     let authority = match clients {
@@ -252,12 +253,13 @@ fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<
     };
     let mut config = config.with_single_cert(chain, private).map_err(TlsError::Setup)?;
     config.alpn_protocols = vec![protocol.to_vec()];
-    // A connection is as good as the certificate it was opened with: none comes back without showing one.
+    // No session tickets: a resumed connection would not present its client certificate again.
     config.send_tls13_tickets = 0;
     Ok(Some(Loaded { config: Arc::new(config), content }))
 }
 
-/// Those of an authority that are valid. While one is replaced by the next, both are there, and the old one may be over.
+/// Valid certificates of an authority. During a rotation the old and the new one are both present, and the
+/// old one may have expired.
 fn roots(authority: &Pem, now: Timestamp) -> Result<RootCertStore, TlsError> {
     let (mut roots, mut over) = (RootCertStore::empty(), None);
     for own in certificates(&authority.path, &authority.text)? {
@@ -300,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate that is valid from and until so many days from now, with its key.
+    /// A certificate with its key, valid from and until this many days from now.
     fn pair(from: i64, until: i64) -> (String, String) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,8 +1,8 @@
-//! Traces of what controllers do, by OTLP over gRPC: where the environment variables of OpenTelemetry say where to. Without
-//! them nothing of this runs.
+//! Traces of controllers, exported by OTLP over gRPC where the environment variables of OpenTelemetry set an
+//! endpoint. Without one nothing of this runs.
 //!
-//! What the variables say that cannot be followed is an error at the start. A collector that is away holds nobody up: spans wait
-//! in a queue, those that find no room in it are dropped, and the log says so now and then.
+//! A setting that is not supported is an error at the start. An unreachable collector delays nothing: spans
+//! wait in a queue, spans beyond its capacity are dropped, and the log reports that at intervals.
 
 use std::{
     fs, io,
@@ -24,54 +24,54 @@ use tokio::task::spawn_blocking;
 use tracing::{Level, Metadata, Subscriber, info, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::FilterFn, registry::LookupSpan};
 
-/// First parts of the names of this project's crates: their spans and events make up a trace.
+/// Prefixes of the names of this project's crates: their spans and events make up a trace.
 const OUR_CRATES: [&str; 5] = ["kube_node", "kube_ext", "hollow_kubelet", "machine_agent", "local_cluster"];
-/// Whose spans they are, where the environment says nothing else.
+/// Resource attributes that the environment may override.
 const PROCESS: [(&str, &str); 2] =
     [("service.name", "kube-node-operator"), ("service.version", env!("CARGO_PKG_VERSION"))];
-/// How long the end waits for the last spans.
+/// Time limit for exporting the last spans at the end.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// How often it is said that spans are dropped, while they are.
+/// Interval of the warnings while spans are dropped.
 const SAY_AGAIN: Duration = Duration::from_mins(10);
 
-/// What the environment asks for cannot be done.
+/// Unusable trace settings in the environment.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
-    /// A value that nothing here can follow.
+    /// A value that is not supported.
     #[error("{variable} is {value}: {instead}")]
     Value {
-        /// Of the environment.
+        /// Environment variable.
         variable: String,
         /// Its value.
         value: String,
-        /// What to do.
+        /// Advice to the user.
         instead: &'static str,
     },
-    /// One of two without the other.
+    /// A client certificate without its key, or the reverse.
     #[error("set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither")]
     HalfIdentity,
     /// A file that cannot be read.
     #[error("cannot read {path}, which {variable} names")]
     File {
-        /// Of the environment.
+        /// Environment variable.
         variable: String,
-        /// Its value.
+        /// Path, the value of the variable.
         path: String,
-        /// What happened.
+        /// Cause.
         source: io::Error,
     },
-    /// All the rest, in the library's words.
+    /// Any other error of the exporter library.
     #[error("cannot export traces as the variables OTEL_EXPORTER_OTLP_… say")]
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Spans on their way to a collector.
+/// Trace exporter of this process.
 pub struct Traces {
     provider: SdkTracerProvider,
 }
 
 impl Traces {
-    /// What the environment asks for; None where it asks for nothing. Needs a runtime.
+    /// The exporter that the environment configures, None if it configures none. Needs a runtime.
     pub fn from_environment() -> Result<Option<Self>, TracesError> {
         let Some(asked) = Asked::read(|name| std::env::var(name).ok())? else { return Ok(None) };
         let mut exporter = SpanExporter::builder().with_tonic();
@@ -86,14 +86,14 @@ impl Traces {
         Ok(Some(Self { provider }))
     }
 
-    /// What turns the spans of this process into theirs.
+    /// Layer that exports the spans of this process.
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
     {
         tracing_opentelemetry::layer()
             .with_tracer(self.provider.tracer("kube-node"))
-            // Where in the code, and in which thread, is nothing to those who look at nodes.
+            // Code locations and threads mean nothing to users.
             .with_location(false)
             .with_threads(false)
             .with_target(false)
@@ -101,7 +101,7 @@ impl Traces {
             .with_filter(FilterFn::new(is_part).with_max_level_hint(LevelFilter::DEBUG))
     }
 
-    /// Sends what is left, as far as that is possible in a moment.
+    /// Exports the remaining spans, within a short time limit.
     pub async fn end(self) {
         let ended = spawn_blocking(move || self.provider.shutdown_with_timeout(END_LIMIT)).await;
         if let Ok(Err(error)) = ended {
@@ -116,17 +116,17 @@ fn is_part(metadata: &Metadata<'_>) -> bool {
     is_ours && (metadata.is_span() || *metadata.level() <= Level::INFO)
 }
 
-/// Whose spans they are.
+/// Resource attributes of this process.
 fn resource() -> Resource {
     let found = Resource::builder().build();
-    // For want of a name the library makes one up.
+    // The library makes up a name if none is set.
     let is_said =
         |key| found.get(&Key::new(key)).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
     let ours = PROCESS.into_iter().filter(|(key, _)| !is_said(*key));
     Resource::builder().with_attributes(ours.map(|(key, value)| KeyValue::new(key, value))).build()
 }
 
-/// A file that a variable names.
+/// A file that an environment variable names.
 #[derive(Debug, PartialEq, Eq)]
 struct File {
     variable: String,
@@ -144,22 +144,22 @@ impl File {
     }
 }
 
-/// What the library does not read from the environment by itself.
+/// Settings that the library does not read from the environment by itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
-    /// Whether the collector is reached by TLS.
+    /// True if the collector is reached by TLS.
     is_encrypted: bool,
-    /// The authority that the collector is known by; those of this machine where absent.
+    /// Certificate authority of the collector; those of this machine where absent.
     authority: Option<File>,
-    /// Certificate and key that it knows us by.
+    /// Client certificate and key.
     identity: Option<(File, File)>,
 }
 
 impl Asked {
-    /// None where nothing is asked for.
+    /// Returns None if no export is configured.
     fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, TracesError> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-        // One that is of traces alone wins over the one of all signals.
+        // A variable for traces alone overrides the one for all signals.
         let of_exporter = |name: &str| {
             let names = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].map(|of| format!("{of}{name}"));
             names.into_iter().find_map(|name| Some((set(&name)?, name)))
@@ -210,7 +210,7 @@ impl Asked {
     }
 }
 
-/// An exporter that says when it fails, and when it works again.
+/// Exporter that logs failures and recovery.
 #[derive(Debug)]
 struct Telling {
     exporter: SpanExporter,
@@ -245,11 +245,11 @@ impl opentelemetry_sdk::trace::SpanExporter for Telling {
     }
 }
 
-/// When it was said last that exports fail; None while they do not.
+/// Time of the last logged failure; None while exports succeed.
 #[derive(Debug, Default)]
 struct Trouble(Option<Instant>);
 
-/// What is to be said.
+/// Message to log.
 #[derive(Debug, PartialEq, Eq)]
 enum Word {
     Fails,
@@ -257,7 +257,7 @@ enum Word {
 }
 
 impl Trouble {
-    /// After an export with this result.
+    /// Takes the result of an export and returns the message to log.
     fn after<T, E>(&mut self, result: &Result<T, E>, now: Instant) -> Option<Word> {
         match (result, self.0) {
             (Ok(_), None) => None,

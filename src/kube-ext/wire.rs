@@ -1,7 +1,8 @@
-//! Requests at the least cost to the API server: bodies as protobuf or as patches, answers always as protobuf.
+//! API transport at the least cost to the API server: bodies as protobuf or as patches, responses always as
+//! protobuf.
 //!
-//! Every request has a time limit, and every refusal comes back typed. Nothing is retried here: who asks knows what a
-//! retry would mean.
+//! Every request has a time limit, and every refusal is a typed error. Nothing is retried here: the caller
+//! knows whether a retry is safe.
 
 use std::time::Duration;
 
@@ -20,21 +21,21 @@ use tokio::time::timeout;
 
 use crate::rate::{HadTurn, Rate};
 
-/// Longest time for a request, its answer included.
+/// Time limit of a request, its response included.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Media type of Kubernetes' protobuf envelope.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// Who writes: the API server makes the name before the slash the field manager of a write.
+/// User agent; the API server makes the name before the slash the field manager of a write.
 pub const AGENT: &str = concat!("kube-node-hollow/", env!("CARGO_PKG_VERSION"));
 /// First bytes of the envelope (apimachinery, runtime/serializer/protobuf).
 const MAGIC: [u8; 4] = *b"k8s\0";
-/// Longest part of an answer in no known form that is worth repeating, in bytes.
+/// Longest excerpt of a response in unknown form that an error quotes, in bytes.
 const EXCERPT: usize = 200;
 
-/// What a request carries.
+/// Request body.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Nothing.
+    /// No body.
     None,
     /// A whole object, as [`envelope`] writes it.
     Object(Vec<u8>),
@@ -48,32 +49,32 @@ pub enum Body {
     Options(Vec<u8>),
 }
 
-/// Why there is no good answer.
+/// Failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// The API server refuses.
+    /// The API server refused the request.
     #[error("the API server answers {code} {reason}: {message}")]
     Refused {
         /// HTTP status.
         code: u16,
         /// Machine-readable reason, such as `AlreadyExists`; empty where the server gives none.
         reason: String,
-        /// What it says.
+        /// Message of the API server.
         message: String,
     },
-    /// No answer in time.
+    /// No response in time.
     #[error("no answer within {} s", TIME_LIMIT.as_secs())]
     Late,
-    /// The request did not reach the API server, or its answer did not come back.
+    /// The request did not reach the API server, or its response was lost.
     #[error("the API server cannot be reached")]
     Unreachable(#[source] Box<kube::Error>),
-    /// The answer is no envelope.
+    /// The response is no protobuf envelope.
     #[error("the answer does not begin as Kubernetes' protobuf does")]
     NoEnvelope,
-    /// The answer is no such message.
+    /// The response cannot be decoded as the expected message.
     #[error("the answer cannot be decoded")]
     Decode(#[from] prost::DecodeError),
-    /// No request can be made of this.
+    /// The request cannot be built.
     #[error("not a request")]
     Request(#[from] http::Error),
 }
@@ -88,7 +89,7 @@ impl WireError {
         }
     }
 
-    /// Whether the server is overloaded or away, so that others would fare no better now.
+    /// Returns true if the server is overloaded or unreachable, so that other requests would fare no better.
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self {
@@ -98,7 +99,7 @@ impl WireError {
         }
     }
 
-    /// A word for metrics, one of few.
+    /// Metric label, from a small set of values.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -113,31 +114,31 @@ impl WireError {
     }
 }
 
-/// What every object begins with; the rest of an answer is skipped while decoding.
+/// Metadata of any object; the rest of a response is skipped while decoding.
 #[derive(Clone, PartialEq, Message)]
 pub struct AnyObject {
-    /// Its metadata.
+    /// Metadata.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<AnyMetadata>,
 }
 
-/// The part of an object's metadata that a writer needs. Tags are those of meta/v1 `ObjectMeta`.
+/// Metadata that a writer needs. Tags of meta/v1 `ObjectMeta`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct AnyMetadata {
-    /// Version of the state that was written.
+    /// Resource version of the written state.
     #[prost(string, optional, tag = "6")]
     pub resource_version: Option<String>,
 }
 
 impl AnyObject {
-    /// The version of the state that was written; empty where the answer has none.
+    /// Resource version of the written state; empty if the response has none.
     #[must_use]
     pub fn into_version(self) -> String {
         self.metadata.and_then(|metadata| metadata.resource_version).unwrap_or_default()
     }
 }
 
-/// An object in Kubernetes' protobuf envelope.
+/// Encodes an object in Kubernetes' protobuf envelope.
 #[must_use]
 pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8> {
     let unknown = Unknown {
@@ -151,7 +152,7 @@ pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8>
     bytes
 }
 
-/// Sends `body` to `path` of the API server and decodes the answer.
+/// Sends `body` to `path` of the API server and decodes the response.
 pub async fn send<T: Message + Default>(
     client: &Client,
     method: Method,
@@ -161,7 +162,7 @@ pub async fn send<T: Message + Default>(
     exchange(client, method, path, body, None).await
 }
 
-/// The same by a client that goes no faster than `rate`: the time limit begins with the request's turn.
+/// Like [`send`], within the rate limit: the time limit starts after the wait for it.
 pub async fn send_in_turn<T: Message + Default>(
     (client, rate): (&Client, &Rate),
     method: Method,
@@ -204,18 +205,18 @@ async fn exchange<T: Message + Default>(
     timeout(TIME_LIMIT, exchange).await.unwrap_or(Err(WireError::Late))
 }
 
-/// The message in an envelope.
+/// Decodes the message in an envelope.
 fn open<T: Message + Default>(bytes: &[u8]) -> Result<T, WireError> {
     Ok(T::decode(unwrap(bytes)?.as_slice())?)
 }
 
-/// What is in an envelope.
+/// The encoded message in an envelope.
 pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
     let unknown = Unknown::decode(bytes.strip_prefix(&MAGIC).ok_or(WireError::NoEnvelope)?)?;
     Ok(unknown.raw.unwrap_or_default())
 }
 
-/// What a refusal says: as protobuf, as JSON (from proxies), or in plain words (from the server's filters).
+/// Error of a refusal: as protobuf, as JSON (from proxies), or as plain text (from the server's filters).
 #[must_use]
 pub fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
     #[derive(Default, Deserialize)]
@@ -247,7 +248,8 @@ mod tests {
 
     use super::*;
 
-    /// What waited for its turn for longer than a request may take is no late answer, and waits for no other turn.
+    /// A request that waited longer for the rate limit than its time limit is not late, and does not wait for
+    /// it again.
     #[tokio::test(start_paused = true)]
     async fn the_turn_of_a_request_is_not_its_time() {
         let server = service_fn(|request: Request<Bytes>| async move {

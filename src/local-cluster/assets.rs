@@ -1,4 +1,4 @@
-//! An incomplete folder of binaries, as envtest makes them: etcd, kube-apiserver and kubectl.
+//! Completes a folder of binaries as envtest makes it (etcd, kube-apiserver and kubectl only).
 //!
 //! Invariant: all programs of a cluster are of one minor release, so no kube-controller-manager or kube-scheduler is
 //! newer than its kube-apiserver.
@@ -20,12 +20,12 @@ use super::{
     files::create_private_dir,
 };
 
-/// Programs of the control plane that a folder has.
+/// Programs of the control plane found in a folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sorted {
-    /// Programs of the release that would be built.
+    /// Programs of the release that kube-node would build.
     pub(super) fit: Vec<&'static str>,
-    /// The others, each with its release.
+    /// Programs of other releases, each with its release.
     pub(super) unfit: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ fn release_of(program: &Path) -> Option<(u32, u32)> {
     release_in(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Makes a folder with links to the fitting programs of `dir` and to those that were built.
+/// Makes a folder with links to the fitting programs of `dir` and to the built programs. Returns its path.
 pub(super) fn link(dir: &Path, fit: &[&str], built: &Binaries) -> Result<PathBuf, BinariesError> {
     let dir = std::path::absolute(dir).map_err(failed("find", dir))?;
     let hash = Sha256::digest(dir.as_os_str().as_bytes());
@@ -63,7 +63,7 @@ pub(super) fn link(dir: &Path, fit: &[&str], built: &Binaries) -> Result<PathBuf
     for name in [&CONTROL_PLANE[..], &REAL_NODE, &KUBEMARK].concat() {
         let program = if fit.contains(&name) { dir.join(name) } else { built.path(name) };
         if is_executable(&program) {
-            // Renamed, since another process may start a cluster from the same links now.
+            // Renamed into place: another process may be starting a cluster from the same links.
             let new = links.join(format!("{name}.{}", std::process::id()));
             symlink(&program, &new).map_err(failed("link", &program))?;
             fs::rename(&new, links.join(name)).map_err(failed("link", &program))?;

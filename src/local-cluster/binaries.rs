@@ -1,5 +1,5 @@
-//! The programs of a cluster, and where they come from: a folder named by the user, `KUBEBUILDER_ASSETS`, the user's
-//! cache folder, or a build from the Go modules pinned here (see [`super::build`]).
+//! Locates the programs of a cluster: a folder named by the user, `KUBEBUILDER_ASSETS`, the user's cache
+//! folder, or a build from the pinned Go modules (see [`super::build`]).
 
 use std::{
     io,
@@ -9,67 +9,67 @@ use std::{
 
 use super::{assets, build, files::FileError, progress::Progress};
 
-/// The Kubernetes that is built, as pinned in modules/kubernetes/go.mod.
+/// Kubernetes version that is built, as pinned in modules/kubernetes/go.mod.
 pub const KUBERNETES_VERSION: &str = "1.36.3";
-/// The etcd that is built, as pinned in modules/etcd/go.mod.
+/// etcd version that is built, as pinned in modules/etcd/go.mod.
 pub const ETCD_VERSION: &str = "3.6.8";
-/// What `up` needs.
+/// Programs that `up` needs.
 pub const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
-/// What a real node needs besides.
+/// Programs that a real node needs in addition.
 pub const REAL_NODE: [&str; 2] = ["kubelet", "kube-proxy"];
-/// What the image of upstream kubemark holds.
+/// Program in the image of upstream kubemark.
 pub const KUBEMARK: [&str; 1] = ["kubemark"];
-/// The containerd that is built, as pinned in modules/containerd/go.mod.
+/// containerd version that is built, as pinned in modules/containerd/go.mod.
 pub const CONTAINERD_VERSION: &str = "2.2.9";
-/// The runc that is built, as pinned in modules/runc/go.mod.
+/// runc version that is built, as pinned in modules/runc/go.mod.
 pub const RUNC_VERSION: &str = "1.5.2";
-/// The CNI plugins that are built, as pinned in modules/cni/go.mod.
+/// Version of the CNI plugins that are built, as pinned in modules/cni/go.mod.
 pub const CNI_VERSION: &str = "1.9.1";
 /// containerd, its shim and its client.
 pub const CONTAINERD: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
-/// The program that containerd's shim calls.
+/// The OCI runtime that containerd's shim calls.
 pub const RUNC: [&str; 1] = ["runc"];
-/// The plugins that the real node's network is made of.
+/// CNI plugins of the real node's network.
 pub const CNI_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
-/// Where tests of other projects keep the same binaries.
+/// Environment variable by which envtest names its folder of binaries.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
-/// Why there are no binaries.
+/// Reason why the binaries are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
-    /// The folder named by the user lacks some.
+    /// The folder named by the user lacks programs.
     #[error("{} has no {}: put the binaries of Kubernetes there ({}), or leave {origin} away to have them built", dir.display(), missing.join(", "), wanted.join(", "))]
     Missing {
         /// The folder.
         dir: PathBuf,
-        /// The binaries that are not there or not executable.
+        /// Programs that are missing or not executable.
         missing: Vec<&'static str>,
-        /// All that must be there.
+        /// All required programs.
         wanted: Vec<&'static str>,
-        /// What named the folder.
+        /// The flag or variable that named the folder.
         origin: &'static str,
     },
-    /// There is no home folder.
+    /// The home folder is unknown.
     #[error(
         "no home folder to keep the built binaries in: set HOME or XDG_CACHE_HOME, or name binaries with --binaries"
     )]
     NoHome,
-    /// There is no Go.
+    /// Go is not installed.
     #[error("Go is not installed: the programs of a cluster are built from source once, which needs Go {}.{} or later on PATH (https://go.dev/dl), or name ready binaries with --binaries", super::go::MINIMUM.0, super::go::MINIMUM.1)]
     NoGo(#[source] io::Error),
-    /// The Go there is does not do.
+    /// The installed Go is too old.
     #[error("Go is too old: {found}; the programs of a cluster need Go {}.{} or later (https://go.dev/dl), or name ready binaries with --binaries", super::go::MINIMUM.0, super::go::MINIMUM.1)]
     OldGo {
-        /// What it says of itself.
+        /// Version that Go reports.
         found: String,
     },
-    /// The disk is full, or will be.
+    /// The disk is full, or too full for a build.
     #[error("not enough room on the disk: building needs {} GiB free in {}{}", build::NEEDED_BYTES >> 30, dir.display(), free.map(|free| format!(", there are {:.1}", free as f64 / f64::from(1 << 30))).unwrap_or_default())]
     DiskFull {
-        /// Which folder.
+        /// Folder on the full disk.
         dir: PathBuf,
-        /// Bytes free, where that was looked at.
+        /// Free bytes, if they were read.
         free: Option<u64>,
     },
     /// Modules could not be downloaded.
@@ -77,43 +77,43 @@ pub enum BinariesError {
         "cannot download the Go modules of {programs}: check the network and the variables GOPROXY and HTTPS_PROXY, then try again; what is built already is kept ({detail})"
     )]
     Network {
-        /// What was being built.
+        /// Names of the programs being built.
         programs: String,
-        /// The end of what Go said.
+        /// End of the output of Go.
         detail: String,
     },
-    /// The compiler was killed.
+    /// The compiler was killed, most likely for lack of memory.
     #[error(
         "the build of {programs} was killed, most likely because memory ran out: it needs about 2 GB free; what is built already is kept"
     )]
     Killed {
-        /// What was being built.
+        /// Names of the programs being built.
         programs: String,
     },
-    /// There is no C compiler.
+    /// No C compiler is installed.
     #[error(
         "no C compiler: {programs} is partly C; install one (on Debian and Ubuntu gcc and libc6-dev), or name a ready one with --runc ({detail})"
     )]
     NoCompiler {
-        /// What was being built.
+        /// Names of the programs being built.
         programs: String,
-        /// What Go says of it.
+        /// Error message of Go.
         detail: String,
     },
     /// The build failed for another reason.
     #[error("the build of {programs} failed: {detail}")]
     Build {
-        /// What was being built.
+        /// Names of the programs being built.
         programs: String,
-        /// The end of what Go said.
+        /// End of the output of Go.
         detail: String,
     },
-    /// A program could not be run or a file not be moved.
+    /// A program could not be run or a file could not be moved.
     #[error("cannot {action}")]
     Io {
-        /// What was being done.
+        /// The failed action.
         action: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file of the cache could not be written.
@@ -121,7 +121,7 @@ pub enum BinariesError {
     File(#[from] FileError),
 }
 
-/// A folder with every program that was asked for.
+/// A folder that holds every requested program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binaries {
     dir: PathBuf,
@@ -143,7 +143,8 @@ impl Binaries {
         Self::cached(names, progress).await
     }
 
-    /// A complete folder is used as it stands; what an incomplete one lacks, or has of another release, is built.
+    /// Uses a complete folder as it is. Programs that an incomplete folder lacks, or has of another release,
+    /// are built.
     async fn from_assets(
         dir: &Path,
         names: &[&'static str],
@@ -173,17 +174,17 @@ impl Binaries {
         Ok(Self { dir })
     }
 
-    /// Where built binaries are kept; the versions are part of the path, so that releases do not mix.
+    /// Cache folder of the built control plane. Its path contains the versions, so that releases do not mix.
     pub fn cache_dir() -> Result<PathBuf, BinariesError> {
         cache(&format!("kubernetes-{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}"))
     }
 
-    /// The same for the programs of a real node's containers.
+    /// Cache folder of containerd, runc and the CNI plugins, which a real node needs.
     pub fn runtime_cache_dir() -> Result<PathBuf, BinariesError> {
         cache(&format!("containerd-{CONTAINERD_VERSION}-runc-{RUNC_VERSION}-cni-{CNI_VERSION}"))
     }
 
-    /// The binaries of a folder, all of which must be there.
+    /// Uses a folder in which every named program must exist.
     fn in_dir(dir: &Path, names: &[&'static str], origin: &'static str) -> Result<Self, BinariesError> {
         let missing = missing(dir, names);
         if !missing.is_empty() {
@@ -195,19 +196,19 @@ impl Binaries {
         Ok(Self { dir })
     }
 
-    /// The folder.
+    /// Path of the folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// One program.
+    /// Path of one program.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Whether the folder has a program that was not asked for.
+    /// Returns true if the folder holds this program, requested or not.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         is_executable(&self.path(name))
@@ -228,7 +229,7 @@ pub(super) fn release_in(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Which programs a folder lacks.
+/// Programs that a folder lacks.
 pub(super) fn missing(dir: &Path, names: &[&'static str]) -> Vec<&'static str> {
     names.iter().copied().filter(|name| !is_executable(&dir.join(name))).collect()
 }

@@ -1,9 +1,9 @@
-//! Builds programs from the Go modules pinned in `modules/`, once for a user.
+//! Builds programs from the Go modules pinned in `modules/`, once per user.
 //!
 //! Input: a cache folder and the names of programs. Output: the programs in that folder.
 //!
-//! Each program is built into a scratch folder and renamed into the cache when complete: what is in the cache is
-//! whole, and a build that was cut off goes on where it stopped, thanks to Go's own cache. A lock lets one process
+//! Each program is built into a scratch folder and renamed into the cache when complete, so the cache never
+//! holds a partial program. An interrupted build resumes thanks to Go's own cache. A lock lets one process
 //! build at a time.
 
 use std::{
@@ -36,12 +36,12 @@ use super::{
     progress::Progress,
 };
 
-/// What a cold build needs: 0.8 GB of modules, 2 GB of Go's build cache, 0.4 GB of binaries.
+/// Disk space of a cold build in bytes: 0.8 GB of modules, 2 GB of Go's build cache, 0.4 GB of binaries.
 pub const NEEDED_BYTES: u64 = 4 << 30;
-/// How much of Go's output is kept for an error, in bytes.
+/// Part of Go's output that an error keeps, in bytes.
 const KEPT_OUTPUT: usize = 64 << 10;
 
-/// Fills the cache folder with every program of these that it lacks.
+/// Builds each of these programs that the cache folder lacks.
 pub(super) async fn build(
     cache: &Path,
     names: &[&'static str],
@@ -49,13 +49,13 @@ pub(super) async fn build(
 ) -> Result<(), BinariesError> {
     create_private_dir(cache)?;
     let _lock = lock(cache, progress).await?;
-    // Somebody else may have built them while we waited.
+    // Another process may have built them during the wait for the lock.
     let missing = binaries::missing(cache, names);
     if missing.is_empty() {
         return Ok(());
     }
     let scratch = cache.join("scratch");
-    // What a build that was cut off has left; ours alone, thanks to the lock.
+    // Left over from an interrupted build; the lock rules out a running one.
     let _ = fs::remove_dir_all(&scratch);
     let batches = batches(&scratch, &missing)?;
     check_go(&batches[0].dir).await?;
@@ -76,7 +76,7 @@ pub(super) async fn build(
     Ok(())
 }
 
-/// Programs of one module: one call of Go builds them, so that none waits for another one's linking.
+/// Programs of one module, built by one call of Go, so that no module waits for the linking of another.
 struct Batch {
     module: &'static Module,
     programs: Vec<&'static str>,
@@ -86,7 +86,7 @@ struct Batch {
     built: PathBuf,
 }
 
-/// Sorts the programs by module and writes the files that pin each.
+/// Groups the programs by module and writes the files that pin each module.
 fn batches(scratch: &Path, programs: &[&'static str]) -> Result<Vec<Batch>, BinariesError> {
     let mut batches: Vec<Batch> = Vec::new();
     for &program in programs {
@@ -105,7 +105,7 @@ fn batches(scratch: &Path, programs: &[&'static str]) -> Result<Vec<Batch>, Bina
     Ok(batches)
 }
 
-/// Waits for its turn to build. The system gives the lock back when a process ends, however it ends.
+/// Waits for the build lock. The kernel releases the lock when the process ends, even after a crash.
 async fn lock(cache: &Path, progress: &Progress) -> Result<File, BinariesError> {
     let path = cache.join("lock");
     let failed = |source| BinariesError::Io { action: format!("lock {}", path.display()), source };
@@ -126,7 +126,7 @@ async fn lock(cache: &Path, progress: &Progress) -> Result<File, BinariesError> 
     }
 }
 
-/// The Go command, with nothing of the user's settings that would change what is built.
+/// The Go command, without the user's settings that would change the result of the build.
 fn go_command(dir: &Path, cgo: bool) -> Command {
     let mut command = Command::new("go");
     command.current_dir(dir).env("CGO_ENABLED", if cgo { "1" } else { "0" }).env("GOWORK", "off");
@@ -134,7 +134,7 @@ fn go_command(dir: &Path, cgo: bool) -> Command {
         command.env_remove(variable);
     }
     if cgo && std::env::var_os("CC").is_none() {
-        // Rust links by this name; Go's own default is gcc, which need not be there.
+        // Rust links with `cc`; Go's default is gcc, which may be missing.
         command.env("CC", "cc");
     }
     command.stdin(Stdio::null());
@@ -142,12 +142,12 @@ fn go_command(dir: &Path, cgo: bool) -> Command {
 }
 
 async fn check_go(dir: &Path) -> Result<(), BinariesError> {
-    // In the module's folder, so that Go switches to the toolchain the module asks for where it can.
+    // Run in the module's folder, so that Go switches to the toolchain that go.mod names, if it can.
     let output = go_command(dir, false).arg("version").output().await.map_err(BinariesError::NoGo)?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     match go::parse_version(&text) {
         Some(version) if output.status.success() && version >= go::MINIMUM => Ok(()),
-        // An unreleased Go has no number: let it try.
+        // A development build of Go has no version number; the build is attempted.
         None if output.status.success() && text.contains("devel") => Ok(()),
         _ => {
             let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
@@ -170,13 +170,13 @@ async fn check_disk(cache: &Path, dir: &Path) -> Result<(), BinariesError> {
     Ok(())
 }
 
-/// Ends the compiler's children too when a build is given up; without it they would go on for a while.
+/// Ends the child processes of the compiler too when a build is abandoned; otherwise they would run on for a while.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // SIGINT: Go then takes its scratch files away.
+            // On SIGINT, Go removes its scratch files.
             let _ = killpg(group, Signal::SIGINT);
         }
     }
@@ -192,7 +192,7 @@ impl Batch {
         }
         let mut child = command
             .arg("-o")
-            // The slash makes it a folder, for one program as for several.
+            // The trailing slash makes the path a folder, for one program as for several.
             .arg(format!("{}/", built.display()))
             .args(programs.iter().map(|program| module.package(program)))
             .stdout(Stdio::null())
@@ -234,7 +234,7 @@ impl Batch {
         }
     }
 
-    /// Copies the module's dependencies beside its go.mod, where Go then takes them from, and replaces the file there.
+    /// Vendors the module's dependencies beside its go.mod, from where Go then builds, and replaces one vendored file.
     async fn replace(&self, replaced: &Replaced, cache: &Path) -> Result<(), BinariesError> {
         let vendor = go_command(&self.dir, false).args(["mod", "vendor"]).output().await;
         let output = vendor.map_err(BinariesError::NoGo)?;
@@ -253,7 +253,7 @@ struct Count {
 }
 
 impl Count {
-    /// Counts what Go names on standard error: each package that it compiles, with `-v`. Returns the end of it.
+    /// Counts the packages that Go compiles (named on standard error because of `-v`). Returns the end of the output.
     async fn follow(&self, child: &mut Child) -> String {
         let mut kept = String::new();
         let Some(stderr) = child.stderr.take() else { return kept };
@@ -272,7 +272,7 @@ impl Count {
         kept
     }
 
-    /// Shows the counts until it is dropped.
+    /// Shows the counts until dropped.
     async fn show(&self, what: &str, progress: &Progress) {
         let (mut tick, started) = (interval(Duration::from_millis(500)), Instant::now());
         loop {

@@ -1,4 +1,4 @@
-//! The processes of a cluster: their names, their order, their flags.
+//! Processes of a cluster: names, start order and flags.
 
 use std::{
     fmt,
@@ -12,51 +12,51 @@ use serde::{Deserialize, Serialize};
 
 use super::{layout::Layout, ports::Ports, real_node::Network};
 
-/// The service range; kube-apiserver's own Service is its first address.
+/// Service range; the first address belongs to the Service `kubernetes`.
 const SERVICE_RANGE: &str = "10.96.0.0/16";
-/// What the operator cuts Nodes' podCIDRs from: 32,768 of /24. No real node has a part of it.
+/// Range of Nodes' podCIDRs, which the operator assigns: 32,768 of /24. The real node's pods use a network outside it.
 pub(super) const NODE_CIDRS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 128, 0, 0), 9);
 /// Client limits of kube-controller-manager and kube-scheduler. Their defaults, 20 and 50 requests a second, would
-/// be all that one sees of a cluster with thousands of pods.
+/// dominate the behaviour of a cluster with thousands of pods.
 const CLIENT_QPS: [&str; 2] = ["--kube-api-qps=2000", "--kube-api-burst=4000"];
-/// etcd refuses writes beyond this; its default of 2 GiB is soon full of Node updates. 8 GiB is its advised maximum.
+/// etcd refuses writes beyond this size. Node updates soon fill its default of 2 GiB; 8 GiB is its advised maximum.
 const ETCD_QUOTA_BYTES: u64 = 8 << 30;
 
-/// A process of the cluster. The order is that of the start; the end is in reverse.
+/// A process of the cluster. The order of the variants is the start order; the stop order is the reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Component {
-    /// The store.
+    /// The storage of kube-apiserver.
     #[serde(rename = "etcd")]
     Etcd,
-    /// The API.
+    /// The API server.
     #[serde(rename = "kube-apiserver")]
     Apiserver,
-    /// The controllers.
+    /// The controllers of Kubernetes.
     #[serde(rename = "kube-controller-manager")]
     ControllerManager,
     /// The scheduler.
     #[serde(rename = "kube-scheduler")]
     Scheduler,
-    /// Our own operator.
+    /// The operator of kube-node.
     #[serde(rename = "operator")]
     Operator,
-    /// The real node, where one was asked for; its own processes run below this one.
+    /// The real node, if the cluster has one; the node's own processes are its children.
     #[serde(rename = "real-node")]
     RealNode,
 }
 
-/// Where a cluster listens.
+/// Listen addresses of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Ports on 127.0.0.1.
     pub ports: Ports,
-    /// The networks of its real node, where it has one.
+    /// Networks of the real node, if the cluster has one.
     pub network: Option<Network>,
-    /// Where kube-apiserver is reached besides, at its port.
+    /// Further addresses of kube-apiserver, at the same port.
     pub further: Vec<IpAddr>,
-    /// Whether cluster-autoscaler is served.
+    /// True if the operator serves cluster-autoscaler.
     pub autoscaler: bool,
-    /// Where the kubelets of hollow machines are served.
+    /// Address at which the kubelets of hollow machines are served.
     pub kubelets: Option<IpAddr>,
 }
 
@@ -67,8 +67,9 @@ impl Addresses {
         self.further.iter().map(|&address| self.apiserver_at(address)).collect()
     }
 
-    /// URL of kube-apiserver for machines that are pods, for which 127.0.0.1 is another place: the first of the further
-    /// addresses, which pods of a real node of this cluster reach as well as those of other clusters do.
+    /// URL of kube-apiserver for machines that are pods, where 127.0.0.1 is the pod itself: the first further
+    /// address, which pods of this cluster's real node and pods of other clusters can reach, else the host's
+    /// address on the real node's link.
     fn for_machines(&self) -> Option<String> {
         let link = self.network.map(|network| network.host.into());
         self.further.first().copied().or(link).map(|address| self.apiserver_at(address))
@@ -80,7 +81,7 @@ impl Addresses {
 }
 
 impl Component {
-    /// All, in the order of their start.
+    /// All components in start order.
     pub const ALL: [Self; 6] = [
         Self::Etcd,
         Self::Apiserver,
@@ -90,7 +91,7 @@ impl Component {
         Self::RealNode,
     ];
 
-    /// The name of the binary, of the log file and on the command line.
+    /// Name of the binary, of the log file and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -103,7 +104,7 @@ impl Component {
         }
     }
 
-    /// Where it listens; `None` for a real node that the cluster has not.
+    /// URL at which the component listens; `None` for a real node that the cluster does not have.
     #[must_use]
     pub fn address(self, addresses: &Addresses) -> Option<String> {
         let ports = &addresses.ports;
@@ -118,7 +119,7 @@ impl Component {
         Some(format!("{scheme}://127.0.0.1:{port}"))
     }
 
-    /// Where its health is asked for: a base URL and a path.
+    /// Health endpoint: a base URL and a path.
     #[must_use]
     pub fn health(self, addresses: &Addresses) -> Option<(String, &'static str)> {
         let path = match self {
@@ -132,7 +133,7 @@ impl Component {
         self.address(addresses).map(|address| (address, path))
     }
 
-    /// The arguments of the process.
+    /// Arguments of the process.
     pub(super) fn arguments(self, layout: &Layout, addresses: &Addresses) -> Vec<String> {
         let ports = &addresses.ports;
         match self {
@@ -152,12 +153,12 @@ impl fmt::Display for Component {
     }
 }
 
-/// One argument more for a component, written `kube-apiserver=--v=4`.
+/// An extra argument for a component, written `kube-apiserver=--v=4`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComponentArg {
-    /// Whose.
+    /// The component that gets the argument.
     pub component: Component,
-    /// The argument as the component reads it.
+    /// The argument in the syntax of the component.
     pub arg: String,
 }
 
@@ -165,7 +166,7 @@ impl FromStr for ComponentArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The real node is told by files, and its first process is ours.
+        // The real node is configured by files, and its first process is kube-node itself.
         let open = || Component::ALL.into_iter().filter(|component| *component != Component::RealNode);
         let names = open().map(Component::name).collect::<Vec<_>>().join(", ");
         let (name, arg) =
@@ -203,8 +204,8 @@ fn etcd(layout: &Layout, ports: &Ports) -> Vec<String> {
         file("peer-trusted-ca-file", &pki("etcd-ca.crt")),
         file("peer-cert-file", &pki("etcd.crt")),
         file("peer-key-file", &pki("etcd.key")),
-        // A test cluster may lose its last writes with the machine's power; an fsync for each write would make the
-        // disk what every measurement measures.
+        // A test cluster may lose its last writes on a power failure. With an fsync for each write, every
+        // measurement would measure the disk.
         "--unsafe-no-fsync=true".into(),
         format!("--quota-backend-bytes={ETCD_QUOTA_BYTES}"),
         "--log-level=warn".into(),
@@ -215,12 +216,13 @@ fn apiserver(layout: &Layout, addresses: &Addresses) -> Vec<String> {
     let pki = |file: &str| layout.pki().join(file);
     let ports = &addresses.ports;
     let advertise = addresses.network.map_or(Ipv4Addr::LOCALHOST, |network| network.host);
-    // The endpoints of the Service `kubernetes` may not be a loopback address.
+    // kube-apiserver refuses a loopback address as an endpoint of the Service `kubernetes`.
     let reconciler = if addresses.network.is_some() { "lease" } else { "none" };
     vec![
         format!("--secure-port={}", ports.apiserver),
-        // Who comes from elsewhere takes a door (see `cluster::door`). A server bound to every address would be open to the
-        // machine's neighbours; and a real node's link, to which its door is bound, comes and goes with the node.
+        // Other machines and pods connect by a TCP proxy (see `tcp_proxy`). A server bound to every address
+        // would be open to the machine's neighbours, and a real node's link, which its proxy is bound to,
+        // appears and disappears with the node.
         "--bind-address=127.0.0.1".into(),
         format!("--advertise-address={advertise}"),
         format!("--endpoint-reconciler-type={reconciler}"),
@@ -238,7 +240,7 @@ fn apiserver(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
         file("service-account-key-file", &pki("sa.pub")),
         file("service-account-signing-key-file", &pki("sa.key")),
-        // Hollow nodes have no host name that resolves.
+        // The host names of hollow nodes do not resolve.
         "--kubelet-preferred-address-types=InternalIP,Hostname".into(),
         file("kubelet-client-certificate", &pki("kubelet-client.crt")),
         file("kubelet-client-key", &pki("kubelet-client.key")),
@@ -252,7 +254,7 @@ fn apiserver(layout: &Layout, addresses: &Addresses) -> Vec<String> {
     ]
 }
 
-/// What kube-controller-manager and kube-scheduler have in common.
+/// Flags that kube-controller-manager and kube-scheduler share.
 fn controller(layout: &Layout, name: &str, kubeconfig: &Path, port: u16) -> Vec<String> {
     let mut args = vec![
         file("kubeconfig", kubeconfig),
@@ -262,7 +264,7 @@ fn controller(layout: &Layout, name: &str, kubeconfig: &Path, port: u16) -> Vec<
         format!("--secure-port={port}"),
         file("tls-cert-file", &layout.pki().join(format!("{name}.crt"))),
         file("tls-private-key-file", &layout.pki().join(format!("{name}.key"))),
-        // There is one of each; an election would only make the start slower.
+        // Each has one instance; leader election would only slow the start down.
         "--leader-elect=false".into(),
     ];
     args.extend(CLIENT_QPS.map(String::from));
@@ -299,9 +301,9 @@ fn operator(layout: &Layout, addresses: &Addresses) -> Vec<String> {
         super::NAMESPACE.into(),
         "--admin-address".into(),
         format!("127.0.0.1:{}", addresses.ports.operator),
-        // Nobody else gives any: kube-controller-manager runs without --allocate-node-cidrs.
+        // The operator alone assigns podCIDRs: kube-controller-manager runs without --allocate-node-cidrs.
         format!("--cluster-cidr={NODE_CIDRS}"),
-        // There is one: it is started again at once when it dies, and must not wait for the end of its own Lease.
+        // One instance, restarted at once when it dies: it must not wait for its own Lease to expire.
         "--leader-elect=false".into(),
     ];
     args.extend(addresses.for_machines().map(|url| format!("--machine-api-server={url}")));

@@ -1,4 +1,4 @@
-//! Why a cluster does not run.
+//! Errors of a local cluster.
 
 use std::{io, path::PathBuf, process::ExitStatus};
 
@@ -9,87 +9,87 @@ use super::{
     tcp_proxy::TcpProxyError,
 };
 
-/// Why a cluster does not run.
+/// Reason why a cluster does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// There are no programs.
+    /// The programs are not available.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
-    /// The data folder does not serve.
+    /// The data folder cannot be used.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The state cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There are no ports.
+    /// No ports are free.
     #[error(transparent)]
     Ports(#[from] PortError),
-    /// It cannot be reached at a further address.
+    /// A further address cannot serve kube-apiserver.
     #[error(transparent)]
     TcpProxy(#[from] TcpProxyError),
-    /// There are no certificates.
+    /// The certificates cannot be made.
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// A kubeconfig cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no client for the cluster.
+    /// No client can be made for the cluster.
     #[error(transparent)]
     Client(#[from] ProbeError),
     /// This machine cannot have a real node.
     #[error(transparent)]
     Programs(#[from] real_node::ProgramsError),
-    /// There is no network for the real node.
+    /// The network of the real node cannot be made.
     #[error(transparent)]
     Network(#[from] real_node::NetworkError),
     /// The real node cannot be prepared.
     #[error(transparent)]
     Prepare(#[from] real_node::PrepareError),
-    /// What the real node has left cannot be removed.
+    /// Remains of the real node cannot be removed.
     #[error(transparent)]
     Remove(#[from] real_node::RemoveError),
     /// The real node is not Ready.
     #[error(transparent)]
     Ready(#[from] real_node::ReadyError),
-    /// Our own program cannot be found.
+    /// The path of the kube-node program cannot be found.
     #[error("cannot find the program of kube-node itself")]
     Itself(#[source] io::Error),
     /// A component cannot be started.
     #[error("cannot start {component}")]
     Start {
-        /// Which one.
+        /// The component.
         component: Component,
-        /// Why.
+        /// The error.
         source: ProcessSupervisorError,
     },
-    /// A component ended while it was starting.
+    /// A component ended during its start.
     #[error("{component} ended while it was starting ({}); the end of {}:\n{tail}", status.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string()), log.display())]
     Ended {
-        /// Which one.
+        /// The component.
         component: Component,
-        /// How.
+        /// Exit status, if known.
         status: Option<ExitStatus>,
-        /// Its log.
+        /// Path of its log.
         log: PathBuf,
-        /// The log's last lines.
+        /// Last lines of the log.
         tail: String,
     },
     /// A component did not become ready.
     #[error("{component} is not ready after {} s; the end of {}:\n{tail}\nwhen asked", READY_LIMIT.as_secs(), log.display())]
     NotReady {
-        /// Which one.
+        /// The component.
         component: Component,
-        /// Its log.
+        /// Path of its log.
         log: PathBuf,
-        /// The log's last lines.
+        /// Last lines of the log.
         tail: String,
-        /// What it said, or did not.
+        /// Result of the last probe.
         source: ProbeError,
     },
-    /// The cluster could not be furnished.
+    /// The CRDs or manifests could not be installed.
     #[error(transparent)]
     Manifests(#[from] ManifestError),
-    /// The nodes are not there.
+    /// The nodes of `up` are not Ready.
     #[error(transparent)]
     Fleet(#[from] FleetError),
 }

@@ -1,4 +1,4 @@
-//! The nodes that `up` brings: the NodeClass `hollow` and the NodeSet `hollow-nodes`, and the wait until all are Ready.
+//! The nodes that `up` creates: NodeClass `hollow` and NodeSet `hollow-nodes`. Waits until all of them are Ready.
 
 use std::time::Duration;
 
@@ -17,29 +17,29 @@ use super::{
     progress::Progress,
 };
 
-/// The NodeSet that `up` makes.
+/// Name of the NodeSet that `up` creates.
 pub const NODE_SET: &str = "hollow-nodes";
 const NODE_CLASS: &str = "hollow";
-/// Keeps pods that are to run for real off hollow nodes; what is meant for these tolerates it.
+/// Taint that keeps pods with real containers off hollow nodes; pods meant for hollow nodes tolerate it.
 const TAINT: &str = "kube-node.io/hollow";
-/// How many nodes a new cluster gets when nobody says.
+/// Number of nodes of a new cluster when none is given.
 const DEFAULT_NODES: i32 = 10;
-/// Many nodes take long, a stuck one takes for ever: the wait ends when no further node gets Ready for this long.
+/// The wait ends when no further node gets Ready for this long. A total limit would cut off large fleets.
 const STALL: Duration = Duration::from_secs(90);
 
-/// Which nodes a cluster starts with.
+/// Nodes that a cluster starts with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nodes {
-    /// No NodeClass and no NodeSet are made.
+    /// None: no NodeClass and no NodeSet are created.
     #[default]
     None,
-    /// As many as the NodeSet says already, or 10.
+    /// The replicas of the existing NodeSet, or 10.
     Keep,
-    /// This many.
+    /// Exactly this number.
     Exactly(i32),
 }
 
-/// Why the nodes are not there.
+/// Reason why the nodes are not Ready.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// An object could not be applied.
@@ -51,21 +51,21 @@ pub enum FleetError {
     /// The NodeSet cannot be watched.
     #[error("cannot watch the NodeSet {NODE_SET}")]
     Watch(#[source] Box<watcher::Error>),
-    /// No node more got Ready for too long.
+    /// No further node got Ready within the limit.
     #[error("{ready} of {wanted} nodes are Ready and no further one became so within {} s; NodeSet {NODE_SET}: {conditions}", STALL.as_secs())]
     Stalled {
-        /// Nodes that are Ready.
+        /// Number of nodes that are Ready.
         ready: i32,
-        /// Nodes that should be.
+        /// Number of nodes that should be Ready.
         wanted: i32,
-        /// What the NodeSet says of itself.
+        /// Conditions of the NodeSet.
         conditions: String,
     },
 }
 
-/// Applies both objects and waits until every node is Ready. Returns how many there are.
+/// Applies the NodeClass and the NodeSet and waits until every node is Ready. Returns the number of nodes.
 ///
-/// Beside a real node hollow ones carry a taint: a pod that is to run somewhere must not end up where nothing runs.
+/// Hollow nodes beside a real node carry a taint: a pod whose containers must run may not land on a hollow node.
 pub(super) async fn bring_up(
     client: &Client,
     nodes: Nodes,
@@ -89,7 +89,8 @@ pub(super) async fn bring_up(
     Ok(wanted)
 }
 
-/// Written as JSON: an apply owns every field it names, and the types would name their defaults.
+/// JSON instead of the Rust type: a server-side apply owns every field that it sends, and the type would send
+/// defaults.
 fn node_class(beside_real_node: bool) -> Value {
     let mut class = json!({
         "apiVersion": "kube-node.io/v1alpha1",
@@ -124,7 +125,7 @@ async fn wait_ready(sets: Api<NodeSet>, progress: &Progress) -> Result<(), Fleet
     loop {
         let set = match timeout_at(deadline, changes.try_next()).await {
             Err(_) | Ok(Ok(None)) => return Err(stalled(last.as_ref())),
-            // The watch tries again by itself; a server that stays away is a stall.
+            // The watch retries by itself; a server that stays unreachable counts as a stall.
             Ok(Err(error)) if Instant::now() >= deadline => return Err(FleetError::Watch(Box::new(error))),
             Ok(Err(_)) => continue,
             Ok(Ok(Some(set))) => set,
@@ -145,7 +146,7 @@ fn ready_of(set: &NodeSet) -> i32 {
     set.status.as_ref().map_or(0, |status| status.ready_replicas)
 }
 
-/// As many as wanted, by a status that speaks of the present spec.
+/// Returns true if `readyReplicas` equals `replicas` in a status of the present generation.
 fn is_ready(set: &NodeSet) -> bool {
     let Some(status) = &set.status else { return false };
     status.observed_generation >= set.metadata.generation && status.ready_replicas == set.spec.replicas
@@ -171,7 +172,7 @@ fn stalled(set: Option<&NodeSet>) -> FleetError {
     }
 }
 
-/// How many nodes all NodeSets have Ready, and how many they should have.
+/// Numbers of Ready and of wanted nodes over all NodeSets.
 pub async fn count_nodes(client: &Client) -> Result<(i32, i32), kube::Error> {
     let sets = Api::<NodeSet>::all(client.clone()).list(&ListParams::default()).await?;
     Ok(sets.iter().fold((0, 0), |(ready, wanted), set| (ready + ready_of(set), wanted + set.spec.replicas)))

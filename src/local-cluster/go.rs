@@ -1,9 +1,9 @@
-//! What the Go tool says, understood: its version, and why a build failed.
+//! Parses the output of the Go tool: its version and the reason of a failed build.
 
-/// What Kubernetes 1.36 needs.
+/// Oldest Go that builds Kubernetes 1.36.
 pub const MINIMUM: (u32, u32) = (1, 26);
 
-/// Major and minor release out of `go version go1.26.8 linux/amd64`; also of `go1.27rc1`.
+/// Major and minor release parsed from `go version go1.26.8 linux/amd64`; accepts `go1.27rc1` too.
 #[must_use]
 pub fn parse_version(output: &str) -> Option<(u32, u32)> {
     let version = output.split_ascii_whitespace().find_map(|word| word.strip_prefix("go1."))?;
@@ -11,24 +11,24 @@ pub fn parse_version(output: &str) -> Option<(u32, u32)> {
     digits.parse().ok().map(|minor| (1, minor))
 }
 
-/// Why a build failed, as far as it can be told.
+/// Reason of a failed build, as far as the output shows one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The disk is full.
     DiskFull,
     /// Modules could not be downloaded.
     Network,
-    /// The tool is too old and could not fetch a newer one.
+    /// Go is too old and could not fetch a newer toolchain.
     TooOld,
-    /// The compiler was killed, as the system does where memory runs out.
+    /// The compiler was killed, as by the kernel when memory runs out.
     Killed,
-    /// There is no C compiler.
+    /// No C compiler is installed.
     NoCompiler,
-    /// Something else.
+    /// Another reason.
     Other,
 }
 
-/// Tells the failures apart that the user can do something about.
+/// Recognizes the failures that the user can fix.
 #[must_use]
 pub fn classify(output: &str) -> Failure {
     let text = output.to_lowercase();
@@ -42,7 +42,7 @@ pub fn classify(output: &str) -> Failure {
     if has(&["cgo: c compiler"]) {
         return Failure::NoCompiler;
     }
-    // Before the network: without one, Go reports both.
+    // Checked before the network: an old Go without a network reports both.
     if has(&["toolchain not available", "download go1.", "requires go >= ", "invalid go version"]) {
         return Failure::TooOld;
     }
@@ -67,7 +67,7 @@ pub fn classify(output: &str) -> Failure {
     Failure::Other
 }
 
-/// The lines that say what went wrong, out of an output that is mostly names of packages.
+/// The last lines of an output that are error messages rather than package names.
 #[must_use]
 pub fn last_errors(output: &str, lines: usize) -> String {
     let telling: Vec<&str> =

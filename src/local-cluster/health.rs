@@ -1,4 +1,4 @@
-//! Whether something is ready: one GET of its own health endpoint, over HTTP or HTTPS with the admin's certificate.
+//! Health probe: one GET of a component's health endpoint, over HTTP or over HTTPS with the admin's certificate.
 
 use std::time::Duration;
 
@@ -9,33 +9,33 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
-/// A component that does not answer within this is not ready.
+/// Time limit of one probe.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Why a component is not ready, or a client not to be had.
+/// Reason why a component is not ready or a client cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The kubeconfig does not serve.
+    /// The kubeconfig is not usable.
     #[error("the cluster's kubeconfig does not serve")]
     Kubeconfig(#[source] KubeconfigError),
     /// The client cannot be made.
     #[error("cannot make a client for the cluster")]
     Client(#[source] kube::Error),
-    /// The address is no URL.
+    /// The address is not a URL.
     #[error("cannot make a request")]
     Request(#[source] http::Error),
-    /// It refused the connection, or broke it.
+    /// The connection was refused or broken.
     #[error("no answer")]
     Unreachable(#[source] kube::Error),
-    /// It took longer than three seconds.
+    /// No answer came within three seconds.
     #[error("no answer within {} s", LIMIT.as_secs())]
     Slow,
-    /// It says itself that it is not ready.
+    /// The endpoint reports that it is not ready.
     #[error("it answers {0}")]
     NotReady(StatusCode),
 }
 
-/// Asks one process for its health.
+/// A health probe of one process.
 #[derive(Clone)]
 pub struct Probe {
     client: Client,
@@ -43,18 +43,18 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// For a path below a URL; `kubeconfig` is the admin's, as text.
+    /// A probe of a path below a URL; `kubeconfig` is the admin's kubeconfig as text.
     pub async fn new(url: &str, path: &'static str, kubeconfig: &str) -> Result<Self, ProbeError> {
         let mut config = config_of(kubeconfig).await?;
         config.cluster_url =
             url.parse().map_err(|error: http::uri::InvalidUri| ProbeError::Request(error.into()))?;
-        // A probe is to tell how it is now.
+        // No retries: a probe reports the present state.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(ProbeError::Client)?;
         Ok(Self { client, path })
     }
 
-    /// Ready, or why not.
+    /// Returns `Ok` if the component is ready, else the reason.
     pub async fn check(&self) -> Result<(), ProbeError> {
         let request = Request::get(self.path).body(Body::empty()).map_err(ProbeError::Request)?;
         let response = tokio::time::timeout(LIMIT, self.client.send(request)).await;
@@ -65,7 +65,7 @@ impl Probe {
     }
 }
 
-/// A client for a kubeconfig given as text.
+/// A client made from a kubeconfig given as text.
 pub async fn client_of(kubeconfig: &str) -> Result<Client, ProbeError> {
     Client::try_from(config_of(kubeconfig).await?).map_err(ProbeError::Client)
 }
@@ -75,7 +75,7 @@ async fn config_of(kubeconfig: &str) -> Result<Config, ProbeError> {
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
         .map_err(ProbeError::Kubeconfig)?;
-    // Taken from HTTPS_PROXY, and no way to 127.0.0.1.
+    // kube sets this from HTTPS_PROXY; a proxy cannot reach 127.0.0.1.
     config.proxy_url = None;
     Ok(config)
 }

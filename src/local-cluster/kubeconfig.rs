@@ -1,4 +1,4 @@
-//! Kubeconfigs with everything inside (no paths), mode 0600, so that a copy works anywhere on this machine.
+//! Kubeconfigs with embedded certificates and keys (no paths), mode 0600: a copy works anywhere on this machine.
 
 use std::path::Path;
 
@@ -30,11 +30,11 @@ pub fn render(server: &str, ca: &str, user: &str, identity: &Identity) -> String
         "contexts": [{"name": "kube-node", "context": {"cluster": "kube-node", "user": user}}],
         "current-context": "kube-node",
     });
-    // JSON is YAML, should the other serialiser ever refuse.
+    // JSON is valid YAML, so it serves as the fallback if the YAML serialiser fails.
     serde_norway::to_string(&config).unwrap_or_else(|_| config.to_string())
 }
 
-/// Writes the kubeconfig of one user.
+/// Writes the kubeconfig of one user, mode 0600.
 pub fn write(path: &Path, server: &str, ca: &str, user: &str, identity: &Identity) -> Result<(), FileError> {
     write_private(path, &render(server, ca, user, identity))
 }

@@ -1,7 +1,7 @@
-//! The data folder of one cluster: what lies where, whether it is ours, and the lock of the one who runs it.
+//! Data folder of one cluster: paths, ownership check and the lock of the supervisor.
 //!
-//! A folder is taken when it does not exist, is empty, or holds a `cluster.json` of our format. Anything else is left
-//! as it is, with an error that says why.
+//! A folder is used if it does not exist, is empty, or holds a `cluster.json` of our format. Any other folder
+//! is left unchanged, and an error gives the reason.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -21,31 +21,31 @@ use super::{
     state::{State, StateError},
 };
 
-/// Files that a first start, cut off early, may leave in a folder without `cluster.json`.
+/// Files that an interrupted first start may leave in a folder without `cluster.json`.
 const EARLY: [&str; 3] = ["lock", "logs", "cluster.json.tmp"];
-/// How long a component may take to obey SIGTERM before it gets SIGKILL: kube-apiserver drains for some seconds.
+/// Time between SIGTERM and SIGKILL of a component: kube-apiserver drains for some seconds.
 pub(super) const GRACE: Duration = Duration::from_secs(20);
 
-/// How long somebody may hold the lock who is not alive, or has not said yet who he is.
+/// Wait for a lock whose holder is dead or has not yet written its pid.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
-/// How often that is looked at.
+/// Interval of attempts to take the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// Why a data folder does not serve.
+/// Reason why a data folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// There is no home folder to put the default in.
+    /// No home folder is known for the default data folder.
     #[error("no home folder to keep the cluster in: say where with --data-dir")]
     NoHome,
-    /// The folder cannot be made or written.
+    /// The folder cannot be created or written.
     #[error("the data folder {} is not writable", path.display())]
     NotWritable {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The folder is full of other things.
+    /// The folder holds foreign files and no cluster.
     #[error("{} is not empty and holds no kube-node cluster: use an empty or new folder", path.display())]
     NotOurs {
         /// The folder.
@@ -56,23 +56,23 @@ pub enum LayoutError {
     Running {
         /// The folder.
         path: PathBuf,
-        /// The supervisor, where it has written its pid already.
+        /// Pid of the supervisor, if it is already written.
         pid: Option<i32>,
     },
     /// A process of an earlier run cannot be stopped.
     #[error("cannot stop {component} (pid {pid}) of an earlier run")]
     Leftover {
-        /// Whose process.
+        /// Name of the component.
         component: &'static str,
-        /// Its pid.
+        /// Pid of the process.
         pid: i32,
-        /// What the system says.
+        /// Error of the operating system.
         source: nix::errno::Errno,
     },
-    /// What a real node of an earlier run has left cannot be removed.
+    /// Remains of a real node of an earlier run cannot be removed.
     #[error(transparent)]
     RealNode(#[from] real_node::RemoveError),
-    /// The state file does not serve.
+    /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
     /// A file could not be read or written.
@@ -80,13 +80,13 @@ pub enum LayoutError {
     File(#[from] FileError),
 }
 
-/// The paths of one data folder; the folder need not exist.
+/// Paths of one data folder. The folder need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     dir: PathBuf,
 }
 
-/// The right to run the cluster of a data folder; the system takes it back when the process ends, however it ends.
+/// The right to run the cluster of a data folder. The kernel releases it when the process ends, even after a crash.
 #[derive(Debug)]
 pub struct DirLock {
     _file: File,
@@ -106,73 +106,73 @@ impl Layout {
         Ok(Self { dir })
     }
 
-    /// The folder itself.
+    /// Path of the folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A file or folder in it.
+    /// Path of a file or folder inside the data folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The admin's kubeconfig.
+    /// Path of the admin's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig")
     }
 
-    /// The operator's kubeconfig.
+    /// Path of the operator's kubeconfig.
     #[must_use]
     pub fn operator_kubeconfig(&self) -> PathBuf {
         self.path("operator.kubeconfig")
     }
 
-    /// The hollow kubelets' kubeconfig.
+    /// Path of the hollow kubelets' kubeconfig.
     #[must_use]
     pub fn hollow_kubeconfig(&self) -> PathBuf {
         self.path("hollow.kubeconfig")
     }
 
-    /// Certificates and keys.
+    /// Folder of certificates and keys.
     #[must_use]
     pub fn pki(&self) -> PathBuf {
         self.path("pki")
     }
 
-    /// Certificates of the server for cluster-autoscaler, and of who calls it.
+    /// Folder of the certificates of the server for cluster-autoscaler and of its client.
     #[must_use]
     pub fn autoscaler_pki(&self) -> PathBuf {
         self.path("autoscaler-pki")
     }
 
-    /// What cluster-autoscaler is given as `--cloud-config`.
+    /// File for cluster-autoscaler's `--cloud-config`.
     #[must_use]
     pub fn cloud_config(&self) -> PathBuf {
         self.path("cloud-config.yaml")
     }
 
-    /// What the real node is made from, and its disk.
+    /// Folder of the real node: its configuration and its disk.
     #[must_use]
     pub fn real_node(&self) -> PathBuf {
         self.path("real-node")
     }
 
-    /// What a component wrote.
+    /// Path of a component's log.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.path("logs").join(format!("{name}.log"))
     }
 
-    /// `cluster.json`.
+    /// Path of `cluster.json`.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.path("cluster.json")
     }
 
-    /// The state, `None` where there is no cluster.
+    /// Loads the state; `None` if the folder holds no cluster.
     pub fn load(&self) -> Result<Option<State>, LayoutError> {
         match self.state().try_exists() {
             Ok(true) => Ok(Some(State::load(&self.state())?)),
@@ -181,7 +181,7 @@ impl Layout {
         }
     }
 
-    /// Makes the folder where needed, checks that it is ours, and returns its state or a new one.
+    /// Creates the folder if needed, checks that it is ours, and returns its state or a new one.
     pub fn prepare(&self, kubernetes_version: &str) -> Result<State, LayoutError> {
         let not_writable = |source| LayoutError::NotWritable { path: self.dir.clone(), source };
         match fs::read_dir(&self.dir) {
@@ -210,7 +210,7 @@ impl Layout {
         Ok(state)
     }
 
-    /// Takes the right to run the cluster. Of a supervisor that was killed a thread may hold it for a moment longer.
+    /// Takes the right to run the cluster. A thread of a killed supervisor may hold the lock for a moment longer.
     pub async fn lock(&self) -> Result<DirLock, LayoutError> {
         let not_writable = |source| LayoutError::NotWritable { path: self.dir.clone(), source };
         let file = self.open_lock().map_err(not_writable)?;
@@ -235,9 +235,9 @@ impl Layout {
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.path("lock"))
     }
 
-    /// Stops the processes of a cluster that nobody supervises any more, last started first. Returns how many ran.
+    /// Stops the processes of a cluster without a supervisor, last started first. Returns the number that ran.
     ///
-    /// Only whoever holds the lock may call it, else it would stop a cluster under its supervisor.
+    /// The caller must hold the lock: otherwise this would stop a cluster under a running supervisor.
     pub async fn stop_leftovers(&self, _lock: &DirLock) -> Result<usize, LayoutError> {
         let Some(mut state) = self.load()? else { return Ok(0) };
         let mut stopped = 0;
@@ -252,7 +252,7 @@ impl Layout {
                 source,
             })?;
         }
-        // Also where its own process is gone: what runs inside may have outlived it.
+        // Also if the real node's host process is gone: processes inside the node may have outlived it.
         stopped += usize::from(real_node::remove(&self.dir).await?);
         state.components.clear();
         state.supervisor = None;
@@ -261,7 +261,7 @@ impl Layout {
     }
 }
 
-/// The supervisor of a cluster, or the reason why there is none to talk to.
+/// The live supervisor of a cluster, if there is one.
 #[must_use]
 pub fn supervisor(state: &State) -> Option<ProcessId> {
     state.supervisor.filter(|id| id.is_alive())
@@ -282,7 +282,7 @@ mod tests {
         let layout = layout("lock");
         let mut state = layout.prepare("1.36.3").unwrap();
         let lock = layout.lock().await.unwrap();
-        // A supervisor that has not said who it is, or is no more, may be about to let go.
+        // The lock's holder may be about to release it as long as no live supervisor is recorded.
         let (taken, ()) = tokio::join!(layout.lock(), async {
             sleep(LOCK_POLL).await;
             drop(lock);
@@ -302,7 +302,7 @@ mod tests {
         let layout = layout("foreign");
         fs::create_dir_all(layout.dir()).unwrap();
         layout.prepare("1.36.3").unwrap();
-        // Cut off before the state was written: still ours.
+        // Interrupted before the state was written: the folder is still ours.
         layout.prepare("1.36.3").unwrap();
         fs::write(layout.path("thesis.txt"), "x").unwrap();
         assert!(matches!(layout.prepare("1.36.3"), Err(LayoutError::NotOurs { .. })));

@@ -1,10 +1,11 @@
-//! A Kubernetes control plane on this machine, without containers: found or built, started, kept running, stopped.
+//! A Kubernetes control plane on this machine without containers: located or built, started, supervised, stopped.
 //!
 //! One supervisor runs one data folder ([`layout`]). It starts etcd, kube-apiserver, kube-controller-manager,
-//! kube-scheduler and our operator as child processes, each in a process group of its own, starts again what dies by
-//! itself, and stops all in reverse order. Everything listens on 127.0.0.1 only; who comes from elsewhere takes a [`door`]. `cluster.json`
-//! ([`state`]) names each process by pid and start time: `down` and the next `up` find what a killed supervisor has left.
-//! Where a real node is asked for ([`real_node`]), it is one process more, with others inside.
+//! kube-scheduler and our operator as child processes, each in its own process group, restarts those that
+//! die, and stops all in reverse order. Everything listens on 127.0.0.1 only; a TCP proxy serves each further
+//! address. `cluster.json` ([`state`]) records each process by pid and start time, so that `down` and the
+//! next `up` find the processes of a killed supervisor. A real node ([`real_node`]) is one more child process
+//! with others inside.
 
 mod assets;
 pub mod binaries;

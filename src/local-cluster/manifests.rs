@@ -1,6 +1,6 @@
-//! What a cluster needs before the operator starts: the definitions of our kinds, and charts/kube-node/files (who the
-//! operator is, what it may do, what admission refuses). Applied server-side, so that a second time changes nothing, and
-//! the same by `up` as by `setup`.
+//! Objects that a cluster needs before the operator starts: the CRDs, and charts/kube-node/files (the
+//! operator's identity and rights, admission policies). `up` and `setup` apply the same objects, server-side,
+//! so a second time changes nothing.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-/// Under this name they are applied.
+/// Field manager of server-side apply.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
-/// The files in the order to apply them in: what stands in a namespace comes after it.
+/// Files in the order in which they are applied: a namespace comes before the objects in it.
 const FILES: [(&str, &str); 6] = [
     ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),
     ("rbac.yaml", include_str!("../../charts/kube-node/files/rbac.yaml")),
@@ -30,24 +30,24 @@ const FILES: [(&str, &str); 6] = [
     ("policies.yaml", include_str!("../../charts/kube-node/files/policies.yaml")),
     ("fairness.yaml", include_str!("../../charts/kube-node/files/fairness.yaml")),
 ];
-/// How long kube-apiserver may take to serve a new kind.
+/// Time limit for kube-apiserver to serve a new CRD.
 const ESTABLISH_LIMIT: Duration = Duration::from_mins(1);
-/// How long what is deleted may take to be gone: namespaces go after all that is in them.
+/// Time limit for deleted objects to be gone: namespaces go after all their objects.
 const GONE_LIMIT: Duration = Duration::from_mins(3);
-/// How often that is looked at.
+/// Interval of checks for deleted objects.
 const GONE_POLL: Duration = Duration::from_millis(250);
-/// Kubernetes' own namespace, with the Leases of all nodes: it stays.
+/// Namespace of Kubernetes itself with the Leases of all nodes; never deleted.
 const KEPT: &str = "kube-node-lease";
 
-/// Why the cluster could not be furnished.
+/// Reason why the CRDs or manifests could not be installed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// A file of ours is no list of Kubernetes objects.
+    /// A manifest file is not a list of Kubernetes objects.
     #[error("{file} is not valid")]
     Invalid {
         /// The file.
         file: &'static str,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_norway::Error,
     },
     /// An object has no apiVersion and kind.
@@ -61,76 +61,77 @@ pub enum ManifestError {
     Apply {
         /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// What the server says.
+        /// Error of the API request.
         source: Box<kube::Error>,
     },
-    /// Whether an object is there is not known.
+    /// An object cannot be read, so its existence is unknown.
     #[error("cannot read {kind} {name}")]
     Read {
         /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// What the server says.
+        /// Error of the API request.
         source: Box<kube::Error>,
     },
-    /// kube-apiserver refused a deletion, or cannot be asked.
+    /// kube-apiserver refused a deletion or is unreachable.
     #[error("cannot delete {kind} {name}")]
     Delete {
         /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// What the server says.
+        /// Error of the API request.
         source: Box<kube::Error>,
     },
-    /// A Secret is held by our finalizer.
+    /// Our finalizer cannot be removed from a Secret.
     #[error(
         "cannot take the finalizer {} off Secret {name} in {}",
         names::FINALIZER_IN_USE,
         super::NAMESPACE
     )]
     Release {
-        /// Its name; `*` where none can be listed.
+        /// Name of the Secret; `*` if the Secrets cannot be listed.
         name: String,
-        /// What the server says.
+        /// Error of the API request.
         source: Box<kube::Error>,
     },
-    /// An object was deleted and is there.
+    /// A deleted object still exists.
     #[error("{kind} {name} is not gone after {} s: kubectl describe tells what holds it", GONE_LIMIT.as_secs())]
     NotGone {
         /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
-    /// The definition of a kind was applied but is not served.
+    /// A CRD was applied, but the wait for its condition Established failed.
     #[error("the definition {name} is not served")]
     Watch {
-        /// Its name.
+        /// Name of the CRD.
         name: String,
-        /// What the watch says.
+        /// Error of the watch.
         source: Box<kube::runtime::wait::Error>,
     },
-    /// The same, for too long.
+    /// A CRD is not served within the limit.
     #[error("the definition {name} is not served after {} s", ESTABLISH_LIMIT.as_secs())]
     NotServed {
-        /// Its name.
+        /// Name of the CRD.
         name: String,
     },
 }
 
-/// Applies the definitions and the files, and waits until the definitions are served.
+/// Applies the CRDs and the files, and waits until the CRDs are served.
 pub async fn install(client: &Client) -> Result<(), ManifestError> {
     tokio::try_join!(apply_crds(client), apply_files(client))?;
     Ok(())
 }
 
-/// Takes all of it away again, and waits until it is gone. The kinds go first, with their objects: to let these go, the
-/// operator needs its rights. After these nothing needs a Secret any more that our finalizer may still hold, as where a
-/// class went by force; its namespace could not go.
+/// Deletes everything that [`install`] applied, and waits until it is gone. The CRDs and their objects go
+/// first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
+/// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its
+/// namespace.
 pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
     let crd = ApiResource::erase::<CustomResourceDefinition>(&());
     let crds = kube_node_api::crds().into_iter().map(|kind| (kind.name_any(), None, crd.clone()));
@@ -146,7 +147,7 @@ pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
     remove(client, objects).await
 }
 
-/// Takes our finalizer off the Secrets of our namespace: for when no class is left.
+/// Removes our finalizer from the Secrets of our namespace. Call this only when no NodeClass is left.
 pub async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), super::NAMESPACE);
     let failed = |name: String| move |source| ManifestError::Release { name, source: Box::new(source) };
@@ -169,7 +170,7 @@ pub async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
     Ok(())
 }
 
-/// Deletes objects (name, namespace, kind), and waits until all are gone.
+/// Deletes objects (name, namespace, kind) and waits until all are gone.
 async fn remove(
     client: &Client,
     objects: Vec<(String, Option<String>, ApiResource)>,
@@ -189,7 +190,7 @@ async fn remove(
     Ok(())
 }
 
-/// What of the files is not there, as kind and name.
+/// Objects of the files that do not exist, as kind and name.
 pub async fn absent(client: &Client) -> Result<Vec<String>, ManifestError> {
     let mut absent = Vec::new();
     for (file, text) in FILES {
@@ -222,7 +223,7 @@ async fn wait_gone(api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<(
     while Instant::now() < deadline {
         match api.get_metadata_opt(name).await {
             Ok(None) => return Ok(()),
-            // With a kind its objects cannot be asked for any more.
+            // A deleted CRD takes its objects along: their API answers 404.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             Ok(Some(_)) => sleep(GONE_POLL).await,
             Err(source) => return Err(not_deleted(kind, name, source)),
@@ -261,7 +262,7 @@ async fn apply_crds(client: &Client) -> Result<(), ManifestError> {
 async fn apply_files(client: &Client) -> Result<(), ManifestError> {
     for (file, text) in FILES {
         let objects = parse(file, text)?;
-        // Namespaces one after the other, before what they hold.
+        // Namespaces one by one, before the objects in them.
         if file == "namespace.yaml" {
             for (object, resource) in &objects {
                 apply_dynamic(client, object, resource).await?;
@@ -283,7 +284,7 @@ async fn apply_dynamic(
     apply(&api, &resource.kind, &object.name_any(), object).await
 }
 
-/// Server-side apply; what somebody else has set in our fields becomes ours again.
+/// Server-side apply with force: fields of ours that another manager has changed become ours again.
 pub(super) async fn apply<K>(
     api: &Api<K>,
     kind: &str,

@@ -1,25 +1,25 @@
-//! Go modules pinned in `modules/`, and the programs that are built from them.
+//! Go modules pinned in `modules/` and the programs built from them.
 //!
-//! Each module has its own go.mod, so that no program is built with another one's dependencies.
+//! Each module has its own go.mod, so that no program is built with the dependencies of another one.
 
 use super::binaries::{CONTAINERD_VERSION, KUBERNETES_VERSION};
 
-/// Version of a module and the sources of its programs.
+/// A pinned module and the sources of its programs.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: &'static str,
     pub(super) go_mod: &'static str,
     pub(super) go_sum: &'static str,
-    /// Whether C code belongs to it, which takes a C compiler.
+    /// True if the module contains C code, which needs a C compiler.
     pub(super) cgo: bool,
     pub(super) tags: &'static str,
-    /// Folder of its packages; a program's own package lies in it unless it is the program itself.
+    /// Folder of its packages. A program's package lies below it, unless the folder is the program's package itself.
     packages: &'static str,
-    /// The only file that is not the module's own.
+    /// The one source file that replaces the module's own, if any.
     pub(super) replaced: Option<Replaced>,
 }
 
-/// A dependency's file, by its import path, and the text that is compiled in its place.
+/// A dependency's file, named by its import path, and the text that is compiled instead.
 #[derive(Debug)]
 pub(super) struct Replaced {
     pub(super) file: &'static str,
@@ -51,7 +51,7 @@ pub(super) static CONTAINERD: Module = Module {
     go_mod: include_str!("modules/containerd/go.mod"),
     go_sum: include_str!("modules/containerd/go.sum"),
     cgo: false,
-    // Snapshotters that the node's configuration does not use, and traces that nobody collects.
+    // Without the snapshotters that the node's configuration disables, and without tracing.
     tags: "urfave_cli_no_docs,no_btrfs,no_devmapper,no_zfs,no_tracing",
     packages: "github.com/containerd/containerd/v2/cmd",
     replaced: None,
@@ -61,7 +61,7 @@ pub(super) static RUNC: Module = Module {
     name: "runc",
     go_mod: include_str!("modules/runc/go.mod"),
     go_sum: include_str!("modules/runc/go.sum"),
-    // The part that enters namespaces is C: it runs before Go starts its threads.
+    // The code that enters namespaces is C: it runs before Go starts its threads.
     cgo: true,
     tags: "urfave_cli_no_docs,netgo,osusergo",
     packages: "github.com/opencontainers/runc",
@@ -82,7 +82,7 @@ pub(super) static CNI: Module = Module {
 };
 
 impl Module {
-    /// The module that a program is built from.
+    /// The module that contains a program.
     pub(super) fn of(program: &str) -> &'static Self {
         match program {
             "etcd" => &ETCD,
@@ -93,7 +93,7 @@ impl Module {
         }
     }
 
-    /// The package of one of its programs.
+    /// Import path of a program's package.
     pub(super) fn package(&self, program: &str) -> String {
         let packages = self.packages;
         match program {
@@ -105,12 +105,12 @@ impl Module {
         }
     }
 
-    /// Go's name for a program: the last part of its package that is no version.
+    /// Go's name for the built program: the last part of its import path that is not a version.
     pub(super) fn file_name(program: &'static str) -> &'static str {
         if program == "etcd" { "server" } else { program }
     }
 
-    /// Arguments of the linker. Without the version stamped in, kube-apiserver reports v0.0.0, which clients refuse.
+    /// Linker flags. Without a version stamp kube-apiserver reports v0.0.0, which clients refuse.
     pub(super) fn ldflags(&self) -> String {
         let stamp = if self.name == KUBERNETES.name {
             let mut parts = KUBERNETES_VERSION.split('.');
@@ -122,7 +122,7 @@ impl Module {
         } else if self.name == CONTAINERD.name {
             format!(" -X {}/version.Version=v{CONTAINERD_VERSION}", self.packages.trim_end_matches("/cmd"))
         } else if self.cgo {
-            // One file that runs wherever it is mounted.
+            // A static binary, which runs wherever it is mounted.
             " -linkmode external -extldflags -static".to_owned()
         } else {
             String::new()

@@ -1,4 +1,4 @@
-//! Ports on 127.0.0.1, chosen by themselves, so that clusters run side by side.
+//! Chooses ports on 127.0.0.1 automatically, so that clusters run side by side.
 
 use std::{
     io,
@@ -9,51 +9,51 @@ use serde::{Deserialize, Serialize};
 
 use super::tcp_proxy::{self, TcpProxyError};
 
-/// Below the ports that Linux gives to outgoing connections (32768 and up): such a connection could sit on a port
-/// between our choice and the component's start.
+/// Below Linux's ephemeral ports (32768 and up): an outgoing connection could take an ephemeral port between
+/// the choice and the component's start.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
-/// Attempts before we believe that no port is free.
+/// Attempts to find a free port.
 const ATTEMPTS: usize = 1_000;
 
 /// One port for each listener of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ports {
-    /// kube-apiserver, HTTPS; the same at its further addresses.
+    /// kube-apiserver, HTTPS; the same port at its further addresses.
     pub apiserver: u16,
-    /// etcd for its clients, HTTPS.
+    /// etcd clients, HTTPS.
     pub etcd: u16,
-    /// etcd for its peers, of which there are none.
+    /// etcd peers, HTTPS; the cluster has one member.
     pub etcd_peer: u16,
-    /// etcd's health and metrics, HTTP.
+    /// etcd's health and metrics endpoint, HTTP.
     pub etcd_metrics: u16,
     /// kube-controller-manager, HTTPS.
     pub controller_manager: u16,
     /// kube-scheduler, HTTPS.
     pub scheduler: u16,
-    /// The operator's health and metrics, HTTP.
+    /// The operator's health and metrics endpoint, HTTP.
     pub operator: u16,
-    /// The operator's server for cluster-autoscaler, where there is one; gRPC over TLS.
+    /// The operator's server for cluster-autoscaler if enabled, gRPC over TLS.
     #[serde(default)]
     pub autoscaler: u16,
 }
 
-/// Why ports could not be chosen.
+/// Reason why ports could not be chosen.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The port that was asked for cannot be had.
+    /// The requested port is not available.
     #[error(transparent)]
     Wanted(#[from] TcpProxyError),
-    /// Nothing was free.
+    /// No port is free.
     #[error("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end)]
     NoneFree,
 }
 
 impl Ports {
-    /// Chooses ports: `wanted` for kube-apiserver, else those of the last start where still free, else free ones.
-    /// kube-apiserver's is free at `further` addresses as well.
+    /// Chooses ports: `wanted` for kube-apiserver, otherwise the ports of the last start if still free,
+    /// otherwise free ones. kube-apiserver's port is also free at the `further` addresses.
     pub fn choose(wanted: Option<u16>, last: Option<Self>, further: &[IpAddr]) -> Result<Self, PortError> {
-        // Held until all are chosen, so that none is given twice.
+        // Listeners stay open until all ports are chosen, so that no port is chosen twice.
         let mut held = Vec::new();
         let last = last.unwrap_or_default();
         let apiserver = match wanted {
@@ -79,7 +79,7 @@ impl Ports {
     }
 }
 
-/// The port on 127.0.0.1 and at `further` addresses, or where it cannot be had and why.
+/// Binds the port on 127.0.0.1 and at the `further` addresses. The error names the address that failed.
 fn hold(port: u16, further: &[IpAddr]) -> Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
     let addresses = std::iter::once(Ipv4Addr::LOCALHOST.into()).chain(further.iter().copied());
     let listen = |address| TcpListener::bind(address).map_err(|error| (address, error));
@@ -88,7 +88,7 @@ fn hold(port: u16, further: &[IpAddr]) -> Result<Vec<TcpListener>, (SocketAddr, 
 
 fn keep_or_choose(last: u16, further: &[IpAddr], held: &mut Vec<TcpListener>) -> Result<u16, PortError> {
     let random = || rand::random_range(RANGE);
-    // 0 is «none yet»: the system would take it for «any».
+    // 0 means that no port was chosen yet; bind would take it as any port.
     let candidates = std::iter::once(last).filter(|&port| port != 0);
     for port in candidates.chain(std::iter::repeat_with(random).take(ATTEMPTS)) {
         if let Ok(listeners) = hold(port, further) {

@@ -1,7 +1,8 @@
-//! Keeps one process running: starts it, writes its output to its log, tells who it is to whoever notes that, starts it
-//! again with growing pauses when it dies by itself, and ends it when told to.
+//! Process supervisor: starts one process, writes its output to a log, reports its identity to a callback,
+//! restarts it with growing pauses when it dies, and ends it on request.
 //!
-//! A task owns the process; orders reach it by a channel. When the [`ProcessSupervisor`] is dropped the process is killed.
+//! A task owns the process; commands reach the task by a channel. Dropping the [`ProcessSupervisor`] kills
+//! the process.
 
 use std::{
     fs::{File, OpenOptions},
@@ -23,60 +24,60 @@ use tokio::{
 
 use super::{procs::ProcessId, state::StateError};
 
-/// Pause before the first restart; each further one doubles it.
+/// Pause before the first restart; each further restart doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A process that ran this long is sound: the next pause is the first again.
+/// After this run time the pause before a restart is reset to the first one.
 const SOUND: Duration = Duration::from_secs(30);
 
-/// Why a process could not be started.
+/// Reason why a process could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessSupervisorError {
-    /// The program or its log cannot be opened.
+    /// The program or its log file cannot be opened.
     #[error("cannot run {}", program.display())]
     Spawn {
         /// The program.
         program: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The pid cannot be noted.
+    /// The process identity cannot be recorded.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// Told who the process is, whenever that changes.
+/// Callback with the identity of the process, called at each change.
 pub(super) type Note = Box<dyn Fn(Option<ProcessId>) -> Result<(), StateError> + Send>;
 
-/// What to run.
+/// Program, arguments and log of a process.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// What the log calls it.
+    /// Name in the log.
     pub name: &'static str,
     pub program: PathBuf,
     pub args: Vec<String>,
     pub log: PathBuf,
 }
 
-/// How the process stands.
+/// State of the process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
-    /// The process, where there is one.
+    /// Identity of the running process.
     pub id: Option<ProcessId>,
-    /// How often it has died by itself.
+    /// Number of deaths without a request to end.
     pub deaths: u32,
-    /// What the last of these deaths was.
+    /// Exit status of the last such death.
     pub last_death: Option<ExitStatus>,
 }
 
 enum Order {
     Start(oneshot::Sender<Result<(), ProcessSupervisorError>>),
-    /// SIGTERM and this much time to obey, then SIGKILL; SIGKILL at once where there is none.
+    /// SIGTERM, then SIGKILL after this duration; SIGKILL at once if `None`.
     End(Option<Duration>, oneshot::Sender<()>),
 }
 
-/// The handle of one kept process.
+/// Handle of one supervised process.
 #[derive(Debug)]
 pub(super) struct ProcessSupervisor {
     orders: mpsc::Sender<Order>,
@@ -85,7 +86,7 @@ pub(super) struct ProcessSupervisor {
 }
 
 impl ProcessSupervisor {
-    /// Nothing runs until [`Self::start`].
+    /// Creates the supervisor. The process runs after [`Self::start`].
     pub fn new(plan: Plan, note: Note) -> Self {
         let (orders, received) = mpsc::channel(1);
         let (report, run) = watch::channel(Run::default());
@@ -94,22 +95,22 @@ impl ProcessSupervisor {
         Self { orders, run, task }
     }
 
-    /// Starts the process where it does not run, and keeps it running from now on.
+    /// Starts the process if it does not run, and keeps it running from now on.
     pub async fn start(&self) -> Result<(), ProcessSupervisorError> {
         let (reply, answer) = oneshot::channel();
         let _ = self.orders.send(Order::Start(reply)).await;
-        // The task ends only with the runtime.
+        // The task ends only with the runtime, so a missing answer is no failed start.
         answer.await.unwrap_or(Ok(()))
     }
 
-    /// Ends the process and returns when it is gone; it stays so until [`Self::start`].
+    /// Ends the process and returns when it is gone. It stays down until [`Self::start`].
     pub async fn end(&self, grace: Option<Duration>) {
         let (reply, answer) = oneshot::channel();
         let _ = self.orders.send(Order::End(grace, reply)).await;
         let _ = answer.await;
     }
 
-    /// How the process stands now.
+    /// Present state of the process.
     pub fn run(&self) -> Run {
         self.run.borrow().clone()
     }
@@ -117,12 +118,12 @@ impl ProcessSupervisor {
 
 impl Drop for ProcessSupervisor {
     fn drop(&mut self) {
-        // With the task goes its Child, which kills on drop.
+        // Aborting the task drops its Child, which has kill_on_drop.
         self.task.abort();
     }
 }
 
-/// What the task owns.
+/// State owned by the task.
 struct SupervisedProcess {
     plan: Plan,
     note: Note,
@@ -163,12 +164,13 @@ impl SupervisedProcess {
         let log = open_log(&self.plan.log).map_err(failed)?;
         let child = Command::new(&self.plan.program)
             .args(&self.plan.args)
-            // For programs of ours; others do not listen to it.
+            // Memory settings for our own programs; other programs ignore the variable.
             .env(memory::VARIABLE, memory::VALUE)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)
-            // Ctrl-C in a terminal reaches the whole group of the supervisor; the order of the end is ours.
+            // Ctrl-C in a terminal signals the supervisor's whole process group. A group of its own keeps the
+            // stop order ours.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -179,7 +181,7 @@ impl SupervisedProcess {
         Ok((self.note)(id)?)
     }
 
-    /// The process is dead without having been told to.
+    /// Records a death that was not requested, and schedules the restart.
     fn bury(&mut self, status: Option<ExitStatus>) {
         let ran = self.process.take().map(|(_, since)| since.elapsed()).unwrap_or_default();
         if ran >= SOUND {
@@ -222,7 +224,7 @@ impl SupervisedProcess {
         }
     }
 
-    /// Says something in the log of the process, where whoever wonders about it looks.
+    /// Writes a line to the log of the process, the first place where an unexpected restart is looked up.
     fn say(&self, text: &str) {
         if let Ok(mut log) = open_log(&self.plan.log) {
             let _ = writeln!(log, "kube-node: {} {text}", self.plan.name);
@@ -234,7 +236,7 @@ fn open_log(path: &std::path::Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Waits for the end of the process; for ever where there is none.
+/// Waits for the end of the process; forever if there is none.
 async fn died(process: &mut Option<(Child, Instant)>) -> Option<ExitStatus> {
     match process {
         Some((child, _)) => child.wait().await.ok(),
@@ -242,7 +244,7 @@ async fn died(process: &mut Option<(Child, Instant)>) -> Option<ExitStatus> {
     }
 }
 
-/// Waits for the time of the restart; for ever where there is none.
+/// Waits for the time of the restart; forever if none is scheduled.
 async fn due(restart: Option<Instant>) {
     match restart {
         Some(at) => sleep_until(at).await,

@@ -1,6 +1,6 @@
-//! Processes by identity: a pid alone may have been handed to somebody else, a pid with its start time cannot.
+//! Process identity: pid and start time. A pid alone may have been reused by another process.
 //!
-//! Read from `/proc`, so Linux only. A zombie counts as dead: it holds nothing and answers nothing.
+//! Read from `/proc`, so Linux only. A zombie counts as dead: it holds no resources and answers no requests.
 
 use std::{fs, time::Duration};
 
@@ -12,21 +12,21 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-/// How often a dying process is looked at.
+/// Interval of checks of a dying process.
 const POLL: Duration = Duration::from_millis(50);
 
-/// One process, told apart from a later one that got the same pid.
+/// Identity of one process, distinct from a later process with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessId {
-    /// The pid.
+    /// Process ID.
     pub pid: i32,
-    /// When the process started, in clock ticks since the machine's boot.
+    /// Start time of the process, in clock ticks since boot.
     pub start_time: u64,
 }
 
 impl ProcessId {
-    /// The process that has this pid now; `None` when there is none, or a zombie.
+    /// The process that has this pid now; `None` if there is none or it is a zombie.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -34,19 +34,19 @@ impl ProcessId {
         (!matches!(state, 'Z' | 'X')).then_some(Self { pid, start_time })
     }
 
-    /// This process.
+    /// The calling process.
     #[must_use]
     pub fn current() -> Option<Self> {
         Self::of(i32::try_from(std::process::id()).ok()?)
     }
 
-    /// Whether exactly this process still runs.
+    /// Returns true if exactly this process still runs.
     #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// Sends a signal; one to a process that is gone is no error.
+    /// Sends a signal. A process that is gone is no error.
     pub fn signal(self, signal: Signal) -> Result<(), Errno> {
         if !self.is_alive() {
             return Ok(());
@@ -57,14 +57,14 @@ impl ProcessId {
         }
     }
 
-    /// Memory in use, in bytes.
+    /// Resident memory in bytes.
     #[must_use]
     pub fn resident_bytes(self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         parse_rss(&status)
     }
 
-    /// Waits until the process is gone; false when it outlives the time limit.
+    /// Waits until the process is gone. Returns false if it still runs after the time limit.
     pub async fn wait_gone(self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.is_alive() {
@@ -76,7 +76,7 @@ impl ProcessId {
         true
     }
 
-    /// SIGTERM, a time to obey, then SIGKILL.
+    /// Sends SIGTERM, waits for `grace`, then sends SIGKILL.
     pub async fn terminate(self, grace: Duration) -> Result<(), Errno> {
         self.signal(Signal::SIGTERM)?;
         if !self.wait_gone(grace).await {
@@ -87,17 +87,17 @@ impl ProcessId {
     }
 }
 
-/// State and start time out of `/proc/PID/stat`. The name in its second field may hold spaces and parentheses.
+/// State and start time from `/proc/PID/stat`. The name in the second field may contain spaces and parentheses.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let after_name = stat.rsplit_once(')')?.1;
     let mut fields = after_name.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    // Field 22 of the line; the state is field 3.
+    // Field 22 of the line; `state` is field 3.
     let start_time = fields.nth(18)?.parse().ok()?;
     Some((state, start_time))
 }
 
-/// `VmRSS` out of `/proc/PID/status`, in bytes.
+/// `VmRSS` from `/proc/PID/status`, in bytes.
 fn parse_rss(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
@@ -120,7 +120,7 @@ mod tests {
         assert!(me.is_alive());
         let predecessor = ProcessId { start_time: me.start_time - 1, ..me };
         assert!(!predecessor.is_alive());
-        // A signal to the predecessor must not reach us: SIGKILL would end this test.
+        // The signal must not reach this process: SIGKILL would end the test.
         predecessor.signal(Signal::SIGKILL).unwrap();
     }
 

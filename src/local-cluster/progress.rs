@@ -1,6 +1,7 @@
-//! What a person sees of a long step: a spinner with the time on a terminal, plain lines elsewhere, nothing in tests.
+//! Progress display of long steps: a spinner with the elapsed time on a terminal, plain lines elsewhere,
+//! nothing in tests.
 //!
-//! Everything goes to standard error; standard output is for results.
+//! All output goes to standard error; standard output is for results.
 
 use std::{
     io::{IsTerminal, Write},
@@ -10,10 +11,10 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Where there is no terminal, an unfinished step says how far it is this often.
+/// Interval of progress lines of an unfinished step, without a terminal.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A display of progress; clones write to the same place.
+/// A progress display. Clones share the output.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<Mode>);
 
@@ -25,13 +26,13 @@ enum Mode {
 }
 
 impl Progress {
-    /// Nothing is shown.
+    /// A display without output.
     #[must_use]
     pub fn silent() -> Self {
         Self(Arc::new(Mode::Silent))
     }
 
-    /// A spinner when standard error is a terminal, lines when it is not.
+    /// A spinner if standard error is a terminal, lines otherwise.
     #[must_use]
     pub fn stderr() -> Self {
         if !std::io::stderr().is_terminal() {
@@ -45,7 +46,7 @@ impl Progress {
         Self(Arc::new(Mode::Bar(bar)))
     }
 
-    /// A new step begins.
+    /// Starts a new step.
     pub fn step(&self, text: &str) {
         match &*self.0 {
             Mode::Silent => {}
@@ -60,7 +61,7 @@ impl Progress {
         }
     }
 
-    /// How far the present step is; plain output shows this now and then only.
+    /// Updates the progress of the present step. Without a terminal only some updates are printed.
     pub fn update(&self, text: &str) {
         match &*self.0 {
             Mode::Silent => {}
@@ -75,7 +76,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub fn line(&self, text: &str) {
         match &*self.0 {
             Mode::Silent => {}
@@ -85,7 +86,7 @@ impl Progress {
         }
     }
 
-    /// Takes the spinner away; later lines are still shown.
+    /// Removes the spinner. Later lines are still printed.
     pub fn finish(&self) {
         if let Mode::Bar(bar) = &*self.0 {
             bar.finish_and_clear();
@@ -93,7 +94,7 @@ impl Progress {
     }
 }
 
-/// `eprintln!` would panic when the reader has gone; a cluster goes on without one.
+/// Unlike `eprintln!`, ignores a closed standard error: the cluster keeps running without a reader.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

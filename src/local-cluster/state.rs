@@ -1,5 +1,5 @@
-//! `cluster.json`: what a data folder holds, so that `down` and `status` find the processes of a cluster, also after
-//! its supervisor was killed.
+//! `cluster.json`, the state of a data folder: `down` and `status` use it to find a cluster's processes, even
+//! after its supervisor was killed.
 
 use std::{
     collections::BTreeMap,
@@ -18,76 +18,76 @@ use super::{
     real_node::Network,
 };
 
-/// Format of the data folder; another number is somebody else's.
+/// Format of the data folder. A folder with another number was made by another version.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Content of `cluster.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// [`FORMAT_VERSION`] of the program that wrote it.
+    /// [`FORMAT_VERSION`] of the writing program.
     pub format_version: u32,
-    /// Version of Kubernetes whose objects are in etcd, such as `1.36.3`.
+    /// Kubernetes version of the objects in etcd, such as `1.36.3`.
     pub kubernetes_version: String,
-    /// Where the binaries came from at the last start.
+    /// Folder of the binaries at the last start.
     #[serde(default)]
     pub binaries: Option<PathBuf>,
-    /// Ports on 127.0.0.1, kept from start to start where they are still free.
+    /// Ports on 127.0.0.1. A restart reuses those that are still free.
     #[serde(default)]
     pub ports: Option<Ports>,
-    /// The networks of the real node, where there is one; kept from start to start where they are still free.
+    /// Networks of the real node, if there is one. A restart reuses them if they are still free.
     #[serde(default)]
     pub network: Option<Network>,
-    /// Where kube-apiserver is reached besides 127.0.0.1, at the same port.
+    /// Addresses of kube-apiserver besides 127.0.0.1, at the same port.
     #[serde(default)]
     pub listen_addresses: Vec<IpAddr>,
-    /// The process that looks after the components.
+    /// The supervisor process.
     #[serde(default)]
     pub supervisor: Option<ProcessId>,
-    /// Whether the supervisor has everything up that it was asked for.
+    /// True if everything that the supervisor was asked for is up.
     #[serde(default)]
     pub ready: bool,
-    /// Processes of the components.
+    /// Processes by component.
     #[serde(default)]
     pub components: BTreeMap<Component, ProcessId>,
 }
 
-/// Why a state file does not serve.
+/// Reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is not JSON of this kind.
+    /// The file is not valid JSON of this type.
     #[error("{} is damaged: stop what still runs, then delete the folder", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_json::Error,
     },
-    /// Another version of kube-node wrote it.
+    /// The file was written by a version of kube-node with another format.
     #[error(
         "the data folder has format {found}, this version of kube-node reads format {FORMAT_VERSION}: use another --data-dir, or delete it with the version that made it"
     )]
     Format {
-        /// The format it has.
+        /// Format of the file.
         found: u32,
     },
-    /// It holds objects of a Kubernetes that this one must not open.
+    /// The folder holds objects of a Kubernetes release that this version must not open.
     #[error(
         "the data folder holds a cluster of Kubernetes {found}, this version runs {wanted}: use another --data-dir, or remove it with `kube-node down --delete`"
     )]
     Kubernetes {
-        /// The version it has.
+        /// Kubernetes version of the folder.
         found: String,
-        /// The version we run.
+        /// Kubernetes version of this program.
         wanted: String,
     },
 }
 
 impl State {
-    /// A cluster that never ran.
+    /// State of a cluster that never ran.
     #[must_use]
     pub fn new(kubernetes_version: &str) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Reads the file; the format is checked first, the rest may have any shape in another format.
+    /// Reads the file. The format is checked first: in another format the other fields may have any shape.
     pub fn load(path: &Path) -> Result<Self, StateError> {
         Self::parse(&read(path)?, path)
     }
@@ -122,7 +122,7 @@ impl State {
         serde_json::from_str(text).map_err(damaged)
     }
 
-    /// Where the cluster listens, or did at its last start.
+    /// Listen addresses of the running cluster or of its last start.
     #[must_use]
     pub fn addresses(&self) -> Option<Addresses> {
         self.ports.map(|ports| Addresses {
@@ -134,7 +134,7 @@ impl State {
         })
     }
 
-    /// Whether this version may open the cluster's objects: the same minor release.
+    /// Checks that the folder's Kubernetes has the same minor release as this version.
     pub fn check_kubernetes(&self, wanted: &str) -> Result<(), StateError> {
         let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
         if minor(&self.kubernetes_version) == minor(wanted) {
@@ -143,7 +143,7 @@ impl State {
         Err(StateError::Kubernetes { found: self.kubernetes_version.clone(), wanted: wanted.to_owned() })
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     pub fn save(&self, path: &Path) -> Result<(), StateError> {
         let text = serde_json::to_string_pretty(self)
             .map_err(|source| StateError::Damaged { path: path.to_owned(), source })?;
@@ -151,7 +151,7 @@ impl State {
     }
 }
 
-/// The state and its file, changed by several tasks.
+/// The state and its file, shared by several tasks.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
@@ -159,20 +159,20 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// The file at `path`, with this content from the next [`Self::change`] on.
+    /// A state for the file at `path`. The file is first written by [`Self::change`].
     #[must_use]
     pub fn new(path: PathBuf, state: State) -> Self {
         Self { path, state: Mutex::new(state) }
     }
 
-    /// Changes the state and writes it.
+    /// Changes the state and writes the file.
     pub fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), StateError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
         state.save(&self.path)
     }
 
-    /// Notes the process of a component, or that there is none.
+    /// Records the process of a component; `None` removes the record.
     pub fn note(&self, component: Component, id: Option<ProcessId>) -> Result<(), StateError> {
         self.change(|state| {
             match id {
@@ -182,7 +182,7 @@ impl StateFile {
         })
     }
 
-    /// The state as it is now.
+    /// A copy of the present state.
     #[must_use]
     pub fn get(&self) -> State {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()

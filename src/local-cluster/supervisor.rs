@@ -1,7 +1,7 @@
-//! The supervisor of one cluster: everything from the data folder to nodes that are Ready, and back.
+//! Supervisor of one cluster, from the data folder to Ready nodes and back.
 //!
-//! [`Cluster::create`] takes the folder, [`Cluster::launch`] starts what is in it, [`Cluster::shutdown`] ends it;
-//! [`Cluster::start`] is the first two in one. A cluster that is dropped kills its processes.
+//! [`Cluster::create`] takes the folder, [`Cluster::launch`] starts the cluster in it, [`Cluster::shutdown`]
+//! stops it; [`Cluster::start`] combines the first two. Dropping a cluster kills its processes.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -38,17 +38,17 @@ use super::{
     tcp_proxy,
 };
 
-/// How long a component may take to become ready; far more than it needs, for machines that are busy.
+/// Time limit for a component to become ready; generous, for busy machines.
 pub(super) const READY_LIMIT: Duration = Duration::from_mins(2);
-/// How often a starting component is asked.
+/// Interval of health probes of a starting component.
 const POLL: Duration = Duration::from_millis(50);
-/// How much of a log an error shows.
+/// Number of log lines in an error.
 const LOG_LINES: usize = 8;
 const LOG_LINE_CHARS: usize = 400;
-/// Where in a log its last lines are looked for, in bytes from the end.
+/// Bytes at the end of a log that are searched for its last lines.
 const LOG_TAIL_BYTES: u64 = 64 << 10;
 
-/// Users whose kubeconfigs a cluster has: file, name, groups.
+/// Users with a kubeconfig: file, name, groups.
 const USERS: [(&str, &str, &[&str]); 6] = [
     ("kubeconfig", "kubernetes-admin", &["system:masters"]),
     ("controller-manager.kubeconfig", "system:kube-controller-manager", &[]),
@@ -65,38 +65,38 @@ const USERS: [(&str, &str, &[&str]); 6] = [
         SERVICE_ACCOUNT_GROUPS,
     ),
 ];
-/// What a token of the ServiceAccount would carry, the certificate carries as well.
+/// Groups in the certificate of a ServiceAccount, as a token of the ServiceAccount would carry them.
 const SERVICE_ACCOUNT_GROUPS: &[&str] =
     &["system:serviceaccounts", "system:serviceaccounts:kube-node-system"];
 
-/// What a cluster is to be.
+/// Options of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The data folder; the user's default one when absent.
+    /// Data folder; the user's default one when absent.
     pub data_dir: Option<PathBuf>,
-    /// The folder of the control plane's programs; found or built when absent.
+    /// Folder of the control plane's programs; located or built when absent.
     pub binaries: Option<PathBuf>,
-    /// kube-apiserver's port on 127.0.0.1; that of the last start or a free one when absent.
+    /// Port of kube-apiserver on 127.0.0.1; that of the last start or a free one when absent.
     pub port: Option<u16>,
-    /// Addresses of this machine at which kube-apiserver is reached as well, at the same port.
+    /// Further addresses of this machine for kube-apiserver, at the same port.
     pub listen_addresses: Vec<IpAddr>,
     /// Further arguments of the components.
     pub component_args: Vec<ComponentArg>,
-    /// Whether the operator runs; without it nothing turns a NodeSet into Nodes.
+    /// True if the operator runs; without it nothing turns a NodeSet into Nodes.
     pub with_operator: bool,
-    /// The program with the `operator` command; the running one when absent, which a test binary is not.
+    /// Program with the `operator` command; the running program when absent. A test binary lacks this command.
     pub operator_program: Option<PathBuf>,
-    /// The nodes to begin with; none without the operator.
+    /// Initial nodes; none without the operator.
     pub nodes: Nodes,
-    /// Whether the operator serves cluster-autoscaler.
+    /// True if the operator serves cluster-autoscaler.
     pub autoscaler: bool,
-    /// Whether the kubelets of hollow machines are served, to whoever may ask.
+    /// True if the kubelets of hollow machines are served, to every authorized client.
     pub kubelets: bool,
-    /// A real node besides, with containers.
+    /// A real node with containers, in addition to hollow nodes.
     pub real_node: Option<real_node::Options>,
 }
 
-/// A cluster that this process supervises.
+/// A cluster supervised by this process.
 #[derive(Debug)]
 pub struct Cluster {
     layout: Layout,
@@ -105,20 +105,20 @@ pub struct Cluster {
     pki: Pki,
     admin: String,
     state: Arc<StateFile>,
-    /// In the order of [`Component::ALL`].
+    /// Process supervisors in the order of [`Component::ALL`].
     keepers: [ProcessSupervisor; 6],
     with_operator: bool,
-    /// An earlier start had a real node, this one has not: its Node is to go.
+    /// An earlier start had a real node and this one has none: its Node is deleted.
     forget_real_node: bool,
     nodes: Nodes,
-    /// Further ways to kube-apiserver.
+    /// TCP proxies to kube-apiserver.
     _doors: Vec<AbortOnDropHandle<()>>,
-    /// Given back last: until then nobody else may touch the folder.
+    /// Released last: until then no other supervisor may use the folder.
     _lock: DirLock,
 }
 
 impl Cluster {
-    /// Creates and launches a cluster; what was started is stopped again when that fails.
+    /// Creates and launches a cluster. If that fails, every process already started is stopped.
     pub async fn start(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
         let cluster = Self::create(options, progress).await?;
         match cluster.launch(progress).await {
@@ -130,12 +130,12 @@ impl Cluster {
         }
     }
 
-    /// Takes the data folder, stops what an earlier run has left, and makes ports, certificates and kubeconfigs.
+    /// Takes the data folder, stops leftovers of an earlier run, and makes ports, certificates and kubeconfigs.
     pub async fn create(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
         tcp_proxy::check(&options.listen_addresses)?;
         let programs = options.real_node.as_ref().map(real_node::Programs::find).transpose()?;
         let layout = Layout::new(options.data_dir.as_deref())?;
-        // Before the programs: a build of minutes is in vain for a folder that does not serve.
+        // Before the programs: an unusable folder must be reported before a build of minutes.
         layout.prepare(KUBERNETES_VERSION)?;
         let lock = layout.lock().await?;
         layout.stop_leftovers(&lock).await?;
@@ -147,7 +147,7 @@ impl Cluster {
         let data_dir = layout.dir().to_owned();
         let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
         if assembled.is_err() {
-            // The networks of a real node are taken by then.
+            // The networks of a real node are already taken.
             real_node::remove(&data_dir).await?;
         }
         assembled
@@ -241,7 +241,7 @@ impl Cluster {
         })
     }
 
-    /// Starts everything and waits until it is ready. Returns the number of nodes that were asked for.
+    /// Starts everything and waits until it is ready. Returns the number of nodes requested.
     pub async fn launch(&self, progress: &Progress) -> Result<i32, ClusterError> {
         let since = Instant::now();
         progress.step("Starting etcd");
@@ -256,7 +256,7 @@ impl Cluster {
             self.start_component(Component::ControllerManager),
             self.start_component(Component::Scheduler),
             furnish,
-            // Boxed: it waits by a watch, whose state is large.
+            // Boxed: the state of its watch is large.
             Box::pin(self.start_real_node(&client)),
         )?;
         progress.line(&format!("Control plane ready after {:.1} s", since.elapsed().as_secs_f64()));
@@ -270,7 +270,7 @@ impl Cluster {
         Ok(nodes)
     }
 
-    /// Starts the real node where there is to be one, and waits until it takes pods.
+    /// Starts the real node if the cluster has one, and waits until it takes pods.
     async fn start_real_node(&self, client: &Client) -> Result<(), ClusterError> {
         if self.addresses.network.is_none() {
             if self.forget_real_node {
@@ -283,7 +283,7 @@ impl Cluster {
         Ok(real_node::wait_ready(client).await?)
     }
 
-    /// Stops everything, last started first, and gives the data folder back.
+    /// Stops everything, last started first, and releases the data folder.
     pub async fn shutdown(self, progress: &Progress) -> Result<(), ClusterError> {
         for component in Component::ALL.into_iter().rev() {
             if self.pid(component).is_some() {
@@ -291,7 +291,7 @@ impl Cluster {
             }
             self.stop_component(component).await;
         }
-        // Also where it never started: its link was made with the networks.
+        // Also if the real node never started: its link is made when the networks are chosen.
         if self.addresses.network.is_some() {
             real_node::remove(self.layout.dir()).await?;
         }
@@ -302,7 +302,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a component where it does not run, and waits until it is ready.
+    /// Starts a component if it does not run, and waits until it is ready.
     pub async fn start_component(&self, component: Component) -> Result<(), ClusterError> {
         let keeper = self.keeper(component);
         let deaths = keeper.run().deaths;
@@ -324,23 +324,23 @@ impl Cluster {
         }
     }
 
-    /// Stops a component in good order; it stays down until [`Self::start_component`].
+    /// Stops a component gracefully. It stays down until [`Self::start_component`].
     pub async fn stop_component(&self, component: Component) {
         self.keeper(component).end(Some(GRACE)).await;
     }
 
-    /// Ends a component by SIGKILL; it stays down until [`Self::start_component`].
+    /// Kills a component with SIGKILL. It stays down until [`Self::start_component`].
     pub async fn kill_component(&self, component: Component) {
         self.keeper(component).end(None).await;
     }
 
-    /// The pid of a component that runs.
+    /// The pid of a running component.
     #[must_use]
     pub fn pid(&self, component: Component) -> Option<i32> {
         self.keeper(component).run().id.map(|id| id.pid)
     }
 
-    /// The URL of a component; `None` for a real node that the cluster has not.
+    /// URL of a component; `None` for a real node that the cluster does not have.
     #[must_use]
     pub fn address(&self, component: Component) -> Option<String> {
         component.address(&self.addresses)
@@ -352,7 +352,8 @@ impl Cluster {
         self.layout.kubeconfig()
     }
 
-    /// A kubeconfig, as text, for any user and at most two groups: the cluster's authority signs a new certificate.
+    /// Kubeconfig text for any user and at most two groups, with a new certificate of the cluster's
+    /// certificate authority.
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<String, ClusterError> {
         kubeconfig_for(&self.addresses, &self.pki, user, groups)
     }
@@ -362,13 +363,13 @@ impl Cluster {
         Ok(client_of(&self.admin).await?)
     }
 
-    /// What lies where.
+    /// Paths in the data folder.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The programs that run.
+    /// The programs of the cluster.
     #[must_use]
     pub fn binaries(&self) -> &Binaries {
         &self.binaries
@@ -390,13 +391,13 @@ fn kubeconfig_for(
     Ok(kubeconfig::render(&server, &pki.ca()?, user, &identity))
 }
 
-/// Each once, in the order of the first mention.
+/// Removes repeated addresses and keeps the order of first mention.
 fn distinct(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut seen = BTreeSet::new();
     addresses.iter().copied().filter(|&address| seen.insert(address)).collect()
 }
 
-/// What must be found or built.
+/// Programs that must be located or built.
 fn programs_of(real_node: Option<&real_node::Options>) -> Vec<&'static str> {
     let mut names = binaries::CONTROL_PLANE.to_vec();
     if let Some(real_node) = real_node {
@@ -414,7 +415,7 @@ fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> Resul
     Ok(super::files::read(&layout.kubeconfig())?)
 }
 
-/// What cluster-autoscaler needs to call the operator: certificates, and the file that names them.
+/// Writes the certificates with which cluster-autoscaler calls the operator, and the cloud config that names them.
 fn write_cloud_config(layout: &Layout, port: u16) -> Result<(), ClusterError> {
     let pki = AutoscalerPki::ensure(&layout.autoscaler_pki())?;
     let path = |file: &str| pki.path(file).display().to_string();
@@ -428,7 +429,7 @@ fn write_cloud_config(layout: &Layout, port: u16) -> Result<(), ClusterError> {
     Ok(write_public(&layout.cloud_config(), &text)?)
 }
 
-/// The last lines of a log, indented; what cannot be read is left out, for this is part of another error.
+/// Last lines of a log, indented. Read errors are ignored: the text is part of another error.
 fn tail(log: &Path) -> String {
     let mut lines = VecDeque::new();
     if let Ok(mut file) = File::open(log) {

@@ -1,9 +1,10 @@
-//! A further way to kube-apiserver, which listens on 127.0.0.1 alone: a listener at an address of this machine that
-//! passes bytes on. TLS goes through it from end to end: it sees nothing.
+//! TCP proxy to kube-apiserver, which listens on 127.0.0.1 only. A listener at another address of this
+//! machine forwards bytes; TLS passes through end to end.
 //!
-//! A real node's is bound to the node's link, so that neither the machine's neighbours nor other clusters get in; it
-//! lives as long as the link. Those of `up --listen-address` ([`open_all`]) are open to whoever reaches the address; they
-//! live as long as the supervisor, and outlive an address that goes and comes back.
+//! The proxy of a real node is bound to the node's link, so that neither the machine's neighbours nor other
+//! clusters get in, and lives as long as the link. The proxies of `up --listen-address` ([`open_all`]) are
+//! open to every client that reaches the address. They live as long as the supervisor and survive an address
+//! that disappears and comes back.
 
 use std::{
     io::{self, ErrorKind},
@@ -19,39 +20,39 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Connections that may wait for their turn.
+/// Backlog of connections that wait to be accepted.
 const BACKLOG: u32 = 1_024;
-/// Pause after a connection could not be taken, as when there are too many.
+/// Pause after a failed accept, as when too many connections are open.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why kube-apiserver cannot be reached at an address.
+/// Reason why kube-apiserver cannot be served at an address.
 #[derive(Debug, thiserror::Error)]
 pub enum TcpProxyError {
-    /// It stands for others.
+    /// The address is a wildcard or multicast address.
     #[error(
         "{0} is no single address of this machine: give --listen-address one of those that `ip address` shows"
     )]
     NotOne(IpAddr),
-    /// kube-apiserver itself is there.
+    /// kube-apiserver itself listens at this address.
     #[error("kube-apiserver listens on {0} by itself: leave --listen-address {0} out")]
     Server(IpAddr),
-    /// Another machine has it, or nobody.
+    /// The address does not belong to this machine.
     #[error("{0} is no address of this machine: give --listen-address one of those that `ip address` shows")]
     NotOurs(IpAddr),
-    /// Somebody else listens there.
+    /// Another process listens at this address and port.
     #[error("port {} is taken at {}: choose another --port, or none to get a free one", .0.port(), .0.ip())]
     Taken(SocketAddr),
-    /// The system refuses for another reason.
+    /// The operating system refuses for another reason.
     #[error("cannot listen at {address}")]
     Refused {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What it says.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// An open door.
+/// An open listener and the address that it forwards to.
 #[derive(Debug)]
 pub(super) struct TcpProxy {
     listener: TcpListener,
@@ -59,11 +60,11 @@ pub(super) struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// At `address`, on the interface `link` alone where one is named; it leads to the same port of 127.0.0.1.
+    /// Listens at `address`, only on the interface `link` if one is named. The target is the same port of 127.0.0.1.
     pub fn open(address: SocketAddr, link: Option<&str>) -> io::Result<Self> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
-        // Whoever goes without a word is found out.
+        // Keepalive detects clients that vanish without closing the connection.
         socket.set_keepalive(true)?;
         socket.bind_device(link.map(str::as_bytes))?;
         socket.bind(address)?;
@@ -71,7 +72,7 @@ impl TcpProxy {
         Ok(Self { listener: socket.listen(BACKLOG)?, target })
     }
 
-    /// Passes on until it is dropped, and what goes through it with it.
+    /// Forwards connections until dropped; dropping also closes the open connections.
     pub async fn serve(&self) -> ! {
         let mut passing = JoinSet::new();
         loop {
@@ -86,7 +87,7 @@ impl TcpProxy {
     }
 }
 
-/// Until one side has enough; a connection that breaks is the client's to make again.
+/// Forwards until one side closes. The client must reconnect after an error.
 async fn pass_on(mut inside: TcpStream, target: SocketAddr) {
     let Ok(mut server) = TcpStream::connect(target).await else { return };
     let _ = inside.set_nodelay(true);
@@ -94,7 +95,7 @@ async fn pass_on(mut inside: TcpStream, target: SocketAddr) {
     let _ = copy_bidirectional(&mut inside, &mut server).await;
 }
 
-/// Whether each of these is an address of this machine that kube-apiserver is not at already.
+/// Checks that each address belongs to this machine and that kube-apiserver does not already listen there.
 pub(super) fn check(addresses: &[IpAddr]) -> Result<(), TcpProxyError> {
     for &address in addresses {
         if address.is_unspecified() || address.is_multicast() {
@@ -108,7 +109,7 @@ pub(super) fn check(addresses: &[IpAddr]) -> Result<(), TcpProxyError> {
     Ok(())
 }
 
-/// Doors at these addresses, open until the handles are dropped.
+/// Opens a TCP proxy at each address; each stays open until its handle is dropped.
 pub(super) fn open_all(addresses: &[IpAddr], port: u16) -> Result<Vec<AbortOnDropHandle<()>>, TcpProxyError> {
     let open = |&address: &IpAddr| {
         let address = SocketAddr::new(address, port);
@@ -121,7 +122,7 @@ pub(super) fn open_all(addresses: &[IpAddr], port: u16) -> Result<Vec<AbortOnDro
     addresses.iter().map(open).collect()
 }
 
-/// Why an address cannot be listened at.
+/// Maps a bind error to the reason why an address cannot be listened at.
 pub(super) fn refused(address: SocketAddr, source: io::Error) -> TcpProxyError {
     match source.kind() {
         ErrorKind::AddrNotAvailable => TcpProxyError::NotOurs(address.ip()),
@@ -147,7 +148,7 @@ mod tests {
             ("0.0.0.0", "0.0.0.0 is no single address"),
             ("224.0.0.1", "224.0.0.1 is no single address"),
             ("127.0.0.1", "leave --listen-address 127.0.0.1 out"),
-            // For documentation: nobody's.
+            // Documentation range (TEST-NET-1): no machine has it.
             ("192.0.2.7", "192.0.2.7 is no address of this machine"),
         ] {
             let error = check(&[ip(address)]).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! One machine in one process: the hollow kubelet for a single Node, with the identity of that Node.
 //!
-//! It knows of its own Node and its own pods alone, which is all that Node authorization lets it see. It is to be small:
-//! thousands of them run as pods of one cluster.
+//! The process caches its own Node and its own pods only, which is all that Node authorization lets it see.
+//! It has to be small: thousands of them run as pods of one cluster.
 
 use std::{
     io,
@@ -29,28 +29,28 @@ use crate::{
     machine_dir::{self, MachineDir, MachineDirError},
 };
 
-/// What runs the commands of a machine.
+/// Shell that runs the commands of a machine.
 const SHELL: &str = "/bin/sh";
 
-/// What a machine needs to know.
+/// Settings of a machine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of its Node.
+    /// Name of the machine's Node.
     pub node: String,
-    /// The folder that its provider mounts.
+    /// Folder that the provider mounts.
     pub machine_dir: PathBuf,
-    /// The folder for its certificate.
+    /// Folder for the certificate.
     pub state_dir: PathBuf,
-    /// Its address; None for one of those that hollow machines have.
+    /// Address of the machine; None for one of those that hollow machines have.
     pub ip: Option<Ipv4Addr>,
-    /// Where probes are answered; None for nowhere.
+    /// Address for probes; None for no probes.
     pub probes: Option<SocketAddr>,
 }
 
-/// Why a machine ended. It is the last line of its container.
+/// Reason why a machine ended. It is the last line of its container.
 #[derive(Debug, thiserror::Error)]
 pub enum HollowNodeError {
-    /// What its provider says cannot be used.
+    /// The provider's files cannot be used.
     #[error(transparent)]
     MachineDir(#[from] MachineDirError),
     /// A command cannot be run.
@@ -58,25 +58,25 @@ pub enum HollowNodeError {
         "provisioning.commands[{index}] cannot be run: it needs {SHELL}; give the operator a machine image that has one (kube-node image --shell, operator --machine-image), or remove the commands"
     )]
     NoShell {
-        /// Which one, from 0.
+        /// Index of the command, from 0.
         index: usize,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A command failed.
     #[error("provisioning.commands[{index}] failed with {status}: {command}")]
     Command {
-        /// Which one, from 0.
+        /// Index of the command, from 0.
         index: usize,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// How it begins.
+        /// First 100 characters of the command.
         command: String,
     },
-    /// No identity, or no longer.
+    /// The identity could not be obtained, or has ended.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Its Node is gone.
+    /// The Node is gone.
     #[error("Node {node} with the UID {uid} is gone: its machine ends")]
     NodeGone {
         /// Name of the Node.
@@ -84,16 +84,16 @@ pub enum HollowNodeError {
         /// UID of the Node.
         uid: String,
     },
-    /// A watch cannot begin.
+    /// A watch cannot start.
     #[error(transparent)]
     Reflect(#[from] ReflectError),
-    /// No port for probes.
+    /// The port for probes cannot be opened.
     #[error(transparent)]
     Probes(#[from] AdminError),
-    /// A metric is registered twice: a mistake in the program.
+    /// A metric is registered twice, which is a bug.
     #[error("a metric cannot be registered")]
     Metrics(#[from] prometheus::Error),
-    /// A part ended or panicked.
+    /// A task ended or panicked.
     #[error("a part of the machine ended by itself")]
     Part(#[source] Option<tokio::task::JoinError>),
 }
@@ -132,7 +132,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     let uid: Arc<str> = machine.uid.as_str().into();
     hollow.create(spec(&machine, options.ip, settings));
 
-    // Its writes under way are finished.
+    // This task finishes its writes under way at shutdown.
     parts.spawn(kubelets.run(shutdown.clone()).map(Ok));
     let mut until_shutdown = |part: futures::future::BoxFuture<'static, Result<(), HollowNodeError>>| {
         let part = shutdown.clone().run_until_cancelled_owned(part);
@@ -171,7 +171,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     Ok(())
 }
 
-/// Runs what is to be done before the kubelet starts. What a command says is in the log of the container.
+/// Runs the commands of the class before the kubelet starts. Their output goes to the log of the container.
 async fn commands(commands: &[String]) -> Result<(), HollowNodeError> {
     for (index, command) in commands.iter().enumerate() {
         info!(index, "running a command of the class");
@@ -207,7 +207,7 @@ fn changeable(settings: machine_dir::Settings) -> hollow_kubelet::Settings {
     hollow_kubelet::Settings { failures, containers }
 }
 
-/// Ready once the API server has taken a status.
+/// Ready once the API server has accepted a status.
 fn readiness(nodes: Arc<Cache<NodeView>>, node: String) -> Readiness {
     Arc::new(move || {
         let posted = nodes.get(&node).is_some_and(|node| node.kubelet_version.is_some());
@@ -215,7 +215,7 @@ fn readiness(nodes: Arc<Cache<NodeView>>, node: String) -> Readiness {
     })
 }
 
-/// Notices that the Node is gone, or that another one has its name.
+/// Notices that the Node is gone, or that another Node has its name.
 struct Gone {
     uid: Box<str>,
     seen: AtomicBool,

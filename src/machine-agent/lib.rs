@@ -1,4 +1,4 @@
-//! What runs in the pod of one machine: its identity, the hollow node itself, and the proxy beside an upstream kubemark.
+//! Parts of a machine's pod: its identity, the hollow node itself, and the kubemark proxy.
 
 pub mod commands;
 pub mod guard;

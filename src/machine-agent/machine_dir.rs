@@ -1,7 +1,8 @@
-//! What a machine in a pod of its own is told: the folder that its provider mounts into the pod.
+//! Files for a machine in a pod of its own, in the folder that its provider mounts.
 //!
-//! The provider writes the texts (annotations of the pod, which the kubelet turns into files), `kube-node hollow-node` and
-//! `kube-node guard` read the files. [`SETTINGS`] changes while the machine lives.
+//! The provider writes the texts (annotations of the pod, which the kubelet turns into files);
+//! `kube-node hollow-node` and `kube-node guard` read the files. [`SETTINGS`] changes while the machine
+//! lives.
 
 use std::{
     fs, io,
@@ -14,17 +15,17 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::interval;
 use tracing::warn;
 
-/// The kubeconfig that a machine begins with; see [`crate::identity::token`].
+/// Bootstrap kubeconfig; see [`crate::identity::token`].
 pub const BOOTSTRAP: &str = "bootstrap.kubeconfig";
-/// What the machine is: a [`Machine`] as JSON.
+/// Description of the machine: a [`Machine`] as JSON.
 pub const MACHINE: &str = "machine.json";
-/// What changes in place: [`Settings`] as JSON.
+/// Settings that change in place: [`Settings`] as JSON.
 pub const SETTINGS: &str = "settings.json";
-/// How often the settings are looked at. The kubelet replaces files by moving symbolic links, up to a minute late; one small
-/// read costs less than following that.
+/// Interval of reading the settings. The kubelet replaces files by moving symbolic links, up to a minute
+/// late; one small read costs less than following those links.
 const POLL: Duration = Duration::from_secs(1);
 
-/// What a machine is.
+/// Description of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
@@ -32,62 +33,62 @@ pub struct Machine {
     pub node: String,
     /// UID of its Node.
     pub uid: String,
-    /// What it has.
+    /// Capacity of the machine.
     pub capacity: Resources,
-    /// What pods may use of it.
+    /// Part of the capacity that pods may use.
     pub allocatable: Resources,
     /// Version of its kubelet, such as `v1.36.3`.
     pub kubelet_version: String,
     /// Name and version of its container runtime, such as `containerd://2.1.0`.
     pub container_runtime: String,
-    /// Run one after the other, by `/bin/sh -c`, before the kubelet starts.
+    /// Commands that `/bin/sh -c` runs one after the other, before the kubelet starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
 }
 
-/// What changes while a machine lives.
+/// Settings that change while a machine lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The disruptor; none for a machine that stays healthy.
+    /// Fault injection; None for a machine that stays healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
-    /// What its containers do unless their pod says otherwise.
+    /// Default behaviour of its containers, which a pod may override.
     #[serde(default)]
     pub containers: ContainerDefaults,
 }
 
-/// A file of the folder that cannot be used.
+/// Unusable file of the folder.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineDirError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: --machine-dir must name the folder that the provider mounts", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// The file has invalid content.
     #[error("{} is not valid", path.display())]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Cause.
         source: serde_json::Error,
     },
-    /// It is of another machine.
+    /// The file belongs to another machine.
     #[error("{} is that of Node {found}, and --node is {wanted}", path.display())]
     OtherNode {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Whose it is.
+        /// Node that the file names.
         found: String,
-        /// Whose it should be.
+        /// Node that was expected.
         wanted: String,
     },
 }
 
-/// The folder.
+/// Folder of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineDir {
     path: PathBuf,
@@ -100,13 +101,13 @@ impl MachineDir {
         Self { path: path.to_owned() }
     }
 
-    /// Where the bootstrap kubeconfig is.
+    /// Path of the bootstrap kubeconfig.
     #[must_use]
     pub fn bootstrap(&self) -> PathBuf {
         self.path.join(BOOTSTRAP)
     }
 
-    /// What the machine of `node` is.
+    /// Description of the machine of `node`.
     pub fn machine(&self, node: &str) -> Result<Machine, MachineDirError> {
         let path = self.path.join(MACHINE);
         let machine: Machine = parse(&path, &read(&path)?)?;
@@ -117,13 +118,13 @@ impl MachineDir {
         }
     }
 
-    /// What is set now.
+    /// Current settings.
     pub fn settings(&self) -> Result<Settings, MachineDirError> {
         self.parsed(&self.settings_text()?)
     }
 
-    /// Tells what is set each time it changes, and once at the beginning; for as long as the future lives. What cannot be
-    /// read is said once, and what was set before goes on.
+    /// Passes the settings to `tell` at the start and after each change, for as long as the future lives.
+    /// Unreadable settings are logged once, and the former ones stay in effect.
     pub async fn follow(&self, mut tell: impl FnMut(Settings)) {
         let mut last = Err(String::new());
         let mut turns = interval(POLL);

@@ -1,4 +1,4 @@
-//! The way to the API server: an identity, and the clients that go by it.
+//! Access to the API server: an identity and its clients.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use kube_ext::{connection, leader::Fence};
 use super::OperatorError;
 use crate::preflight;
 
-/// An identity, and where it leads to.
+/// An identity and the API server that it is for.
 #[derive(Clone)]
 pub struct Access {
     config: Config,
-    /// Of the API server, for messages.
+    /// URL of the API server, for messages.
     pub(super) url: String,
-    /// Where the identity comes from, for messages.
+    /// Source of the identity, for messages.
     pub(super) identity: String,
 }
 
 impl Access {
-    /// From a kubeconfig, or from what KUBECONFIG or the pod offers.
+    /// Reads the kubeconfig; without one, infers the configuration from `KUBECONFIG` or the pod's ServiceAccount.
     pub async fn new(kubeconfig: Option<&Path>) -> Result<Self, OperatorError> {
         let config = match kubeconfig {
             Some(path) => {
@@ -37,7 +37,7 @@ impl Access {
         Ok(Self { url: config.cluster_url.to_string(), config, identity })
     }
 
-    /// The same, acting as a user by impersonation: so a second identity needs no second credential.
+    /// Impersonates `user`, so that a second identity needs no second credential.
     #[must_use]
     pub fn acting_as(mut self, user: String) -> Self {
         self.identity = format!("{} as {user}", self.identity);
@@ -45,31 +45,31 @@ impl Access {
         self
     }
 
-    /// Where the API server is, and what it is known by, without an identity.
+    /// Address and CA of the API server, without credentials.
     pub(super) fn anonymous(&self) -> Config {
         let mut config = self.config.clone();
         config.auth_info = AuthInfo::default();
         config
     }
 
-    /// A client that does what it is asked to.
+    /// A client without a fence.
     pub fn client(&self) -> Result<Client, OperatorError> {
         connection::client(self.config.clone()).map_err(|source| self.no_client(source))
     }
 
-    /// A client that writes only while `fence` is open.
+    /// A client that sends writes only while `fence` is open.
     pub(super) fn fenced(&self, fence: &Fence) -> Result<Client, OperatorError> {
         connection::fenced(self.config.clone(), fence).map_err(|source| self.no_client(source))
     }
 
-    /// The client, once the API server has answered.
+    /// Returns the client once the API server has answered.
     pub async fn reached(&self) -> Result<Client, OperatorError> {
         let client = self.client()?;
         preflight::reach(&client, &self.url).await?;
         Ok(client)
     }
 
-    /// The certificates that the API server is known by (PEM); none where those of this machine are used.
+    /// CA certificates of the API server (PEM); empty if the system's root certificates are used.
     pub(super) fn ca(&self) -> String {
         let certificates = self.config.root_cert.iter().flatten();
         certificates.map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()))).collect()

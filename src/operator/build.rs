@@ -1,5 +1,5 @@
-//! Generates the gRPC code of `autoscaler/proto`, without a `protoc` on the machine: server, client (of tests and benchmarks)
-//! and the descriptors that reflection serves.
+//! Generates the gRPC code of `autoscaler/proto` without an installed `protoc`: server, client (for tests and
+//! benchmarks) and the descriptors for reflection.
 
 use std::{env, error::Error, fs, path::Path};
 

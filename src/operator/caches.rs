@@ -1,4 +1,4 @@
-//! The watches that everybody shares. They run whether this process leads or not.
+//! Shared watches and the caches that they fill. They run whether or not this process leads.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use kube_node_cache::{Cache, CustomObject, NodeView, PodView};
 use super::TaskGroup;
 use crate::hosts::HostView;
 
-/// What they fill.
+/// Caches of all shared watches.
 #[derive(Clone, Default)]
 pub(super) struct Caches {
     pub(super) nodes: Arc<Cache<NodeView>>,
     pub(super) pods: Arc<Cache<PodView>>,
     pub(super) classes: Arc<Cache<CustomObject<NodeClass>>>,
     pub(super) sets: Arc<Cache<CustomObject<NodeSet>>>,
-    /// Leases of hollow hosts.
+    /// Leases of workers.
     pub(super) hosts: Arc<Cache<HostView>>,
 }
 
 impl Caches {
-    /// Says which are not filled yet.
+    /// Names the caches that are not filled yet.
     pub(super) fn readiness(&self) -> Readiness {
         let caches = self.clone();
         Arc::new(move || {
@@ -41,18 +41,19 @@ impl Caches {
         })
     }
 
-    /// Fills all of them, for the operator.
+    /// Fills all caches, for the operator.
     pub(super) fn fill(&self, client: &Client, namespace: &str, parts: &mut TaskGroup) {
         self.fill_with(client, namespace, (&watcher::Config::default(), names::LABEL_HOLLOW_HOSTS), parts);
     }
 
-    /// Fills all of them with what concerns one group of hosts.
+    /// Fills all caches, for a worker: Nodes and Leases only of its group.
     pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, parts: &mut TaskGroup) {
         let of_group = format!("{}={group}", names::LABEL_HOLLOW_HOSTS);
         self.fill_with(client, namespace, (&watcher::Config::default().labels(&of_group), &of_group), parts);
     }
 
-    /// Classes and sets first: a Node is looked at as soon as it is known, and its class should be known by then.
+    /// Starts the watches of classes and sets first: a Node is reconciled as soon as the watch shows it, and
+    /// its class should be in the cache by then.
     fn fill_with(
         &self,
         client: &Client,
@@ -68,7 +69,7 @@ impl Caches {
         let api: Api<CustomObject<NodeSet>> = Api::all(client.clone());
         parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.sets)));
         parts.spawn(kube_node_cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
-        // A pod that no Node has is nobody's business here.
+        // Pods without a Node are of no interest.
         parts.spawn(kube_node_cache::run_protobuf(
             client.clone(),
             all.fields("spec.nodeName!="),
@@ -76,7 +77,7 @@ impl Caches {
         ));
     }
 
-    /// Has all of them filled by new lists.
+    /// Requests a new list for each cache.
     pub(super) fn list_anew(&self) {
         self.nodes.list_anew();
         self.pods.list_anew();

@@ -1,5 +1,6 @@
-//! What the operator does that leads: providers, controllers, the hollow kubelets and the server for cluster-autoscaler. None
-//! of them exists before it leads, so none remembers anything of a time in which another one did.
+//! Leader tasks: providers, controllers, hollow kubelets and the server for cluster-autoscaler.
+//!
+//! Invariant: none of them exists before this process leads, so none remembers the term of another leader.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,18 +23,19 @@ use crate::{
     providers::{Dependencies, HollowProvider, InProcess, KubemarkProvider, Provider, Room, kubemark},
 };
 
-/// How often it is looked whether the watches are in sync.
+/// Poll interval until all watches are in sync.
 const SYNC_POLL: Duration = Duration::from_millis(20);
 
-/// How long it may take to learn when Leases were renewed; afterwards they are worth more than their order.
+/// Time limit for reading when the Leases of hollow nodes were renewed. Later, renewals matter more than
+/// their order.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
 
-/// What it works with.
+/// Parts from which the leader tasks are built.
 pub(super) struct Leader {
     pub(super) options: Options,
     /// UID of the cluster.
     pub(super) cluster: String,
-    /// The operator's own identity.
+    /// Fenced client of the operator's own identity.
     pub(super) client: Client,
     pub(super) caches: Caches,
     pub(super) registry: Registry,
@@ -41,7 +43,7 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// Starts everything; it ends at shutdown, once the writes under way are answered.
+    /// Starts all tasks. They end at shutdown, once their writes in flight are answered.
     pub(super) fn begin(self, parts: &mut TaskGroup) -> Result<(), OperatorError> {
         let Self { options, cluster, client, caches, registry, standing } = self;
         let hollow_client = match &options.hollow {
@@ -87,7 +89,7 @@ impl Leader {
         let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
         Machines::register(&registry, providers.clone())?;
         let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
-        // Before the controllers: a Node is counted here before its creation is over for them.
+        // Registered before the controllers: a Node's CIDR must be counted before they consider its creation complete.
         if let Some(pod_cidrs) = &pod_cidrs {
             caches.nodes.observe(Arc::clone(pod_cidrs) as _);
         }
@@ -115,7 +117,7 @@ impl Leader {
         let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
         if let Some(options) = options.autoscaler {
             let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
-            // It ends with the shutdown alone, once the calls under way are answered.
+            // The server ends only at shutdown, once the calls in flight are answered.
             parts.spawn_until_done(server.run(stop.clone()));
         }
         let (approver, csr_queue) = Approver::new(context);
@@ -137,8 +139,8 @@ impl Leader {
     }
 }
 
-/// Waits until all is known that one must know who makes machines. Nobody acts on half a picture: a set whose Nodes are not
-/// listed yet would seem to have none.
+/// Waits until the Leases are read and all watches are in sync. Controllers must not start on a partial
+/// state: a set whose Nodes are not listed yet would seem to have none.
 pub(super) async fn in_sync(machines: &Hollow, ready: &Readiness) {
     match timeout(LEASES_LIMIT, machines.read_leases()).await {
         Ok(Ok(())) => {}

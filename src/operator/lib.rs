@@ -1,5 +1,5 @@
-//! The operator as a whole: preflight, watches, the election, and what the one does that leads ([`lead`]), wired together and
-//! run until told to stop. A [`host`] is made of the same parts.
+//! The operator: preflight checks, watches, leader election and the leader tasks (`leader_tasks`), run until
+//! shutdown. A worker ([`host`]) is built from the same parts.
 
 mod access;
 pub mod autoscaler;
@@ -39,74 +39,74 @@ use crate::{
     preflight::PreflightError,
 };
 
-/// What the operator needs.
+/// Options of [`run`].
 pub struct Options {
-    /// The operator's own identity.
+    /// Identity of the operator.
     pub client: Access,
-    /// The hollow kubelets'; the operator's when None.
+    /// Identity of the hollow kubelets; None: the operator's.
     pub hollow: Option<Access>,
-    /// Where the hollow kubelets are reached; None: nowhere.
+    /// Listener of the kubelet endpoints; None: endpoints are not served.
     pub endpoints: Option<server::Options>,
-    /// Most hollow machines of this process.
+    /// Maximum number of hollow machines in this process.
     pub max_machines: usize,
-    /// Namespace of revisions.
+    /// The operator's namespace: revisions, credentials Secrets and worker Leases.
     pub namespace: String,
-    /// Where health and metrics are served.
+    /// Listen address of health and metrics.
     pub admin_address: SocketAddr,
-    /// What new Nodes get their `spec.podCIDR` from; None where others give it.
+    /// Range from which new Nodes get their `spec.podCIDR`; None: another component assigns it.
     pub pod_cidrs: Option<Range>,
-    /// How providerIDs begin.
+    /// Prefix of providerIDs.
     pub provider_id_prefix: ProviderIdPrefix,
-    /// Our own image, for machines that are pods.
+    /// The operator's own image, for machines that are pods.
     pub machine_image: String,
-    /// URL of the API server as machines reach it; as the operator does when None.
+    /// URL of the API server for machines; None: the operator's URL.
     pub machine_api_server: Option<String>,
-    /// Whether credentials of classes may lead to servers that are not verified.
+    /// True if credentials of classes may name servers whose certificate is not verified.
     pub insecure_credentials: bool,
-    /// The server for cluster-autoscaler, where there is to be one.
+    /// Options of the server for cluster-autoscaler; None: no server.
     pub autoscaler: Option<autoscaler::Options>,
-    /// The election of a leader; None: this is the only operator.
+    /// Options of leader election; None: this is the only operator.
     pub election: Option<leader::Options>,
 }
 
-/// Why the operator ended.
+/// Reason why the operator ended.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
     /// The kubeconfig cannot be used.
     #[error("the kubeconfig {} cannot be used", path.display())]
     Kubeconfig {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Cause.
         source: KubeconfigError,
     },
-    /// There is neither a kubeconfig nor a pod's identity.
+    /// There is neither a kubeconfig nor a pod's ServiceAccount.
     #[error("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")]
     NoConfig(#[source] Box<kube::config::InferConfigError>),
-    /// The client cannot be made.
+    /// The client cannot be built.
     #[error("cannot make a client for {url}")]
     Client {
-        /// Of the API server.
+        /// URL of the API server.
         url: String,
-        /// Why.
+        /// Cause.
         source: Box<kube::Error>,
     },
-    /// The work cannot begin.
+    /// A preflight check failed.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
-    /// A watch cannot begin.
+    /// A watch cannot start.
     #[error(transparent)]
     Reflect(#[from] ReflectError),
-    /// No admin port.
+    /// The admin port cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// A metric is registered twice: a mistake in the program.
+    /// A metric is registered twice: a programming error.
     #[error("a metric cannot be registered")]
     Metrics(#[from] prometheus::Error),
-    /// Somebody else leads, or will.
+    /// The Lease is lost: another process leads, or will.
     #[error(transparent)]
     Lost(#[from] LostError),
-    /// A part of the operator ended or panicked.
+    /// A task of the operator ended or panicked.
     #[error("a part of the operator ended by itself")]
     Part(#[source] Option<tokio::task::JoinError>),
 }
@@ -132,7 +132,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
     info!(url = access.url, "connected");
     let mut election =
         options.election.clone().map(|options| Election::new(client.clone(), options, standing.clone()));
-    // Whoever leads from the start need not list twice.
+    // The election starts before the watches: a process that leads at once need not list twice.
     let begun = async {
         match &mut election {
             Some(election) => election.begin().await,
@@ -153,7 +153,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
             error = parts.one_ends() => return Err(error),
             () = shutdown.cancelled() => return leave(election).await,
         }
-        // The watch may lag behind what the leader before wrote last.
+        // The watch may lag behind the last writes of the previous leader.
         caches.list_anew();
     }
     let lead = Leader { options, cluster, client: fenced, caches, registry, standing };
@@ -164,7 +164,8 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
     hold(election, work).await
 }
 
-/// Whether the work can begin, and that without endpoints where the rights for them are missing. The UID of the cluster.
+/// Runs the preflight checks and returns the UID of the cluster. Clears `options.endpoints` if the rights to
+/// serve them are missing.
 async fn check(options: &mut Options, client: &Client) -> Result<String, OperatorError> {
     let Options { client: own, hollow, endpoints, namespace, election, .. } = options;
     let Access { url, identity, .. } = &*own;

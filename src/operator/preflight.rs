@@ -1,5 +1,6 @@
-//! Before the work begins: is the API server there, may we do what we will have to do, and are our kinds installed in
-//! a version that has all our fields? Each answer that is no says what to do.
+//! Checks before the start: the API server answers, the rights are granted, and the installed CRDs have all fields.
+//!
+//! Each failed check names the remedy.
 
 use std::{
     collections::BTreeMap,
@@ -23,68 +24,68 @@ use kube_node_api::{
 use serde_json::Value;
 use tracing::warn;
 
-/// Why the work cannot begin.
+/// Failed check.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
-    /// No answer, or none of an API server.
+    /// There was no answer, or none of an API server.
     #[error("cannot reach the API server at {url}: check the kubeconfig and that the server runs")]
     Unreachable {
-        /// Where it should be.
+        /// URL of the API server.
         url: String,
-        /// What happened.
+        /// Cause.
         source: Box<kube::Error>,
     },
-    /// A right is missing.
+    /// Rights are missing.
     #[error("{who} may not: {}; grant the rights of the chart's ClusterRole to this identity", missing.join(", "))]
     Rights {
-        /// Whose kubeconfig.
+        /// The identity.
         who: String,
-        /// Verb, resource and namespace.
+        /// Missing rights: verb, resource and namespace.
         missing: Vec<String>,
     },
-    /// Not even that may be asked.
+    /// The identity may not be used at all.
     #[error("{who} may not be used: grant the right to impersonate that ServiceAccount ({message})")]
     Refused {
-        /// Whose.
+        /// The identity.
         who: String,
-        /// What the server says.
+        /// Message of the API server.
         message: String,
     },
-    /// The rights for an election are missing.
+    /// Rights for leader election are missing.
     #[error("{who} may not {}, so no leader can be elected: grant the rights of the chart's Role, or run one operator alone with --leader-elect=false", missing.join(", "))]
     NoElection {
-        /// Whose kubeconfig.
+        /// The identity.
         who: String,
-        /// Verb, resource and namespace.
+        /// Missing rights: verb, resource and namespace.
         missing: Vec<String>,
     },
-    /// Somebody works already whom an election would not keep from it.
+    /// Another operator holds the default Lease, and this one takes no part in that election.
     #[error(
         "another operator works on this cluster, {holder} by the Lease {OPERATOR_LEASE} in {OPERATOR_NAMESPACE}, and two would fight over its nodes: stop it, or take part in its election (--leader-elect, --namespace, --leader-elect-resource-name)"
     )]
     Another {
-        /// Who leads.
+        /// Holder of the Lease.
         holder: String,
     },
-    /// Our kinds are not there.
+    /// The CRDs are not installed.
     #[error(
         "the API server has no kinds of {GROUP}: install them with `kube-node crds | kubectl apply --server-side -f -`"
     )]
     NotInstalled,
-    /// Our kinds are those of an older version.
+    /// The installed CRDs are of an older version.
     #[error("the installed definition of {kind} lacks {}: install this version's with `kube-node crds | kubectl apply --server-side -f -`", fields.join(", "))]
     Older {
-        /// The kind.
+        /// Kind of the CRD.
         kind: String,
-        /// Paths of the fields, some of them.
+        /// Paths of missing fields, at most 5.
         fields: Vec<String>,
     },
 }
 
-/// A right: verb, API group, resource with its subresource, namespace (empty for all).
+/// A right: verb, API group, resource with its subresource, namespace (empty: all).
 pub type Right = (&'static str, &'static str, &'static str, &'static str);
 
-/// What the operator's own identity does. Rights in its namespace have `.` in the place of the namespace.
+/// Rights of the operator's own identity. The namespace `.` stands for the operator's namespace.
 pub const OPERATOR: &[Right] = &[
     ("watch", "", "nodes", ""),
     ("create", "", "nodes", ""),
@@ -118,7 +119,7 @@ pub const OPERATOR: &[Right] = &[
     ("watch", "coordination.k8s.io", "leases", "."),
 ];
 
-/// What a host's identity does, besides what hollow kubelets do.
+/// Rights of a worker's identity, besides those of hollow kubelets.
 pub const HOST: &[Right] = &[
     ("watch", "", "nodes", ""),
     ("watch", "", "pods", ""),
@@ -128,7 +129,7 @@ pub const HOST: &[Right] = &[
     ("watch", "coordination.k8s.io", "leases", "."),
 ];
 
-/// What the hollow kubelets' identity does.
+/// Rights of the hollow kubelets' identity.
 pub const HOLLOW: &[Right] = &[
     ("patch", "", "nodes/status", ""),
     ("patch", "", "pods/status", ""),
@@ -140,26 +141,26 @@ pub const HOLLOW: &[Right] = &[
     ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
-/// What it does besides where the kubelets' endpoints are served.
+/// Further rights of that identity where kubelet endpoints are served.
 pub const ENDPOINTS: &[Right] = &[
     ("create", "authentication.k8s.io", "tokenreviews", ""),
     ("create", "authorization.k8s.io", "subjectaccessreviews", ""),
 ];
 
-/// How long the server may take to publish the schema of a definition that was just installed.
+/// Time within which the API server publishes the schema of a newly installed CRD.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(30);
-/// How often it is asked meanwhile.
+/// Interval between two reads of the schema until then.
 const COMPARE_AGAIN: Duration = Duration::from_secs(1);
-/// Reviews under way at once.
+/// Access reviews in flight at once.
 const REVIEWS_AT_ONCE: usize = 8;
 
-/// Whether the API server answers.
+/// Checks that the API server answers.
 pub async fn reach(client: &Client, url: &str) -> Result<(), PreflightError> {
     let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
     client.apiserver_version().await.map(drop).map_err(unreachable)
 }
 
-/// Whether the client's identity has all `rights`.
+/// Checks that the client's identity has all `rights`.
 pub async fn rights(
     client: &Client,
     who: &str,
@@ -182,8 +183,8 @@ pub async fn rights(
     if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
 }
 
-/// What is wished of the kubelets' endpoints, where the client's identity has the rights for it; else None, which is said:
-/// machines live without.
+/// Returns `wished` if the client's identity has the rights to serve kubelet endpoints. Otherwise logs a
+/// warning and returns None: machines work without endpoints.
 pub async fn endpoints<T>(
     client: &Client,
     who: &str,
@@ -202,7 +203,7 @@ pub async fn endpoints<T>(
     }
 }
 
-/// Whether the client's identity may elect a leader by the Lease of this name.
+/// Checks that the client's identity may elect a leader by the Lease of this name.
 pub async fn election(
     client: &Client,
     who: &str,
@@ -211,7 +212,7 @@ pub async fn election(
     lease: &str,
 ) -> Result<(), PreflightError> {
     let mut missing = Vec::new();
-    // A right to create is of no name: nobody has one before.
+    // RBAC cannot limit `create` to a name.
     for (verb, name) in [("create", ""), ("get", lease), ("update", lease)] {
         let right = (verb, "coordination.k8s.io", "leases", ".");
         let answer = allowed(client, namespace, right, name).await;
@@ -225,8 +226,8 @@ pub async fn election(
     if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who: who.to_owned(), missing }) }
 }
 
-/// Whether nobody leads whom this operator would not hear of: `election` is the namespace and the name of the Lease by which
-/// it takes part in one. Whoever may not read the usual Lease cannot know.
+/// Checks that no operator leads outside this operator's election. `election` is the namespace and the name
+/// of the Lease of that election. An identity that may not read the default Lease passes.
 pub async fn alone(client: &Client, url: &str, election: Option<(&str, &str)>) -> Result<(), PreflightError> {
     if election == Some((OPERATOR_NAMESPACE, OPERATOR_LEASE)) {
         return Ok(());
@@ -242,7 +243,7 @@ pub async fn alone(client: &Client, url: &str, election: Option<(&str, &str)>) -
     }
 }
 
-/// Who leads by a Lease, as far as the clocks of two machines agree.
+/// Holder of the Lease while the Lease is valid, as far as the clocks of two machines agree.
 fn leader(lease: &Lease, now: Timestamp) -> Option<String> {
     let spec = lease.spec.as_ref()?;
     let lasts = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
@@ -250,7 +251,7 @@ fn leader(lease: &Lease, now: Timestamp) -> Option<String> {
     spec.holder_identity.clone().filter(|holder| !is_over && !holder.is_empty())
 }
 
-/// What tells the cluster from others: the UID of its namespace kube-system.
+/// Identifies the cluster: the UID of its namespace kube-system.
 pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String, PreflightError> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     match namespaces.get_metadata("kube-system").await {
@@ -263,7 +264,7 @@ pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String,
     }
 }
 
-/// None if allowed, else the right in words; for the object of this name, where there is one.
+/// Returns None if the right is granted, else the right in words. `name` limits it to one object unless empty.
 async fn allowed(
     client: &Client,
     own_namespace: &str,
@@ -298,8 +299,8 @@ async fn allowed(
     Ok(Some(format!("{verb} {resource}{slash}{subresource}{which}{place}")))
 }
 
-/// Ends with an error when the installed definitions lack a field that ours have, else never. The server may show a new
-/// definition some seconds after it serves it, so that is not waited for before the work begins.
+/// Fails if the installed CRDs lack a field of ours, else never returns. The API server may publish the
+/// schema of a new CRD some seconds after it serves that CRD, so the start does not wait for this check.
 pub async fn definitions(client: Client, url: String) -> Result<(), PreflightError> {
     let deadline = Instant::now() + PUBLISHED_WITHIN;
     loop {
@@ -311,7 +312,7 @@ pub async fn definitions(client: Client, url: String) -> Result<(), PreflightErr
     }
 }
 
-/// Whether the installed definitions have all fields that ours have.
+/// Checks that the installed CRDs have all fields of ours.
 pub async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {
     let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
     let path = format!("/openapi/v3/apis/{GROUP}/v1alpha1");
@@ -352,7 +353,7 @@ fn missing(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match theirs.pointer(&format!("/properties/{name}")) {
             Some(theirs) => missing(property, theirs, &path, found),
-            // The server describes metadata by reference.
+            // The API server describes metadata by reference.
             None if path == "metadata" || path == "kind" || path == "apiVersion" => {}
             None => found.push(path),
         }
@@ -373,7 +374,7 @@ mod tests {
             serde_json::from_value(json!({"spec": spec})).unwrap()
         };
         assert_eq!(leader(&lease("a", "2026-11-22T00:00:01.000000Z"), now).as_deref(), Some("a"));
-        // Its clock is ahead of ours.
+        // The holder's clock is ahead of ours.
         assert_eq!(leader(&lease("a", "2026-11-22T00:00:20.000000Z"), now).as_deref(), Some("a"));
         assert_eq!(leader(&lease("a", "2026-11-21T23:59:59.000000Z"), now), None);
         assert_eq!(leader(&lease("", "2026-11-22T00:00:14.000000Z"), now), None);

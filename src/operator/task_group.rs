@@ -1,4 +1,4 @@
-//! The tasks of a process: they live together, and the end of one is the end of all.
+//! Task group of a process: the end of one task ends all of them.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use tracing::warn;
 
 use super::OperatorError;
 
-/// How long the work that is under way may take to end.
+/// Time limit for work in flight at shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What runs.
+/// Tasks and their common shutdown signal.
 pub(super) struct TaskGroup {
     tasks: JoinSet<Result<(), OperatorError>>,
     shutdown: CancellationToken,
@@ -33,12 +33,12 @@ impl TaskGroup {
         Self { tasks: JoinSet::new(), shutdown: shutdown.clone() }
     }
 
-    /// When all of them are to end.
+    /// Signals all tasks to end.
     pub(super) const fn shutdown(&self) -> &CancellationToken {
         &self.shutdown
     }
 
-    /// Starts a part that ends at shutdown at the latest.
+    /// Spawns a task that is cancelled at shutdown.
     pub(super) fn spawn<E: Send + 'static>(
         &mut self,
         part: impl Future<Output = Result<(), E>> + Send + 'static,
@@ -49,12 +49,12 @@ impl TaskGroup {
         self.tasks.spawn(part.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
     }
 
-    /// Starts a part that ends by itself at shutdown, once what it has under way is done.
+    /// Spawns a task that observes the shutdown itself and finishes its work in flight first.
     pub(super) fn spawn_until_done(&mut self, part: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(part.map(Ok));
     }
 
-    /// Has the kubelets of machines served, where that is wished; to be called before machines are made.
+    /// Serves the kubelet endpoints if configured. Must be called before machines are created.
     pub(super) fn serve_kubelets(
         &mut self,
         hollow: &Hollow,
@@ -69,7 +69,7 @@ impl TaskGroup {
                 Ok(())
             }
             Err(ServeError::Metrics(error)) => Err(error.into()),
-            // Machines live without.
+            // Machines work without endpoints.
             Err(error) => {
                 warn!(error = chain(&error), "kubelets are not served");
                 Ok(())
@@ -77,18 +77,19 @@ impl TaskGroup {
         }
     }
 
-    /// Starts the admin port.
+    /// Spawns the server of the admin port.
     pub(super) fn serve(&mut self, admin: Admin, registry: Registry, readiness: Readiness) {
         let stop = self.shutdown.clone();
         self.spawn_until_done(admin.serve(registry, readiness, stop));
     }
 
-    /// Waits until a part ends, which none should.
+    /// Waits until a task ends. No task should.
     pub(super) async fn one_ends(&mut self) -> OperatorError {
         ended_by_itself(self.tasks.join_next().await)
     }
 
-    /// Waits for the first part to end. Told to stop, every part has its time to do so; whether all have.
+    /// Waits for the first task to end. At shutdown, waits up to `SHUTDOWN_LIMIT` for all of them and returns
+    /// true if all have ended.
     pub(super) async fn supervise(mut self) -> Result<bool, OperatorError> {
         tokio::select! {
             ended = self.tasks.join_next() => {
@@ -107,8 +108,8 @@ impl TaskGroup {
     }
 }
 
-/// Does work that only whoever holds the Lease may do, and gives the Lease back after it. Without an election: just the work,
-/// which says whether all of it has ended.
+/// Runs `work`, which requires the Lease, and releases the Lease afterwards. `work` returns true if all of it
+/// has ended. Without an election there is no Lease to release.
 pub(super) async fn hold(
     election: Option<Election>,
     mut work: impl Future<Output = Result<bool, OperatorError>> + Unpin,
@@ -116,14 +117,14 @@ pub(super) async fn hold(
     let Some(mut election) = election else { return work.await.map(drop) };
     let has_ended = tokio::select! {
         ended = &mut work => ended?,
-        // What is under way has no time any more: the door is closed, and somebody else works.
+        // The fence is closed and another process takes over: work in flight is dropped.
         lost = election.keep() => return Err(lost.into()),
     };
-    // Where something is under way still, the next one waits for the end of the Lease.
+    // If work is still in flight, the Lease stays: the next holder waits for its expiry.
     leave(Some(election).filter(|_| has_ended)).await
 }
 
-/// Ends a part in an election in good order. A question whose answer nobody waits for any more may have won it.
+/// Leaves an election. A request whose response is no longer awaited may have won the Lease, so it is released.
 pub(super) async fn leave(election: Option<Election>) -> Result<(), OperatorError> {
     if let Some(election) = election {
         election.release().await;

@@ -1,8 +1,10 @@
-//! Back-off between the machines of one Node: one that ends soon after it was made, again and again, is not made again at
-//! once. As a kubelet does with containers (`CrashLoopBackOff`): the first is made again at once, later ones after 10 s,
-//! doubled up to 5 minutes; ten minutes of life end the back-off.
+//! Back-off between the machines of one Node, as a kubelet's `CrashLoopBackOff`.
 //!
-//! Invariant: kept in memory only, by the UID of the Node. After a restart the count begins anew, which costs two machines.
+//! The first machine that ends soon is replaced at once, later ones after 10 s, doubled up to 5 minutes. Ten
+//! minutes of life reset the back-off.
+//!
+//! Invariant: the state is in memory only, by Node UID. After a restart the count starts again, which costs
+//! two machines.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,46 +12,46 @@ use jiff::Timestamp;
 
 use super::node::until;
 
-/// The wait after the second end in a row.
+/// Back-off after the second early end in a row.
 const FIRST: Duration = Duration::from_secs(10);
-/// The longest wait.
+/// Maximum back-off.
 const LONGEST: Duration = Duration::from_mins(5);
-/// A machine that lived for so long did not end soon.
+/// Lifetime after which a machine's end is not early.
 const LIFE: Duration = Duration::from_mins(10);
 
-/// How the machines of Nodes ended, by the UID of the Node.
+/// Ends of machines by Node UID.
 #[derive(Clone, Debug, Default)]
 pub struct BackOffs(HashMap<Arc<str>, Ends>);
 
 #[derive(Clone, Debug, Default)]
 struct Ends {
-    /// When the last machine was made; None where that was before this process.
+    /// Creation of the last machine; None if it was created before this process started.
     made: Option<Timestamp>,
-    /// When it ended; None while it lives.
+    /// End of the last machine; None while it lives.
     ended: Option<Timestamp>,
-    /// How many ended in a row, each soon.
+    /// Number of early ends in a row.
     count: u32,
-    /// How the last one ended.
+    /// Cause of the last end.
     how: String,
 }
 
-/// A wait before the next machine.
+/// Back-off before the next machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackOff {
-    /// What is left of it.
+    /// Time left.
     pub left: Duration,
-    /// For people; the same for as long as the wait lasts.
+    /// Message for people; unchanged as long as the back-off lasts.
     pub message: String,
 }
 
 impl BackOffs {
-    /// A machine was made for the Node.
+    /// Records the creation of a machine.
     pub fn made(&mut self, uid: &Arc<str>, now: Timestamp) {
         let ends = self.0.entry(Arc::clone(uid)).or_default();
         (ends.made, ends.ended) = (Some(now), None);
     }
 
-    /// The Node's machine has ended; seen as often as it is looked at.
+    /// Records the end of the Node's machine; repeated calls for the same end change nothing.
     pub fn ended(&mut self, uid: &Arc<str>, how: &str, now: Timestamp) {
         let ends = self.0.entry(Arc::clone(uid)).or_default();
         if ends.ended.is_some() {
@@ -61,7 +63,7 @@ impl BackOffs {
         how.clone_into(&mut ends.how);
     }
 
-    /// What has to pass before the Node gets another machine.
+    /// Back-off before the Node gets another machine; None if it may get one now.
     #[must_use]
     pub fn wait(&self, uid: &str, now: Timestamp) -> Option<BackOff> {
         let Ends { ended, count, how, .. } = self.0.get(uid)?;
@@ -77,7 +79,7 @@ impl BackOffs {
         (!left.is_zero()).then(|| BackOff { left, message: message() })
     }
 
-    /// The Node is gone.
+    /// Forgets a Node that is gone.
     pub fn forget(&mut self, uid: &str) {
         self.0.remove(uid);
     }
@@ -98,7 +100,7 @@ mod tests {
         let waits = [(); 8].map(|()| {
             all.made(&uid, at(now));
             assert_eq!(all.wait(&uid, at(now)), None, "it lives");
-            // Each is looked at more than once after its end.
+            // Each end is observed more than once.
             for later in 1..=2 {
                 all.ended(&uid, "Evicted", at(now + later));
             }

@@ -1,6 +1,8 @@
-//! The recorded boot of a machine: `nodeInfo.bootID` of its Node is a UUID of version 7, whose time is that of its first
-//! boot; behind it is how much later it booted last. So the disruptor goes on counting after a restart of whatever carries the
-//! machine, and after a reboot of that, without a write of its own.
+//! Boot ID of a machine, recorded in the Node's `nodeInfo.bootID`: a UUID of version 7.
+//!
+//! The UUID's timestamp is the time of the first boot; its last bytes hold the time from the first to the
+//! last boot. Fault injection therefore continues after a restart of the process that runs the machine, and
+//! after a reboot of the machine, without an extra write.
 
 use std::time::Duration;
 
@@ -8,39 +10,39 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
 
-/// The bytes of a UUID that say how many milliseconds after the first boot the last one was.
+/// Bytes of the UUID that hold the time from the first to the last boot, in milliseconds.
 const AFTER: std::ops::Range<usize> = 10..16;
 
-/// The first boot of a machine, to the millisecond.
+/// Boot ID of a machine's first boot, to the millisecond.
 #[must_use]
 pub fn first(machine: &str, now: Timestamp) -> Uuid {
     made(machine, u64::try_from(now.as_millisecond()).unwrap_or_default(), 0)
 }
 
-/// The boot of the same machine so long after its first one, to the millisecond.
+/// Boot ID of the machine's boot at `after` past its first boot, to the millisecond.
 #[must_use]
 pub fn again(machine: &str, boot: Uuid, after: Duration) -> Uuid {
     let first = boot.as_bytes().iter().take(6).fold(0, |millis, byte| millis << 8 | u64::from(*byte));
     made(machine, first, u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How long after its first boot a machine booted last; None where that was its first one.
+/// Time from the first to the last boot; None if the machine never rebooted.
 #[must_use]
 pub fn after(machine: &str, boot: Uuid) -> Option<Duration> {
     let after = boot.as_bytes()[AFTER].iter().fold(0, |millis, byte| millis << 8 | u64::from(*byte));
     let after = Duration::from_millis(after);
-    // What something else made up has no meaning there, and no time is so late as to have no place in the calendar.
+    // These bytes mean nothing in a UUID of another origin, and a time past the end of the calendar is invalid.
     let is_ours = !after.is_zero() && again(machine, boot, after) == boot;
     (is_ours && time(boot)?.checked_add(after).is_ok()).then_some(after)
 }
 
-/// When a machine booted last, where that was not its first time.
+/// Time of the last reboot; None if the machine never rebooted.
 #[must_use]
 pub fn rebooted(machine: &str, boot: Uuid) -> Option<Timestamp> {
     time(boot)?.checked_add(after(machine, boot)?).ok()
 }
 
-/// What is neither time nor version follows from the machine, so that all who carry it make the same.
+/// All bytes but time and version derive from the machine, so that every process makes the same UUID.
 fn made(machine: &str, first: u64, after: u64) -> Uuid {
     let hash = Sha256::digest(format!("{machine}/{first}/{after}"));
     let mut rest = [0; 10];
@@ -50,21 +52,21 @@ fn made(machine: &str, first: u64, after: u64) -> Uuid {
     Builder::from_unix_timestamp_millis(first, &rest).into_uuid()
 }
 
-/// The boot that a Node shows, where it is one of ours.
+/// The boot ID in a Node's status; None if the ID is not one of ours.
 #[must_use]
 pub fn recorded(boot_id: Option<&str>) -> Option<Uuid> {
     boot_id?.parse().ok().filter(|boot| time(*boot).is_some())
 }
 
-/// When a machine booted first.
+/// Time of the first boot.
 #[must_use]
 pub fn time(boot: Uuid) -> Option<Timestamp> {
-    // Those of other versions that carry a time count it from other days.
+    // Other UUID versions with a timestamp count from another epoch.
     let (seconds, nanos) = boot.get_timestamp().filter(|_| boot.get_version_num() == 7)?.to_unix();
     Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?).ok()
 }
 
-/// How long ago a machine booted first; zero where it has not, or where the clock is behind.
+/// Time since the first boot; zero without a boot ID or if the clock is behind.
 #[must_use]
 pub fn age(boot: Option<Uuid>, now: Timestamp) -> Duration {
     let age = boot.and_then(time).map(|booted| now.duration_since(booted));

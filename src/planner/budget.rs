@@ -1,32 +1,32 @@
-//! How many Nodes may be more or fewer than the replicas, as numbers: percentages are rounded as Deployments do it, so
-//! that a surge is never nothing and a shortage never more than was said.
+//! Budget of a NodeSet in numbers of Nodes. Percentages are rounded as for Deployments: the surge up, so that
+//! it is not 0, the shortage down, so that it never exceeds the percentage.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube_node_api::RollingUpdate;
 
-/// Surge when nothing is said.
+/// Default of `maxSurge`.
 const DEFAULT_SURGE: usize = 1;
 
-/// The one budget of a set.
+/// Budget of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Machines above the replicas.
+    /// Maximum number of machines above the replicas.
     pub surge: usize,
-    /// Replicas that may be missing.
+    /// Maximum number of missing replicas.
     pub unavailable: usize,
 }
 
-/// Which way a part of a Node goes.
+/// Rounding of a fraction of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// To the greater number.
+    /// Up.
     Up,
-    /// To the smaller one.
+    /// Down.
     Down,
 }
 
 impl Budget {
-    /// The budget of a set with so many replicas.
+    /// Budget of a set with this number of replicas.
     #[must_use]
     pub fn of(said: Option<&RollingUpdate>, replicas: usize) -> Self {
         let surge = said.and_then(|said| said.max_surge.as_ref());
@@ -35,18 +35,18 @@ impl Budget {
             surge: surge.map_or(DEFAULT_SURGE, |surge| amount(surge, replicas, Round::Up)),
             unavailable: unavailable.map_or(0, |unavailable| amount(unavailable, replicas, Round::Down)),
         };
-        // Two percentages may both come to nothing: then one Node may be missing, or none could ever be replaced.
+        // If both percentages round to 0, one Node may be missing; otherwise no Node could ever be replaced.
         if budget == (Self { surge: 0, unavailable: 0 }) { Self { unavailable: 1, ..budget } } else { budget }
     }
 
-    /// Fewest Nodes that are to be available.
+    /// Minimum number of available Nodes.
     #[must_use]
     pub const fn floor(&self, replicas: usize) -> usize {
         replicas.saturating_sub(self.unavailable)
     }
 }
 
-/// A number of Nodes, or so many percent of all; what is neither counts as 0, and the schema refuses it.
+/// A number of Nodes or a percentage of all Nodes; other values, which the schema refuses, count as 0.
 #[must_use]
 pub fn amount(said: &IntOrString, all: usize, round: Round) -> usize {
     match said {

@@ -1,25 +1,25 @@
-//! Conditions of our own kinds: set by type, with the time of the last change of status kept.
+//! Conditions of NodeClass and NodeSet: set by type; `lastTransitionTime` changes only with the status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Most characters of a condition's message (apimachinery's limit is 32,768; nobody reads that much).
+/// Maximum message length in characters; apimachinery allows 32,768, more than anybody reads.
 const MESSAGE_MAX: usize = 1_024;
 
-/// What a condition is to say.
+/// New content of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionUpdate {
-    /// Its type.
+    /// Condition type.
     pub r#type: &'static str,
-    /// True or False.
+    /// Status: True or False.
     pub status: bool,
-    /// Its reason, a word in `CamelCase`.
+    /// Reason in `CamelCase`.
     pub reason: &'static str,
-    /// Its message, for people.
+    /// Message for people.
     pub message: String,
 }
 
-/// `conditions` with each of `says` in it; conditions of other types stay as they are.
+/// `conditions` updated with `says`; conditions of other types stay unchanged.
 #[must_use]
 pub fn set(
     conditions: &[Condition],

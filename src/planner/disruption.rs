@@ -1,4 +1,4 @@
-//! Why a Node has to be replaced: it is sick, of another revision, older than a restart, or past its age.
+//! Reasons to replace a Node: unhealthy, of another revision, older than a restart, or expired.
 
 use std::{hash::Hasher, time::Duration};
 
@@ -6,33 +6,33 @@ use jiff::Timestamp;
 
 use super::set_planner::NodeState;
 
-/// Why.
+/// Reason to replace a Node, most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DisruptionReason {
-    /// It did not become Ready and initialised in time.
+    /// The Node did not become Ready and initialized in time.
     FailedToStart,
-    /// A condition has been unhealthy for too long.
+    /// An unhealthy condition has lasted too long.
     Unhealthy,
-    /// Its machine is of another revision than the set asks for.
+    /// The machine's revision is not the one that the set asks for.
     Outdated,
-    /// It is older than the set's last restart.
+    /// The Node is older than the set's last restart.
     Restarted,
-    /// It has reached its age.
+    /// The Node has reached its maximum age.
     Expired,
 }
 
 impl DisruptionReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::FailedToStart, Self::Unhealthy, Self::Outdated, Self::Restarted, Self::Expired];
 
-    /// Whether the Node is sick: then it is repaired also while a rollout is paused.
+    /// Returns true if the Node is unhealthy: such a Node is repaired even while a rollout is paused.
     #[must_use]
     pub const fn is_sickness(self) -> bool {
         matches!(self, Self::FailedToStart | Self::Unhealthy)
     }
 
-    /// The reason for events and metric labels.
+    /// Reason for events and metric labels.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -48,52 +48,52 @@ impl DisruptionReason {
 /// A condition of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSign<'a> {
-    /// Its type.
+    /// Condition type.
     pub r#type: &'a str,
     /// True, False or Unknown.
     pub status: &'a str,
-    /// Since when; None counts as now.
+    /// Last transition; None counts as now.
     pub since: Option<Timestamp>,
 }
 
-/// A condition that makes a Node sick when it lasts.
+/// A condition that makes a Node unhealthy once it has lasted long enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnhealthyCondition {
-    /// Its type.
+    /// Condition type.
     pub r#type: String,
-    /// Its status.
+    /// Condition status.
     pub status: String,
-    /// How long.
+    /// Minimum duration.
     pub lasts: Duration,
 }
 
-/// When Nodes have to be replaced.
+/// Rules for the replacement of Nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Rules<'a> {
-    /// Revision that Nodes are to have; None while it is not known: then none is outdated.
+    /// Revision that the Nodes should have; None if unknown: no Node is outdated then.
     pub revision: Option<&'a str>,
-    /// Nodes created before are to be replaced.
+    /// Nodes created before this time are replaced.
     pub restarted_at: Option<Timestamp>,
     /// Age at which a Node is replaced.
     pub expire_after: Option<Duration>,
-    /// How long a Node may take to start.
+    /// Maximum time from a Node's creation until it is initialized.
     pub startup_timeout: Option<Duration>,
-    /// What makes it sick afterwards.
+    /// Unhealthy conditions of an initialized Node.
     pub symptoms: &'a [UnhealthyCondition],
 }
 
-/// Causes, and when there may be others by the passing of time alone.
+/// Reasons to replace a Node, and the time at which they may change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is sick of.
+    /// Reason to repair the Node.
     pub sick: Option<DisruptionReason>,
-    /// The gravest of the other causes: a Node whose repair has to wait may still be due for a rollout.
+    /// Most severe of the other reasons: a Node whose repair has to wait may still be due for a rollout.
     pub due: Option<DisruptionReason>,
-    /// None: never.
+    /// Time until the reasons may change; None if they do not change with time.
     pub changes_in: Option<Duration>,
 }
 
-/// Examines one Node that stays.
+/// Examines one Node that is not leaving.
 #[must_use]
 pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Finding {
     let mut finding = Finding::default();
@@ -107,7 +107,7 @@ pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Fin
     };
     if !member.skip_remediation {
         if member.started {
-            // Before a Node was initialised its conditions say nothing: it is still starting.
+            // Conditions count only once the Node is initialized: before that it is still starting.
             for symptom in rules.symptoms {
                 let sign = member
                     .signs
@@ -135,7 +135,7 @@ pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Fin
     finding
 }
 
-/// Whether a rollout or a restart is to replace it.
+/// Returns true if a rollout or a restart has to replace the Node.
 #[must_use]
 pub fn is_stale(member: &NodeState<'_>, rules: &Rules<'_>) -> bool {
     has_other_revision(member, rules) || rules.restarted_at.is_some_and(|at| member.created < at)
@@ -145,12 +145,12 @@ fn has_other_revision(member: &NodeState<'_>, rules: &Rules<'_>) -> bool {
     rules.revision.is_some_and(|revision| member.revision != revision)
 }
 
-/// What is left at `now` of a span that began at `since`.
+/// Remaining part at `now` of `span`, counted from `since`.
 fn left(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
     span.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
 }
 
-/// Up to a tenth earlier, always the same for one Node: Nodes that were born together do not expire together.
+/// `age` reduced by up to a tenth, by the Node's name: Nodes created together do not expire together.
 fn jittered(age: Duration, name: &str) -> Duration {
     let mut hasher = Fnv::default();
     hasher.write(name.as_bytes());
@@ -158,7 +158,7 @@ fn jittered(age: Duration, name: &str) -> Duration {
     age.saturating_sub(age / 1_000 * permille)
 }
 
-/// FNV-1a: the same on every machine and in every version, which the hasher of the standard library does not promise.
+/// FNV-1a: the same on every platform and in every version; the standard library's hasher guarantees neither.
 struct Fnv(u64);
 
 impl Default for Fnv {

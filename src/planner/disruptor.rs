@@ -1,7 +1,7 @@
-//! The disruptor: whether a machine is to behave as unhealthy, and until when. One implementation for every provider.
+//! Fault injection: the phases in which a machine behaves as unhealthy, for all providers.
 //!
-//! The meaning of the four fields is that of the kubemark actuator's provider configuration. Time counts from the
-//! machine's recorded boot, so a restart of the operator changes nothing.
+//! The four fields have the semantics of the kubemark actuator's provider configuration. Time counts from the
+//! machine's recorded boot, so a restart of the operator does not change the phase.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use uuid::Uuid;
 
 use super::boot;
 
-/// How a machine is to behave now.
+/// Health that a machine simulates at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
-    /// Whether the machine is to look healthy.
+    /// True if the machine behaves as healthy.
     pub healthy: bool,
-    /// How long from now until that changes; None when it never does.
+    /// Time until the next phase; None if the phase lasts for ever.
     pub changes_in: Option<Duration>,
 }
 
-/// What the cluster hears of a machine.
+/// Reports of a machine to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// The truth.
+    /// The true status.
     Healthy,
-    /// Ready=False, while its Lease goes on.
+    /// Ready=False, while the Lease is still renewed.
     Reported,
-    /// Nothing: neither Lease nor status.
+    /// Neither Lease renewals nor status updates.
     Silent,
 }
 
-/// How a machine with these failures behaves in `phase`.
+/// Behaviour in `phase` of a machine with these failures.
 #[must_use]
 pub fn behaviour(failures: Option<&Failures>, phase: Phase) -> Behaviour {
     match failures.and_then(|failures| failures.mode).unwrap_or_default() {
@@ -41,14 +41,14 @@ pub fn behaviour(failures: Option<&Failures>, phase: Phase) -> Behaviour {
     }
 }
 
-/// A phase that lasts for ever.
+/// A phase without an end.
 const fn for_ever(healthy: bool) -> Phase {
     Phase { healthy, changes_in: None }
 }
 
-/// The phase of a machine that booted `since_boot` ago.
+/// Phase of a machine that booted `since_boot` ago.
 ///
-/// Periodic failures begin with the unhealthy phase. A period of no length at all is no failure: the machine is healthy.
+/// Periodic failures start with the unhealthy phase. A period of zero length is no failure: the machine stays healthy.
 #[must_use]
 pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     let Some(failures) = failures else { return for_ever(true) };
@@ -78,13 +78,13 @@ pub fn phase(failures: Option<&Failures>, since_boot: Duration) -> Phase {
     }
 }
 
-/// How long after its boot a machine that booted `since_boot` ago came back last, by a reboot; None where it never did.
+/// Age since the first boot at which a machine that booted `since_boot` ago last came back by a reboot; None if never.
 #[must_use]
 pub fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Duration> {
     let failures = failures.filter(|failures| failures.reboot == Some(true))?;
     let (unhealthy, healthy) =
         (failures.unhealthy_duration.0, failures.healthy_duration.unwrap_or_default().0);
-    // Who turns unhealthy once, or stays so, does not come back.
+    // A machine that turns unhealthy once, or stays unhealthy, does not come back.
     let is_periodic =
         failures.turn_unhealthy_after != Some(true) && failures.turn_unhealthy_periodically == Some(true);
     if !is_periodic || unhealthy.is_zero() || healthy.is_zero() {
@@ -94,7 +94,7 @@ pub fn came_back(failures: Option<&Failures>, since_boot: Duration) -> Option<Du
     since_boot.checked_sub(nanos_modulo(since_first, unhealthy.saturating_add(healthy)))
 }
 
-/// The boot that a machine shows at `now` whose Node has `boot` on record: another one where it came back since by a reboot.
+/// Boot ID at `now` of a machine whose Node records `boot`: a new one if the machine has rebooted since.
 #[must_use]
 pub fn boot(failures: Option<&Failures>, machine: &str, boot: Uuid, now: Timestamp) -> Uuid {
     let to_millis =
@@ -110,7 +110,7 @@ pub fn boot(failures: Option<&Failures>, machine: &str, boot: Uuid, now: Timesta
 fn nanos_modulo(span: Duration, period: Duration) -> Duration {
     let rest = span.as_nanos() % period.as_nanos();
     let (seconds, nanos) = (rest / 1_000_000_000, rest % 1_000_000_000);
-    // Both fit: rest < period, which is a Duration itself.
+    // Both values fit: rest < period, and `period` is a Duration.
     Duration::new(u64::try_from(seconds).unwrap_or(u64::MAX), u32::try_from(nanos).unwrap_or(0))
 }
 
@@ -203,7 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever looks when sees the boot of the last return, however often it was looked before, and that is in a healthy phase.
+        /// The boot ID depends only on the time, not on the earlier observations; the last return starts a
+        /// healthy phase.
         #[test]
         fn boots_do_not_depend_on_who_looked_when(unhealthy in 1_u64..60, healthy in 1_u64..60, mut looks in prop::collection::vec(0_u64..1_000_000, 1..20)) {
             let failures = Failures { reboot: Some(true), ..periodic(unhealthy, healthy) };
@@ -223,7 +224,7 @@ mod tests {
             }
         }
 
-        /// Nothing changes before the announced moment, and at that moment it does.
+        /// The phase changes exactly at the announced time.
         #[test]
         fn the_announced_change_is_the_next_one(unhealthy in 1_u64..600, healthy in 1_u64..600, at_ms in 0_u64..10_000_000) {
             let failures = periodic(unhealthy, healthy);

@@ -1,8 +1,11 @@
-//! How a Node that leaves is emptied: which pods are evicted now, which stand in the way, and when the machine may go.
+//! Drain planner: pods to evict now, pods that block the drain, and the time at which the machine may go.
 //!
-//! One call plans one reconciliation; the same state and time give the same plan. Pods of DaemonSets and mirror pods stay and hold
-//! nothing up. The others leave by priority, the lowest first; what the set's settings or the pod itself forbid to evict
-//! holds the drain up until somebody acts, or until the set's timeout is over.
+//! Input: the pods of a deleted Node, the drain policy of its set, the time. Output: a [`Plan`] for one
+//! reconciliation.
+//!
+//! Pods of DaemonSets and mirror pods stay and delay nothing. The other pods leave in ascending order of
+//! priority. A pod that the policy or its own annotation protects blocks the drain until somebody acts or the
+//! set's timeout expires.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,48 +14,48 @@ use kube_node_api::UnmanagedPods;
 
 use super::node::until;
 
-/// What pods get, at most, to end by themselves once the timeout is over.
+/// Maximum grace period of pods that are deleted after the timeout.
 pub const LAST_GRACE: Duration = Duration::from_secs(30);
 
 /// A pod on the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Who it is.
+    /// Identity of the pod.
     pub id: PodId,
-    /// What becomes of it.
+    /// Handling of the pod in a drain.
     pub fate: Fate,
-    /// Whether it has run to its end.
+    /// True if the pod has run to completion.
     pub finished: bool,
-    /// Whether it does not want to be evicted.
+    /// True if the pod's annotation forbids its eviction.
     pub opted_out: bool,
-    /// Whether it has a volume of type emptyDir.
+    /// True if the pod has an emptyDir volume.
     pub empty_dir: bool,
-    /// Its priority.
+    /// Priority of the pod.
     pub priority: i32,
-    /// When it is to be gone; None while nobody has asked for its deletion.
+    /// Time at which the pod's grace period ends; None while the pod has no deletion timestamp.
     pub gone_by: Option<Timestamp>,
 }
 
-/// What becomes of a pod when its Node leaves.
+/// Handling of a pod when its Node leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays to the end: a DaemonSet controls it, or it mirrors a file of the Node.
+    /// The pod stays until the end: a DaemonSet controls it, or it is a mirror pod.
     Stays,
-    /// A controller makes it again somewhere else.
+    /// A controller recreates the pod on another Node.
     #[default]
     Moves,
-    /// Nobody makes it again.
+    /// No controller recreates the pod.
     Ends,
 }
 
-/// Who a pod is. In the order of namespace and name.
+/// Identity of a pod, ordered by namespace and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodId {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// Name of the pod.
     pub name: Arc<str>,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: Arc<str>,
 }
 
@@ -62,14 +65,14 @@ impl fmt::Display for PodId {
     }
 }
 
-/// What the Node's set says about its drains.
+/// Drain settings of the NodeSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long the drain may take; None: as long as it needs.
+    /// Maximum duration of the drain; None for no limit.
     pub timeout: Option<Duration>,
-    /// Whether pods with emptyDir volumes are evicted.
+    /// True if pods with emptyDir volumes are evicted.
     pub delete_empty_dir_data: bool,
-    /// Whether pods that no controller would make again are evicted.
+    /// True if pods that no controller would recreate are evicted.
     pub evict_unmanaged: bool,
 }
 
@@ -89,32 +92,32 @@ impl From<&kube_node_api::Drain> for Policy {
     }
 }
 
-/// The Node as its drain sees it.
+/// Progress of the drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Course {
-    /// When the drain began.
+    /// Start of the drain.
     pub began: Timestamp,
-    /// Whether nobody hears from the kubelet any more (Ready is Unknown): then no pod's end is confirmed.
+    /// True if the kubelet is unreachable (Ready is Unknown); no pod's termination is confirmed then.
     pub unreachable: bool,
 }
 
-/// Why a pod is not evicted. In the order in which they are named.
+/// Reason why a pod is not evicted, ordered by precedence in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Obstacle {
-    /// The pod does not want it.
+    /// The pod's annotation forbids the eviction.
     OptedOut,
-    /// It has an emptyDir volume, which the set keeps.
+    /// The pod has an emptyDir volume, and the set keeps such pods.
     EmptyDir,
-    /// No controller would make it again, and the set keeps such pods.
+    /// No controller would recreate the pod, and the set keeps such pods.
     Unmanaged,
-    /// A `PodDisruptionBudget` does not allow it.
+    /// A `PodDisruptionBudget` forbids the eviction.
     Budget,
-    /// The API server refuses it for another reason, such as an admission webhook.
+    /// The API server refuses the eviction for another reason, such as an admission webhook.
     Refused,
 }
 
 impl Obstacle {
-    /// The reason for conditions and metric labels.
+    /// Reason for conditions and metric labels.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -127,41 +130,41 @@ impl Obstacle {
     }
 }
 
-/// A pod that is not evicted, and why.
+/// A pod that is not evicted, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Blockage {
-    /// Why.
+    /// Reason.
     pub obstacle: Obstacle,
-    /// Which.
+    /// The pod.
     pub pod: PodId,
-    /// What the API server said; empty where the obstacle says all.
+    /// Error message of the API server; empty if the obstacle explains itself.
     pub said: String,
 }
 
-/// What the drain does now, and how far it is.
+/// Actions of one reconciliation of a drain, and the drain's progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// To be evicted.
+    /// Pods to evict.
     pub evict: Vec<PodId>,
-    /// To be deleted, whatever stands in the way, with [`LAST_GRACE`] at most.
+    /// Pods to delete regardless of obstacles, with a grace period of at most [`LAST_GRACE`].
     pub force: Vec<PodId>,
-    /// What is not evicted.
+    /// Pods that are not evicted.
     pub blocked: Vec<Blockage>,
-    /// Pods that hold the machine up, in the order of their names.
+    /// Pods that keep the machine alive, sorted by name.
     pub left: Vec<PodId>,
-    /// Pods that are bound to the Node and do not belong to it: those in `left`, and those whose end nobody confirms.
+    /// Pods bound to the Node that do not stay: the pods in `left`, and those whose termination no kubelet confirms.
     pub bound: Vec<PodId>,
-    /// Those of `bound` whose deletion nobody has asked for.
+    /// Pods in `bound` without a deletion timestamp.
     pub undeleted: Vec<PodId>,
-    /// Whether the timeout and the last grace are over: nothing is waited for any more.
+    /// True if the timeout and the last grace period are over: the drain waits for nothing more.
     pub given_up: bool,
-    /// Whether volumes that are attached still are to be waited for: no pod is left, the timeout is not over, and the
-    /// kubelet that has to unmount them is heard from.
+    /// True if the drain waits for attached volumes: no pod is left, the timeout is not over, and the kubelet
+    /// that has to unmount the volumes is reachable.
     pub awaits_volumes: bool,
 }
 
 impl Plan {
-    /// Whether no pod holds the machine up.
+    /// Returns true if no pod keeps the machine alive.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.left.is_empty() || self.given_up
@@ -182,7 +185,7 @@ pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Pl
         ids
     };
     let bound: Vec<&Pod> = pods.iter().filter(|pod| pod.fate != Fate::Stays && !pod.finished).collect();
-    // A kubelet that nobody hears from confirms no end, so a pod whose time is over holds nothing up.
+    // An unreachable kubelet confirms no termination, so a pod past its grace period does not delay the drain.
     let lost = |pod: &Pod| course.unreachable && pod.gone_by.is_some_and(|by| by <= now);
     let left: Vec<&Pod> = bound.iter().copied().filter(|pod| !lost(pod)).collect();
     let mut plan = Plan {
@@ -194,7 +197,7 @@ pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Pl
         ..Plan::default()
     };
     if over(Duration::ZERO) {
-        // Those that are to be gone soon are left to it.
+        // Pods whose grace period ends soon are left to their kubelet.
         let later = |pod: &&Pod| {
             pod.gone_by.is_none_or(|by| {
                 Duration::try_from(by.duration_since(now)).is_ok_and(|left| left > LAST_GRACE)
@@ -206,7 +209,7 @@ pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Pl
     let lowest = left.iter().map(|pod| pod.priority).min();
     for pod in left.into_iter().filter(|pod| pod.gone_by.is_none()) {
         match obstacle(pod, policy) {
-            // Named at once, of whatever priority: the drain cannot end without somebody's doing.
+            // Reported at once, whatever the pod's priority: the drain cannot end until somebody acts.
             Some(obstacle) => {
                 plan.blocked.push(Blockage { obstacle, pod: pod.id.clone(), said: String::new() });
             }

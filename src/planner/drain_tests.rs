@@ -1,4 +1,4 @@
-//! Of the order in which pods leave, and of what stands in their way.
+//! Tests of the order of evictions and of blocked drains.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -121,8 +121,9 @@ fn policies() -> impl Strategy<Value = Policy> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// In every state: pods that stay are never touched, those that are kept not before the timeout; one priority leaves
-    /// at a time, the lowest; and each pod that holds the machine up is leaving, waits for those before it, or is named.
+    /// In every state: pods that stay are never touched, protected pods not before the timeout; only the
+    /// lowest priority leaves; each pod that keeps the machine alive is leaving, waits for a lower priority,
+    /// or is reported as blocked.
     #[test]
     fn nobody_leaves_who_may_not(pods in pods(), policy in policies(), unreachable: bool, now in 0_i64..250) {
         let course = Course { unreachable, ..HEARD };
@@ -155,7 +156,7 @@ proptest! {
         prop_assert!(unreachable || plan.left == plan.bound);
     }
 
-    /// A drain whose pods obey ends: in as many rounds as there are priorities, and one more.
+    /// A drain whose pods can be evicted ends after one round per priority and one more.
     #[test]
     fn it_ends(pods in pods()) {
         let mut pods: Vec<Pod> = pods.into_iter().map(|pod| Pod { opted_out: false, gone_by: None, ..pod }).collect();

@@ -1,39 +1,39 @@
-//! What this process has asked the API server for and the watch has not shown yet.
+//! Expectations: creations and deletions that were sent and that the watch has not shown yet.
 //!
-//! A set that is looked at again before its new Nodes came back through the watch must not create them twice, nor
-//! choose a second victim for one whose deletion is under way. Counting on the watch alone would: it lags behind.
+//! A reconciliation before the watch shows the new Nodes must not create them twice, nor choose a second
+//! victim while a deletion is under way. The watch alone is not enough, since it lags behind.
 
 use std::collections::BTreeMap;
 
-/// How far a creation has come.
+/// State of a creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Creation {
-    /// Sent; whether it took effect is not known.
+    /// Sent; the outcome is unknown.
     Sent,
-    /// The API server said that it exists, in this epoch of the watch.
+    /// Confirmed by the API server in this epoch of the watch.
     Confirmed { epoch: u32 },
 }
 
-/// How far a deletion has come.
+/// State of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Deletion {
-    /// Sent for a Node in this version; whether it took effect is not known.
+    /// Sent for this resource version of a Node; the outcome is unknown.
     Sent { version: String },
-    /// The API server accepted it.
+    /// Accepted by the API server.
     Accepted,
 }
 
-/// The outstanding creations and deletions of one set, by Node name. Names are never reused, so a name is enough.
+/// Pending creations and deletions of one set by Node name. Names are never reused, so a name is enough.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
     creations: BTreeMap<String, Creation>,
     deletions: BTreeMap<String, Deletion>,
-    /// Counts the lists that the watch began with.
+    /// Number of lists that the watch has started.
     epoch: u32,
 }
 
 impl Expectations {
-    /// To be called before the creation is sent: its echo may come back first.
+    /// Expects a creation. Call it before the request: the watch event may arrive first.
     pub fn creating(&mut self, name: &str) {
         self.creations.insert(name.to_owned(), Creation::Sent);
     }
@@ -45,18 +45,18 @@ impl Expectations {
         }
     }
 
-    /// The API server refused the creation for good: it will never show up.
+    /// The API server refused the creation for good: the Node will never appear.
     pub fn refused(&mut self, name: &str) {
         self.creations.remove(name);
     }
 
-    /// To be called before the deletion of a Node in this version is sent: should the answer be lost, the Node counts as
-    /// leaving all the same, or another one would go in its place.
+    /// Expects the deletion of a Node in this version. Call it before the request: even if the response is
+    /// lost, the Node counts as leaving, and no other Node goes in its place.
     pub fn deleting(&mut self, name: &str, version: &str) {
         self.deletions.insert(name.to_owned(), Deletion::Sent { version: version.to_owned() });
     }
 
-    /// The deletion was accepted.
+    /// The API server accepted the deletion.
     pub fn deleted(&mut self, name: &str) {
         if let Some(deletion) = self.deletions.get_mut(name) {
             *deletion = Deletion::Accepted;
@@ -68,10 +68,10 @@ impl Expectations {
         self.deletions.remove(name);
     }
 
-    /// The watch showed the Node in a version: `leaving` when it carries a deletion timestamp.
+    /// The watch showed the Node in this version; `leaving` if the Node has a deletion timestamp.
     pub fn seen(&mut self, name: &str, version: &str, leaving: bool) {
         self.creations.remove(name);
-        // A deletion is only of the version that it names: another one that does not leave says that it had no effect.
+        // A deletion has its version as precondition: another version that is not leaving means that it failed.
         let over = match self.deletions.get(name) {
             Some(Deletion::Sent { version: sent }) => leaving || sent != version,
             Some(Deletion::Accepted) => leaving,
@@ -88,15 +88,15 @@ impl Expectations {
         self.deletions.remove(name);
     }
 
-    /// The watch is about to ask for a new list.
+    /// The watch is about to start a new list.
     pub fn relisting(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// The list that was announced is there, read at the server's latest state: what was confirmed before it was asked
-    /// for and is not in it came and went meanwhile. A deletion of a Node that is not in it is over, too. One of a Node
-    /// that is in it stays: the list may have been read before the deletion took effect, and where it had none, it is sent
-    /// again.
+    /// The announced list has arrived, read at the server's latest state. A Node whose creation was confirmed
+    /// before the list and that the list lacks is gone again. A deletion of a Node that the list lacks is
+    /// over too. A deletion of a listed Node stays pending: the list may have been read before the deletion
+    /// took effect; if it had no effect, it is sent again.
     pub fn on_resync(&mut self, listed: impl Fn(&str) -> bool) {
         let before =
             |creation: &Creation| matches!(creation, Creation::Confirmed { epoch } if *epoch != self.epoch);
@@ -104,18 +104,18 @@ impl Expectations {
         self.deletions.retain(|name, _| listed(name));
     }
 
-    /// Names of Nodes that count as existing although the watch has not shown them.
+    /// Names of the pending creations, which count as existing Nodes.
     pub fn creations(&self) -> impl Iterator<Item = &str> {
         self.creations.keys().map(String::as_str)
     }
 
-    /// Nodes that count as existing although the watch has not shown them.
+    /// Number of pending creations, which count as existing Nodes.
     #[must_use]
     pub fn pending_creations(&self) -> usize {
         self.creations.len()
     }
 
-    /// Creations whose outcome is unknown: to be sent again under the same name, which is harmless if they succeeded.
+    /// Creations with an unknown outcome, to be sent again under the same name; harmless if the first one succeeded.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &str> {
         self.creations
             .iter()
@@ -123,13 +123,13 @@ impl Expectations {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Whether the Node's deletion is under way although the watch may not show it.
+    /// Returns true if the Node's deletion is pending, even if the watch does not show it.
     #[must_use]
     pub fn is_leaving(&self, name: &str) -> bool {
         self.deletions.contains_key(name)
     }
 
-    /// Deletions whose outcome is unknown: to be sent again for the same version, which is harmless if they succeeded.
+    /// Deletions with an unknown outcome, to be sent again for the same version; harmless if the first one succeeded.
     pub fn unanswered(&self) -> impl Iterator<Item = &str> {
         self.deletions
             .iter()
@@ -190,7 +190,7 @@ mod tests {
         let mut expectations = Expectations::default();
         expectations.deleting("a", "7");
         expectations.deleted("a");
-        expectations.seen("a", "7", false); // still under way when the deletion was accepted
+        expectations.seen("a", "7", false); // an event from before the deletion took effect
         assert!(expectations.is_leaving("a"));
         expectations.seen("a", "8", true);
         assert!(!expectations.is_leaving("a"));
@@ -202,11 +202,11 @@ mod tests {
         expectations.deleting("a", "7");
         expectations.seen("a", "7", false);
         assert_eq!(expectations.unanswered().collect::<Vec<_>>(), ["a"]);
-        expectations.seen("a", "8", false); // it changed and does not leave: the deletion had no effect
+        expectations.seen("a", "8", false); // changed and not leaving: the deletion had no effect
         assert!(!expectations.is_leaving("a"));
     }
 
-    /// The server's side of a Node in the schedules below.
+    /// A server-side event of a Node.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Answer,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of answers and echoes, nothing stays pending once every Node was shown or refused.
+        /// In any order of responses and watch events, nothing stays pending once every Node was shown or refused.
         #[test]
         fn nothing_leaks(schedule in vec((0_usize..8, 0_usize..4), 0..80)) {
             let mut expectations = Expectations::default();

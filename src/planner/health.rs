@@ -1,26 +1,26 @@
-//! What a kubelet says of its machine's health: conditions and texts are those of pkg/kubelet/nodestatus/setters.go.
+//! Node conditions as a kubelet writes them; texts from pkg/kubelet/nodestatus/setters.go.
 
 /// A condition of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Its type.
+    /// Condition type.
     pub r#type: &'static str,
     /// `True` or `False`.
     pub status: &'static str,
-    /// Its reason, a word in `CamelCase`.
+    /// Reason in `CamelCase`.
     pub reason: &'static str,
-    /// Its message, for people.
+    /// Message for people.
     pub message: &'static str,
 }
 
-/// A machine that works.
+/// Ready condition of a healthy machine.
 pub const READY: Condition = Condition {
     r#type: "Ready",
     status: "True",
     reason: "KubeletReady",
     message: "kubelet is posting ready status",
 };
-/// A machine that the disruptor makes look broken.
+/// Ready condition of a machine that fault injection makes unhealthy.
 pub const DISRUPTED: Condition = Condition {
     r#type: "Ready",
     status: "False",

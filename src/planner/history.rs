@@ -1,21 +1,21 @@
-//! Which stored revisions of a class may be forgotten.
+//! Revision history limit of a class: stored revisions that can be deleted.
 
 use std::collections::BTreeSet;
 
-/// How many revisions that nobody needs are kept when nothing is said: as Deployments have it.
+/// Default number of unneeded revisions to keep, as for Deployments.
 pub const DEFAULT_LIMIT: usize = 10;
 
-/// A revision that is stored.
+/// A stored revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its name, for example `v1-9f86d08188`.
+    /// Name of the revision, for example `v1-9f86d08188`.
     pub revision: String,
-    /// Its number: a younger one has a greater.
+    /// Sequence number; a newer revision has a greater one.
     pub number: i64,
 }
 
-/// The revisions to forget, the oldest first: beyond the `limit` youngest of those that are not `needed`. Never the
-/// youngest of all: Nodes may be about to be made of it.
+/// Revisions to delete, oldest first: those not `needed`, except the newest `limit` of them. The newest
+/// revision of all is always kept, since Nodes may be about to be created from it.
 #[must_use]
 pub fn surplus(stored: &[Stored], needed: &BTreeSet<String>, limit: usize) -> Vec<String> {
     let youngest = stored.iter().map(|stored| stored.number).max();

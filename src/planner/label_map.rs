@@ -1,20 +1,20 @@
-//! The labels or annotations of an object that is kept thousands of times: a sorted slice, whose texts may be shared.
+//! Compact label or annotation map for objects that are cached by the thousands: a sorted slice of interned strings.
 
 use std::sync::Arc;
 
-/// Texts by their keys.
+/// An immutable map from label or annotation keys to values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelMap(Box<[(Arc<str>, Arc<str>)]>);
 
 impl LabelMap {
-    /// The text of a key.
+    /// Value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by(|(own, _)| (**own).cmp(key)).ok()?;
         self.0.get(at).map(|(_, text)| &**text)
     }
 
-    /// Whether there is a text of that key.
+    /// Returns true if the key exists.
     #[must_use]
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
@@ -22,7 +22,7 @@ impl LabelMap {
 }
 
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for LabelMap {
-    /// Of texts with the same key the first stays.
+    /// The first value of a duplicate key wins.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(texts: I) -> Self {
         let mut all: Vec<(Arc<str>, Arc<str>)> =
             texts.into_iter().map(|(key, text)| (key.into(), text.into())).collect();

@@ -1,5 +1,6 @@
-//! Decisions: synchronous, without client, clock or runtime. Observed state, the time and an order of chance come in;
-//! what to do and why comes out.
+//! All decisions of the operator as synchronous functions, without a client, a clock or a runtime.
+//!
+//! Input: the observed state, the current time, random numbers. Output: the actions to take and the reason for each.
 
 pub mod approval;
 pub mod autoscaling;

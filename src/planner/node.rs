@@ -1,7 +1,7 @@
-//! The life of one Node: provision its machine, let pods in, drain it, take the machine away, let the Node go.
+//! Life cycle of one Node: create the machine, admit pods, drain, delete the machine, remove the finalizer.
 //!
-//! One call plans one reconciliation. The caller applies the steps in order and comes back at the latest after `requeue_after`;
-//! what the Node waits for is in `waits_for`.
+//! Input: Node, machine, pods, deletion timeout, time. Output: a [`Plan`] for one reconciliation. The caller applies
+//! the steps in order and reconciles again after `requeue_after` at the latest; `waits_for` names the obstacle.
 
 use std::time::Duration;
 
@@ -16,88 +16,88 @@ use super::{
     wait::Wait,
 };
 
-/// A Lease renewed within this time is fresh: the 40 s that a kubelet's Lease lives.
+/// Maximum age of a fresh Lease: the lease duration of a kubelet, 40 s.
 pub const LEASE_FRESH: Duration = Duration::from_secs(40);
 
-/// How often something is looked at that no watch would report.
+/// Requeue time for changes that no watch reports.
 const POLL: Duration = Duration::from_secs(5);
-/// How often a Node without a turn is looked at; whoever grants it tells.
+/// Requeue time of a Node without a drain permit; a new permit enqueues the Node.
 const TURN_POLL: Duration = Duration::from_mins(1);
-/// How long a Node whose machine is gone waits for its pods and volumes: a Node that nobody hears from is found within
-/// 50 s and the pods of out-of-service Nodes every 20 s. Afterwards its pods are those of a Node that does not exist,
-/// which the garbage collector of pods deletes too.
+/// Maximum time that a Node whose machine is gone waits for its pods and volumes. kube-controller-manager
+/// detects an unreachable Node within 50 s and deletes the pods of out-of-service Nodes every 20 s. After
+/// this limit the Node goes, and the pod garbage collector deletes the pods of missing Nodes too.
 const CLEANUP_LIMIT: Duration = Duration::from_mins(3);
 
-/// A Node as the watch shows it.
+/// A Node as seen by the watch.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// When its deletion was asked for.
+    /// Deletion timestamp.
     pub deleted_at: Option<Timestamp>,
-    /// Whether it carries the finalizer `kube-node.io/machine`.
+    /// True if the Node has the finalizer `kube-node.io/machine`.
     pub finalizer: bool,
-    /// Whether it is closed to the scheduler (`spec.unschedulable`).
+    /// True if the Node is cordoned (`spec.unschedulable`).
     pub cordoned: bool,
-    /// Whether its drain may begin; one that has begun goes on without it.
+    /// True if the Node has a drain permit; a drain that has started needs none.
     pub turn: bool,
-    /// Whether its machine lives in our process, so that a restart loses it, and can be made again: that is no failure of the
-    /// machine.
+    /// True if the machine runs in this process: a restart loses the machine without a failure, and it can be
+    /// recreated.
     pub volatile: bool,
-    /// What has to pass before it gets another machine; those before ended again and again.
+    /// Back-off before the next machine; set if earlier machines ended repeatedly.
     pub back_off: Option<BackOff>,
     /// All taints.
     pub taints: Vec<Taint>,
-    /// What its kubelet has said.
+    /// State reported by the kubelet.
     pub kubelet: Kubelet,
-    /// When its Lease was renewed last.
+    /// Last renewal of the Node's Lease.
     pub lease_renewed: Option<Timestamp>,
 }
 
-/// What a Node's kubelet has said.
+/// State reported by a Node's kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kubelet {
-    /// Nothing: nodeInfo names no version yet.
+    /// No status yet: nodeInfo has no kubelet version.
     #[default]
     Silent,
-    /// It posted a status, and its Ready condition is not True.
+    /// A status was posted, and the Ready condition is not True.
     NotReady,
-    /// Its Ready condition is True.
+    /// The Ready condition is True.
     Ready,
 }
 
-/// The Node's machine as its provider knows it.
+/// The Node's machine as reported by the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// There is none.
+    /// No machine exists.
     Absent,
-    /// It exists.
+    /// The machine exists.
     Exists,
-    /// It has ended and will not come back: it has to make way for another.
+    /// The machine has ended for good and must be deleted before another is created.
     Dead,
-    /// Its deletion was asked for, and it still exists.
+    /// The machine is being deleted.
     Leaving,
 }
 
-/// How far the drain has come.
+/// Progress of the drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pods {
     /// Not observed yet since the Node was cordoned.
     #[default]
     Unknown,
-    /// Looked at.
+    /// Observed.
     Known {
-        /// What the drain has to do.
+        /// Next actions of the drain.
         drain: drain::Plan,
-        /// Volumes that are attached to the machine and belong to no pod that stays; looked for once no pod is left.
+        /// Attached volumes that belong to no pod that stays; observed once no pod is left.
         attached: Attached,
     },
 }
 
-/// What is known of the volumes that are attached to a machine.
+/// Knowledge about the volumes attached to a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// Their names.
+    /// Names of the attached volumes.
     Volumes(Vec<String>),
-    /// Nothing yet: ask again after this time.
+    /// Unknown; ask again after this time.
     AskAgain(Duration),
 }
 
@@ -107,46 +107,46 @@ impl Default for Attached {
     }
 }
 
-/// One thing to do.
+/// One action of a reconciliation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Set the finalizer, so that no machine outlives its Node unnoticed.
+    /// Add the finalizer, so that no machine outlives its Node unnoticed.
     AddFinalizer,
-    /// Make the machine from the revision that the Node names.
+    /// Create the machine from the Node's revision.
     CreateMachine,
-    /// Write the list of taints.
+    /// Write this list of taints.
     SetTaints(Vec<Taint>),
-    /// Close the Node to the scheduler, and note when.
+    /// Cordon the Node and record the time.
     Cordon {
-        /// When the drain begins.
+        /// Start of the drain.
         at: Timestamp,
     },
     /// Evict these pods.
     Evict(Vec<PodId>),
-    /// Delete these pods past everything that protects them, because the drain has taken too long.
+    /// Delete these pods regardless of any protection, because the drain timeout is over.
     Force(Vec<PodId>),
     /// Delete the machine.
     DeleteMachine,
-    /// Say that nothing runs on the Node any more, and never will: write this list of taints.
+    /// Write this list of taints, which declares that nothing runs on the Node and never will.
     SetOutOfService(Vec<Taint>),
-    /// Delete these pods, whose machine does not exist any more.
+    /// Delete these pods, whose machine is gone.
     DeletePods(Vec<PodId>),
-    /// Let the Node go.
+    /// Remove the finalizer, which lets the Node go.
     RemoveFinalizer,
 }
 
-/// What to do now, what it waits for then, and when to reconcile again if nothing changes before.
+/// Result of one reconciliation: actions, wait and requeue time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// In order.
+    /// Actions, in order.
     pub steps: Vec<Step>,
-    /// None: the Node is at work, or gone.
+    /// Current wait; None if the Node is in service or gone.
     pub waits_for: Option<Wait>,
-    /// None: only a change brings anything new.
+    /// Requeue time; None to await a change.
     pub requeue_after: Option<Duration>,
 }
 
-/// Decides for one Node of ours. `deletion_timeout` is its class's.
+/// Plans one reconciliation of a Node. `deletion_timeout` is that of the Node's class.
 #[must_use]
 pub fn decide(
     node: &Node,
@@ -162,7 +162,7 @@ pub fn decide(
             Plan { steps, waits_for: Some(Wait::Machine), requeue_after: Some(POLL) }
         }
         Machine::Absent => finalize(node, pods, now),
-        // Nothing runs on it, so there is nothing to drain.
+        // Nothing runs on the machine, so there is nothing to drain.
         Machine::Dead => Plan {
             steps: vec![Step::DeleteMachine],
             waits_for: Some(Wait::MachineDeletion),
@@ -175,22 +175,22 @@ pub fn decide(
     }
 }
 
-/// Whether a machine that a restart took has to come back so that its pods can leave as they should: through their
-/// disruption budgets, and not before the set says so.
+/// Returns true if a machine lost in a restart must be recreated, so that its pods leave through their
+/// disruption budgets and not before the set grants a drain permit.
 fn still_needed(node: &Node, pods: &Pods) -> bool {
     let holds_pods = matches!(pods, Pods::Known { drain, .. } if !drain.is_done());
     let waits = !node.cordoned && !node.turn;
     node.volatile && node.finalizer && node.kubelet != Kubelet::Silent && (waits || holds_pods)
 }
 
-/// What is left at `now` of a span that began at `since`; zero when it is over.
+/// Remaining part at `now` of `span`, counted from `since`; zero once it is over.
 pub(super) fn until(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
-    // A clock that went backwards must not make the wait longer than the span.
+    // A clock that went backwards must not extend the wait beyond the span.
     let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     span.saturating_sub(passed)
 }
 
-/// From a Node without a machine to one that takes pods.
+/// Plan for a Node that is not deleted, from no machine to a Node that takes pods.
 fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     if !node.finalizer {
@@ -209,7 +209,7 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
             plan.waits_for = Some(Wait::Machine);
             return plan;
         }
-        // Somebody took the machine away: it has to be gone before it is made again.
+        // The machine was deleted by somebody else: it must be gone before it is recreated.
         Machine::Leaving => {
             plan.waits_for = Some(Wait::MachineDeletion);
             plan.requeue_after = Some(POLL);
@@ -223,7 +223,7 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
         }
         Machine::Exists => {}
     }
-    // The Lease of a Node that pods were let in to is nobody's business here: a stale one shows as a change of Ready.
+    // The Lease of an initialized Node is not checked here: a stale Lease shows as a change of Ready.
     let initialized = !node.taints.iter().any(|taint| taint.key == TAINT_UNINITIALIZED);
     if initialized && node.kubelet == Kubelet::Ready {
         return plan;
@@ -232,7 +232,7 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     let (state, waits_for) = match (node.kubelet, fresh) {
         (Kubelet::Silent, _) => (Initialization::Awaited, Some(Wait::Kubelet)),
         (Kubelet::NotReady, _) => (Initialization::Registered, Some(Wait::Ready)),
-        // Its first Lease is on its way: both taints leave in one write.
+        // The first Lease is under way: both taints are then removed in one write.
         (Kubelet::Ready, false) if node.lease_renewed.is_none() => {
             (Initialization::Awaited, Some(Wait::Lease))
         }
@@ -247,12 +247,12 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     plan
 }
 
-/// From a deleted Node to one without a machine: the machine goes when pods and volumes have left and the timeout of the
-/// class is over.
+/// Plan for a deleted Node with a machine. The machine is deleted once pods and volumes have left and the
+/// class's deletion timeout is over.
 fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Plan {
     let mut plan = Plan { requeue_after: Some(POLL), ..Plan::default() };
     if !node.cordoned {
-        // Pods count once the watch shows the cordon: one could slip in before.
+        // Pods count once the watch shows the cordon: a pod could be bound before.
         if node.turn {
             plan.steps.push(Step::Cordon { at: now });
         } else {
@@ -297,9 +297,9 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
     plan
 }
 
-/// From a deleted Node without a machine to none. Pods that are bound to it still can never end by themselves: the
-/// out-of-service taint lets kube-controller-manager delete them by force and detach their volumes at once. It says
-/// that the machine does not run, so it is set here alone.
+/// Plan for a deleted Node without a machine. Pods still bound to the Node can never terminate by themselves:
+/// the out-of-service taint makes kube-controller-manager delete them by force and detach their volumes at
+/// once. The taint declares that the machine does not run, so it is set only here.
 fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     if !node.finalizer {
@@ -320,7 +320,7 @@ fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
     if marked_at.is_none() {
         plan.steps.push(Step::SetOutOfService(taints::with_out_of_service(&node.taints, now)));
     } else if !drain.undeleted.is_empty() {
-        // The taint does not make pods leave that tolerate it.
+        // Pods that tolerate the taint are not deleted by it.
         plan.steps.push(Step::DeletePods(drain.undeleted.clone()));
     }
     plan.waits_for = Some(Wait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });

@@ -1,4 +1,4 @@
-//! What a Node is born with: all that a kubelet ignores on a Node that exists already, so nobody else would set it.
+//! Builder of Node objects: all fields that a kubelet does not set on a Node that exists already.
 
 use std::{collections::BTreeMap, env::consts};
 
@@ -12,72 +12,72 @@ use kube_node_api::names;
 
 use super::{taints, template::Desired};
 
-/// Annotation by which the controller-manager's ttl controller tells kubelets how long to cache.
+/// Annotation by which kube-controller-manager's ttl controller tells kubelets how long to cache.
 const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// Reason of the Ready condition until a kubelet has spoken.
+/// Reason of the Ready condition until a kubelet reports.
 pub const PROVISIONING: &str = "Provisioning";
 
-/// The letters of a Node name's suffix: those of Kubernetes' own generated names, in which no word can appear.
+/// Letters of a Node name's suffix: those of Kubernetes' generated names, which can form no word.
 pub const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Length of a Node name's suffix: 387 million names, none of which comes twice.
+/// Length of a Node name's suffix: 387 million names, so that no name is reused.
 pub const SUFFIX_LENGTH: usize = 6;
 
-/// Who a Node is and where it comes from.
+/// Identity and origin of a Node.
 #[derive(Clone, Debug)]
 pub struct NodeOrigin<'a> {
-    /// Its name.
+    /// Name of the Node.
     pub name: &'a str,
-    /// Its NodeSet.
+    /// Name of the NodeSet.
     pub set: &'a str,
-    /// Its NodeClass.
+    /// Name of the NodeClass.
     pub class: &'a str,
-    /// Revision of its machine.
+    /// Revision of the machine.
     pub revision: &'a str,
-    /// NodeController of its class.
+    /// NodeController of the class.
     pub provider: &'a str,
-    /// `spec.providerID`, where it is known at birth.
+    /// `spec.providerID`, if known at creation.
     pub provider_id: Option<String>,
     /// `node.kubernetes.io/instance-type`.
     pub machine_type: Option<&'a str>,
-    /// Which hosts carry its hollow machine; None for the operator, and for other machines.
+    /// Group of workers that runs the hollow machine; None for the operator, and for other machines.
     pub hosts: Option<&'a str>,
-    /// What its hollow machine is to the API server, where it is more than one of many.
+    /// API load of the hollow machine (`hollow.load`); None if it shares identity, connection and watches.
     pub load: Option<&'a str>,
     /// The NodeSet as owner.
     pub owner: Owner<'a>,
-    /// `spec.podCIDR`, where it is given at birth.
+    /// `spec.podCIDR`, if allocated at creation.
     pub pod_cidr: Option<String>,
-    /// How many Nodes the cluster has.
+    /// Number of Nodes in the cluster.
     pub cluster_size: usize,
 }
 
 /// A NodeSet as the owner of its Nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
-    /// Its API version.
+    /// API version of the NodeSet.
     pub api_version: &'a str,
-    /// Its UID.
+    /// UID of the NodeSet.
     pub uid: &'a str,
 }
 
-/// A new Node name of a set; `pick` returns a number below its argument, by chance.
+/// A new Node name of a set; `pick` returns a random number below its argument.
 pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
     let suffix =
         (0..SUFFIX_LENGTH).filter_map(|_| ALPHABET.get(pick(ALPHABET.len()))).map(|byte| char::from(*byte));
     format!("{set}-{}", suffix.collect::<String>())
 }
 
-/// The object to create, in the form that costs the API server least: Nodes come by the thousand.
+/// The object to create, in the form that is cheapest for the API server: Nodes are created by the thousand.
 ///
-/// Ready=False from the start, and no allocatable yet: the node lifecycle controller takes a Node *without* a Ready
-/// condition for one that may take pods.
+/// The Node has Ready=False and no allocatable resources yet: the node lifecycle controller treats a Node
+/// *without* a Ready condition as able to take pods.
 #[must_use]
 pub fn node(origin: NodeOrigin<'_>, desired: &Desired, now: Timestamp) -> Node {
     let labels = labels(&origin, desired);
     let mut annotations = desired.annotations.clone();
-    // With the value that fits the cluster, the ttl controller has nothing to write.
+    // With the right value for the cluster size, the ttl controller has nothing to write.
     annotations.insert(ANNOTATION_TTL.to_owned(), ttl_seconds(origin.cluster_size).to_string());
     annotations.extend(desired.record().map(|record| (names::ANNOTATION_APPLIED.to_owned(), record)));
     let taints = [taints::at_birth(), desired.startup_taints.clone(), desired.taints.clone()].concat();
@@ -108,7 +108,7 @@ pub fn node(origin: NodeOrigin<'_>, desired: &Desired, now: Timestamp) -> Node {
     }
 }
 
-/// All labels of a Node: its template's, a kubelet's and ours.
+/// All labels of a Node: those of the template, of a kubelet and ours.
 pub(super) fn labels(origin: &NodeOrigin<'_>, desired: &Desired) -> BTreeMap<String, String> {
     let mut labels = desired.labels.clone();
     labels.extend(well_known_labels(origin.name, origin.machine_type));
@@ -134,7 +134,7 @@ pub(super) fn at(time: Timestamp) -> Time {
     Time { seconds: Some(time.as_second()), nanos: Some(0) }
 }
 
-/// The Ready condition of a Node whose machine is still to be made.
+/// Ready condition of a Node whose machine does not exist yet.
 fn provisioning(now: Timestamp) -> NodeCondition {
     NodeCondition {
         r#type: Some("Ready".to_owned()),
@@ -146,7 +146,7 @@ fn provisioning(now: Timestamp) -> NodeCondition {
     }
 }
 
-/// The labels that a kubelet sets when it registers its Node itself.
+/// Labels that a kubelet sets when it registers its Node itself.
 #[must_use]
 pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
@@ -161,7 +161,7 @@ pub fn well_known_labels(node: &str, machine_type: Option<&str>) -> BTreeMap<Str
     labels
 }
 
-/// The architecture of this machine, by the name that Kubernetes has for it.
+/// Architecture of this computer, by its Kubernetes name.
 pub(super) fn architecture() -> &'static str {
     match consts::ARCH {
         "x86_64" => "amd64",
@@ -170,7 +170,7 @@ pub(super) fn architecture() -> &'static str {
     }
 }
 
-/// As the controller-manager's ttl controller has it (pkg/controller/ttl in Kubernetes 1.36).
+/// Values of kube-controller-manager's ttl controller (pkg/controller/ttl in Kubernetes 1.36).
 fn ttl_seconds(cluster_size: usize) -> u32 {
     match cluster_size {
         0..=100 => 0,
@@ -181,7 +181,7 @@ fn ttl_seconds(cluster_size: usize) -> u32 {
     }
 }
 
-/// The API server refuses two taints of one key and effect; the first one stays.
+/// The first taint of each key and effect; the API server refuses duplicates.
 fn unique(taints: Vec<Taint>) -> Vec<Taint> {
     let mut kept: Vec<Taint> = Vec::with_capacity(taints.len());
     for taint in taints {

@@ -1,4 +1,4 @@
-//! Of the life of one Node.
+//! Tests of the life cycle of one Node.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn ids(count: usize) -> Vec<PodId> {
         .collect()
 }
 
-/// A drain that so many pods are left of; all of them can be evicted.
+/// A drain with `count` pods left, all of them evictable.
 fn left(count: usize) -> Pods {
     let drain = drain::Plan {
         evict: ids(count),
@@ -220,10 +220,14 @@ fn pods() -> impl Strategy<Value = Pods> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8_000))]
 
-    /// In every state: no machine is made for a Node that leaves, none is deleted under pods or volumes that are waited
-    /// for, before its time or for a Node that stays; no Node goes before its machine, and none with pods before they
-    /// had their time to be cleaned up; nothing is out of service while its machine may exist; no drain begins without
-    /// a turn.
+    /// Invariants in every state:
+    ///
+    /// - A machine is created only for a Node that is not deleted.
+    /// - A machine is deleted only with its Node, after the deletion timeout, and with no pods or volumes
+    ///   left to wait for.
+    /// - A Node goes only after its machine; its pods go first or have had their cleanup time.
+    /// - A Node gets the out-of-service taint only when its machine is absent.
+    /// - A drain starts only with a drain permit.
     #[test]
     fn nothing_happens_out_of_order(node in nodes(), machine in machines(), pods in pods(), now in 0_i64..400) {
         let plan = plan(&node, machine, &pods, now);
@@ -251,7 +255,7 @@ proptest! {
         }
     }
 
-    /// Whoever waits for what no watch reports comes back by itself; a wait for nothing does not spin.
+    /// A wait that no watch event ends has a requeue time; a Node without work and without a wait is not requeued.
     #[test]
     fn nobody_is_forgotten(node in nodes(), machine in machines(), pods in pods(), now in 0_i64..400) {
         let plan = plan(&node, machine, &pods, now);

@@ -1,7 +1,10 @@
-//! Which Node is born with which block of pod addresses (`spec.podCIDR`), where nobody else gives any.
+//! Allocator of pod address blocks (`spec.podCIDR`) for Nodes, where no other component allocates them.
 //!
-//! A block is taken while a Node shows it, or a part of it, whoever gave it; and while it is promised to a Node whose creation
-//! is under way. What came free last is given last: somebody may still think that its old Node has it.
+//! Input: the CIDRs of all Nodes, and creations under way. Output: a free block for each new Node.
+//!
+//! Invariant: a block is taken while a Node has it or a part of it, from any allocator, and while it is
+//! promised to a Node whose creation is under way. The most recently freed block is reused last: some
+//! component may still associate it with its old Node.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -11,34 +14,34 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Most bits by which a block is smaller than the range: 65,536 Nodes.
+/// Maximum difference between the prefix lengths of block and range: 65,536 Nodes.
 const BITS_MAX: u8 = 16;
-/// Longest prefix of a block: a network, its gateway, a broadcast address, and one that a pod can have.
+/// Maximum prefix length of a block: addresses for network, gateway, broadcast and one pod.
 const PREFIX_MAX: u8 = 30;
 
-/// Why there is no such range.
+/// The pod address range is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// It is IPv6.
+    /// The range is IPv6.
     #[error("{0} is no range of IPv4 addresses: write one such as 10.128.0.0/9")]
     NotIpv4(IpNet),
-    /// It has bits behind its prefix.
+    /// The range has host bits set.
     #[error("{given} is an address in a range: write {}", given.trunc())]
     HostBits {
-        /// What was given.
+        /// The range as configured.
         given: Ipv4Net,
     },
-    /// A block would be larger than the range, have no address for a pod, or be one of too many.
+    /// The block is larger than the range, has no address for a pod, or there would be too many blocks.
     #[error("{range} cannot be cut into blocks of /{block}: choose a length from {} to {}", range.prefix_len(), longest(*range))]
     Block {
         /// The range.
         range: Ipv4Net,
-        /// Length of a block's prefix.
+        /// Prefix length of a block.
         block: u8,
     },
 }
 
-/// The addresses of all pods, and the size of each Node's part.
+/// Pod address range of the cluster, and the size of each Node's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     range: Ipv4Net,
@@ -52,7 +55,7 @@ impl fmt::Display for Range {
 }
 
 impl Range {
-    /// `block`: length of the prefix of a block.
+    /// A range with blocks of prefix length `block`.
     pub fn new(range: IpNet, block: u8) -> Result<Self, RangeError> {
         let IpNet::V4(range) = range else { return Err(RangeError::NotIpv4(range)) };
         if range != range.trunc() {
@@ -64,27 +67,27 @@ impl Range {
         Ok(Self { range, block })
     }
 
-    /// How many blocks it has.
+    /// Number of blocks.
     #[must_use]
     pub fn blocks(self) -> usize {
         1 << (self.block - self.range.prefix_len())
     }
 
-    /// A block by its number.
+    /// The block with this number.
     fn block(self, number: usize) -> Option<Ipv4Net> {
         let number = u32::try_from(number).ok()?;
         let network = self.range.network().to_bits() + (number << (32 - self.block));
         Ipv4Net::new(Ipv4Addr::from_bits(network), self.block).ok()
     }
 
-    /// The same, where it has all addresses of each of them.
+    /// Numbers of the blocks that lie completely in `cidr`.
     fn covered(self, cidr: Option<&str>) -> std::ops::Range<usize> {
         let cidr =
             cidr.filter(|cidr| cidr.parse().is_ok_and(|cidr: Ipv4Net| cidr.prefix_len() <= self.block));
         self.touched(cidr)
     }
 
-    /// The numbers of all blocks that `cidr` has addresses of.
+    /// Numbers of the blocks that overlap `cidr`.
     fn touched(self, cidr: Option<&str>) -> std::ops::Range<usize> {
         let cidr: Option<Ipv4Net> = cidr.and_then(|cidr| cidr.parse().ok());
         let Some(cidr) = cidr.filter(|cidr| self.range.contains(cidr) || cidr.contains(&self.range)) else {
@@ -99,36 +102,36 @@ impl Range {
     }
 }
 
-/// The longest prefix of a block.
+/// Maximum prefix length of a block in this range.
 fn longest(range: Ipv4Net) -> u8 {
     PREFIX_MAX.min(range.prefix_len() + BITS_MAX)
 }
 
-/// The blocks of a range, and who has them.
+/// Allocation state of the blocks of a range.
 #[derive(Clone, Debug)]
 pub struct Blocks {
     range: Range,
-    /// How many Nodes have a part of each block, promises included.
+    /// Number of Nodes that have a part of each block, promises included.
     holders: Vec<u32>,
-    /// How many Nodes show the whole of each block.
+    /// Number of Nodes that have the whole of each block.
     owners: Vec<u32>,
-    /// How many blocks more than one Node shows.
+    /// Number of blocks that more than one Node has.
     shared: usize,
-    /// Blocks to be given, in this order; those that were taken meanwhile are passed over. None is in it twice.
+    /// Allocation queue without duplicates; blocks taken in the meantime are skipped.
     free: VecDeque<usize>,
-    /// Whether a block is in `free`.
+    /// True for each block in `free`.
     waits: Vec<bool>,
-    /// How many blocks somebody has.
+    /// Number of taken blocks.
     taken: usize,
-    /// By name of a Node whose creation is under way.
+    /// Promised blocks by the name of the Node whose creation is under way.
     promised: HashMap<String, usize>,
-    /// Whether somebody found none.
+    /// True if an allocation has failed for lack of a free block.
     turned_away: bool,
 }
 
 impl Blocks {
-    /// All of them free. `begin`: the first one to be given. Chosen by chance it keeps a process from giving at once what one
-    /// before it gave last, to Nodes that may still be on their way.
+    /// All blocks are free; allocation starts at `begin`. A random `begin` keeps a new process from reusing
+    /// the blocks that the previous process allocated last, to Nodes whose creation may still be under way.
     #[must_use]
     pub fn new(range: Range, begin: usize) -> Self {
         let count = range.blocks();
@@ -146,8 +149,8 @@ impl Blocks {
         }
     }
 
-    /// A block for a Node that is about to be created: the same each time, until the Node is shown or the promise withdrawn.
-    /// None where all are taken.
+    /// Promises a block to a Node that is about to be created. Calls for the same Node return the same block
+    /// until the Node appears or the promise is withdrawn. None if all blocks are taken.
     pub fn promise(&mut self, node: &str) -> Option<Ipv4Net> {
         if let Some(number) = self.promised.get(node) {
             return self.range.block(*number);
@@ -160,8 +163,8 @@ impl Blocks {
         self.range.block(number)
     }
 
-    /// A Node is shown with a block where it showed another one, or none, before; or it is gone. Either way it has what it
-    /// shows, and no promise.
+    /// Records a change of a Node's CIDR from `before` to `now`; None for no CIDR or no Node. Ends the
+    /// promise to the Node.
     pub fn shown(&mut self, node: &str, before: Option<&str>, now: Option<&str>) {
         self.range.touched(now).for_each(|number| self.take(number));
         self.range.touched(before).for_each(|number| self.give_back(number));
@@ -178,7 +181,7 @@ impl Blocks {
         }
     }
 
-    /// Keeps the promises to these Nodes alone: no other one is on its way.
+    /// Withdraws the promises to all other Nodes: only these creations are under way.
     pub fn keep(&mut self, on_their_way: &HashSet<String>) {
         let over: Vec<String> =
             self.promised.keys().filter(|node| !on_their_way.contains(*node)).cloned().collect();
@@ -187,31 +190,31 @@ impl Blocks {
         }
     }
 
-    /// Whether there are promises.
+    /// Returns true if any block is promised.
     #[must_use]
     pub fn has_promises(&self) -> bool {
         !self.promised.is_empty()
     }
 
-    /// Whether somebody who found no block would find one now; said once.
+    /// Returns true, once, if an allocation has failed and a block is free now.
     pub fn relieved(&mut self) -> bool {
         self.taken < self.holders.len() && std::mem::take(&mut self.turned_away)
     }
 
-    /// Whether Nodes besides the one that shows `cidr` show a block of it as well. Nobody gives one twice who sees what others
-    /// gave: so there are two who give, or one who did not see.
+    /// Returns true if another Node has a block of `cidr` too. An allocator that sees all CIDRs allocates no
+    /// block twice, so there are two allocators, or one did not see a CIDR.
     #[must_use]
     pub fn is_shared(&self, cidr: Option<&str>) -> bool {
         self.shared > 0 && self.range.covered(cidr).any(|number| self.owners[number] > 1)
     }
 
-    /// How many blocks more than one Node shows.
+    /// Number of blocks that more than one Node has.
     #[must_use]
     pub fn shared(&self) -> usize {
         self.shared
     }
 
-    /// How many are taken, and how many are free.
+    /// Numbers of taken and free blocks.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.taken, self.holders.len() - self.taken)
@@ -314,16 +317,16 @@ mod tests {
         assert_eq!(blocks.counts(), (30_000, 2_768));
     }
 
-    /// What may happen to one of some Nodes.
+    /// An event of one of the Nodes.
     #[derive(Clone, Debug)]
     enum Step {
         Promise(u8),
-        /// With what it was promised, else without a block.
+        /// The Node appears with its promised block, otherwise without a block.
         Shows(u8),
-        /// With a block that somebody else gave.
+        /// The Node appears with a block of another allocator.
         ShowsOther(u8, u8, u8),
         Goes(u8),
-        /// Of these creations alone is anything known.
+        /// Only the creations of these Nodes are under way.
         Keep(Vec<u8>),
     }
 
@@ -339,7 +342,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of who has what, looked through each time.
+        /// The allocator agrees with a model that scans all Nodes each time.
         #[test]
         fn as_a_simple_model(begin in any::<usize>(), steps in vec(step(), 0..200)) {
             let mut blocks = Blocks::new(range("10.0.0.0/21", 24).unwrap(), begin);

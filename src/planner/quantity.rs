@@ -1,29 +1,29 @@
 //! Arithmetic on Kubernetes quantities (`4`, `500m`, `16Gi`, `1e3`), exact to a billionth.
 //!
-//! The grammar is that of apimachinery's resource.Quantity; kube-apiserver has checked what comes from stored objects,
-//! so an error here means an object written past the schema.
+//! The grammar is that of apimachinery's `resource.Quantity`. kube-apiserver validates the quantities of
+//! stored objects, so a parse error here means that an object bypassed the schema.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::Resources;
 
-/// Billionths in one.
+/// Nano-units per unit.
 const NANO: i128 = 1_000_000_000;
-/// The same as a power of ten.
+/// `NANO` as a power of ten.
 const NANO_EXPONENT: i32 = 9;
 
-/// Why a text is no quantity.
+/// The text is not a Kubernetes quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no quantity: write for example 4, 500m or 16Gi")]
 pub struct ParseQuantityError {
     text: String,
 }
 
-/// The amount in billionths; finer parts are rounded up, as Kubernetes does.
+/// A quantity in nano-units. Smaller fractions are rounded up, as Kubernetes does.
 pub fn nanos(quantity: &Quantity) -> Result<i128, ParseQuantityError> {
     nanos_of(&quantity.0)
 }
 
-/// The same of a text.
+/// [`nanos`] of a text.
 pub fn nanos_of(text: &str) -> Result<i128, ParseQuantityError> {
     parse(text).ok_or_else(|| ParseQuantityError { text: text.to_owned() })
 }
@@ -50,13 +50,13 @@ fn parse(text: &str) -> Option<i128> {
         Some(power) if exponent >= 0 => scaled.checked_mul(power)?,
         Some(power) => scaled / power + i128::from(scaled % power != 0),
         None if exponent >= 0 => return None,
-        // Less than a billionth, however many digits it has.
+        // The value is below one nano-unit, whatever its number of digits.
         None => 1,
     };
     Some(if negative { -rounded_up } else { rounded_up })
 }
 
-/// A suffix as a factor and a power of ten.
+/// Multiplier and power of ten of a quantity's suffix.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
     const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
@@ -72,14 +72,14 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
     Some((1, suffix.strip_prefix(['e', 'E'])?.parse().ok()?))
 }
 
-/// The amounts in a form in which equal amounts read equally, however they were written: billionths.
+/// A canonical form of the quantities: nano-units, so that equal amounts compare equal in any notation.
 pub fn canonical(amounts: &Resources) -> Result<Resources, ParseQuantityError> {
     amounts.iter().map(|(name, amount)| Ok((name.clone(), Quantity(nanos(amount)?.to_string())))).collect()
 }
 
-/// Capacity less what is reserved, never below zero: what a Node reports as allocatable.
+/// `capacity` minus `reserved`, at least zero: the allocatable resources of a Node.
 ///
-/// Amounts that nothing is reserved of keep the form they were written in.
+/// A resource without a reservation keeps its notation.
 pub fn allocatable(capacity: &Resources, reserved: &Resources) -> Result<Resources, ParseQuantityError> {
     capacity
         .iter()
@@ -91,7 +91,7 @@ pub fn allocatable(capacity: &Resources, reserved: &Resources) -> Result<Resourc
         .collect()
 }
 
-/// Billionths in the shortest decimal form: whole where it is, else in m, u or n.
+/// The shortest decimal form of nano-units: a whole number if possible, otherwise with suffix m, u or n.
 fn written(nanos: i128) -> String {
     let (mut unit, mut size) = ("", NANO);
     for smaller in ["m", "u", "n"] {

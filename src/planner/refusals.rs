@@ -1,8 +1,8 @@
-//! Writes of a NodeSet that the API server did not carry out: why, and when each is tried again.
+//! Failed writes of a NodeSet, with their causes and retry times.
 //!
-//! Input: the outcome of each write. Output: whether a write may be sent now, and one [`Problem`] for each kind of write.
-//! Invariant: a write that fails delays itself alone. Every write of another Node goes on at once, and so does another
-//! write of the same Node.
+//! Input: the outcome of each write. Output: permission to send a write now, and one [`Problem`] for each
+//! kind of write. Invariant: a failed write delays only itself. Writes of other Nodes, and other writes of
+//! the same Node, go on at once.
 
 use std::{
     collections::BTreeMap,
@@ -15,26 +15,26 @@ use jiff::Timestamp;
 
 use super::set::Problem;
 
-/// Wait after the first failure of a write; it doubles with each further one.
+/// Back-off after the first failure of a write, doubled after each further one.
 const BACK_OFF_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait: a policy or a right that somebody mends shows within a minute.
+/// Maximum back-off: a corrected policy or permission takes effect within a minute.
 const BACK_OFF_LONGEST: Duration = Duration::from_mins(1);
 
-/// A kind of write. The order is that of importance to the set.
+/// A kind of write, ordered by importance for the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
-    /// A Node is created. It has no name that lasts: the set has at most one such entry.
+    /// Creation of a Node. A Node to create has no lasting name, so a set has at most one such entry.
     Create,
-    /// A Node is deleted.
+    /// Deletion of a Node.
     Delete,
-    /// Owner references of a Node are changed.
+    /// Change of a Node's owner references.
     Adopt,
-    /// Labels, annotations and taints of the templates are written onto a Node.
+    /// Write of the templates' labels, annotations and taints to a Node.
     Update,
 }
 
 impl Write {
-    /// The reason for conditions, events and metric labels.
+    /// Reason for conditions, events and metric labels.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -54,11 +54,11 @@ struct Refusal {
     message: String,
 }
 
-/// The failed writes of one set.
+/// Failed writes of one set.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals(BTreeMap<(Write, String), Refusal>);
 
-/// Identifies the content of a write: a changed write does not wait for the back-off of the one before.
+/// Hash of a write's content: a changed write does not wait for the back-off of the previous one.
 #[must_use]
 pub fn intent(content: &impl Debug) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -67,14 +67,14 @@ pub fn intent(content: &impl Debug) -> u64 {
 }
 
 impl Refusals {
-    /// Time until this write of a Node may be sent again: zero once its back-off is over; None where it has not failed.
+    /// Time until this write may be sent again; zero once its back-off is over, None if it has not failed.
     #[must_use]
     pub fn retry_in(&self, write: Write, node: &str, intent: u64, now: Timestamp) -> Option<Duration> {
         let refusal = self.0.get(&(write, node.to_owned())).filter(|refusal| refusal.intent == intent)?;
         Some(Duration::try_from(refusal.retry_at.duration_since(now)).unwrap_or_default())
     }
 
-    /// Records a write that failed.
+    /// Records a failed write.
     pub fn failed(&mut self, write: Write, node: &str, intent: u64, message: String, now: Timestamp) {
         let entry = self.0.entry((write, node.to_owned()));
         let before = entry.or_insert(Refusal { intent, failures: 0, retry_at: now, message: String::new() });
@@ -84,8 +84,8 @@ impl Refusals {
         *before = Refusal { intent, failures, retry_at: now + back_off, message };
     }
 
-    /// Records a write that succeeded. Where it had failed before, whatever stood in its way may be gone for the others
-    /// of its kind: they are due at once.
+    /// Records a successful write. If the write had failed before, its obstacle may be gone for all writes of
+    /// its kind: they are due at once.
     pub fn succeeded(&mut self, write: Write, node: &str, now: Timestamp) {
         if self.0.remove(&(write, node.to_owned())).is_some() {
             for ((kind, _), refusal) in &mut self.0 {
@@ -96,18 +96,18 @@ impl Refusals {
         }
     }
 
-    /// Whether a write of this kind has failed.
+    /// Returns true if a write of this kind has failed.
     #[must_use]
     pub fn has(&self, write: Write) -> bool {
         self.0.keys().any(|(kind, _)| *kind == write)
     }
 
-    /// Drops the failures of one kind whose writes nobody wants any more.
+    /// Drops failures of this kind whose writes are no longer wanted.
     pub fn keep(&mut self, write: Write, wanted: impl Fn(&str) -> bool) {
         self.0.retain(|(kind, node), _| *kind != write || wanted(node));
     }
 
-    /// One problem for each kind of write, which names the first Node and counts the others.
+    /// One problem for each kind of write: names the first Node and counts the others.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems: Vec<Problem> = Vec::new();
@@ -125,7 +125,7 @@ impl Refusals {
         problems
     }
 
-    /// Time until the next write may be sent again; None where none has failed.
+    /// Time until the next write may be sent again; None if none has failed.
     #[must_use]
     pub fn next_retry_in(&self, now: Timestamp) -> Option<Duration> {
         let next = self.0.values().map(|refusal| refusal.retry_at).min()?;

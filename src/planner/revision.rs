@@ -1,8 +1,8 @@
-//! Revisions: the identity of what shapes a machine.
+//! Revisions: the identity of a machine's specification.
 //!
-//! A revision is the hash of the resolved machine (class plus the set's overrides) without what propagates in place:
-//! template, deletion timeout, failures, price. The version of the hashing is part of the name, so that an upgrade of
-//! the operator that hashes differently never takes an old Node for a changed one.
+//! A revision is the hash of the resolved machine (class plus the set's overrides). Fields that propagate in place are
+//! left out: template, deletion timeout, failures, price. Invariant: the version of the hashing is part of the name,
+//! so that an operator upgrade with another hashing never takes an old Node for a changed one.
 
 use std::fmt::Write as _;
 
@@ -16,73 +16,73 @@ use super::quantity::{self, ParseQuantityError};
 /// Version of the hashing. Raise it when [`Machine`] or its encoding changes.
 pub const HASH_VERSION: u32 = 1;
 
-/// Pods that a kubelet takes unless it is told otherwise.
+/// Default maximum of pods of a kubelet.
 const MAX_PODS: &str = "110";
-/// Bytes of the hash that a revision's name shows: enough that two revisions of a class never meet by chance.
+/// Number of hash bytes in a revision's name; enough to rule out collisions within a class.
 const SHOWN_BYTES: usize = 5;
 
-/// What a machine is made from: all that its revision stores, and all that its revision hashes.
+/// Specification of a machine: the content that a revision stores and hashes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Machine {
-    /// The NodeController that serves it.
+    /// NodeController of the class.
     pub node_controller: String,
     /// Free name of the kind of machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,
-    /// What it has.
+    /// Resources of the machine.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub capacity: Resources,
-    /// What the system keeps of it.
+    /// Resources reserved for the system.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub reserved: Resources,
-    /// What reaches it before its kubelet starts.
+    /// Data that the machine gets before its kubelet starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
-    /// What only a kubemark machine has.
+    /// Fields of kubemark machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubemark: Option<KubemarkMachine>,
-    /// What only a hollow machine has.
+    /// Fields of hollow machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
 }
 
-/// Why there can be no such machine.
+/// The specification of a machine is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// An amount is no quantity.
+    /// An amount is not a quantity.
     #[error(transparent)]
     Amount(#[from] ParseQuantityError),
-    /// The system keeps more than there is.
+    /// More is reserved than the capacity has.
     #[error(
         "reserved.{resource} ({reserved}) is larger than capacity.{resource} ({capacity}): raise the capacity, or override reserved too"
     )]
     ReservedExceedsCapacity {
-        /// Which resource.
+        /// Name of the resource.
         resource: String,
-        /// What is reserved.
+        /// Reserved amount.
         reserved: String,
-        /// What there is.
+        /// Capacity.
         capacity: String,
     },
 }
 
-/// Why a machine has no revision.
+/// The revision of a machine cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum RevisionError {
-    /// An amount is no quantity.
+    /// An amount is not a quantity.
     #[error("an amount of the machine cannot be read")]
     Amount(#[from] ParseQuantityError),
-    /// The machine cannot be written as JSON.
+    /// The machine cannot be encoded as JSON.
     #[error("the machine cannot be encoded")]
     Encode(#[from] serde_json::Error),
 }
 
 impl Machine {
-    /// The machine of a class, as one set changes it. Amounts are replaced name by name.
+    /// Machine of a class with the overrides of one set. Quantities are replaced by resource name.
     #[must_use]
     pub fn resolve(class: &NodeClassSpec, overrides: Option<&ClassOverrides>) -> Self {
-        // Taken apart without `..`: a new field of the class must be decided on here.
+        // Destructured without `..`: each new field of the class has to be handled here.
         let NodeClassSpec {
             node_controller,
             machine_type,
@@ -114,19 +114,19 @@ impl Machine {
         }
     }
 
-    /// The group of hosts that carries it; None where it is not hollow, or the operator carries it.
+    /// Group of workers that runs the machine; None if it is not hollow or runs in the operator.
     #[must_use]
     pub fn hosts(&self) -> Option<&str> {
         self.hollow.as_ref()?.hosts.as_deref()
     }
 
-    /// What of a hollow machine's load its Node is to show; None where it is one of many.
+    /// Label value of the hollow machine's API load; None if the machine has no such label.
     #[must_use]
     pub fn load(&self) -> Option<&'static str> {
         self.hollow.as_ref()?.load?.label()
     }
 
-    /// Whether such a machine can be: a set may override amounts that fit its class's alone.
+    /// Checks the resources: a set's overrides may contradict the class.
     pub fn check(&self) -> Result<(), MachineError> {
         for (resource, reserved) in &self.reserved {
             let capacity = self.capacity.get(resource);
@@ -142,8 +142,8 @@ impl Machine {
         Ok(())
     }
 
-    /// What it has, and what pods may use of that, as its kubelet shows them: a class that names no number of pods means a
-    /// kubelet's own.
+    /// Capacity and allocatable resources as the kubelet reports them. Without a number of pods the kubelet's
+    /// default counts.
     pub fn amounts(&self) -> Result<(Resources, Resources), ParseQuantityError> {
         let mut capacity = self.capacity.clone();
         capacity.entry("pods".to_owned()).or_insert_with(|| Quantity(MAX_PODS.to_owned()));
@@ -151,9 +151,9 @@ impl Machine {
         Ok((capacity, allocatable))
     }
 
-    /// The revision's name, for example `v1-9f86d08188`. It fits into a label value.
+    /// Name of the revision, for example `v1-9f86d08188`; a valid label value.
     pub fn revision(&self) -> Result<String, RevisionError> {
-        // Maps are BTreeMaps, fields have one order and amounts one form, so equal machines encode equally.
+        // Equal machines encode equally: maps are BTreeMaps, fields have a fixed order, amounts a canonical form.
         let canonical = Self {
             capacity: quantity::canonical(&self.capacity)?,
             reserved: quantity::canonical(&self.reserved)?,
@@ -192,7 +192,7 @@ mod tests {
         Machine::resolve(&class(change), None).revision().expect("a revision")
     }
 
-    /// A committed name: if this fails, raise `HASH_VERSION`, or an upgrade would roll every node of every user.
+    /// A committed name: if this fails, raise `HASH_VERSION`; otherwise an upgrade replaces all Nodes of all users.
     #[test]
     fn the_hash_is_stable() {
         assert_eq!(revision(&json!({})), "v1-d79bda7cd3");

@@ -1,7 +1,10 @@
-//! The clock of a rollout, and the back-off of Nodes that do not start.
+//! Progress deadline of a rollout, and the back-off after Nodes that fail to start.
 //!
-//! A rollout halts itself when its new Nodes do not become available in time. Only new Nodes count: a drain that a
-//! disruption budget holds up is nobody's mistake and may take as long as it likes.
+//! Input: the previous status, counts of Nodes, the time. Output: the new status, and the time left until the
+//! deadline.
+//!
+//! Invariant: a rollout halts only if its new Nodes do not become available in time. A drain that a
+//! disruption budget delays is no failure and may take any time.
 
 use std::time::Duration;
 
@@ -9,40 +12,41 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_node_api::{RolloutStatus, StartFailures};
 
-/// How long a rollout may make no progress when nothing is said: as Deployments have it.
+/// Default of `progressDeadline`, as for Deployments.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_mins(10);
-/// Wait after the first Node that did not start; it doubles with each further one: kubelet's figures for containers.
+/// Back-off after the first Node that failed to start, doubled after each further one; kubelet's values for
+/// containers.
 const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
-/// Longest wait.
+/// Maximum back-off.
 const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
 
-/// What the clock goes by.
+/// State and limits of the progress deadline.
 #[derive(Clone, Debug, Default)]
 pub struct Clock<'a> {
-    /// What it showed last.
+    /// Rollout status of the previous reconciliation.
     pub old: Option<&'a RolloutStatus>,
-    /// How long no progress may be made.
+    /// Maximum time without progress.
     pub deadline: Duration,
-    /// When somebody resumed a rollout that had halted.
+    /// Time at which somebody resumed a halted rollout.
     pub resumed_at: Option<Timestamp>,
 }
 
-/// How the rollout stands.
+/// Observed progress of a rollout.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Revision that Nodes are to have.
+    /// Revision that the Nodes should have.
     pub revision: &'a str,
-    /// Nodes of another revision.
+    /// Number of Nodes of other revisions.
     pub outdated: usize,
-    /// Nodes of the revision that are available.
+    /// Number of available Nodes of the revision.
     pub available: usize,
-    /// When the oldest Node of the revision that is not available was created.
+    /// Creation time of the oldest Node of the revision that is not available.
     pub starting_since: Option<Timestamp>,
-    /// Whether Nodes were given up one after the other.
+    /// True if Nodes failed to start one after the other.
     pub failing: bool,
 }
 
-/// The status now, and when the deadline will be over if nothing changes.
+/// The new rollout status, and the time left until the deadline if nothing changes.
 #[must_use]
 pub fn tick(clock: &Clock<'_>, seen: &Seen<'_>, now: Timestamp) -> (RolloutStatus, Option<Duration>) {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -57,7 +61,7 @@ pub fn tick(clock: &Clock<'_>, seen: &Seen<'_>, now: Timestamp) -> (RolloutStatu
             halt_time: None,
         },
     };
-    // Best figures so far: a Node that turns unready and ready again is no progress.
+    // Best values so far: a Node that turns unready and Ready again is no progress.
     if count(seen.available) > status.available || count(seen.outdated) < status.outdated {
         status.available = status.available.max(count(seen.available));
         status.outdated = status.outdated.min(count(seen.outdated));
@@ -83,8 +87,8 @@ pub fn tick(clock: &Clock<'_>, seen: &Seen<'_>, now: Timestamp) -> (RolloutStatu
     (status, Some(left))
 }
 
-/// Adds Nodes that were given up because they did not start, if any, to those before. Nodes that were made together fail
-/// together: that is one failure.
+/// Adds Nodes that were given up because they failed to start. Nodes created together fail together, so any
+/// number of them counts as one failure.
 #[must_use]
 pub fn account(
     old: Option<StartFailures>,
@@ -99,7 +103,7 @@ pub fn account(
     Some(StartFailures { revision: revision.to_owned(), count, last_time: Time(now) })
 }
 
-/// How long no Node is made after these failures.
+/// Time left during which no Node is created after these failures.
 #[must_use]
 pub fn back_off(failures: &StartFailures, now: Timestamp) -> Duration {
     let doublings = u32::try_from(failures.count.saturating_sub(1)).unwrap_or(0).min(16);

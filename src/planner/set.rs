@@ -1,4 +1,4 @@
-//! How a NodeSet stands: its counts, its conditions, and what it waits for, in words.
+//! Status of a NodeSet: counts, conditions and waits, with their messages.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use super::{
     set_planner::{NodeState, Plan, Stage, Wait},
 };
 
-/// The conditions that a set has, once it was looked at.
+/// Conditions of a set after its first reconciliation.
 pub const CONDITIONS: [&str; 4] = ["Available", "Progressing", "Degraded", "Ready"];
-/// Reasons of waits that degrade a set, the gravest first.
+/// Reasons of waits that degrade a set, most severe first.
 pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
 /// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
 pub const WAITS: [&str; 30] = [
@@ -50,17 +50,17 @@ pub const WAITS: [&str; 30] = [
     "AdoptFailed",
     "UpdateFailed",
 ];
-/// Most Nodes that a message names.
+/// Maximum number of Nodes named in a message.
 const NAMED: usize = 3;
 
-/// What keeps the set, or some of its Nodes, from being worked on until somebody acts or a retry succeeds.
+/// An obstacle to the reconciliation of the set or of some of its Nodes, until somebody acts or a retry succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Reason, for the condition.
+    /// Reason for the condition.
     pub reason: &'static str,
-    /// Which object, why, and what to do about it.
+    /// The object, the cause, and the remedy.
     pub message: String,
-    /// How many Nodes it concerns; 0 where that is the set itself.
+    /// Number of affected Nodes; 0 if the set itself is affected.
     pub nodes: usize,
 }
 
@@ -73,30 +73,30 @@ impl Problem {
     }
 }
 
-/// What is known of a set after a reconciliation.
+/// State of a set after a reconciliation.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
-    /// Replicas.
+    /// `spec.replicas`.
     pub replicas: usize,
     /// Generation of the spec.
     pub generation: Option<i64>,
-    /// Revision of new Nodes, where it is known.
+    /// Revision of new Nodes, if known.
     pub update_revision: Option<&'a str>,
     /// Label selector of the Nodes.
     pub selector: String,
-    /// Whether somebody paused the rollout.
+    /// True if somebody paused the rollout.
     pub paused: bool,
-    /// Nodes asked for that the watch has not shown yet.
+    /// Pending creations that the watch has not shown yet.
     pub creating: usize,
-    /// Its Nodes.
+    /// Nodes of the set.
     pub members: &'a [NodeState<'a>],
-    /// What was decided.
+    /// Plan of the reconciliation.
     pub plan: &'a Plan<'a>,
-    /// Nodes given up in this reconciliation because they did not start: their deletion was sent.
+    /// Number of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
     pub given_up: usize,
-    /// What needs somebody, or a retry; the most important first.
+    /// Problems, the most important first.
     pub problems: &'a [Problem],
-    /// What the status was.
+    /// Previous status.
     pub old: &'a NodeSetStatus,
 }
 
@@ -161,7 +161,7 @@ fn availability(report: &Report<'_>) -> ConditionUpdate {
     ConditionUpdate { r#type: "Available", status, reason, message }
 }
 
-/// The first names, in their order.
+/// The first names in alphabetical order.
 fn some(mut names: Vec<&str>) -> String {
     names.sort_unstable();
     let more = if names.len() > NAMED { ", …" } else { "" };
@@ -173,7 +173,7 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     let Report { replicas, creating, plan, .. } = *report;
     let counts = plan.counts;
     let there = counts.staying + creating;
-    // What is in the way, where something is: problems come first.
+    // The most important wait, if any; problems come first.
     let because = waits.first().map(|wait| &wait.message);
     let because = because.map(|message| format!(": {message}")).unwrap_or_default();
     let rolled = || {
@@ -218,8 +218,8 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     ConditionUpdate { r#type: "Progressing", status, reason, message }
 }
 
-/// `Ready` by kstatus's rules for custom resources: True once the Nodes are as the spec wants them, and False while they
-/// become so or something keeps them from it. `observedGeneration` tells a reader whether the spec is this one.
+/// `Ready` by kstatus's rules for custom resources: True once the Nodes match the spec, False while they
+/// change or are blocked. `observedGeneration` tells a reader which spec the status refers to.
 fn readiness(progress: &ConditionUpdate, health: &ConditionUpdate) -> ConditionUpdate {
     let decisive = if health.status { health } else { progress };
     ConditionUpdate {
@@ -230,12 +230,12 @@ fn readiness(progress: &ConditionUpdate, health: &ConditionUpdate) -> ConditionU
     }
 }
 
-/// Whether outdated Nodes stay on purpose.
+/// Returns true if outdated Nodes stay on purpose.
 fn kept(waits: &[WaitStatus]) -> bool {
     waits.iter().any(|wait| matches!(wait.reason.as_str(), "Partition" | "OnDelete" | "Paused"))
 }
 
-/// The set's own problem first, then what needs somebody to act, then the trouble most of its Nodes are in.
+/// `Degraded`: the set's own problem, then grave waits, then the most common trouble of its Nodes.
 fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     let degraded = |reason, message| ConditionUpdate { r#type: "Degraded", status: true, reason, message };
     if let Some(problem) = report.problems.first() {
@@ -258,11 +258,11 @@ fn health(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     }
 }
 
-/// Nodes that are in trouble, by its reason.
+/// Nodes in trouble by reason.
 fn troubles<'m, 'a>(members: &'m [NodeState<'a>]) -> BTreeMap<&'a str, Vec<&'m NodeState<'a>>> {
     let mut troubles: BTreeMap<&str, Vec<&NodeState<'_>>> = BTreeMap::new();
     for member in members {
-        // A Node that waits for its set's budget is in no trouble, nor is one that is being drained.
+        // Waiting for the set's budget and draining are normal.
         let normal = |reason: &str| matches!(reason, "WaitingForBudget" | "Draining");
         if let Some((reason, _)) = member.trouble.filter(|(reason, _)| !normal(reason)) {
             troubles.entry(reason).or_default().push(member);
@@ -279,7 +279,7 @@ fn in_trouble(of: &[&NodeState<'_>], with_reason: bool) -> String {
     format!("{}: {reason}{message}{others}", first.name)
 }
 
-/// What the set waits for, the most important first: what has stopped it, what its Nodes say, and its own budget.
+/// Waits, the most important first: problems, what has stopped the set, trouble of its Nodes, its own budget.
 fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
     let mut waits: Vec<(u8, &str, String, usize)> =
         report.plan.waits.iter().map(|wait| described(wait, report)).collect();
@@ -304,7 +304,7 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
         .collect()
 }
 
-/// Rank, reason, message and number of Nodes of a wait. Messages change only when something does: no time runs in them.
+/// Rank, reason, message and Nodes of a wait. Messages contain no elapsed time, so they change only with the state.
 fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usize) {
     match *wait {
         Wait::Held { outdated } if report.paused => (
@@ -392,7 +392,7 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
     }
 }
 
-/// As a `StatefulSet` has it: the revision before an update until every Node has the new one.
+/// As for a `StatefulSet`: the revision before an update, until every Node has the new one.
 fn current_revision(report: &Report<'_>) -> Option<String> {
     let (update, old) = (report.update_revision, report.old.current_revision.as_deref());
     let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);

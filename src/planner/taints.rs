@@ -1,32 +1,34 @@
-//! The taints of a Node on its way to work: which of ours stay, and what else leaves in the same write.
+//! Taints of a Node during initialization: removal of ours, together with the not-ready taint.
 //!
-//! Taints are one atomic list, so the whole list is written, under a resourceVersion precondition; taints of others
-//! come back as they were. `kube-node.io/uninitialized` is born with both effects: its NoExecute goes at the first
-//! status a kubelet posted (DaemonSets such as a CNI can come), its NoSchedule at Ready=True with a fresh Lease; both
-//! together where nothing but the first Lease was missing.
+//! Input: the Node's taints and its initialization state. Output: the whole new list, since taints are one
+//! atomic list. The list is written under a resourceVersion precondition; taints of others stay unchanged.
+//!
+//! `kube-node.io/uninitialized` is created with both effects. NoExecute goes with the first status of a
+//! kubelet, so that DaemonSets such as a CNI can start; NoSchedule goes at Ready=True with a fresh Lease.
+//! Both go in one write if only the first Lease was missing.
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Time};
 use kube_node_api::names::{TAINT_OUT_OF_SERVICE, TAINT_UNINITIALIZED};
 
-/// Taint that the API server's admission puts on every new Node and that the node lifecycle controller takes off at
-/// Ready=True. Taken off together with ours, it saves the cluster a write for every node.
+/// Taint that API server admission adds to every new Node and the node lifecycle controller removes at
+/// Ready=True. Removing it together with ours saves one write per Node.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Effect by which kube-controller-manager throws pods out that do not tolerate a taint.
+/// Taint effect by which kube-controller-manager evicts pods without a matching toleration.
 const NO_EXECUTE: &str = "NoExecute";
 
-/// How far the kubelet has come.
+/// Progress of a Node's initialization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Initialization {
-    /// No kubelet has posted a status yet, or nothing is missing but its first Lease.
+    /// No kubelet has posted a status, or only its first Lease is missing.
     Awaited,
-    /// A kubelet posted a status that is not Ready, or its Lease is not fresh.
+    /// A kubelet has posted a status that is not Ready, or its Lease is not fresh.
     Registered,
     /// Ready=True with a fresh Lease.
     Ready,
 }
 
-/// The taints a Node is created with besides those of templates.
+/// Taints of a new Node besides those of the templates.
 #[must_use]
 pub fn at_birth() -> Vec<Taint> {
     ["NoSchedule", NO_EXECUTE].map(uninitialized).to_vec()
@@ -36,7 +38,7 @@ fn uninitialized(effect: &str) -> Taint {
     Taint { key: TAINT_UNINITIALIZED.to_owned(), effect: effect.to_owned(), ..Taint::default() }
 }
 
-/// The list to write, or None where nothing of ours has to leave. Never adds a taint.
+/// The list to write; None if no taint of ours has to go. Never adds a taint.
 #[must_use]
 pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
     let ours_leaves = |taint: &Taint| {
@@ -48,14 +50,14 @@ pub fn advance(current: &[Taint], state: Initialization) -> Option<Vec<Taint>> {
             }
     };
     if !current.iter().any(ours_leaves) {
-        // not-ready alone is its own controller's business.
+        // The not-ready taint alone is left to the node lifecycle controller.
         return None;
     }
     let goes_along = |taint: &Taint| state == Initialization::Ready && taint.key == NOT_READY;
     Some(current.iter().filter(|taint| !ours_leaves(taint) && !goes_along(taint)).cloned().collect())
 }
 
-/// The taints with the one that tells kube-controller-manager that nothing runs on the Node any more.
+/// The list with the out-of-service taint: it tells kube-controller-manager that nothing runs on the Node.
 #[must_use]
 pub fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Taint> {
     let mut taints: Vec<Taint> = current.iter().filter(|taint| !is_out_of_service(taint)).cloned().collect();
@@ -68,7 +70,7 @@ pub fn with_out_of_service(current: &[Taint], now: Timestamp) -> Vec<Taint> {
     taints
 }
 
-/// Since when that taint is there; None too where somebody has set it without a time.
+/// Time of the out-of-service taint; None also if the taint was set without a time.
 #[must_use]
 pub fn out_of_service_since(current: &[Taint]) -> Option<Timestamp> {
     current.iter().find(|taint| is_out_of_service(taint))?.time_added.as_ref().map(|time| time.0)
@@ -129,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// Taints of others stay, in their order, in every state; a second look has nothing left to do.
+        /// Taints of others keep their order in every state; a second reconciliation changes nothing.
         #[test]
         fn others_are_untouched(keys in vec("[a-z]{1,6}", 0..6), state in 0_usize..3) {
             let state = [Initialization::Awaited, Initialization::Registered, Initialization::Ready][state];

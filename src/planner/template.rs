@@ -1,8 +1,8 @@
-//! Templates on living Nodes: what a Node has to carry, and the one change that brings it there.
+//! Templates on existing Nodes: the desired metadata and taints of a Node, and the change that leads there.
 //!
-//! Which keys came from a template is recorded on the Node itself (`kube-node.io/applied-template`), so that what
-//! leaves the template leaves the Node, and what others wrote stays. Server-side apply would keep such a record in
-//! managedFields, at twice the price of every later write, and cannot share the list of taints.
+//! The keys that came from a template are recorded on the Node (`kube-node.io/applied-template`). A key that
+//! leaves the template leaves the Node; keys of others stay. Server-side apply would keep this record in
+//! managedFields, at twice the cost of every later write, and cannot share the list of taints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 
 use super::label_map::LabelMap;
 
-/// What the templates of class and set say together.
+/// Merged templates of class and set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Taints, one a key and effect.
+    /// Taints, at most one for each key and effect.
     pub taints: Vec<Taint>,
-    /// Taints set at birth only.
+    /// Taints set only at creation.
     pub startup_taints: Vec<Taint>,
 }
 
-/// Which keys of a Node came from a template.
+/// Keys of a Node that came from a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Applied {
@@ -38,7 +38,7 @@ struct Applied {
     taints: BTreeSet<String>,
 }
 
-/// A Node's metadata and taints as they are.
+/// Metadata and taints of a Node.
 #[derive(Clone, Copy, Debug)]
 pub struct Current<'a> {
     /// Labels.
@@ -49,38 +49,38 @@ pub struct Current<'a> {
     pub taints: &'a [Taint],
 }
 
-/// What to write onto a Node; `None` for a key means to take it away.
+/// Changes to write to a Node; a key with `None` is removed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// Labels.
     pub labels: BTreeMap<String, Option<String>>,
-    /// Annotations, the record among them.
+    /// Annotations, including the record.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// The whole list, where it changes.
+    /// The whole list of taints, if it changes.
     pub taints: Option<Vec<Taint>>,
 }
 
 impl Desired {
-    /// Class and set together; the set wins, key by key.
+    /// Merges the templates of class and set; the set wins for each key.
     #[must_use]
     pub fn merge(class: Option<&NodeTemplate>, set: Option<&NodeTemplate>) -> Self {
         let mut desired = Self::default();
         for template in [class, set].into_iter().flatten() {
             desired.labels.extend(template.labels.clone());
             desired.annotations.extend(template.annotations.clone());
-            // Their owners would take reserved taints off for ever.
+            // Reserved taints are left out: their owners would remove them again and again.
             let kept = template.taints.iter().filter(|taint| !taints::is_reserved(&taint.key));
             kept.for_each(|taint| put(&mut desired.taints, taint));
             let kept =
                 template.startup_taints.iter().filter(|taint| !taints::is_reserved_at_birth(&taint.key));
             kept.for_each(|taint| put(&mut desired.startup_taints, taint));
         }
-        // A Node's own name, which no template can know.
+        // A template cannot know the Node's own name.
         desired.labels.remove("kubernetes.io/hostname");
         desired
     }
 
-    /// The record for a Node that carries all of this; None where there is nothing to record.
+    /// Record for a Node with all of this; None if there is nothing to record.
     #[must_use]
     pub fn record(&self) -> Option<String> {
         let applied = self.applied();
@@ -99,7 +99,7 @@ impl Desired {
         }
     }
 
-    /// The same with one annotation more, unless a template has it already.
+    /// A copy with an additional annotation, unless a template has the key already.
     #[must_use]
     pub fn annotated(&self, key: &str, value: &str) -> Self {
         let mut desired = self.clone();
@@ -107,11 +107,11 @@ impl Desired {
         desired
     }
 
-    /// The change that brings a Node here; None where it is here already.
+    /// Change that brings the Node to the desired state; None if the Node has it.
     #[must_use]
     pub fn change(&self, current: Current<'_>) -> Option<Change> {
         let record = current.annotations.get(ANNOTATION_APPLIED);
-        // A record that somebody broke counts as empty: then nothing is taken away that might be theirs.
+        // An unreadable record counts as empty: nothing is removed that might belong to others.
         let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let mut change = Change {
             labels: difference(current.labels, &self.labels, &applied.labels),
@@ -142,7 +142,7 @@ impl Desired {
     }
 }
 
-/// The reserved taints that a template names, although the schema refuses them by now: its Nodes do not get these.
+/// Reserved taints of a template that was stored before the schema refused them; its Nodes do not get them.
 #[must_use]
 pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
     let kept = template.taints.iter().filter(|taint| taints::is_reserved(&taint.key));
@@ -150,7 +150,7 @@ pub fn reserved_taints(template: &NodeTemplate) -> Vec<&str> {
     kept.chain(once).map(|taint| taint.key.as_str()).collect()
 }
 
-/// Whether an annotation of a Node is somebody else's: it is there, and no template brought it.
+/// Returns true if a Node has the annotation and no template set it.
 #[must_use]
 pub fn is_foreign_annotation(annotations: &LabelMap, key: &str) -> bool {
     let record = annotations.get(ANNOTATION_APPLIED);
@@ -158,7 +158,7 @@ pub fn is_foreign_annotation(annotations: &LabelMap, key: &str) -> bool {
     annotations.contains_key(key) && !applied.annotations.contains(key)
 }
 
-/// What to set and what to take away; what nobody recorded is not touched.
+/// Keys to set and to remove; unrecorded keys are not removed.
 fn difference(
     current: &LabelMap,
     desired: &BTreeMap<String, String>,
@@ -175,12 +175,12 @@ fn difference(
     set.chain(unset).collect()
 }
 
-/// Two taints of one key and effect are one taint to the API server.
+/// Returns true if key and effect match: the API server treats such taints as one.
 fn same(a: &Taint, b: &Taint) -> bool {
     a.key == b.key && a.effect == b.effect
 }
 
-/// The value of a taint. The API server keeps no empty one: to it that is the same as none.
+/// Value of a taint; an empty value equals none, as in the API server.
 fn value(taint: &Taint) -> Option<&str> {
     taint.value.as_deref().filter(|value| !value.is_empty())
 }
@@ -189,7 +189,7 @@ fn id(taint: &Taint) -> String {
     format!("{}:{}", taint.key, taint.effect)
 }
 
-/// Puts a taint in the place of its like, or at the end.
+/// Replaces the taint of the same key and effect, or appends the taint.
 fn put(taints: &mut Vec<Taint>, taint: &Taint) {
     match taints.iter_mut().find(|own| same(own, taint)) {
         Some(own) => own.clone_from(taint),
@@ -242,7 +242,7 @@ mod tests {
                 }
             }
             if let Some(mut taints) = change.taints {
-                // As the API server sends it back.
+                // The API server returns an empty value as none.
                 for taint in &mut taints {
                     taint.value = value(taint).map(str::to_owned);
                 }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((node.taints[0].value.as_deref(), node.change(&desired)), (None, None));
     }
 
-    /// The schema refuses them; an object may have been stored before it did.
+    /// The schema refuses reserved taints, but an object may have been stored before it did.
     #[test]
     fn reserved_taints_are_left_to_whose_they_are() {
         let keys = ["node.kubernetes.io/not-ready", "kube-node.io/uninitialized", taints::HOLLOW, "own"];
@@ -360,8 +360,8 @@ mod tests {
     }
 
     proptest! {
-        /// From any template to any other: the Node carries it all, a second look has nothing to do, and what a user
-        /// wrote under keys of his own is as it was.
+        /// From any template to any other: the Node gets all keys, a second reconciliation changes nothing,
+        /// and a user's own keys stay unchanged.
         #[test]
         fn templates_come_and_go(first in desired(), second in desired()) {
             let user = Node {

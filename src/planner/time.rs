@@ -1,17 +1,17 @@
-//! Times that objects show, with something added. Whoever may write an object may write any time into it, so these stop at the
-//! ends of the calendar, where jiff's own operators end the process.
+//! Arithmetic on times read from objects. Any writer of an object can store any time, so the results are
+//! clamped to the calendar; jiff's own operators would panic.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// So long after `time`; the last moment there is, where that would be later.
+/// `time` plus `span`, at most the last representable time.
 #[must_use]
 pub fn after(time: Timestamp, span: Duration) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// So long before `time`; the first moment there is, where that would be earlier.
+/// `time` minus `span`, at least the first representable time.
 #[must_use]
 pub fn before(time: Timestamp, span: Duration) -> Timestamp {
     time.checked_sub(span).unwrap_or(Timestamp::MIN)

@@ -1,4 +1,4 @@
-//! What a Node waits for, typed: the reason goes to conditions and metrics, the message to people.
+//! Typed wait reasons of a Node: the reason goes to conditions and metrics, the message to people.
 
 use std::time::Duration;
 
@@ -9,75 +9,75 @@ use super::{
     drain::{self, Blockage, PodId},
 };
 
-/// How long pods may take to leave before it is worth a write to say so.
+/// Duration of a drain after which its wait is worth a condition write.
 const SLOW: Duration = Duration::from_secs(30);
-/// Most characters of a message.
+/// Maximum message length in characters.
 const MESSAGE_MAX: usize = 512;
 
-/// What a Node waits for.
+/// Obstacle between a Node and its next state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The provider to make the machine.
+    /// The provider has not created the machine yet.
     Machine,
-    /// The provider to have room for the machine.
+    /// The provider has no capacity for the machine.
     Room,
-    /// The back-off after machines that ended again and again.
+    /// Back-off after machines that ended repeatedly.
     BackOff,
-    /// The machine's kubelet to post its first status.
+    /// The machine's kubelet has not posted its first status.
     Kubelet,
-    /// The kubelet to report Ready=True.
+    /// The kubelet does not report Ready=True.
     Ready,
-    /// The kubelet to renew its Lease.
+    /// The kubelet has not renewed its Lease.
     Lease,
-    /// The budget of its set to let its drain begin.
+    /// The drain has no permit yet, for lack of budget of the NodeSet.
     Turn,
-    /// Pods to leave.
+    /// Pods have not left yet.
     Drain {
-        /// One of them.
+        /// One of the pods.
         first: PodId,
-        /// How many are left.
+        /// Number of pods left.
         pods: usize,
     },
-    /// Somebody to let pods be evicted.
+    /// Pods cannot be evicted until somebody acts.
     Blocked {
-        /// Which and why; never empty, the one to be named first.
+        /// The blocked pods with their obstacles, most important first; never empty.
         by: Vec<Blockage>,
     },
-    /// Volumes to be detached.
+    /// Volumes are still attached.
     Volumes {
-        /// Names of their `PersistentVolumes`; empty while they are looked up.
+        /// Names of the `PersistentVolumes`; empty until they are known.
         names: Vec<String>,
     },
-    /// The class's deletion timeout.
+    /// The class's deletion timeout is not over.
     DeletionTimeout {
-        /// What is left of it.
+        /// Time left.
         left: Duration,
     },
-    /// The provider to say that the machine is gone.
+    /// The provider has not confirmed the deletion of the machine.
     MachineDeletion,
-    /// The API server to accept a write of the Node.
+    /// The API server refuses a write of the Node.
     Refused {
-        /// Which write, and what the API server said.
+        /// The write, and the API server's message.
         said: String,
     },
-    /// The pods of a machine that is gone to be deleted, and its volumes to be detached.
+    /// The machine is gone; its pods are not deleted yet, or its volumes not detached.
     PodsCleanup {
-        /// One of them; None where volumes alone are left.
+        /// One of the pods; None if only volumes are left.
         first: Option<PodId>,
-        /// How many are left.
+        /// Number of pods left.
         pods: usize,
     },
 }
 
 impl Wait {
-    /// What a drain that is not done waits for.
+    /// The wait of a drain that is not done.
     #[must_use]
     pub fn drain(plan: &drain::Plan) -> Self {
         let first = plan.left.first().cloned().unwrap_or_default();
         Self::Drain { first, pods: plan.left.len() }.blocked(plan.blocked.clone())
     }
 
-    /// The same wait, with pods in its way that are not evicted. Only a drain can have such.
+    /// Adds blocked pods to the wait of a drain; other waits stay unchanged.
     #[must_use]
     pub fn blocked(self, more: Vec<Blockage>) -> Self {
         let mut by = match self {
@@ -90,10 +90,10 @@ impl Wait {
         Self::Blocked { by }
     }
 
-    /// The reason of [`Self::Refused`], by which a NodeSet knows a Node that it cannot be rid of now.
+    /// Reason of [`Self::Refused`]; a NodeSet recognizes by it a Node that cannot be deleted now.
     pub const REFUSED: &str = "WriteRefused";
 
-    /// All that [`Self::reason`] says.
+    /// All values of [`Self::reason`].
     pub const REASONS: [&str; 18] = [
         "WaitingForMachine",
         "OutOfResources",
@@ -115,7 +115,7 @@ impl Wait {
         Self::REFUSED,
     ];
 
-    /// The reason for conditions, events and metric labels: few values, in the form of a condition's reason.
+    /// Reason for conditions, events and metric labels; few values, in the form of a condition reason.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -136,14 +136,15 @@ impl Wait {
         }
     }
 
-    /// Whether somebody has to act, so that it is worth an event.
+    /// Returns true if somebody has to act, so that the wait is worth an event.
     #[must_use]
     pub const fn needs_somebody(&self) -> bool {
         matches!(self, Self::Blocked { .. } | Self::Volumes { .. } | Self::Refused { .. })
     }
 
-    /// What the condition `kube-node.io/Drained` of a Node that leaves is to say; None leaves it as it is. `said`:
-    /// whether it says already that something is in the way. `lasts`: how long the drain has been going on.
+    /// Update of the condition `kube-node.io/Drained`; None leaves the condition unchanged.
+    ///
+    /// `said`: the condition already reports an obstacle. `lasts`: duration of the drain so far.
     #[must_use]
     pub fn says(&self, said: bool, lasts: Duration) -> Option<ConditionUpdate> {
         let message = match self {
@@ -154,9 +155,9 @@ impl Wait {
                 "works on until the budget of its set (strategy.rollingUpdate) has room for its drain"
                     .to_owned()
             }
-            // Nearly every drain is over soon: it costs no write.
+            // Most drains end soon: they cost no write.
             Self::Drain { .. } | Self::Volumes { .. } if !said && lasts < SLOW => return None,
-            // Without the number, which would be news with each pod that leaves.
+            // The number of pods is left out: it would cost a write for each pod that leaves.
             Self::Drain { first, .. } => format!("pods are leaving, among them {first}"),
             Self::Blocked { by } => blocked(by)?,
             Self::Refused { said } => said.clone(),

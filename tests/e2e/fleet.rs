@@ -67,7 +67,7 @@ async fn from_setup_to_cleanup() {
         assert!(own.says(&["setup"]).contains("An operator runs."));
     }
     let said = own.says(&["create", "3", "--node-controller", "hollow"]);
-    assert!(said.starts_with("NodeSet hollow-nodes: 3 nodes of provider hollow\n"), "{said}");
+    assert!(said.starts_with("NodeSet hollow-nodes: 3 nodes of NodeController hollow\n"), "{said}");
     assert!(said.ends_with("3 of 3 nodes are Ready\n"), "{said}");
     assert_eq!(own.says(&["verify"]), "3 of 3 nodes are Ready\n");
     let list = own.list();
@@ -89,7 +89,7 @@ async fn from_setup_to_cleanup() {
     .await;
     let said = own.fails(&["create"]);
     assert!(
-        said.contains("NodeClass hollow-nodes is there already, with nodes of provider hollow"),
+        said.contains("NodeClass hollow-nodes is there already, with nodes of NodeController hollow"),
         "{said}"
     );
 

@@ -251,7 +251,7 @@ fn set_cases() -> Vec<Case> {
             "a threshold in percent",
             "/spec/autoscaling",
             json!({"maxReplicas": 2, "options": {"scaleDownUtilizationThreshold": "50%"}}),
-            "write for example \"0.5\"",
+            "for example \"0.5\"",
         ),
         (
             "a time without a unit",

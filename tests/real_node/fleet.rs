@@ -45,7 +45,7 @@ pub async fn from_create_to_cleanup() {
         says(&["cleanup"], None);
         assert!(says(&["setup"], version).contains("An operator runs."));
         let said = says(&[&["create", "2"], image].concat(), version);
-        assert!(said.starts_with("NodeSet hollow-nodes: 2 nodes of provider kubemark"), "{said}");
+        assert!(said.starts_with("NodeSet hollow-nodes: 2 nodes of NodeController kubemark"), "{said}");
         assert!(said.ends_with("2 of 2 nodes are Ready\n"), "{said}");
         let wanted = if version.is_some() { images::KUBEMARK } else { images::KUBE_NODE };
         let there = pods().await;

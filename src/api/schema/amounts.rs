@@ -1,4 +1,4 @@
-//! Amounts of resources, as capacity, reserved, requests and limits have them.
+//! Schema of resource lists: capacity, reserved, requests and limits.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -7,21 +7,21 @@ use super::{is_qualified, keys, rule};
 /// Resources without a prefix that the API server counts in whole numbers.
 const WHOLE: &str = "['pods', 'services', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims', 'services.nodeports', 'services.loadbalancers']";
 
-/// CEL: whether `name` is an extended resource, which exists in whole numbers only.
+/// CEL expression: `name` is an extended resource, which exists only in whole numbers.
 pub(super) fn is_extended(name: &str) -> String {
     format!("{name}.contains('/') && !{name}.contains('kubernetes.io/') && !{name}.startsWith('requests.')")
 }
 
-/// Schema of a resource map: each value a quantity, not negative, said by its own key.
+/// Schema of a resource list; each value is a quantity that is not negative.
 pub fn resources(_: &mut SchemaGenerator) -> Schema {
     let text = "string(self[k])";
     let amount = format!("quantity({text})");
-    // What the operator reads, too: within the bound below, nineteen decimals still fit its arithmetic.
+    // Quantities that the operator can parse too: below the maximum, nineteen decimals still fit its arithmetic.
     let readable = format!(
         "isQuantity({text}) && {text}.matches('^[+-]?([0-9]+([.][0-9]{{0,19}})?|[.][0-9]{{1,19}})([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{{1,2}})?$')"
     );
     let each = |rule: &str| format!("self.all(k, !isQuantity({text}) || {rule})");
-    // The API server counts thousandths in 64 bits, and finds none of what is larger whole.
+    // The API server counts thousandths in 64 bits and treats no larger quantity as whole.
     let is_whole = format!(
         "!(k in {WHOLE} || ({})) || {amount}.isLessThan(quantity('0')) || ({amount}.isLessThan(quantity('9P')) && {amount}.sub(int({amount}.asApproximateFloat() + 0.5)).compareTo(quantity('0')) == 0)",
         is_extended("k")

@@ -1,9 +1,9 @@
-//! Pieces of schema that the derive cannot say: what Kubernetes would refuse later on a Node or a pod is refused here, with
-//! a sentence that says what to write.
+//! Schema parts that the derive macros cannot express: values that Kubernetes would refuse later on a Node or
+//! a pod are refused here, with a message that says what to write.
 //!
-//! Rules are CEL, since a pattern names itself in its refusal, and since no schema of a CustomResourceDefinition speaks of
-//! the keys of a map. Bounds of lists, maps and texts keep the estimated cost of the rules below what the API server
-//! allows.
+//! Rules are CEL: a `pattern` shows only itself when it refuses a value, and no schema of a
+//! CustomResourceDefinition can restrict the keys of a map. Maximum sizes of lists, maps and texts keep the
+//! estimated cost of the rules below the API server's limit.
 
 mod amounts;
 mod node;
@@ -16,42 +16,42 @@ pub(super) use amounts::resources;
 pub(super) use node::{annotations, labels, startup_taints, taints};
 pub(super) use pod::{affinity, image, node_selector, requirements, tolerations};
 
-/// Bytes of all annotations of one template: those of class and set, the record of both and what others write stay
-/// together below the 256 KiB that the API server allows an object.
+/// Maximum size of a template's annotations, in bytes: those of class and set, the record of both and those
+/// of other writers stay together below the API server's limit of 256 KiB per object.
 const MAX_ANNOTATIONS: u32 = 64 * 1024;
-/// Bytes of all files of a class: they share a Secret, which holds 1 MiB, with the credential of the machine.
+/// Maximum size of a class's files, in bytes: they share a Secret, of at most 1 MiB, with the machine's credential.
 const MAX_FILES: u32 = 1_000_000;
-/// Bytes of all commands of a class: the longest argument that Linux hands to a program.
+/// Maximum size of a class's commands, in bytes: the longest argument that Linux passes to a program.
 const MAX_COMMANDS: u32 = 128 * 1024;
 
-/// The name part of a label key, and a label value that is not empty.
+/// Name part of a label key, or a label value that is not empty.
 const NAME: &str = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
-/// Name of most objects.
+/// Name of most objects (DNS subdomain).
 const SUBDOMAIN: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
-/// Longest qualified name: a DNS subdomain, a slash and a name.
+/// Maximum length of a qualified name: a DNS subdomain, a slash and a name.
 const QUALIFIED_LENGTH: u32 = 253 + 1 + 63;
 
-/// A rule in CEL, and what it says to who broke it.
+/// A CEL rule with the message for a refused value.
 pub(super) fn rule(rule: impl Into<String>, message: &str) -> Value {
     json!({ "rule": rule.into(), "message": message })
 }
 
-/// A rule over the keys of a map. Its refusal cannot name the key: keys have no bound, so no message fits the budget.
+/// A CEL rule over the keys of a map. Its message cannot name the key: without a maximum length, its cost is too high.
 fn keys(valid: &str, message: &str) -> Value {
     rule(format!("self.all(k, {valid})"), message)
 }
 
-/// CEL: whether `text` is a qualified name, as keys of labels and taints are.
+/// CEL expression: `text` is a qualified name, as keys of labels and taints are.
 fn is_qualified(text: &str) -> String {
     format!("{text}.matches('^({SUBDOMAIN}/)?{NAME}$') && {text}.indexOf('/') <= 253")
 }
 
-/// CEL: whether `text` may be the value of a label.
+/// CEL expression: `text` is a valid label value.
 fn is_label_value(text: &str) -> String {
     format!("{text}.matches('^({NAME})?$')")
 }
 
-/// The rule of a text that becomes the value of a label.
+/// Rule for a text that becomes a label value.
 pub(super) fn label_value() -> Value {
     rule(
         is_label_value("self"),
@@ -59,7 +59,7 @@ pub(super) fn label_value() -> Value {
     )
 }
 
-/// The rule of a text that is the key of a label or taint, or the type of a condition.
+/// Rule for the key of a label or taint, or the type of a condition.
 pub(super) fn qualified() -> Value {
     rule(
         is_qualified("self"),
@@ -67,7 +67,7 @@ pub(super) fn qualified() -> Value {
     )
 }
 
-/// The rule of a text that names an object.
+/// Rule for the name of an object.
 pub(super) fn object_name() -> Value {
     rule(
         format!("self.matches('^{SUBDOMAIN}$')"),
@@ -75,7 +75,7 @@ pub(super) fn object_name() -> Value {
     )
 }
 
-/// The rule of a key of a Secret or ConfigMap.
+/// Rule for a key of a Secret or ConfigMap.
 pub(super) fn data_key() -> Value {
     rule(
         "self.matches('^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')",
@@ -83,7 +83,7 @@ pub(super) fn data_key() -> Value {
     )
 }
 
-/// The rule of the place of a file on a machine.
+/// Rule for the path of a file on a machine.
 pub(super) fn file_path() -> Value {
     rule(
         "self.startsWith('/') && !self.matches('^(/tmp|/kubeconfig/kubeconfig|/var/run/kube-node/(machine|state))/*$') && !self.startsWith('/var/run/kube-node/machine/')",
@@ -91,7 +91,7 @@ pub(super) fn file_path() -> Value {
     )
 }
 
-/// The rule of the owner of a file.
+/// Rule for the owner of a file.
 pub(super) fn file_owner() -> Value {
     rule(
         "self.split(':').size() <= 2 && self.split(':').all(id, id in ['root', 'nonroot'] || (id.matches('^[0-9]{1,10}$') && int(id) <= 4294967295))",
@@ -99,12 +99,12 @@ pub(super) fn file_owner() -> Value {
     )
 }
 
-/// The rule of the mode of a file.
+/// Rule for the mode of a file.
 pub(super) fn file_mode() -> Value {
     rule("self.matches('^0?[0-7]{3}$')", "write an octal mode as a text, for example \"0640\"")
 }
 
-/// The rule of the files of a class.
+/// Rule for the files of a class.
 pub(super) fn files_size() -> Value {
     rule(
         format!("self.map(f, has(f.content) ? size(bytes(f.content)) : 0).sum() <= {MAX_FILES}"),
@@ -112,7 +112,7 @@ pub(super) fn files_size() -> Value {
     )
 }
 
-/// The rule of the commands of a class.
+/// Rule for the commands of a class.
 pub(super) fn commands_size() -> Value {
     rule(
         format!("self.map(c, size(bytes(c))).sum() <= {MAX_COMMANDS}"),
@@ -120,12 +120,12 @@ pub(super) fn commands_size() -> Value {
     )
 }
 
-/// The rule of the version of a kubelet.
+/// Rule for the version of a kubelet.
 pub(super) fn version() -> Value {
     rule("self.matches('^v[0-9]+[.][0-9]+[.][0-9]+')", "write a version, for example v1.36.3")
 }
 
-/// The rule of a share of something.
+/// Rule for a share between 0 and 1.
 pub(super) fn share() -> Value {
     rule(
         "self.matches('^(0([.][0-9]{1,6})?|1([.]0{1,6})?)$')",
@@ -145,7 +145,7 @@ pub(super) fn int_or_percent(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Adds keywords to the schema that is found at `pointer`.
+/// Adds keywords to the schema at `pointer`.
 fn refine(schema: &mut Schema, pointer: &str, keywords: Value) {
     if let (Some(Value::Object(found)), Value::Object(keywords)) = (schema.pointer_mut(pointer), keywords) {
         found.extend(keywords);

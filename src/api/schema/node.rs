@@ -1,4 +1,4 @@
-//! What a template puts onto Nodes: labels, annotations and taints.
+//! Schema of a Node template: labels, annotations and taints.
 
 use k8s_openapi::api::core::v1::Taint;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::taints::{CLOUD_UNINITIALIZED, HOLLOW, OURS, RESERVED};
 
-/// Schema of labels: keys and values that the API server takes.
+/// Schema of labels: keys and values that the API server accepts.
 pub fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -30,9 +30,9 @@ pub fn labels(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of annotations: keys that the API server takes, and a size that leaves room for those of others.
+/// Schema of annotations: keys that the API server accepts, and a size that leaves space for annotations of others.
 pub fn annotations(_: &mut SchemaGenerator) -> Schema {
-    // The API server compares keys of annotations in lower case.
+    // The API server compares annotation keys in lower case.
     let valid = is_qualified("k.lowerAscii()");
     json_schema!({
         "type": "object",
@@ -55,12 +55,12 @@ pub fn annotations(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of taints that stay.
+/// Schema of permanent taints.
 pub fn taints(generator: &mut SchemaGenerator) -> Schema {
     list(generator, &[])
 }
 
-/// Schema of taints that are set once: also the one that a cloud-controller-manager waits for and takes off.
+/// Schema of startup taints; allows also the taint that a cloud-controller-manager waits for and removes.
 pub fn startup_taints(generator: &mut SchemaGenerator) -> Schema {
     list(generator, &[CLOUD_UNINITIALIZED])
 }

@@ -1,4 +1,4 @@
-//! What a machine's pod has: image, resources, node selector, tolerations and affinity.
+//! Schema of a machine's pod: image, resources, node selector, tolerations and affinity.
 
 use k8s_openapi::api::core::v1::{Affinity, ResourceRequirements, Toleration};
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -10,12 +10,12 @@ use super::{
     is_qualified, keys, label_value, node, qualified, refine, rule,
 };
 
-/// Most entries of a list inside an affinity.
+/// Maximum number of entries of a list in an affinity.
 const ENTRIES: u32 = 16;
-/// Most values of one requirement of an affinity.
+/// Maximum number of values of one requirement in an affinity.
 const VALUES: u32 = 64;
 
-/// The rule of the image of a container.
+/// Rule for the image of a container.
 pub fn image() -> Value {
     let component = "[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*";
     rule(
@@ -26,12 +26,12 @@ pub fn image() -> Value {
     )
 }
 
-/// Schema of a node selector: it is compared with labels.
+/// Schema of a node selector, which is compared with labels.
 pub fn node_selector(generator: &mut SchemaGenerator) -> Schema {
     node::labels(generator)
 }
 
-/// Schema of requests and limits of a container.
+/// Schema of a container's requests and limits.
 pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
     let mut amounts = resources(generator);
     let named = keys(
@@ -141,16 +141,16 @@ pub fn affinity(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// Where in an affinity a schema stands.
+/// Position of a schema in an affinity.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// Within `nodeAffinity`: requirements there know Gt and Lt.
+    /// Inside `nodeAffinity`, whose requirements have Gt and Lt.
     of_nodes: bool,
-    /// Within a preference of nodes: Kubernetes takes values there that no label has.
+    /// Inside a preference for nodes, in which Kubernetes accepts values that no label can have.
     preferred: bool,
 }
 
-/// Bounds the properties of an object, and what is inside of them, by their names.
+/// Restricts the properties of an object recursively, by their names.
 fn bound(object: &mut Map<String, Value>, place: Place) {
     let Some(Value::Object(properties)) = object.get_mut("properties") else { return };
     for (name, schema) in properties {
@@ -188,7 +188,7 @@ fn bound(object: &mut Map<String, Value>, place: Place) {
     }
 }
 
-/// What a property itself gets.
+/// Keywords for a property itself.
 fn keywords(name: &str, place: Place) -> Map<String, Value> {
     let keywords = match name {
         "weight" => json!({ "minimum": 1, "maximum": 100 }),
@@ -214,7 +214,7 @@ fn keywords(name: &str, place: Place) -> Map<String, Value> {
     object(keywords)
 }
 
-/// A requirement of labels.
+/// Keywords for a label requirement.
 fn requirement(place: Place) -> Map<String, Value> {
     let mut operators = vec!["In", "NotIn", "Exists", "DoesNotExist"];
     let compares = "self.operator in ['Gt', 'Lt'] ? has(self.values) && self.values.size() == 1 : ";
@@ -241,7 +241,7 @@ fn requirement(place: Place) -> Map<String, Value> {
     }))
 }
 
-/// A requirement of fields.
+/// Keywords for a field requirement.
 fn field_requirement() -> Map<String, Value> {
     object(json!({
         "properties": {
@@ -274,7 +274,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Puts a keyword into a schema; what both have of an object is merged.
+/// Puts a keyword into a schema; objects on both sides are merged.
 fn merge(into: &mut Map<String, Value>, keyword: String, value: Value) {
     match (into.get_mut(&keyword), value) {
         (Some(Value::Object(known)), Value::Object(more)) => {

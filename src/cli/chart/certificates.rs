@@ -1,8 +1,8 @@
-//! `kube-node chart certificates`: fills two Secrets, one of the autoscaler server and one of cluster-autoscaler.
+//! `kube-node chart certificates`: fills two Secrets, one for the autoscaler server and one for cluster-autoscaler.
 //!
-//! The chart has made them, empty: the right to create Secrets would be one to make tokens of every `ServiceAccount` of the
-//! namespace. What serves is kept, so that an upgrade changes nothing; else both are made anew, since one authority signs
-//! both and its key is not kept.
+//! The chart creates both Secrets empty: the right to create Secrets would include the right to create tokens
+//! of every ServiceAccount in the namespace. Valid certificates are kept, so that an upgrade changes nothing.
+//! Otherwise both are made again, since one certificate authority signs both and its key is discarded.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ use x509_parser::{
 
 use crate::access::FIELD_MANAGER;
 
-/// Keys of such a Secret, those of type `kubernetes.io/tls` and of cert-manager.
+/// Keys of the Secrets, as in the type `kubernetes.io/tls` and in cert-manager.
 const CERT: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CA: &str = "ca.crt";
@@ -36,22 +36,22 @@ pub struct Certificates {
     /// Namespace of the operator
     #[arg(long, env = "POD_NAMESPACE")]
     namespace: String,
-    /// Secret of the server
+    /// Name of the Secret of the server
     #[arg(long, value_name = "NAME")]
     server_secret: String,
-    /// Secret of cluster-autoscaler
+    /// Name of the Secret of cluster-autoscaler
     #[arg(long, value_name = "NAME")]
     client_secret: String,
     /// Namespace of cluster-autoscaler's Secret
     #[arg(long, value_name = "NAMESPACE")]
     client_namespace: String,
-    /// Name under which the server is called; may be repeated
+    /// Host name under which the server is called; may be repeated
     #[arg(long, value_name = "NAME", required = true)]
     server_name: Vec<String>,
 }
 
 impl Certificates {
-    /// Ends when both Secrets serve.
+    /// Returns when both Secrets hold valid certificates.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         kube_ext::process::block_on(async {
             let client = kube_node_operator::Access::new(None).await?.reached().await?;
@@ -73,7 +73,7 @@ impl Certificates {
     }
 }
 
-/// Where a Secret is.
+/// Namespace and name of a Secret.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     namespace: &'a str,
@@ -92,7 +92,7 @@ impl Place<'_> {
         }
     }
 
-    /// Fills what was `seen`, unless somebody else was faster.
+    /// Fills the Secret, unless it has changed since it was `seen`.
     async fn write(
         self,
         client: &Client,
@@ -117,7 +117,7 @@ fn text<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
     Some(value.0.as_slice()).filter(|value| !value.is_empty())
 }
 
-/// Why what is there does not serve; None where it does.
+/// Reason why the present certificates must be replaced; `None` if they are valid.
 fn flaw(server: &Secret, caller: &Secret, names: &[&str], now: OffsetDateTime) -> Option<String> {
     for key in [CERT, KEY, CA] {
         if text(server, key).is_none() || text(caller, key).is_none() {

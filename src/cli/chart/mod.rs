@@ -1,4 +1,4 @@
-//! `kube-node chart`: what the jobs of the Helm chart do in the cluster, as pods of our own image. People have no need of it.
+//! `kube-node chart`: jobs of the Helm chart, run in pods of the kube-node image. Not for users.
 
 mod certificates;
 mod uninstall;
@@ -16,14 +16,14 @@ pub struct Chart {
 
 #[derive(Debug, Subcommand)]
 enum Job {
-    /// See to it that the autoscaler server and cluster-autoscaler have certificates
+    /// Fill the Secrets with certificates for the autoscaler server and cluster-autoscaler
     Certificates(certificates::Certificates),
-    /// Before the operator goes: nothing may be left that needs it
+    /// Make sure that no object needs the operator, before its removal
     Uninstall(uninstall::Uninstall),
 }
 
 impl Chart {
-    /// Does the job.
+    /// Runs the job.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.job {
             Job::Certificates(job) => job.run(),

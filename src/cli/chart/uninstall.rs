@@ -1,7 +1,8 @@
-//! `kube-node chart uninstall`: the last thing before the operator goes.
+//! `kube-node chart uninstall`: runs before the operator is removed.
 //!
-//! Sets, classes and Nodes hold finalizers that nobody but the operator takes off, and only the operator drains Nodes and
-//! deletes machines. So they go while it is there; whether they may is for somebody to say who knows what runs on them.
+//! NodeSets, NodeClasses and Nodes carry finalizers that only the operator removes, and only the operator
+//! drains Nodes and deletes machines. They must therefore go first; deleting them is the decision of the
+//! user, who knows their workloads.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -20,24 +21,24 @@ use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
 use local_cluster::release_secrets;
 use tokio::time::{Instant, sleep};
 
-/// How often what leaves is counted.
+/// Poll interval for objects that are being deleted.
 const POLL: Duration = Duration::from_millis(500);
-/// Most names of a kind that a message lists.
+/// Maximum number of names per kind in a message.
 const NAMES_MAX: usize = 5;
 
 /// Arguments of `chart uninstall`.
 #[derive(Debug, Args)]
 pub struct Uninstall {
-    /// Delete what is there, instead of refusing
+    /// Delete the remaining NodeSets, Nodes and NodeClasses instead of refusing
     #[arg(long)]
     delete_nodes: bool,
-    /// How long that may take
+    /// Time limit of the deletion
     #[arg(long, value_name = "DURATION", default_value = "4m")]
     timeout: GoDuration,
 }
 
 impl Uninstall {
-    /// Ends when nothing needs the operator.
+    /// Returns when no object needs the operator.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         kube_ext::process::block_on(async {
             let client = kube_node_operator::Access::new(None).await?.reached().await?;
@@ -85,24 +86,24 @@ impl Kind {
         Self { resource, api, which, there: Vec::new() }
     }
 
-    /// Lists them.
+    /// Lists the objects.
     async fn look(&mut self) -> Result<(), CallError> {
         let kind = &self.resource.kind;
         let listed = call(format_args!("list {kind} objects"), self.api.list_metadata(&self.which)).await;
         self.there = match listed {
-            // The kind itself is not there.
+            // The kind is not installed.
             Err(error) if error.is(404) => Vec::new(),
             listed => listed?.items.iter().map(ResourceExt::name_any).collect(),
         };
         Ok(())
     }
 
-    /// What there is, in words.
+    /// Count and names of the objects as text.
     fn named(&self) -> Option<String> {
         named(&self.resource.kind, &self.there)
     }
 
-    /// Deletes all that is there now, and waits until nothing is.
+    /// Deletes the present objects and waits until none is left.
     async fn take_away(&mut self, deadline: Instant) -> anyhow::Result<()> {
         self.look().await?;
         for name in &self.there {
@@ -130,7 +131,7 @@ impl Kind {
     }
 }
 
-/// `12 Nodes (a, b, c, d, e, …)`.
+/// Text such as `12 Nodes (a, b, c, d, e, …)`.
 fn named(kind: &str, names: &[String]) -> Option<String> {
     let plural = match (kind, names.len()) {
         (_, 0) => return None,

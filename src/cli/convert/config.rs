@@ -1,6 +1,6 @@
-//! One provider configuration as a NodeClass, and what has no place in it. No I/O.
+//! Converts one provider configuration to a NodeClass and lists what a NodeClass cannot express. No I/O.
 //!
-//! The meaning of the fields is that of the README of the cluster API's kubemark provider, which kube-node keeps.
+//! The fields mean what the README of the Cluster API kubemark provider says; kube-node has the same semantics.
 
 use kube_node_api::GoDuration;
 use kube_node_planner::quantity;
@@ -9,27 +9,27 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{KNOWN, advice};
 
-/// Kind of a configuration.
+/// Kind of a provider configuration.
 const KIND: &str = "KubemarkMachineProviderConfig";
-/// Its API version.
+/// API version of a provider configuration.
 const API_VERSION: &str = "kubemarkproviderconfig.k8s.io/v1alpha1";
-/// What kubemark reports when nobody says (pkg/kubemark, cadvisor's fake).
+/// Capacity that kubemark reports by default (pkg/kubemark, cadvisor's fake).
 const DEFAULT_CPU: &str = "1";
 const DEFAULT_MEMORY: &str = "3840Mi";
 const DEFAULT_PODS: &str = "110";
 
-/// What became of a configuration.
+/// Result of a conversion.
 #[derive(Debug)]
 pub(super) struct Converted {
     /// The NodeClass.
     pub(super) class: Value,
-    /// What it does not say although the configuration did, and what to write.
+    /// Settings that were not converted, each with what to write instead.
     pub(super) lost: Vec<String>,
-    /// What is worth knowing.
+    /// Further remarks.
     pub(super) notes: Vec<String>,
 }
 
-/// All configurations in a document, also those inside machines.
+/// All configurations in a document, including those inside machines.
 pub(super) fn find(document: &Value) -> Vec<&Value> {
     match document {
         Value::Object(object) if object.get("kind").is_some_and(|kind| kind == KIND) => vec![document],
@@ -39,7 +39,7 @@ pub(super) fn find(document: &Value) -> Vec<&Value> {
     }
 }
 
-/// Makes a NodeClass of this name.
+/// Converts a configuration to a NodeClass of this name.
 pub(super) fn convert(name: &str, config: &Value) -> Converted {
     let empty = Map::new();
     let mut reading =
@@ -65,7 +65,7 @@ pub(super) fn convert(name: &str, config: &Value) -> Converted {
     Converted { class, lost, notes }
 }
 
-/// A configuration as it is read.
+/// State of one conversion.
 struct Reading<'a> {
     config: &'a Map<String, Value>,
     lost: Vec<String>,
@@ -91,7 +91,7 @@ impl<'a> Reading<'a> {
         self.config.get(field).filter(|value| !value.is_null())
     }
 
-    /// A duration that is there and valid.
+    /// A duration, if it is present and valid.
     fn duration(&mut self, field: &str) -> Option<GoDuration> {
         let value = self.get(field)?;
         let Some(text) = value.as_str() else {
@@ -112,7 +112,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// An amount that is there and valid, as text.
+    /// A quantity as text, if it is present and valid.
     fn amount(&mut self, field: &str, example: &str) -> Option<String> {
         let text = match self.get(field)? {
             Value::String(text) => text.clone(),
@@ -164,7 +164,7 @@ impl<'a> Reading<'a> {
             return None;
         }
         let Some(unhealthy) = unhealthy else {
-            // Whoever wrote one that is none was told so.
+            // An invalid duration has been reported already.
             if self.get("unhealthyDuration").is_none() {
                 self.lost.push(
                     "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy"

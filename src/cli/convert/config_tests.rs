@@ -1,4 +1,4 @@
-//! The configurations of the README, and those that people write.
+//! Configurations of the README and typical user configurations.
 
 use kube_node_api::NodeClass;
 
@@ -15,7 +15,7 @@ fn converted(yaml: &str) -> Converted {
     convert("a", &config(yaml))
 }
 
-/// The spec of a class that reads as one, with nothing lost.
+/// Spec of a class that was converted without loss.
 fn spec(yaml: &str) -> Value {
     let Converted { class, lost, .. } = converted(yaml);
     assert!(lost.is_empty(), "{lost:?}");
@@ -85,7 +85,7 @@ fn what_cannot_be_is_said_with_what_to_write() {
         let said = lost(yaml);
         assert!(said.contains(wanted), "{yaml}: {said}");
     }
-    // Said once.
+    // An invalid duration is reported once, not as missing too.
     let said = lost("unhealthyDuration: soon\nturnUnhealthyAfter: true\n");
     assert!(!said.contains("missing"), "{said}");
 }

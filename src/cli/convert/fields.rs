@@ -1,10 +1,10 @@
-//! What to write instead of a field that the provider configuration never had.
+//! Advice for fields that the provider configuration never had.
 
 use strsim::levenshtein;
 
-/// So many letters may differ for a name to be taken for a slip.
+/// Maximum edit distance at which a name counts as a typo.
 const SLIP: usize = 2;
-/// Its fields.
+/// Fields of a provider configuration.
 pub(super) const KNOWN: [&str; 8] = [
     "deletionTimeout",
     "healthyDuration",
@@ -16,7 +16,7 @@ pub(super) const KNOWN: [&str; 8] = [
     "unhealthyDuration",
 ];
 
-/// Names that people try, in lower case, and where a NodeClass has what they mean.
+/// Common wrong field names in lower case, each with the corresponding NodeClass field.
 const MEANT: &[(&[&str], &str)] = &[
     (&["cores", "cpu", "cpus", "numcpus", "vcpus"], "write spec.capacity.cpu in the NodeClass"),
     (&["memory", "mem", "ram", "memorysize"], "write spec.capacity.memory in the NodeClass"),
@@ -46,7 +46,7 @@ const MEANT: &[(&[&str], &str)] = &[
     (&["providerid"], "kube-node chooses providerIDs itself"),
 ];
 
-/// What to do about a field that is not known.
+/// Advice for an unknown field.
 pub(super) fn advice(field: &str) -> String {
     let lower = field.to_ascii_lowercase().replace(['_', '-'], "");
     let distances = KNOWN.iter().map(|known| (levenshtein(&known.to_ascii_lowercase(), &lower), known));

@@ -1,4 +1,4 @@
-//! `kube-node convert`: NodeClasses from what kubemark's machine controller of the cluster API was configured with.
+//! `kube-node convert`: converts configurations of the Cluster API kubemark provider to NodeClasses.
 
 mod config;
 mod fields;
@@ -20,7 +20,7 @@ use self::config::{Converted, convert, find};
 /// Arguments of `convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// File with configurations, also inside machines and sets of them; - reads standard input
+    /// File with configurations, also inside machines and machine sets; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
     /// Name of the NodeClass; that of the object around the configuration, or of the file, when absent
@@ -29,7 +29,7 @@ pub struct Convert {
 }
 
 impl Convert {
-    /// Prints the NodeClasses; exit code 1 when something has no place in them.
+    /// Prints the NodeClasses. Returns exit code 1 if a setting could not be converted.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let text = self.read()?;
         let mut losses = 0;
@@ -56,7 +56,7 @@ impl Convert {
         fs::read_to_string(&self.file).with_context(|| format!("cannot read {}", self.file.display()))
     }
 
-    /// The configurations of all documents, each with the name of its class.
+    /// Configurations of all documents, each with the name of its class.
     fn configs(&self, text: &str) -> anyhow::Result<Vec<Named>> {
         let mut found = Vec::new();
         for (at, document) in serde_norway::Deserializer::from_str(text).enumerate() {
@@ -75,7 +75,7 @@ impl Convert {
         let stem = self.file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
         let named = found.into_iter().enumerate().map(|(at, (name, config))| {
             let base = self.name.as_deref().or(name.as_deref()).or(stem).unwrap_or("kubemark");
-            // One name for several would make each replace the one before.
+            // Equal names would make each class replace the one before.
             let is_shared = self.name.is_some() || name.is_none();
             let name = if many && is_shared { format!("{base}-{}", at + 1) } else { base.to_owned() };
             Named { name: object_name(&name), config }
@@ -90,7 +90,7 @@ struct Named {
     config: Value,
 }
 
-/// A text as the name of an object: lower case, with nothing but letters, digits and dashes.
+/// Makes an object name of a text: lower-case letters, digits and dashes.
 fn object_name(text: &str) -> String {
     let name: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();

@@ -1,4 +1,4 @@
-//! What the commands and the operator need: the server, the kinds, what `setup` installs, rights, the operator, the sets.
+//! Checks of the cluster: API server, CRDs, objects of `setup`, rights, operator and NodeSets.
 
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use kube_ext::call::call;
@@ -13,9 +13,9 @@ use crate::{
     operator_probe::{Answer, ask},
 };
 
-/// First minor version with all that the admission policies need.
+/// First minor version of Kubernetes with every feature that the admission policies need.
 const MINOR_MIN: u32 = 30;
-/// What these commands do. Rights in our namespace have `.` in the place of the namespace.
+/// Rights that the commands need. For rights in our namespace, `.` stands for the namespace.
 const COMMANDS: &[Right] = &[
     ("create", "kube-node.io", "nodeclasses", ""),
     ("patch", "kube-node.io", "nodeclasses", ""),
@@ -30,7 +30,7 @@ const COMMANDS: &[Right] = &[
     ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
-/// The API server, and whether it is new enough.
+/// Checks the version of the API server.
 pub(super) async fn server(client: &Client) -> Finding {
     const TOPIC: &str = "API server";
     match call("ask the API server for its version", client.apiserver_version()).await {
@@ -47,7 +47,7 @@ pub(super) async fn server(client: &Client) -> Finding {
     }
 }
 
-/// Our kinds.
+/// Checks the CRDs.
 pub(super) async fn kinds(client: &Client) -> Finding {
     const TOPIC: &str = "kinds";
     match preflight::compare(client, "this cluster").await {
@@ -59,7 +59,7 @@ pub(super) async fn kinds(client: &Client) -> Finding {
     }
 }
 
-/// What else `setup` installs.
+/// Checks the other objects that `setup` installs.
 pub(super) async fn manifests(client: &Client) -> Finding {
     const TOPIC: &str = "setup";
     match absent(client).await {
@@ -72,7 +72,7 @@ pub(super) async fn manifests(client: &Client) -> Finding {
     }
 }
 
-/// What this user may do.
+/// Checks the rights of this user.
 pub(super) async fn rights(client: &Client) -> Finding {
     const TOPIC: &str = "rights";
     match preflight::rights(client, "this identity", NAMESPACE, "this cluster", COMMANDS).await {
@@ -85,7 +85,7 @@ pub(super) async fn rights(client: &Client) -> Finding {
     }
 }
 
-/// Whether an operator runs.
+/// Checks that an operator runs.
 pub(super) async fn operator(client: &Client) -> Finding {
     const TOPIC: &str = "operator";
     match ask(client).await {
@@ -101,7 +101,7 @@ pub(super) async fn operator(client: &Client) -> Finding {
     }
 }
 
-/// Each NodeSet that is not as it should be.
+/// Findings about the NodeSets that have not reached their goal.
 pub(super) async fn sets(client: &Client) -> Vec<Finding> {
     const TOPIC: &str = "NodeSets";
     let api = Api::<NodeSet>::all(client.clone());

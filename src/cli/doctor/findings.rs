@@ -1,4 +1,4 @@
-//! What was found, in words. No I/O.
+//! Findings of the checks as text. No I/O.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -15,32 +15,32 @@ use kube_node_operator::providers::{
 use kube_node_planner::approval::USER_PREFIX;
 use serde::Serialize;
 
-/// How long a Lease lives, in seconds.
+/// Duration of a node Lease, in seconds.
 const LEASE_LIFE: i64 = 40;
-/// How long a certificate may take to be approved and signed, in seconds.
+/// Time limit for a certificate to be approved and signed, in seconds.
 const SIGNED_WITHIN: i64 = 15;
-/// Most names that a line lists.
+/// Maximum number of names in a line.
 const NAMES_MAX: usize = 5;
 
-/// Whether something is as it should be.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Verdict {
     Good,
-    /// It may matter, or cannot be told.
+    /// A possible problem, or a check without a result.
     Odd,
-    /// It keeps nodes from working.
+    /// A problem that keeps nodes from working.
     Bad,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) verdict: Verdict,
-    /// What was looked at, in a word or two.
+    /// Subject of the check, in a word or two.
     pub(super) topic: &'static str,
     pub(super) says: String,
-    /// What to do about it; further lines of evidence.
+    /// Advice and further lines of evidence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) hints: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl Finding {
         self
     }
 
-    /// A check that could not be made.
+    /// Finding of a check that could not be made.
     pub(super) fn unknown(topic: &'static str, error: impl Into<anyhow::Error>) -> Self {
         Self::new(Verdict::Odd, topic, format!("not known: {:#}", error.into()))
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What keeps a pod from working; None when nothing does, or when it is on its way.
+/// Reason why a pod does not work; `None` if the pod works or is still starting.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
     match health::of(pod) {
         Health::Troubled(Trouble { reason, message }) | Health::Dead(Trouble { reason, message }) => {
@@ -88,7 +88,7 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
     }
 }
 
-/// The container of a pod whose log tells most, and whether that log is the one of its last life.
+/// The failed container of a pod, and true if the log of its previous run is the one to read.
 pub(super) fn speaker(pod: &Pod) -> Option<(String, bool)> {
     let status = pod.status.as_ref()?;
     let containers = status.init_container_statuses.iter().flatten();
@@ -102,7 +102,7 @@ pub(super) fn speaker(pod: &Pod) -> Option<(String, bool)> {
     })
 }
 
-/// The Secrets that a pod mounts and cannot start without.
+/// Secrets that a pod mounts and cannot start without.
 pub(super) fn secrets(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let named = volumes.flat_map(|volume| {
@@ -116,14 +116,14 @@ pub(super) fn secrets(pod: &Pod) -> Vec<String> {
     named.collect()
 }
 
-/// The Node that a request for a certificate is for, where it is one of a node.
+/// Node of a certificate signing request; `None` for requests that are not of a node.
 pub(super) fn node_of(csr: &CertificateSigningRequest) -> Option<&str> {
     let own = csr.spec.username.as_deref().and_then(|user| user.strip_prefix(USER_PREFIX));
     let bound = csr.spec.extra.as_ref().and_then(|extra| extra.get("authentication.kubernetes.io/node-name"));
     own.or_else(|| bound?.first().map(String::as_str))
 }
 
-/// What keeps a request for a certificate from being answered; None when it is, or may be soon.
+/// Reason why a certificate signing request gets no certificate; `None` if it has one or may soon get one.
 pub(super) fn refusal(csr: &CertificateSigningRequest, now: Timestamp) -> Option<(String, &'static str)> {
     let status = csr.status.clone().unwrap_or_default();
     let condition = |r#type: &str| status.conditions.iter().flatten().find(|c| c.type_ == r#type);
@@ -160,13 +160,13 @@ pub(super) fn refusal(csr: &CertificateSigningRequest, now: Timestamp) -> Option
     })
 }
 
-/// How long ago a Lease was renewed, in seconds; None when it never was.
+/// Age of a Lease's last renewal, in seconds; `None` if it was never renewed.
 pub(super) fn age(lease: &Lease, now: Timestamp) -> Option<i64> {
     let renewed = lease.spec.as_ref()?.renew_time.as_ref()?;
     Some(now.duration_since(renewed.0).as_secs())
 }
 
-/// Whether the machines whose pods run reach the API server: each renews its Lease there.
+/// Checks that machines with running pods reach the API server, where each renews its Lease.
 pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
     let stale: Vec<String> = ages
         .iter()
@@ -188,7 +188,7 @@ pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
         .hint("a NetworkPolicy, a DNS name or a certificate without the server's in-cluster address can be the cause; a machine in a silent phase (spec.failures.mode) looks the same")
 }
 
-/// Some names, and how many more.
+/// Some of the names, and the number of the others.
 pub(super) fn list(names: &[String]) -> String {
     let shown = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
     if names.len() > NAMES_MAX { format!("{shown} and {} more", names.len() - NAMES_MAX) } else { shown }

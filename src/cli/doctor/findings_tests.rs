@@ -1,4 +1,4 @@
-//! Objects as clusters show them, and what is made of them.
+//! Findings from objects as clusters show them.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn a_pod_in_trouble_is_told_with_the_container_to_ask() {
     let killed =
         pod(&container(&json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), &json!({})));
     assert_eq!(speaker(&killed), Some(("hollow-kubelet".to_owned(), false)));
-    // Whoever never ran has no log.
+    // A container that never ran has no log.
     let pull = pod(&container(
         &json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
         &json!({}),

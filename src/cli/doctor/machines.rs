@@ -1,5 +1,5 @@
-//! The nodes themselves, and for those whose machines are pods, in this cluster or in others: the pods, their logs, their
-//! credentials, and whether they reach the API server.
+//! Checks of the nodes, and of machines that are pods, in this cluster or in hosting clusters: pods, logs,
+//! credentials, and their access to the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,26 +33,26 @@ use super::findings::{
 };
 use crate::fleet::{Row, row};
 
-/// Where machines that are pods live.
+/// Namespace of machines that are pods.
 const NAMESPACE: &str = MACHINE_NAMESPACE;
-/// How they are labelled.
+/// Label selector of machines that are pods.
 const LABEL: &str = "name=hollow-node";
-/// How many lines of a log are shown.
+/// Number of log lines in a finding.
 const LOG_LINES: i64 = 5;
-/// Most pods whose logs are read.
+/// Maximum number of pods whose logs are read.
 const LOGS_MAX: usize = 3;
-/// How long after its grace a pod that was deleted may still be there: until then it ends as it should.
+/// Time after its grace period within which a deleted pod may still exist; until then its deletion counts as normal.
 const LEAVING_MAX: SignedDuration = SignedDuration::from_mins(1);
 
-/// Where machines are pods.
+/// A cluster that runs pods of machines.
 struct Place {
     client: Client,
-    /// For the reader: nothing for this cluster.
+    /// Suffix for messages; empty for this cluster.
     whose: String,
     pods: Vec<Pod>,
 }
 
-/// All of it.
+/// Runs all checks of nodes and machines.
 pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     let mut found = vec![nodes(client).await];
     let (places, unseen) = places(client, now).await;
@@ -74,15 +74,15 @@ pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// Whether the pod was deleted and has time to go.
+/// Returns true if the pod is being deleted and still within its time.
 fn is_ending(pod: &Pod, now: Timestamp) -> bool {
     let deleted = pod.metadata.deletion_timestamp.as_ref();
     deleted.is_some_and(|deleted| now.duration_since(deleted.0) < LEAVING_MAX)
 }
 
-/// Where machines of this cluster are pods, and what keeps these from being seen.
+/// Clusters that run machines of this cluster as pods, and findings about those that cannot be read.
 async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
-    // Those of other clusters may be beside them, and do not speak to this one.
+    // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
     let cluster = match preflight::cluster_id(client, "this identity", "this cluster").await {
         Ok(cluster) => cluster,
         Err(error) => return (Vec::new(), vec![Finding::unknown("pods", error)]),
@@ -92,7 +92,7 @@ async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
     let (mut places, mut unseen) = (Vec::new(), Vec::new());
     match pods(client, &all).await {
         Ok(mut pods) => {
-            // Here one without that label may be of this cluster, too.
+            // In this cluster a pod without the label may be one of its own machines, too.
             pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == cluster));
             places.push(Place { client: client.clone(), whose: String::new(), pods });
         }
@@ -101,7 +101,7 @@ async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
     let classes = Api::<NodeClass>::all(client.clone());
     let classes = match call("list NodeClasses", classes.list(&ListParams::default())).await {
         Ok(classes) => classes.items,
-        // Not installed, which is said already.
+        // The CRDs are not installed, which another finding reports.
         Err(error) if error.is(404) => Vec::new(),
         Err(error) => {
             unseen.push(Finding::unknown("hosting", error));
@@ -123,7 +123,7 @@ async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
     (places, unseen)
 }
 
-/// The machines in the cluster that a Secret leads to.
+/// The machines in the hosting cluster that a Secret leads to.
 async fn hosted(client: &Client, secret: &str, ours: &ListParams) -> Result<Place, Finding> {
     const TOPIC: &str = "hosting";
     let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
@@ -143,7 +143,7 @@ async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, CallError>
     Ok(call(format_args!("list pods in {NAMESPACE}"), api.list(ours)).await?.items)
 }
 
-/// The Nodes of our providers that are not Ready, by what they say.
+/// Checks that the Nodes of our providers are Ready; groups the others by reason.
 async fn nodes(client: &Client) -> Finding {
     const TOPIC: &str = "nodes";
     let api = Api::<Node>::all(client.clone());
@@ -164,7 +164,7 @@ async fn nodes(client: &Client) -> Finding {
         .fold(finding, |finding, (reason, names)| finding.hint(format!("{reason} ({})", list(&names))))
 }
 
-/// Each pod that does not work, with the end of its log.
+/// Findings about the pods that do not work, with the end of their logs.
 async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> {
     const TOPIC: &str = "pods";
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
@@ -187,7 +187,7 @@ async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> 
                 tail_lines: Some(LOG_LINES),
                 ..LogParams::default()
             };
-            // A log that is gone tells nothing, which is no news.
+            // A missing log is not worth a finding.
             if let Ok(log) = call(format_args!("read the log of {name}"), api.logs(&name, &params)).await {
                 finding = log.lines().fold(finding, |finding, line| finding.hint(format!("| {line}")));
             }
@@ -197,7 +197,7 @@ async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> 
     found
 }
 
-/// The Secrets that the pods begin with.
+/// Checks that the Secrets that the pods need to start exist.
 async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, CallError> {
     const TOPIC: &str = "credentials";
     let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
@@ -217,12 +217,12 @@ async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, C
     })
 }
 
-/// What became of their requests for certificates.
+/// Checks the certificate signing requests of the machines.
 async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, CallError> {
     const TOPIC: &str = "certificates";
     let api = Api::<CertificateSigningRequest>::all(client.clone());
     let all = call("list CertificateSigningRequests", api.list(&ListParams::default())).await?.items;
-    // The newest one of each Node counts.
+    // Only the newest request of each Node counts.
     let mut newest: BTreeMap<&str, &CertificateSigningRequest> = BTreeMap::new();
     for csr in &all {
         let Some(node) = node_of(csr) else { continue };
@@ -244,7 +244,7 @@ async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Find
         .fold(finding, |finding, (node, (says, hint))| finding.hint(format!("{node}: {says}")).hint(hint)))
 }
 
-/// Whether the machines whose pods run renew their Leases.
+/// Checks that the machines with running pods renew their Leases.
 async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, CallError> {
     let api = Api::<Lease>::namespaced(client.clone(), "kube-node-lease");
     let leases = call("list Leases", api.list(&ListParams::default())).await?.items;
@@ -257,7 +257,7 @@ async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Findin
     Ok(reachability(&machines.map(|node| (node.clone(), ages.get(&node).copied().flatten())).collect()))
 }
 
-/// The Node that a pod carries.
+/// Name of the Node of a pod.
 fn machine(pod: &Pod) -> Option<String> {
     pod.annotations().get(ANNOTATION_NODE).cloned()
 }

@@ -1,7 +1,7 @@
-//! `kube-node doctor`: what may keep nodes from coming, looked at one after the other, each with what to do.
+//! `kube-node doctor`: checks everything that may keep nodes from becoming Ready, with advice for each finding.
 //!
-//! [`cluster`] looks at what the commands and the operator need, [`machines`] at the nodes, and at the pods that carry
-//! them. A check reads; [`findings`] puts what was read into words, without I/O.
+//! [`cluster`] checks what the commands and the operator need; [`machines`] checks the nodes and the pods of their
+//! machines. A check reads objects; [`findings`] turns them into text, without I/O.
 
 mod cluster;
 mod findings;
@@ -21,13 +21,13 @@ use super::{Output, access::ClusterArgs, say};
 pub struct Doctor {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
 impl Doctor {
-    /// Says what was found; exit code 1 when something keeps nodes from working.
+    /// Prints the findings. Returns exit code 1 if a problem keeps nodes from working.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(async {
             let client = self.cluster.client().await?;
@@ -46,7 +46,7 @@ impl Doctor {
     }
 }
 
-/// All checks. Where our kinds are not installed the rest has nothing to look at.
+/// Runs all checks. Without our CRDs the later checks have no objects to read.
 async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
     let mut found = vec![cluster::server(client).await];
     let kinds = cluster::kinds(client).await;

@@ -1,7 +1,7 @@
-//! What to do about a reason that a set gives: one sentence each. A reason that is not here needs no advice, or has it
-//! in its message.
+//! Advice for the reasons in a NodeSet's status, one sentence each. A reason without an entry needs no advice
+//! or has it in its message.
 
-/// Reasons of conditions and waits, and what to do. NODESET stands for the set's name.
+/// Reasons of conditions and waits, each with advice. NODESET stands for the name of the NodeSet.
 const HINTS: &[(&[&str], &str)] = &[
     (&["Paused"], "To go on: `kube-node rollout resume NODESET`."),
     (&["Pinned"], "To follow the class again: `kube-node rollout undo NODESET --to-latest`."),
@@ -80,7 +80,7 @@ const HINTS: &[(&[&str], &str)] = &[
     (&["ProviderFailed"], "The provider is tried again by itself; its message says what it lacks."),
 ];
 
-/// What to do about a reason, where that is known.
+/// Advice for a reason, if there is some.
 pub(crate) fn hint(reason: &str) -> Option<&'static str> {
     HINTS.iter().find(|(reasons, _)| reasons.contains(&reason)).map(|(_, hint)| *hint)
 }

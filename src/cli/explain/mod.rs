@@ -1,5 +1,5 @@
-//! `kube-node explain`: what the controller does for a set, what it waits for and since when, from the set's own
-//! status: no other object is read.
+//! `kube-node explain`: what the controller does for a NodeSet, what it waits for and since when. Reads only
+//! the status of the NodeSet.
 
 mod hints;
 
@@ -17,9 +17,9 @@ use super::{
 };
 use kube_node_api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
 
-/// Conditions of a set, the most pressing first.
+/// Conditions of a NodeSet, the most urgent first.
 const CONDITIONS: [&str; 3] = ["Degraded", "Progressing", "Available"];
-/// Width of the first column.
+/// Width of the first column, in characters.
 const LABEL: usize = 14;
 
 /// Arguments of `explain`.
@@ -27,7 +27,7 @@ const LABEL: usize = 14;
 pub struct Explain {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Name of the NodeSet, also as nodeset/NAME
+    /// Name of the NodeSet, or nodeset/NAME
     #[arg(value_name = "NODESET", value_parser = set_name)]
     name: String,
 }
@@ -44,7 +44,7 @@ impl Explain {
     }
 }
 
-/// What the status of a set says, in words.
+/// Explains the status of a NodeSet.
 #[must_use]
 pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -134,10 +134,10 @@ fn counts(set: &NodeSet, status: &NodeSetStatus) -> String {
     )
 }
 
-/// The explanation as it grows, line by line.
+/// The explanation, built line by line.
 struct Text {
     lines: String,
-    /// Said once each.
+    /// Hints already printed: each is printed once.
     hints: Vec<&'static str>,
 }
 
@@ -147,7 +147,7 @@ impl Text {
         let _ = writeln!(self.lines, "{label:<LABEL$} {text}");
     }
 
-    /// What to do, where that is known.
+    /// Adds advice for a reason, if there is some.
     fn hint(&mut self, reason: &str, set: &str) {
         if let Some(hint) = hint(reason).filter(|hint| !self.hints.contains(hint)) {
             self.hints.push(hint);
@@ -160,7 +160,7 @@ impl Text {
         let since = age::since(last_transition_time.0, now);
         self.row(type_, &format!("{status} for {since}, {reason}: {message}"));
         if type_ == "Degraded" && status == "True" {
-            // Of Nodes in trouble the message says which, then the reason.
+            // The message of NodesInTrouble names the Nodes, then their reason.
             let inner = message.split(": ").nth(1).unwrap_or_default();
             self.hint(if reason == "NodesInTrouble" { inner } else { reason }, set);
         }

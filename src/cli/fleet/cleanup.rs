@@ -1,4 +1,4 @@
-//! `kube-node cleanup`: the fleet's nodes go, and with `--all` what `setup` installed.
+//! `kube-node cleanup`: deletes the fleet's nodes, and with `--all` everything that `setup` installed.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ use super::{
     progress::{Goal, follow},
 };
 
-/// Most names that a refusal lists.
+/// Maximum number of names in an error.
 const NAMED_MAX: usize = 10;
 
 /// Arguments of `cleanup`.
@@ -29,7 +29,7 @@ const NAMED_MAX: usize = 10;
 pub struct Cleanup {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Also take away what setup installed: kinds, roles, policies, and the namespaces with all that is in them
+    /// Also delete what setup installed: CRDs, roles, policies, and the namespaces with everything in them
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct Cleanup {
 }
 
 impl Cleanup {
-    /// Ends when all is gone.
+    /// Returns when everything is gone.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
@@ -59,7 +59,7 @@ impl Cleanup {
     }
 }
 
-/// Deletes the object of the fleet; whether there was one.
+/// Deletes the fleet's object of this kind. Returns true if it existed.
 async fn take_away<K>(client: &Client, kind: &str) -> Result<bool, CallError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -71,7 +71,7 @@ where
     }
 }
 
-/// With the kinds all their objects would go, and the Nodes of these.
+/// Refuses if other NodeSets or NodeClasses exist: they and their Nodes would be deleted with the CRDs.
 async fn nothing_else(client: &Client) -> anyhow::Result<()> {
     let mut others = names::<NodeSet>(client, "NodeSet").await?;
     others.extend(names::<NodeClass>(client, "NodeClass").await?);
@@ -89,7 +89,7 @@ where
 {
     let api = Api::<PartialObjectMeta<K>>::all(client.clone());
     match call(format_args!("list {kind} objects"), api.list(&ListParams::default())).await {
-        // Not installed: there are none.
+        // The kind is not installed, so no objects exist.
         Err(error) if error.is(404) => Ok(Vec::new()),
         other => {
             let names = other?.items.into_iter().map(|object| object.name_any());

@@ -1,4 +1,4 @@
-//! `kube-node create [N]`: the fleet's NodeClass and NodeSet, and the wait until its nodes are Ready.
+//! `kube-node create [N]`: applies the fleet's NodeClass and NodeSet and waits until its nodes are Ready.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::access::FIELD_MANAGER;
 
-/// Most nodes, as the definition of NodeSet has it.
+/// Maximum number of nodes, as in the CRD of NodeSet.
 pub(super) const REPLICAS_MAX: i64 = 100_000;
 
 /// Arguments of `create`.
@@ -30,19 +30,19 @@ pub(super) const REPLICAS_MAX: i64 = 100_000;
 pub struct Create {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// How many nodes
+    /// Number of nodes
     #[arg(value_name = "NODES", default_value_t = 10, value_parser = value_parser!(i32).range(0..=REPLICAS_MAX))]
     nodes: i32,
-    /// Whose machines the nodes are
+    /// Provider of the nodes' machines
     #[arg(long, value_enum, default_value_t)]
     node_controller: NodeController,
-    /// Version of upstream kubemark, which picks the tag of its image; our own hollow kubelet when absent
+    /// Version of upstream kubemark, which is the tag of its image; kube-node's own hollow kubelet when absent
     #[arg(long, value_name = "VERSION", env = "KUBEMARK_VERSION", value_parser = objects::version)]
     kubemark_version: Option<String>,
-    /// Image of kubemark; a tag in it goes before the version
+    /// Image of kubemark; its tag, if any, takes precedence over --kubemark-version
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Do not wait for the nodes
+    /// Return without waiting until the nodes are Ready
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub struct Create {
 }
 
 impl Create {
-    /// Ends when all nodes are Ready.
+    /// Returns when all nodes are Ready.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let kind =
             Kind { node_controller: self.node_controller, version: self.kubemark_version, image: self.image };
@@ -70,7 +70,7 @@ impl Create {
             let image = kind.image().filter(|_| kind.node_controller == NodeController::Kubemark);
             let image = image.map_or_else(String::new, |image| format!(", image {image}"));
             say(format_args!(
-                "NodeSet {FLEET}: {} nodes of nodeController {}{image}",
+                "NodeSet {FLEET}: {} nodes of NodeController {}{image}",
                 self.nodes,
                 kind.node_controller.name()
             ));
@@ -82,7 +82,7 @@ impl Create {
     }
 }
 
-/// Whether what is there may become what is asked for.
+/// Refuses to change the provider or the class of existing objects.
 fn check(
     set: Option<&NodeSet>,
     class: Option<&NodeClass>,
@@ -96,7 +96,7 @@ fn check(
         class.map(|class| &class.spec.node_controller).filter(|before| *before != node_controller.name());
     match before {
         Some(before) => {
-            bail!("NodeClass {FLEET} is there already, with nodes of nodeController {before}: {again}")
+            bail!("NodeClass {FLEET} is there already, with nodes of NodeController {before}: {again}")
         }
         None => Ok(()),
     }
@@ -106,14 +106,14 @@ async fn apply<K>(kind: &str, api: &Api<K>, object: &Value) -> anyhow::Result<()
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    // What was made by these commands before, or by hand, becomes what is asked for now.
+    // Force: fields written earlier by these commands or by hand take the new values.
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let applied =
         call(format_args!("apply {kind} {FLEET}"), api.patch(FLEET, &params, &Patch::Apply(object))).await;
     applied.map(drop).map_err(|error| explained(error, kind))
 }
 
-/// A refusal with what to do about it.
+/// Adds advice to an API error.
 fn explained(error: CallError, kind: &str) -> anyhow::Error {
     if error.is(404) {
         return anyhow::anyhow!("this cluster has no kind {kind}: kube-node setup installs it");
@@ -152,6 +152,6 @@ mod tests {
             "{said}"
         );
         let said = check(None, Some(&class("kubemark"))).unwrap_err();
-        assert!(said.contains("nodes of nodeController kubemark"), "{said}");
+        assert!(said.contains("nodes of NodeController kubemark"), "{said}");
     }
 }

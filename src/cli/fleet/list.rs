@@ -1,4 +1,4 @@
-//! `kube-node list`: the fleet's Nodes, as a table that fits the terminal, or for programs.
+//! `kube-node list`: the fleet's Nodes, as a table that fits the terminal, or as JSON or YAML.
 
 use std::process::ExitCode;
 
@@ -23,28 +23,28 @@ use crate::{
 pub struct List {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Form of the answer; a table when absent
+    /// Output format; a table when absent
     #[arg(short, long, value_enum)]
     output: Option<Output>,
 }
 
-/// Form of the answer.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// A table with more columns, as wide as it must be
+    /// Table with more columns, not limited to the width of the terminal
     Wide,
-    /// For programs
+    /// JSON for programs
     Json,
-    /// For programs
+    /// YAML for programs
     Yaml,
 }
 
-/// All there is to say.
+/// The printed report.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     node_set: &'static str,
-    /// How many nodes are wanted; none when there is no set.
+    /// Number of wanted nodes; `None` without a NodeSet.
     wanted: Option<i32>,
     ready: usize,
     nodes: Vec<Row>,

@@ -1,6 +1,6 @@
-//! Hollow nodes in any cluster, in a few words: `setup`, `create`, `verify`, `scale`, `list`, `cleanup`.
+//! Commands for hollow nodes in any cluster: `setup`, `create`, `verify`, `scale`, `list`, `cleanup`.
 //!
-//! They work on one NodeSet and one NodeClass, both of the name [`FLEET`]; whoever wants more writes objects of their own.
+//! They manage one NodeSet and one NodeClass, both named [`FLEET`]. Other fleets need NodeSets written by the user.
 
 mod cleanup;
 mod create;
@@ -23,13 +23,13 @@ pub(super) use self::{
 };
 use super::access::ClusterArgs;
 
-/// The NodeSet, and its NodeClass.
+/// Name of the fleet's NodeSet and NodeClass.
 const FLEET: &str = NODE_SET;
 
-/// How long to wait.
+/// Time limit of a wait.
 #[derive(Debug, Args)]
 struct Wait {
-    /// Longest time to wait, for example 5m; 0 waits for as long as it takes
+    /// Maximum time to wait, for example 5m; 0 waits without a limit
     #[arg(long, value_name = "DURATION", default_value = "0")]
     timeout: GoDuration,
 }

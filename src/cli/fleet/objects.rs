@@ -1,35 +1,35 @@
-//! The objects of the fleet, as `create` applies them.
+//! NodeClass and NodeSet of the fleet, as `create` applies them.
 
 use serde_json::{Value, json};
 
 use super::FLEET;
 
-/// Where the images of upstream kubemark were published.
+/// Registry path of the published images of upstream kubemark.
 const UPSTREAM: &str = "registry.k8s.io/kubemark";
 
-/// What nodes are to be made.
+/// Kind of nodes to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Whose machines they are.
+    /// Provider of the machines.
     pub(super) node_controller: NodeController,
-    /// Version of the kubelet, such as `v1.36.3`; the operator's choice when None.
+    /// Version of the kubelet, such as `v1.36.3`; the operator's choice if `None`.
     pub(super) version: Option<String>,
-    /// Image of the machines; our own when there is neither this nor a version.
+    /// Image of the machines; kube-node's own if both this and `version` are absent.
     pub(super) image: Option<String>,
 }
 
-/// Whose machines.
+/// Provider of the machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum NodeController {
-    /// A pod each, with a hollow kubelet
+    /// One pod per machine, with a hollow kubelet
     #[default]
     Kubemark,
-    /// Many in one process, without pods
+    /// Many machines in one process, without pods
     Hollow,
 }
 
 impl NodeController {
-    /// Its name in a NodeClass.
+    /// Name of the NodeController in a NodeClass.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Kubemark => "kubemark",
@@ -39,7 +39,7 @@ impl NodeController {
 }
 
 impl Kind {
-    /// The image of a machine that is a pod; None for our own.
+    /// Image of a machine that is a pod; `None` for kube-node's own.
     pub(super) fn image(&self) -> Option<String> {
         match (&self.image, &self.version) {
             (Some(image), Some(version)) if !has_tag(image) => Some(format!("{image}:{version}")),
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// The NodeClass.
+    /// The NodeClass as JSON.
     pub(super) fn class(&self) -> Value {
         let mut spec = json!({
             "nodeController": self.node_controller.name(),
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// The NodeSet.
+/// The NodeSet as JSON.
 pub(super) fn set(replicas: i32) -> Value {
     object("NodeSet", &json!({ "nodeClassName": FLEET, "replicas": replicas }))
 }
@@ -76,12 +76,12 @@ fn object(kind: &str, spec: &Value) -> Value {
     json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": FLEET }, "spec": spec })
 }
 
-/// Whether an image names a tag or a digest; a port of a registry is neither.
+/// Returns true if an image name has a tag or a digest; the port of a registry is neither.
 fn has_tag(image: &str) -> bool {
     image.rsplit('/').next().is_some_and(|last| last.contains([':', '@']))
 }
 
-/// Reads a version of Kubernetes, as `KUBEMARK_VERSION` has it.
+/// Parses a version of Kubernetes in the form of `KUBEMARK_VERSION`.
 pub(super) fn version(text: &str) -> Result<String, String> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let rest = text.strip_prefix('v').unwrap_or_default();

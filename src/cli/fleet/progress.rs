@@ -1,4 +1,4 @@
-//! The wait while nodes come and go: follows the set, shows a bar to a person and lines to everybody else.
+//! Waits while nodes start and end: follows the NodeSet, with a progress bar on a terminal and lines elsewhere.
 
 use std::{
     io::{self, IsTerminal},
@@ -18,40 +18,40 @@ use tokio::time::{Instant, sleep_until};
 
 use super::FLEET;
 
-/// How often the bar's clock moves.
+/// Update interval of the bar's clock.
 const TICK: Duration = Duration::from_millis(250);
-/// How long an operator may take to look at a set; then none seems to run.
+/// Time limit for an operator to observe a NodeSet; afterwards a note says that none seems to run.
 const UNSEEN: Duration = Duration::from_secs(20);
-/// Without a bar, a line at most this often.
+/// Minimum interval of lines when there is no bar.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is waited for.
+/// Goal of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// As many Nodes as are wanted, all Ready.
+    /// All wanted Nodes exist and are Ready.
     Ready,
-    /// No set, and so no Node.
+    /// The NodeSet and its Nodes are gone.
     Gone,
 }
 
-/// Where a set stands on its way to a goal.
+/// Progress of a NodeSet towards a goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stand {
-    /// Whether the operator has looked at it as it is now.
+    /// True if the operator has observed the present generation.
     pub(crate) is_seen: bool,
-    /// Whether the goal is reached.
+    /// True if the goal is reached.
     pub(crate) is_done: bool,
-    /// Steps done.
+    /// Completed steps.
     done: u64,
-    /// Steps in all, as far as they are known.
+    /// All steps, as far as they are known.
     total: u64,
-    /// In words.
+    /// Progress as text.
     pub(crate) counts: String,
-    /// What stands in the way.
+    /// Reason of a delay.
     pub(crate) why: Option<String>,
 }
 
-/// Reads where a set stands; None where there is none any more.
+/// Progress of a NodeSet towards a goal; `set` is `None` if the NodeSet does not exist.
 pub(crate) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
     let Some(set) = set else {
         let counts = match goal {
@@ -82,7 +82,7 @@ pub(crate) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
                 format!("{ready} of {wanted} nodes are Ready")
             };
             let is_done = is_seen && ready == wanted && there == wanted;
-            // While some leave, the way is from what there was to what is wanted.
+            // While surplus Nodes leave, progress counts the leaving Nodes.
             let (done, total) = if leaving > 0 { (0, steps(leaving)) } else { (steps(ready), steps(wanted)) };
             Stand { is_seen, is_done, done, total, counts, why }
         }
@@ -93,7 +93,8 @@ pub(crate) fn stand(goal: Goal, set: Option<&NodeSet>) -> Stand {
     }
 }
 
-/// Follows the set to the goal, and says how it went; after the time it is an error that says what stands in the way.
+/// Follows the NodeSet to the goal and prints the result. After the timeout, returns an error with the reason
+/// of the delay.
 pub(super) async fn follow(client: &Client, goal: Goal, timeout: GoDuration) -> anyhow::Result<()> {
     let mut changes = Box::pin(watch_object(Api::<NodeSet>::all(client.clone()), FLEET).default_backoff());
     let begun = Instant::now();
@@ -119,7 +120,7 @@ pub(super) async fn follow(client: &Client, goal: Goal, timeout: GoDuration) -> 
                     display.show(&stand);
                     last = Some(stand);
                 }
-                // The watch comes back by itself.
+                // The watch reconnects by itself.
                 Some(Err(_)) => {}
                 None => bail!("the watch of NodeSet {FLEET} ended by itself: start the command again"),
             },
@@ -139,7 +140,7 @@ pub(super) async fn follow(client: &Client, goal: Goal, timeout: GoDuration) -> 
     }
 }
 
-/// Waits for a moment; for ever where there is none.
+/// Waits until the deadline; forever without one.
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -147,11 +148,11 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// A bar for a person, lines for everybody else.
+/// A progress bar on a terminal, lines elsewhere.
 struct Display {
     bar: Option<ProgressBar>,
     last: Option<(Instant, String)>,
-    /// The most that were to leave.
+    /// Highest number of Nodes that had to leave.
     most: u64,
 }
 
@@ -176,7 +177,7 @@ impl Display {
             }
             return;
         };
-        // What leaves is counted down from the most that was there.
+        // Progress of leaving Nodes is measured from their highest number.
         self.most = self.most.max(stand.total);
         let left = stand.total - stand.done;
         bar.set_length(self.most);

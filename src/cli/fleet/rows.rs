@@ -1,4 +1,4 @@
-//! The fleet's Nodes as rows: read from the cluster, put into words. The words need no I/O.
+//! The fleet's Nodes as table rows: reading needs the API, formatting no I/O.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -9,26 +9,26 @@ use serde::Serialize;
 
 use super::FLEET;
 
-/// A Node in words.
+/// A Node as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// As kubectl has it: `Ready`, `NotReady`, and what else holds.
+    /// Status in kubectl's words: `Ready` or `NotReady`, and further states.
     pub(crate) status: String,
-    /// Whether pods may run on it.
+    /// True if pods may run on the Node.
     pub(crate) ready: bool,
     pub(super) created: Option<Timestamp>,
     pub(super) version: String,
     pub(super) runtime: String,
     pub(super) node_controller: String,
     pub(super) address: String,
-    /// Why it is not Ready, or what holds it up; empty when nothing does.
+    /// Reason why the Node is not Ready or is delayed; empty if neither.
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// The Nodes of the fleet, by name.
+/// Nodes of the fleet, sorted by name.
 pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
     let api = Api::<Node>::all(client.clone());
     let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={FLEET}"));
@@ -38,7 +38,7 @@ pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A Node in words.
+/// Formats a Node.
 pub(crate) fn row(node: &Node) -> Row {
     let status = node.status.clone().unwrap_or_default();
     let condition = |r#type: &str| {

@@ -1,4 +1,4 @@
-//! `kube-node scale N`: more or fewer nodes, through the scale subresource, which developers may use.
+//! `kube-node scale N`: changes the number of nodes by the scale subresource, which developers may use.
 
 use std::process::ExitCode;
 
@@ -23,10 +23,10 @@ use super::{
 pub struct Scale {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// How many nodes there are to be
+    /// New number of nodes
     #[arg(value_name = "NODES", value_parser = value_parser!(i32).range(0..=REPLICAS_MAX))]
     nodes: i32,
-    /// Do not wait for them
+    /// Return without waiting until the nodes are Ready
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Ends when the nodes are there, all Ready, and those that are too many gone.
+    /// Returns when all wanted nodes are Ready and surplus nodes are gone.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;

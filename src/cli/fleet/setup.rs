@@ -1,4 +1,4 @@
-//! `kube-node setup`: what a cluster needs before nodes can be made in it, and whether an operator runs there.
+//! `kube-node setup`: installs what nodes need in a cluster, and checks that an operator runs.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Installs by server-side apply: a second time changes nothing.
+    /// Installs by server-side apply, so a second run changes nothing.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;

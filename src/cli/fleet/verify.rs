@@ -1,4 +1,4 @@
-//! `kube-node verify`: whether as many nodes as are wanted are there and Ready.
+//! `kube-node verify`: checks that all wanted nodes exist and are Ready.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use super::{
     rows::{Row, read},
 };
 
-/// Most Nodes that are named.
+/// Maximum number of Nodes in the output.
 const NAMED_MAX: usize = 10;
 
 /// Arguments of `verify`.
@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 10;
 pub struct Verify {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Wait until they are; without it, look once
+    /// Wait until all nodes are Ready; without this flag, check once
     #[arg(short, long)]
     wait: bool,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct Verify {
 }
 
 impl Verify {
-    /// Exit code 0 when all nodes are Ready, 1 when not.
+    /// Returns exit code 0 if all nodes are Ready, else 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         kube_ext::process::block_on(async {
             let client = self.cluster.client().await?;
@@ -63,7 +63,7 @@ impl Verify {
     }
 }
 
-/// The Nodes that are not Ready, with the reason of each.
+/// Nodes that are not Ready, each with its reason.
 fn others(rows: &[Row]) -> Vec<String> {
     let others: Vec<&Row> = rows.iter().filter(|row| !row.ready).collect();
     let mut lines: Vec<String> = others

@@ -1,7 +1,8 @@
-//! From Nodes to a few objects: a NodeClass for each shape, a NodeSet for each shape with its labels and taints.
+//! Groups Nodes into few objects: a NodeClass per shape, a NodeSet per shape with its labels and taints.
 //!
-//! Machines of one type differ by some memory that firmware and kernel keep. So amounts of bytes that are close to each other
-//! are one shape, and the least of them is taken: what fits on the copy fits on all.
+//! Machines of one type differ slightly in memory, since firmware and kernel reserve different amounts.
+//! Amounts of bytes that are close to each other therefore form one shape with the smallest of them: pods
+//! that fit on the copy fit on all.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,11 @@ use serde_json::{Value, json};
 
 use super::machine_template::{MachineTemplate, Shape};
 
-/// Amounts that differ by this part of themselves at most are close, in percent.
+/// Maximum difference of close amounts, in percent.
 const CLOSE_PERCENT: i128 = 2;
-/// Longest name of a NodeSet: names of Nodes are longer by seven.
+/// Maximum length of a NodeSet's name; names of its Nodes are seven characters longer.
 const SET_NAME_MAX: usize = 56;
-/// Labels by which clouds and operators name a group of nodes.
+/// Labels by which clouds and operators name node groups.
 const POOLS: [&str; 8] = [
     "eks.amazonaws.com/nodegroup",
     "cloud.google.com/gke-nodepool",
@@ -29,7 +30,7 @@ const POOLS: [&str; 8] = [
 ];
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The objects. As JSON: the types would write their defaults, too.
+/// The objects as JSON; the Rust types would add their defaults.
 #[derive(Debug)]
 pub(super) struct Import {
     pub(super) classes: Vec<Value>,
@@ -62,7 +63,7 @@ impl Import {
 
 /// Nodes of one shape.
 struct Group<'a> {
-    /// The shape of all, with the least of each amount.
+    /// Common shape, with the smallest of each amount.
     least: Shape,
     members: Vec<&'a MachineTemplate>,
 }
@@ -89,7 +90,7 @@ impl<'a> Group<'a> {
 
     fn spec(&self, node_controller: &str) -> Result<Value, ParseQuantityError> {
         let Shape { machine_type, kubelet, runtime, capacity, allocatable } = &self.least;
-        // What is not allocatable at all is kept whole.
+        // A resource without an allocatable amount is reserved entirely.
         let mut reserved = quantity::allocatable(capacity, allocatable)?;
         reserved.retain(|_, amount| amount.0 != "0");
         let mut spec = json!({ "nodeController": node_controller, "capacity": capacity });
@@ -141,7 +142,7 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
     json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
 }
 
-/// The same resources, each in about the same amount; what is counted and not measured, in the same.
+/// Returns true for the same resources in close amounts. Countable resources must be equal.
 fn are_close(one: &Resources, other: &Resources) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|((name, one), (other_name, other))| {
@@ -162,7 +163,7 @@ fn take_least(amounts: &mut Resources, others: &Resources) {
     }
 }
 
-/// Names that are taken, of each kind.
+/// Names in use, by kind.
 #[derive(Debug, Default)]
 struct Names {
     taken: [BTreeMap<String, usize>; 2],
@@ -177,11 +178,11 @@ impl Names {
         Self::free(&mut self.taken[1], text)
     }
 
-    /// Lower case letters, digits and hyphens, and a number where the name is taken.
+    /// Makes a free name of lower-case letters, digits and hyphens; appends a number if the name is taken.
     fn free(taken: &mut BTreeMap<String, usize>, text: &str) -> String {
         let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let whole: String = text.chars().map(fit).collect();
-        // With room for a number.
+        // Leaves space for a number.
         let base: String = whole.trim_matches('-').chars().take(SET_NAME_MAX - 5).collect();
         let base = base.trim_end_matches('-');
         loop {

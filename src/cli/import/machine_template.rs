@@ -1,5 +1,5 @@
-//! What of a Node others can have as well: its shape, labels and taints. What is its own, or says how it stands just now,
-//! is left out, and said to be.
+//! Node template: the part of a Node that other Nodes can share (shape, labels and taints). Node-specific and
+//! temporary parts are left out and reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube_node_api::{Resources, names};
 use kube_node_planner::quantity;
 
-/// From so many Nodes on a label with a different value on each of them is taken for a name.
+/// Number of Nodes from which a label with a different value on each counts as a name.
 const NAMES_FROM: usize = 4;
-/// Labels that a Node gets from its kubelet or from us.
+/// Labels that a kubelet or kube-node sets.
 const OWN_LABELS: [&str; 7] = [
     "kubernetes.io/hostname",
     "kubernetes.io/arch",
@@ -22,9 +22,9 @@ const OWN_LABELS: [&str; 7] = [
     "beta.kubernetes.io/instance-type",
     MACHINE_TYPE,
 ];
-/// Becomes the class's machineType.
+/// Label that becomes the `machineType` of the class.
 pub(super) const MACHINE_TYPE: &str = "node.kubernetes.io/instance-type";
-/// Beginnings of the keys of taints that say how a Node stands.
+/// Key prefixes of taints that reflect the state of a Node.
 const PASSING_TAINTS: [&str; 7] = [
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
@@ -35,7 +35,7 @@ const PASSING_TAINTS: [&str; 7] = [
     "karpenter.sh/unregistered",
 ];
 
-/// A Node, without what is its own.
+/// A Node without its individual parts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MachineTemplate {
     pub(super) shape: Shape,
@@ -43,31 +43,31 @@ pub(super) struct MachineTemplate {
     pub(super) taints: Vec<Taint>,
 }
 
-/// What a machine is.
+/// Properties of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
     pub(super) machine_type: Option<String>,
     pub(super) kubelet: Option<String>,
-    /// Name and version.
+    /// Name and version of the container runtime.
     pub(super) runtime: Option<(String, String)>,
     pub(super) capacity: Resources,
     pub(super) allocatable: Resources,
 }
 
-/// What was left out.
+/// A part that was left out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Left {
-    /// A label that names its Node.
+    /// A label that identifies its Node.
     Name(String),
-    /// A label that was to be left out.
+    /// A label that the user excluded.
     Asked(String),
-    /// A label that admission policies keep from templates.
+    /// A label that admission policies forbid in templates.
     Protected(String),
-    /// A taint that says how a Node stands.
+    /// A taint that reflects the state of a Node.
     Taint(String),
-    /// A Node that has not said what it has.
+    /// A Node that reports no capacity.
     Silent(String),
-    /// Machines of another architecture or system than this program says that it is.
+    /// Machines of another architecture or operating system than hollow nodes of this program report.
     System(String),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Left {
     }
 }
 
-/// All Nodes, in the order of their names, and what is not in them.
+/// Templates of all Nodes sorted by name, and the parts left out.
 pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplate>, Vec<Left>) {
     let (mut portraits, mut left) = (Vec::new(), Vec::new());
     let naming = naming_labels(nodes);
@@ -132,7 +132,7 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
     (portraits, left)
 }
 
-/// As the policy kube-node-protected-labels has it.
+/// Returns true for the labels that the admission policy kube-node-protected-labels forbids.
 fn is_protected(key: &str) -> bool {
     key.split_once('/').is_some_and(|(prefix, _)| {
         prefix == "node-role.kubernetes.io"
@@ -141,7 +141,7 @@ fn is_protected(key: &str) -> bool {
     })
 }
 
-/// Keys whose value is another one on each Node that has it. A place is none, even where there is one Node in each.
+/// Label keys with a different value on each Node. Topology keys are never such, even with one Node in each zone.
 fn naming_labels(nodes: &[Node]) -> BTreeSet<String> {
     let mut values: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
     for (key, value) in nodes.iter().flat_map(|node| node.metadata.labels.iter().flatten()) {
@@ -155,7 +155,7 @@ fn naming_labels(nodes: &[Node]) -> BTreeSet<String> {
     names.map(|(key, _)| key.to_owned()).collect()
 }
 
-/// What a Node says that it runs on, where a hollow one made here would say something else.
+/// Operating system and architecture of a Node, if hollow nodes of this program would report others.
 fn foreign_system(node: &Node) -> Option<String> {
     let info = node.status.as_ref()?.node_info.as_ref()?;
     let ours = kube_node_planner::node_builder::well_known_labels("", None);
@@ -169,7 +169,7 @@ impl Shape {
         let status = node.status.as_ref()?;
         let some = |amounts: Option<&Resources>| {
             let mut amounts = amounts.cloned().unwrap_or_default();
-            // Nothing of something is what every Node has.
+            // Amounts of zero are left out: every Node has zero of other resources.
             amounts.retain(|_, amount| quantity::nanos(amount).is_ok_and(|amount| amount > 0));
             amounts
         };
@@ -249,7 +249,7 @@ mod tests {
                 "taint node.kubernetes.io/not-ready is left out: it says how a Node stands just now",
             ]
         );
-        // With three Nodes nobody knows.
+        // Three Nodes are too few to decide.
         assert!(of_all(&nodes[..3], &[]).0[0].labels.contains_key("example.com/machine"));
     }
 

@@ -1,7 +1,7 @@
-//! `kube-node import`: the nodes of an existing cluster as NodeClasses and NodeSets, so that a scheduler, an autoscaler or a
-//! controller can be tried on a copy of them.
+//! `kube-node import`: prints the nodes of an existing cluster as NodeClasses and NodeSets, to test a scheduler, an
+//! autoscaler or a controller on a copy.
 //!
-//! Only Nodes are read, and of them only what others can have as well: no name, no address, no state.
+//! Reads only Nodes, and of them only what other Nodes can share: no name, no address, no state.
 
 mod groups;
 mod machine_template;
@@ -27,7 +27,7 @@ use self::{
 };
 use super::{access::ClusterArgs, yaml};
 
-/// Nodes of one answer: a list of thousands is megabytes.
+/// Nodes per page: a list of thousands is megabytes.
 const PAGE: u32 = 500;
 
 /// Arguments of `import`.
@@ -35,36 +35,36 @@ const PAGE: u32 = 500;
 pub struct Import {
     #[command(flatten)]
     source: Source,
-    /// Only Nodes with these labels, as kubectl's --selector; of a cluster
+    /// Label selector of the Nodes, as in kubectl; only with --from-cluster
     #[arg(short = 'l', long, value_name = "SELECTOR", requires = "from_cluster")]
     selector: Option<String>,
-    /// What the names of all objects begin with, such as copy-
+    /// Prefix of the names of all objects, such as copy-
     #[arg(long, value_name = "PREFIX", default_value = "", value_parser = prefix)]
     prefix: String,
-    /// NodeController of the classes
+    /// NodeController of the NodeClasses
     #[arg(long, value_name = "NAME", default_value = "hollow")]
     node_controller: String,
-    /// Leave out this label; may be repeated
+    /// Key of a label to leave out; may be repeated
     #[arg(long, value_name = "KEY")]
     drop_label: Vec<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// Where the Nodes are.
+/// Source of the Nodes.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Source {
-    /// Read the Nodes of a cluster; nothing is written there
+    /// Read the Nodes of the cluster; nothing is written to it
     #[arg(long, id = "from_cluster")]
     from_cluster: bool,
-    /// Read them from a file, as `kubectl get nodes --output=json` writes it; - reads standard input
+    /// Read the Nodes from a file, as `kubectl get nodes --output=json` writes it; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
 impl Import {
-    /// Prints the objects, and on standard error what of the Nodes is not in them.
+    /// Prints the objects, and on standard error the parts of the Nodes that are left out.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let nodes = match &self.source.file {
             Some(file) => read(file)?,
@@ -101,7 +101,7 @@ impl Import {
     }
 }
 
-/// A list as kubectl writes it.
+/// A Node list as kubectl writes it.
 #[derive(Debug, Deserialize)]
 struct Nodes {
     items: Vec<Node>,
@@ -121,7 +121,7 @@ fn read(file: &Path) -> anyhow::Result<Vec<Node>> {
     Ok(list.items)
 }
 
-/// The beginning of names.
+/// Parses a name prefix.
 fn prefix(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.len() > 20 || !text.chars().all(fits) || text.starts_with('-') {
@@ -134,7 +134,7 @@ fn prefix(text: &str) -> Result<String, String> {
 }
 
 impl MachineTemplate {
-    /// The objects of one Node in a test.
+    /// Template of one Node in a test.
     #[cfg(test)]
     fn of(node: serde_json::Value) -> Self {
         machine_template::of_all(&[serde_json::from_value(node).unwrap()], &[]).0.remove(0)

@@ -1,4 +1,4 @@
-//! What `pause`, `resume` and `restart` write: decided from the set as it was read, without I/O.
+//! Changes made by `pause`, `resume` and `restart`, decided from the NodeSet as it was read. No I/O.
 
 use anyhow::bail;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::access::Change;
 
-/// Stops the rollout.
+/// Pauses the rollout.
 pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
     if is_paused(set) {
         bail!("nodesets.kube-node.io {:?} is already paused", name(set));
@@ -18,7 +18,7 @@ pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
     Ok(change(set, "paused", json!({"spec": {"paused": true}})))
 }
 
-/// Lets the rollout go on, whoever stopped it.
+/// Resumes a rollout that was paused or has halted itself.
 pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
     let halted = halted_at(set);
     if !is_paused(set) && halted.is_none() {
@@ -32,14 +32,14 @@ pub(super) fn resume(set: &NodeSet, now: Timestamp) -> anyhow::Result<Change> {
         patch["spec"]["paused"] = Value::Null;
     }
     if let Some(halted) = halted {
-        // The halt must be before it, also where this machine's clock is behind the operator's.
+        // The resume time must be after the halt, even if this machine's clock is behind the operator's.
         let after = now.max(next_second(halted));
         patch["metadata"]["annotations"][ANNOTATION_RESUMED_AT] = json!(written(after));
     }
     Ok(change(set, "resumed", patch))
 }
 
-/// Has every Node replaced that was created before `at`, a whole second.
+/// Requests the replacement of every Node created before `at`, a whole second.
 pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
     if is_paused(set) {
         bail!("can't restart a paused nodeset: run `kube-node rollout resume {}` first", name(set));
@@ -47,8 +47,8 @@ pub(super) fn restart(set: &NodeSet, at: Timestamp) -> anyhow::Result<Change> {
     Ok(change(set, "restarted", json!({"metadata": {"annotations": {ANNOTATION_RESTARTED_AT: written(at)}}})))
 }
 
-/// The next whole second. Times are written without fractions: cut off, a restart would seem to be before Nodes, and
-/// before the end of a rollout, of the same second.
+/// The next whole second. Times are written without fractions: a truncated time would place a restart before
+/// Nodes created and rollouts completed in the same second.
 pub(super) fn next_second(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second().saturating_add(1)).unwrap_or(now)
 }
@@ -57,34 +57,34 @@ fn change(set: &NodeSet, done: &str, patch: Value) -> Change {
     Change { patch: Some(patch), said: format!("{} {done}", subject(set)) }
 }
 
-/// The set's name.
+/// Name of the NodeSet.
 pub(super) fn name(set: &NodeSet) -> &str {
     set.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The set as kubectl names what it has changed.
+/// The NodeSet in the form in which kubectl names changed objects.
 pub(super) fn subject(set: &NodeSet) -> String {
     format!("nodeset.kube-node.io/{}", name(set))
 }
 
-/// Whether somebody stopped the rollout.
+/// Returns true if a user has paused the rollout.
 pub(super) fn is_paused(set: &NodeSet) -> bool {
     set.spec.paused == Some(true)
 }
 
-/// When the rollout halted itself; None where it has not, or where it was resumed since and the operator has not seen
-/// that yet.
+/// Time at which the rollout halted itself; `None` if it did not, or if it was resumed and the operator has not yet
+/// observed the resume.
 pub(super) fn halted_at(set: &NodeSet) -> Option<Timestamp> {
     let halted = set.status.as_ref()?.rollout.as_ref()?.halt_time.as_ref()?.0;
     (!is_resumed_since(set, halted)).then_some(halted)
 }
 
-/// Whether somebody resumed the rollout after it had halted itself.
+/// Returns true if a user resumed the rollout after it halted itself.
 pub(crate) fn is_resumed_since(set: &NodeSet, halted: Timestamp) -> bool {
     time(set, ANNOTATION_RESUMED_AT).is_some_and(|resumed| resumed >= halted)
 }
 
-/// When somebody asked for a restart last.
+/// Time of the last requested restart.
 pub(super) fn restarted_at(set: &NodeSet) -> Option<Timestamp> {
     time(set, ANNOTATION_RESTARTED_AT)
 }
@@ -97,7 +97,7 @@ fn time(set: &NodeSet, key: &str) -> Option<Timestamp> {
     annotation(set, key)?.parse().ok()
 }
 
-/// RFC 3339 in whole seconds, as all times of Kubernetes.
+/// RFC 3339 in whole seconds, as in all times of Kubernetes.
 fn written(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -106,12 +106,12 @@ fn written(time: Timestamp) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// The moment of all tests.
+    /// Present time of all tests.
     pub(crate) fn now() -> Timestamp {
         "2026-01-02T03:04:05.6Z".parse().unwrap()
     }
 
-    /// A set of three, complete; `change` is merged into it.
+    /// A complete NodeSet of three, with `change` merged into it.
     pub(crate) fn set(change: &Value) -> NodeSet {
         let mut set = json!({
             "apiVersion": "kube-node.io/v1alpha1",
@@ -147,7 +147,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A rollout that halted itself at this second of the minute.
+    /// Status of a rollout that halted itself at this second of the minute.
     pub(crate) fn halted(second: u8) -> Value {
         json!({"status": {"rollout": {
             "revision": "v1-bb", "startTime": "2026-01-02T02:00:00Z", "progressTime": "2026-01-02T02:50:00Z",
@@ -190,11 +190,11 @@ pub(super) mod tests {
         // In the same second, and with a clock that is behind.
         assert_eq!(resumed(5, now()), at(6));
         assert_eq!(resumed(30, now()), at(31));
-        // Asked for again before the operator has looked.
+        // A second resume before the operator has reconciled the first.
         let mut twice = halted(1);
         merge(&mut twice, &at(5).unwrap());
         assert!(refusal(resume(&set(&twice), now())).contains("no rollout of it that halted"));
-        // Paused and halted: both end.
+        // A paused and halted rollout: resume ends both.
         let mut both = halted(1);
         merge(&mut both, &json!({"spec": {"paused": true}}));
         let patch = resume(&set(&both), now()).unwrap().patch.unwrap();

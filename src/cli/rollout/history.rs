@@ -1,6 +1,7 @@
-//! `kube-node rollout history`: the revisions of a set's class, by number, and which of them the set's Nodes have.
+//! `kube-node rollout history`: numbered revisions of a NodeSet's class, with the number of the NodeSet's
+//! Nodes at each.
 //!
-//! A revision belongs to the class: sets that change the class by overrides have theirs in the same list.
+//! Revisions belong to the class: NodeSets with `classOverrides` have their revisions in the same list.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,7 @@ use serde_json::Value;
 use super::{Namespace, Set, access::read_set, change::subject};
 use crate::age;
 
-/// Most revisions that a refusal lists, the newest ones.
+/// Maximum number of revisions in an error, newest first.
 const LISTED_MAX: usize = 10;
 
 /// Arguments of `rollout history`.
@@ -36,13 +37,13 @@ pub(super) struct Show {
     set: Set,
     #[command(flatten)]
     namespace: Namespace,
-    /// Print the machine of one revision as YAML; its name or its number
+    /// Print the machine of this revision as YAML; a name or a number
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 }
 
 impl Show {
-    /// The text to print.
+    /// Returns the text to print.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<String> {
         let set = read_set(client, &self.set.name).await?;
         let history = History::read(client, &set, &self.namespace.namespace).await?;
@@ -53,34 +54,34 @@ impl Show {
     }
 }
 
-/// The revisions of a class, as one set sees them.
+/// Revisions of a class from the view of one NodeSet.
 #[derive(Debug)]
 pub(super) struct History {
-    /// The class.
+    /// Name of the class.
     pub(super) class: String,
-    /// Where they are kept.
+    /// Namespace of the revisions.
     namespace: String,
-    /// By number; those that only Nodes name come first.
+    /// Sorted by number; revisions that only Nodes name come first.
     entries: Vec<Entry>,
-    /// Nodes of the set that are of another class.
+    /// Number of the NodeSet's Nodes with another class.
     strangers: usize,
 }
 
 /// One revision.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// Its name, for example `v1-9f86d08188`.
+    /// Name, for example `v1-9f86d08188`.
     pub(super) name: String,
-    /// Its number and content; None where only Nodes, or the set, still name it.
+    /// Number and content; `None` if only Nodes or the NodeSet still name the revision.
     pub(super) stored: Option<Stored>,
-    /// How many Nodes of the set have it.
+    /// Number of the NodeSet's Nodes at this revision.
     nodes: usize,
 }
 
-/// What a `ControllerRevision` says.
+/// Content of a `ControllerRevision`.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
-    /// Higher is newer.
+    /// Revision number; higher is newer.
     pub(super) number: i64,
     created: Option<Timestamp>,
     machine: Value,
@@ -96,7 +97,7 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
-    /// The machine, after a line that names the revision.
+    /// The machine as YAML, after a comment line that names the revision.
     fn yaml(&self, class: &str) -> anyhow::Result<String> {
         let machine = self.stored.as_ref().map_or(&Value::Null, |stored| &stored.machine);
         let yaml = serde_norway::to_string(machine).context("the machine cannot be written as YAML")?;
@@ -105,7 +106,7 @@ impl Entry {
 }
 
 impl History {
-    /// Reads it from the cluster.
+    /// Reads the revisions from the cluster.
     pub(super) async fn read(client: &Client, set: &NodeSet, namespace: &str) -> anyhow::Result<Self> {
         let class = &set.spec.node_class_name;
         let name = super::change::name(set);
@@ -119,7 +120,7 @@ impl History {
         Ok(Self::new(set, namespace, revisions, nodes.iter().map(|node| &node.metadata)))
     }
 
-    /// Puts together what was read: revisions of the set's class, and the Nodes of the set.
+    /// Combines the revisions of the NodeSet's class with the Nodes of the NodeSet.
     fn new<'a>(
         set: &NodeSet,
         namespace: &str,
@@ -157,12 +158,12 @@ impl History {
         Self { class, namespace: namespace.to_owned(), entries, strangers }
     }
 
-    /// The revisions that can be had, oldest first.
+    /// Stored revisions, oldest first.
     pub(super) fn stored(&self) -> impl DoubleEndedIterator<Item = (&Entry, &Stored)> {
         self.entries.iter().filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
     }
 
-    /// A revision by its name, with or without the class before it, or by its number.
+    /// Finds a revision by name, with or without the class as prefix, or by number.
     pub(super) fn find(&self, text: &str) -> anyhow::Result<&Entry> {
         let short = text.strip_prefix(&format!("{}-", self.class)).unwrap_or(text);
         let is_it = |(entry, stored): &(&Entry, &Stored)| {
@@ -174,7 +175,7 @@ impl History {
         }
     }
 
-    /// Which revisions one may choose from, as the end of a sentence.
+    /// The available revisions, as the end of a sentence.
     pub(super) fn there_are(&self) -> String {
         let mut there: Vec<String> = self.stored().rev().map(|(entry, _)| entry.to_string()).collect();
         if there.is_empty() {
@@ -246,7 +247,7 @@ pub(super) mod tests {
     use super::super::change::tests::{now, set};
     use super::*;
 
-    /// A history of `(number, name)`, and Nodes by their revision.
+    /// A history from `(number, name)` pairs and the revision of each Node.
     pub(in crate::rollout) fn history(set: &NodeSet, revisions: &[(i64, &str)], nodes: &[&str]) -> History {
         let revisions = revisions.iter().map(|(number, name)| {
             serde_json::from_value(json!({

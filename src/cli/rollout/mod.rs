@@ -1,6 +1,7 @@
-//! `kube-node rollout`: kubectl's `rollout` for NodeSets, with its conventions and texts where they fit.
+//! `kube-node rollout`: the commands of kubectl's `rollout` for NodeSets, with its conventions and texts
+//! where they fit.
 //!
-//! A command reads, a function without I/O decides, the command writes or prints.
+//! A command reads objects, a function without I/O decides, then the command writes or prints.
 
 mod change;
 mod history;
@@ -28,38 +29,38 @@ pub struct Rollout {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Wait until a rollout is complete, and show how far it is
+    /// Show the progress of a rollout and wait until it is complete
     Status(status::Status),
-    /// List the revisions of a set's class, or print the machine of one
+    /// List the revisions of a NodeSet's class, or print the machine of one
     History(history::Show),
-    /// Go back to a revision: pins it, and leaves the class as it is
+    /// Pin a NodeSet to an earlier revision; the class is not changed
     Undo(undo::Undo),
-    /// Replace every node of a set, as a rollout does it
+    /// Replace every node of a NodeSet by a rollout
     Restart(Set),
-    /// Stop a rollout; scaling and repair go on
+    /// Pause a rollout; scaling and repair continue
     Pause(Set),
-    /// Let a rollout go on that was paused or has halted itself
+    /// Resume a rollout that was paused or has halted itself
     Resume(Set),
 }
 
-/// One set.
+/// One NodeSet.
 #[derive(Debug, Args)]
 struct Set {
-    /// Name of the NodeSet, also as nodeset/NAME
+    /// Name of the NodeSet, or nodeset/NAME
     #[arg(value_name = "NODESET", value_parser = set_name)]
     name: String,
 }
 
-/// Where revisions are.
+/// Namespace of the revisions.
 #[derive(Debug, Args)]
 struct Namespace {
-    /// Namespace of the operator, in which it keeps revisions
+    /// Namespace of the operator, which holds the revisions
     #[arg(short, long, value_name = "NAMESPACE", default_value = NAMESPACE)]
     namespace: String,
 }
 
 impl Rollout {
-    /// Does what was asked for.
+    /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(async {
             let client = self.cluster.client().await?;

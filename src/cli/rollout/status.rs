@@ -1,6 +1,6 @@
-//! `kube-node rollout status`: shows how far a rollout is and ends with it. Follows one watch of the one set.
+//! `kube-node rollout status`: shows the progress of a rollout until it ends, from one watch of the NodeSet.
 //!
-//! Standard output gets the lines that kubectl would print; a person at a terminal sees a bar instead.
+//! Standard output gets the lines that kubectl would print; on a terminal a progress bar replaces them.
 
 use std::{
     io::{self, IsTerminal},
@@ -29,7 +29,7 @@ use super::{
     verdict::{Verdict, Waiting, verdict},
 };
 
-/// How often the bar's clock moves.
+/// Update interval of the bar's clock.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Arguments of `rollout status`.
@@ -37,17 +37,17 @@ const TICK: Duration = Duration::from_millis(250);
 pub(super) struct Status {
     #[command(flatten)]
     set: Set,
-    /// Wait until the rollout is done; false says once how it stands
+    /// Wait until the rollout is complete; false prints the present state once
     #[arg(short, long, action = ArgAction::Set, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     watch: bool,
-    /// How long to wait, for example 5m; 0 waits for as long as it takes
+    /// Maximum time to wait, for example 5m; 0 waits without a limit
     #[arg(long, value_name = "DURATION", default_value = "0")]
     timeout: GoDuration,
 }
 
 impl Status {
-    /// Exit code 0 when the rollout is complete; an error when it is not and will not be.
+    /// Returns exit code 0 if the rollout is complete, or an error if it failed or timed out.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<ExitCode> {
         let Self { set: Set { name }, watch, timeout: GoDuration(timeout) } = self;
         let set = read_set(client, &name).await?;
@@ -68,7 +68,7 @@ impl Status {
     }
 }
 
-/// Follows the set until its rollout has ended.
+/// Follows the NodeSet until its rollout has ended.
 async fn follow(client: &Client, seen: &NodeSet, name: &str, display: &mut Display) -> anyhow::Result<()> {
     let mut changes = Box::pin(watch_object(Api::<NodeSet>::all(client.clone()), name).default_backoff());
     let mut is_away = false;
@@ -85,7 +85,7 @@ async fn follow(client: &Client, seen: &NodeSet, name: &str, display: &mut Displ
                 bail!("nodeset {name:?} has been deleted");
             }
             Err(error) => match answer(&error) {
-                // Asking again is no use: the identity is unknown, or may not watch.
+                // A retry cannot succeed: the identity is unknown or has no right to watch.
                 Some(status) if matches!(status.code, 401 | 403) => {
                     display.clear();
                     bail!("cannot watch NodeSet {name}: {}", status.message);
@@ -101,7 +101,7 @@ async fn follow(client: &Client, seen: &NodeSet, name: &str, display: &mut Displ
     bail!("the watch of NodeSet {name} ended by itself: start the command again")
 }
 
-/// What the API server answered, where it did.
+/// The API server's answer in an error, if there was one.
 fn answer(error: &watcher::Error) -> Option<&Answer> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -112,10 +112,10 @@ fn answer(error: &watcher::Error) -> Option<&Answer> {
     }
 }
 
-/// A bar for a person, lines for everybody else.
+/// A progress bar on a terminal, lines elsewhere.
 struct Display {
     bar: Option<ProgressBar>,
-    /// What was shown last.
+    /// The last line shown.
     last: String,
 }
 
@@ -125,7 +125,7 @@ impl Display {
         Self { bar: person.then(bar), last: String::new() }
     }
 
-    /// Shows how the set stands; whether its rollout is complete. One that will not be is an error.
+    /// Shows the state of the NodeSet. Returns true if its rollout is complete, an error if it failed.
     fn shows_end(&mut self, set: &NodeSet) -> anyhow::Result<bool> {
         match verdict(set) {
             Verdict::Done(text) => {
@@ -165,7 +165,7 @@ impl Display {
         self.last = text;
     }
 
-    /// A line beside the result.
+    /// Prints a line beside the result.
     fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),

@@ -1,5 +1,5 @@
-//! `kube-node rollout undo`: pins a set to a revision by `spec.revision`, or takes the pin away. The class stays as it
-//! is: other sets may use it.
+//! `kube-node rollout undo`: pins a NodeSet to a revision by `spec.revision`, or removes the pin. The class
+//! stays unchanged, since other NodeSets may use it.
 
 use anyhow::bail;
 use clap::Args;
@@ -22,16 +22,16 @@ pub(super) struct Undo {
     set: Set,
     #[command(flatten)]
     namespace: Namespace,
-    /// Name or number of the revision; the one before when absent
+    /// Name or number of the revision; the previous one when absent
     #[arg(long, value_name = "REVISION", conflicts_with = "to_latest")]
     to_revision: Option<String>,
-    /// Follow the class again: takes the pin of an earlier undo away
+    /// Follow the class again: remove the pin of an earlier undo
     #[arg(long)]
     to_latest: bool,
 }
 
 impl Undo {
-    /// Writes the pin; says what was done.
+    /// Writes the pin and returns the message.
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<String> {
         let Self { set: Set { name }, namespace, to_revision, to_latest } = self;
         if to_latest {
@@ -55,8 +55,8 @@ impl Undo {
     }
 }
 
-/// The revision before: of a rollout under way, the one that it comes from; else the newest other one, as kubectl has
-/// it, so that a second undo takes back the first.
+/// The previous revision. During a rollout, the revision that it started from; otherwise the newest other
+/// revision, as in kubectl, so that a second undo reverts the first.
 fn previous<'a>(set: &NodeSet, history: &'a History, sets: &[NodeSet]) -> anyhow::Result<&'a Entry> {
     let status = set.status.as_ref();
     let update = status.and_then(|status| status.update_revision.as_ref());
@@ -82,10 +82,10 @@ fn previous<'a>(set: &NodeSet, history: &'a History, sets: &[NodeSet]) -> anyhow
     Ok(newest)
 }
 
-/// Whether another set makes other machines from the same class, so that their revisions stand between this set's.
+/// Returns true if `other` makes other machines from the same class, so that its revisions are among those of `set`.
 fn mixes(set: &NodeSet, other: &NodeSet) -> bool {
     let machine = |set: &NodeSet| {
-        // Failures reach living Nodes in place and make no revision.
+        // Fault injection is applied to existing Nodes in place and makes no revision.
         set.spec
             .class_overrides
             .clone()
@@ -132,7 +132,7 @@ mod tests {
 
     const REVISIONS: &[(i64, &str)] = &[(1, "v1-aa"), (3, "v1-cc"), (2, "v1-bb")];
 
-    /// Where undo leads to, or why it does not.
+    /// Target of undo, or the error.
     fn undo(change: &Value, others: &[NodeSet]) -> Result<String, String> {
         let set = set(change);
         let history = history(&set, REVISIONS, &[]);
@@ -147,7 +147,7 @@ mod tests {
     fn a_finished_rollout_goes_back_to_the_newest_other() {
         let newest = json!({"currentRevision": "v1-cc", "updateRevision": "v1-cc"});
         assert_eq!(goes_to(&json!({"status": newest})), "v1-bb");
-        // The class went back to a machine that it had before.
+        // The class went back to an earlier machine.
         let older = json!({"currentRevision": "v1-aa", "updateRevision": "v1-aa"});
         assert_eq!(goes_to(&json!({"status": older})), "v1-cc");
     }
@@ -200,7 +200,7 @@ mod tests {
             other("sick", json!({"failures": {"unhealthyDuration": "5s", "turnUnhealthyAfter": true}})),
         ];
         assert_eq!(undo(&json!({}), &same).as_deref(), Ok("v1-cc"));
-        // A rollout under way needs no guess.
+        // During a rollout the previous revision is certain.
         let under_way = json!({"status": {"currentRevision": "v1-aa", "updateRevision": "v1-cc"}});
         assert_eq!(undo(&under_way, &[bigger]).as_deref(), Ok("v1-aa"));
     }

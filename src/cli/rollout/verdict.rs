@@ -1,40 +1,40 @@
-//! Where a rollout stands, read from the set alone: done, failed, or what it waits for. No I/O.
+//! State of a rollout, read from the NodeSet alone: done, failed, or waiting. No I/O.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_node_api::{NodeSet, NodeSetStatus, StrategyType};
 
 use super::change::{is_paused, is_resumed_since, name, restarted_at};
 
-/// Reason of a rollout that has halted itself.
+/// Reason of a rollout that halted itself.
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 
-/// Where a rollout stands.
+/// State of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is complete.
+    /// The rollout is complete.
     Done(String),
-    /// It will not end by itself.
+    /// The rollout cannot complete by itself.
     Failed(String),
-    /// It goes on.
+    /// The rollout is in progress.
     Waiting(Waiting),
 }
 
-/// What a rollout waits for.
+/// Progress of a rollout and what it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waiting {
-    /// One line, as kubectl has it.
+    /// Status line in kubectl's words.
     pub(super) line: String,
-    /// What stands in the way: reason and message.
+    /// Reason and message of a delay.
     pub(super) why: Option<String>,
-    /// How far it is, in few words.
+    /// Progress in a few words.
     pub(super) counts: String,
-    /// New Nodes that are available.
+    /// Number of new Nodes that are available.
     pub(super) done: u64,
-    /// Nodes that are wanted.
+    /// Number of wanted Nodes.
     pub(super) total: u64,
 }
 
-/// Reads where a rollout stands.
+/// State of a NodeSet's rollout.
 pub(super) fn verdict(set: &NodeSet) -> Verdict {
     let name = name(set);
     if set.metadata.deletion_timestamp.is_some() {
@@ -42,7 +42,7 @@ pub(super) fn verdict(set: &NodeSet) -> Verdict {
     }
     let empty = NodeSetStatus::default();
     let status = set.status.as_ref().unwrap_or(&empty);
-    // What stood in the way before says nothing about what is to come.
+    // Earlier delays say nothing about a change that is not observed yet.
     let unseen = |what: &str| {
         let line = format!("Waiting for {what} to be observed...");
         Verdict::Waiting(Waiting { why: None, ..waiting(set, status, line) })
@@ -66,7 +66,7 @@ pub(super) fn verdict(set: &NodeSet) -> Verdict {
     });
     let replicas = set.spec.replicas;
     match complete {
-        // An annotation moves no generation: what was complete before it says nothing yet.
+        // Annotations do not change the generation: a completion before the restart does not count.
         Some(complete)
             if status.updated_replicas >= replicas
                 && replicas > 0
@@ -77,7 +77,7 @@ pub(super) fn verdict(set: &NodeSet) -> Verdict {
         Some(_) if status.updated_replicas >= replicas => {
             Verdict::Done(format!("nodeset {name:?} successfully rolled out"))
         }
-        // Old Nodes are kept on purpose.
+        // The partition keeps old Nodes on purpose.
         Some(_) if partition(set) > 0 && !is_on_delete(set) => Verdict::Done(format!(
             "partitioned roll out complete: {} new nodes have been updated",
             status.updated_replicas
@@ -91,13 +91,13 @@ fn is_on_delete(set: &NodeSet) -> bool {
     set.spec.strategy.as_ref().and_then(|strategy| strategy.r#type) == Some(StrategyType::OnDelete)
 }
 
-/// How many Nodes are to keep the old revision.
+/// Number of Nodes that keep the old revision.
 fn partition(set: &NodeSet) -> i32 {
     let update = set.spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     update.and_then(|update| update.partition).unwrap_or(0)
 }
 
-/// What is left of a rollout, as kubectl says it of a Deployment.
+/// Remaining work of a rollout, in kubectl's words for a Deployment.
 fn finish(set: &NodeSet, status: &NodeSetStatus, progressing: Option<&Condition>) -> String {
     let (wanted, updated, available) =
         (set.spec.replicas, status.updated_replicas, status.available_replicas);
@@ -128,7 +128,7 @@ fn waiting(set: &NodeSet, status: &NodeSetStatus, line: String) -> Waiting {
     };
     let first = status.waits.first().map(|wait| (&wait.reason, &wait.message));
     let first = first.or_else(|| degraded().map(|degraded| (&degraded.reason, &degraded.message)));
-    // The condition may have said it already.
+    // The condition's message may be part of the line already.
     let why = first.filter(|(_, message)| !line.contains(message.as_str()));
     Waiting {
         line,
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(done(partition.clone()), "partitioned roll out complete: 1 new nodes have been updated");
         let on_delete = json!({"strategy": {"type": "OnDelete"}});
         assert_eq!(done(on_delete.clone()), format!("nodeset \"workers\" rolled out: {kept}"));
-        // A restart leaves them old, and moves no condition.
+        // A restart leaves the Nodes outdated and changes no condition.
         let mut restarted = with(complete.clone(), "spec", on_delete.clone());
         restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
         assert!(matches!(verdict(&set(&restarted)), Verdict::Done(_)));

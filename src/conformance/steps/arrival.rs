@@ -1,5 +1,5 @@
-//! Nodes come: those of a set, two that were written by hand without the finalizer, one whose machine cannot be made, and one
-//! that is somebody else's.
+//! Step: Nodes start. The Nodes of a NodeSet, two Nodes written by hand without the finalizer, one whose
+//! machine cannot be made, and one of another controller.
 
 use std::time::{Duration, Instant};
 
@@ -20,17 +20,17 @@ use crate::{
     user_commands::machines_of,
 };
 
-/// Name of a Node without a finalizer.
+/// Name of a Node without the finalizer.
 pub(super) const BARE: &str = "bare";
-/// Name of the Node that will lose its finalizer by force.
+/// Name of the Node whose finalizer is removed by force.
 pub(super) const TORN: &str = "torn";
-/// Name of the Node whose revision nobody has.
+/// Name of the Node with a revision that does not exist.
 pub(super) const LOST: &str = "lost";
-/// Name of somebody else's Node.
+/// Name of the Node of another controller.
 pub(super) const FOREIGN: &str = "foreign";
-/// A revision that there cannot be.
+/// A revision that cannot exist.
 const NO_REVISION: &str = "v1-0000000000";
-/// How long a Lease lives.
+/// Duration of a node Lease, in seconds.
 const LEASE: i64 = 40;
 
 pub(super) async fn arrive(test_run: &TestRun, revision: &str) -> anyhow::Result<bool> {
@@ -98,13 +98,13 @@ pub(super) async fn arrive(test_run: &TestRun, revision: &str) -> anyhow::Result
     Ok(came)
 }
 
-/// One judgement of all; the first that is broken stands for them.
+/// Applies a check to all Nodes; the first failure is the result.
 fn all_of(lives: &[Vec<Node>], judge: fn(&[Node]) -> checks::Judgement, seen: &str) -> checks::Judgement {
     lives.iter().try_for_each(|states| judge(states).map(drop))?;
     Ok(format!("{} Nodes {seen}", lives.len()))
 }
 
-/// 3.4.
+/// Clause 3.4.
 fn one_each(machines: &[String], nodes: &[&Node]) -> checks::Judgement {
     for node in nodes {
         let count = machines_of(machines, node).len();
@@ -115,7 +115,7 @@ fn one_each(machines: &[String], nodes: &[&Node]) -> checks::Judgement {
     Ok(format!("{} Nodes have one each", nodes.len()))
 }
 
-/// Why there are fewer Nodes than are wanted.
+/// Reason why fewer Nodes than wanted have started.
 fn late(lives: &[Vec<Node>], wanted: usize) -> String {
     let last = || lives.iter().filter_map(|states| states.last());
     let there = last().filter(|node| is_at_work(node)).count();
@@ -135,7 +135,7 @@ fn late(lives: &[Vec<Node>], wanted: usize) -> String {
     format!("{there} of {wanted} Nodes came: {why}")
 }
 
-/// 4.1: the Leases of Nodes that came.
+/// Clause 4.1: the Leases of the started Nodes.
 async fn leases(test_run: &TestRun, lives: &[Vec<Node>], took: f32) -> anyhow::Result<checks::Judgement> {
     let leases: Api<Lease> = Api::namespaced(test_run.nodes.clone().into_client(), "kube-node-lease");
     for node in lives.iter().filter_map(|states| states.last()) {
@@ -152,7 +152,7 @@ async fn leases(test_run: &TestRun, lives: &[Vec<Node>], took: f32) -> anyhow::R
     Ok(Ok(format!("{} Nodes are Ready after {took:.1} s, with fresh Leases", lives.len())))
 }
 
-/// 3.3 and 3.2: the Node that names no revision says so, and has no machine.
+/// Clauses 3.3 and 3.2: the Node with a nonexistent revision reports the reason and has no machine.
 async fn trouble(test_run: &TestRun, name: &str) -> anyhow::Result<()> {
     let says = |node: &Node| {
         checks::condition(node, names::CONDITION_MACHINE)

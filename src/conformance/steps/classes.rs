@@ -1,4 +1,4 @@
-//! The class is accepted, by whom it names and by nobody else.
+//! Step: the named controller, and no other one, accepts the class.
 
 use std::time::Instant;
 
@@ -14,16 +14,16 @@ use crate::{
     test_run::TestRun,
 };
 
-/// Field manager of the condition that the controller is to leave alone.
+/// Field manager of a condition that the controller must leave unchanged.
 const MANAGER: &str = "kube-node-conformance";
 
-/// The revision of the class; None where nobody has accepted it.
+/// Creates the classes and returns the revision; `None` if no controller has accepted the class.
 pub(super) async fn accept(test_run: &TestRun) -> anyhow::Result<Option<String>> {
     test_run.create(&test_run.classes, objects::class_of_nobody(&test_run.run)).await?;
     let begun = Instant::now();
     let class = serde_json::to_value(objects::class(&test_run.run, &test_run.given))?;
     test_run.create(&test_run.classes, class).await?;
-    // By server-side apply, since somebody else's conditions come to the same list at the same time.
+    // Server-side apply, since other managers write conditions of the same list concurrently.
     let condition = json!({
         "type": CONDITION, "status": "True", "reason": "Watched", "message": "somebody else's",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -52,20 +52,20 @@ pub(super) async fn accept(test_run: &TestRun) -> anyhow::Result<Option<String>>
     test_run.revision(None).await.map(Some)
 }
 
-/// Status and message of the condition.
+/// Status and message of the condition Accepted.
 fn accepted(class: &NodeClass) -> Option<(String, String)> {
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     let found = conditions.into_iter().find(|condition| condition.type_ == "Accepted")?;
     Some((found.status.clone(), format!("{}: {}", found.reason, found.message)))
 }
 
-/// Of which generation the class's acceptance speaks.
+/// `observedGeneration` of the condition Accepted.
 pub(super) fn generation(class: &NodeClass) -> Option<i64> {
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().find(|condition| condition.type_ == "Accepted")?.observed_generation
 }
 
-/// 1.3, at the end.
+/// Clause 1.3, checked at the end.
 pub(super) async fn others_stay(test_run: &TestRun) -> anyhow::Result<Result<String, String>> {
     let read = |name: String| async move {
         call(format!("read NodeClass {name}"), test_run.classes.get(&name)).await

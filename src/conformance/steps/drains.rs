@@ -1,4 +1,5 @@
-//! Two Nodes are deleted by hand: on one a disruption budget protects a pod, on the other one pods are not to be evicted.
+//! Step: two Nodes are deleted by hand. A disruption budget protects a pod on the first; pods on the second
+//! may not be evicted.
 
 use std::time::Duration;
 
@@ -21,15 +22,15 @@ use crate::{
     user_commands::machines_of,
 };
 
-/// The pod that a budget protects.
+/// Name of the pod that a disruption budget protects.
 const GUARDED: &str = "guarded";
-/// Pods that are not to be evicted, and why.
+/// Names of the pods that may not be evicted; each name is the reason.
 const KEPT: [&str; 3] = ["opted-out", "with-data", "unmanaged"];
-/// The pod that may be.
+/// Name of the pod that may be evicted.
 const PLAIN: &str = "plain";
-/// How long a drain that is blocked is looked at, once the machine might go.
+/// Observation time of a blocked drain, counted from the earliest time at which the machine may go.
 const LOOKED_AT: Duration = Duration::from_secs(3);
-/// How far whole seconds of the API server may be off.
+/// Inaccuracy of the API server's times, which are whole seconds.
 const SLACK: Duration = Duration::from_secs(1);
 
 pub(super) async fn drain(test_run: &TestRun) -> anyhow::Result<()> {
@@ -45,7 +46,7 @@ pub(super) async fn drain(test_run: &TestRun) -> anyhow::Result<()> {
     let protects =
         json!({"drain": {"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"}});
     test_run.set_spec(protects).await?;
-    // Whoever follows the set has seen it by then, too.
+    // By now a controller that watches the NodeSet has seen the change, too.
     let _ = test_run.set_is(|_| true).await?;
     sleep(SLACK).await;
     for node in [first, second] {
@@ -58,7 +59,7 @@ pub(super) async fn drain(test_run: &TestRun) -> anyhow::Result<()> {
     test_run.set_spec(json!({"drain": null})).await
 }
 
-/// Whether all pods run that are to be drained.
+/// Creates the pods. Returns true if all of them run.
 async fn pods(test_run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool> {
     let owner: ConfigMap =
         test_run.create(&test_run.config_maps, json!({"metadata": {"name": OWNER}})).await?;
@@ -111,7 +112,8 @@ async fn pods(test_run: &TestRun, first: &Node, second: &Node) -> anyhow::Result
     let begun = Instant::now();
     loop {
         let guard = call("read the disruption budget", test_run.budgets.get(GUARDED)).await?;
-        // Before it has been counted nothing may be evicted, which would protect the pod for another reason.
+        // Until the budget has counted its pods, no eviction is allowed: the pod would be protected for
+        // another reason.
         if guard.status.is_some_and(|status| status.current_healthy == Some(1)) {
             return Ok(true);
         }
@@ -123,7 +125,7 @@ async fn pods(test_run: &TestRun, first: &Node, second: &Node) -> anyhow::Result
     }
 }
 
-/// 5.1, 5.2, 5.4, 5.5, 5.6: the drain of a Node with a pod that a budget protects.
+/// Clauses 5.1, 5.2, 5.4, 5.5 and 5.6: the drain of a Node with a pod that a disruption budget protects.
 async fn budget(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
     let says = |node: &Node| {
@@ -174,7 +176,7 @@ async fn budget(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
         test_run.broken(&contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
         return Ok(());
     };
-    // At once: while the Node was there, its machine may have been.
+    // List at once: as long as the Node existed, its machine may have existed, too.
     match test_run.machines().await? {
         Some(lines) => {
             let is_gone = machines_of(&lines, node).is_empty();
@@ -204,7 +206,7 @@ async fn budget(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 5.3: the drain of a Node with pods that are not to be evicted before the set's timeout.
+/// Clause 5.3: the drain of a Node with pods that may not be evicted before the NodeSet's drain timeout.
 async fn settings(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
     let is_gone = test_run.seen.gone(&name, test_run.limit() + DRAIN_TIMEOUT).await.is_some();
@@ -253,7 +255,7 @@ async fn settings(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When a pod's deletion was asked for, by the API server's clock.
+/// Time of the deletion request of a pod, by the API server's clock.
 fn requested(pod: &Pod) -> Option<Timestamp> {
     let by = pod.metadata.deletion_timestamp.as_ref()?.0;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The Nodes go; then a look back at all that was recorded.
+//! Last steps: the Nodes are removed, then the whole recorded history is checked.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ use crate::{
     user_commands::machines_of,
 };
 
-/// How often machines are listed that are to go.
+/// Interval of listings of machines that must go.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The set shrinks to nothing, and what was written by hand is deleted.
+/// Scales the NodeSet to zero and deletes the Nodes written by hand.
 pub(super) async fn shrink(test_run: &TestRun) -> anyhow::Result<()> {
-    // While the machines are there that have to end them.
+    // Pods first, while the machines that must end them exist.
     let all = ListParams::default();
     call("delete the DaemonSet", test_run.daemons.delete_collection(&DeleteParams::default(), &all)).await?;
     call("delete pods", test_run.pods.delete_collection(&DeleteParams::default(), &all)).await?;
@@ -66,11 +66,11 @@ pub(super) async fn shrink(test_run: &TestRun) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 5.5, of a Node without pods.
+/// Clause 5.5, checked on a Node without pods.
 fn lingered(test_run: &TestRun, name: &str, gone: Instant) {
     let asked = test_run.seen.of(name).and_then(|history| history.since(checks::is_leaving)).unwrap_or(gone);
     let lasted = gone.duration_since(asked);
-    // The API server tells times in whole seconds.
+    // Times of the API server are whole seconds.
     let judgement = if lasted + Duration::from_secs(1) < LINGERS {
         Err(format!("{name} was gone after {lasted:.1?}, and the class's deletionTimeout is {LINGERS:?}"))
     } else {
@@ -79,13 +79,14 @@ fn lingered(test_run: &TestRun, name: &str, gone: Instant) {
     test_run.judged(&contract::LINGERS, judgement);
 }
 
-/// Whether a pod is gone, or nobody is there any more who could end it: kube-controller-manager does that later.
+/// Returns true if the pod is gone, or if its Node is gone and nothing can end the pod until
+/// kube-controller-manager does.
 fn has_left(test_run: &TestRun, pod: &History<Pod>) -> bool {
     let node = pod.last().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).unwrap_or_default();
     pod.gone.is_some() || test_run.seen.of(&node).is_none_or(|node| node.gone.is_some())
 }
 
-/// 3.6: somebody takes the finalizer off by force.
+/// Clause 3.6: the finalizer is removed by force.
 async fn forced(test_run: &TestRun) -> anyhow::Result<()> {
     let name = test_run.by_hand(TORN);
     let node =
@@ -116,7 +117,7 @@ async fn forced(test_run: &TestRun) -> anyhow::Result<()> {
     }
 }
 
-/// What holds for the whole run.
+/// Checks clauses that hold for the whole test run.
 pub(super) async fn look_back(test_run: &TestRun) -> anyhow::Result<()> {
     test_run.judged(&contract::OTHER_CLASSES, classes::others_stay(test_run).await?);
     let all = test_run.seen.all();
@@ -141,7 +142,7 @@ pub(super) async fn look_back(test_run: &TestRun) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 2.2.
+/// Clause 2.2.
 async fn number(test_run: &TestRun, lives: &[Vec<Node>]) -> anyhow::Result<checks::Judgement> {
     let by_hand = [BARE, TORN, LOST].map(|what| test_run.by_hand(what));
     let stranger = lives

@@ -1,4 +1,4 @@
-//! The run, step by step. A step gives back whether the next one makes sense.
+//! Steps of the test run. The result of a step tells if the next one makes sense.
 
 mod arrival;
 mod classes;
@@ -8,7 +8,7 @@ mod rollout;
 
 use super::test_run::TestRun;
 
-/// All of them, as far as they make sense.
+/// Runs all steps, as far as they make sense.
 pub(super) async fn all(test_run: &TestRun) -> anyhow::Result<()> {
     let Some(revision) = classes::accept(test_run).await? else { return Ok(()) };
     if arrival::arrive(test_run, &revision).await? {

@@ -1,5 +1,5 @@
-//! The class changes: a Node that is made of the old revision all the same, then a rollout to the new one, with the controller
-//! started anew in the middle of it.
+//! Step: the class changes. First a Node of the old revision is created, then the NodeSet rolls out the new
+//! revision while the controller is restarted.
 
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::ResourceExt;
@@ -38,7 +38,7 @@ pub(super) async fn roll(test_run: &TestRun, before: &str) -> anyhow::Result<()>
         test_run.unseen(&contract::FOLLOWS, "the class has no capacity to change: give --change");
         None
     };
-    // Made while the rollout is paused, so of the revision that works.
+    // Created while the rollout is paused, so of the current revision.
     test_run.set_spec(json!({"replicas": replicas + 1})).await?;
     let grown = test_run.set_is(|status| status.ready_replicas == replicas + 1).await?;
     if let Err(status) = grown {
@@ -100,7 +100,7 @@ pub(super) async fn roll(test_run: &TestRun, before: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Changes the class; its new revision.
+/// Changes the class and returns its new revision.
 async fn new_revision(test_run: &TestRun, change: &Value, before: &str) -> anyhow::Result<String> {
     let class = test_run.patch(&test_run.classes, &test_run.run, json!({ "spec": change })).await?;
     let revision = test_run.revision(Some(before)).await?;
@@ -127,7 +127,7 @@ async fn new_revision(test_run: &TestRun, change: &Value, before: &str) -> anyho
     Ok(revision)
 }
 
-/// 6.2: the rollout has gone on; is there anything twice?
+/// Clause 6.2: after the restart no machine exists twice.
 async fn restarted(test_run: &TestRun, old: &[Option<String>]) -> anyhow::Result<()> {
     let nodes = test_run.at_work();
     if let Some(lines) = test_run.machines().await? {
@@ -147,9 +147,9 @@ async fn restarted(test_run: &TestRun, old: &[Option<String>]) -> anyhow::Result
     Ok(())
 }
 
-/// 3.2: what Nodes were made from.
+/// Clause 3.2: the revisions that Nodes were made from.
 fn revisions(test_run: &TestRun, revision: Option<&str>) {
-    // As each was when it was Ready last.
+    // The last Ready state of each Node.
     let nodes: Vec<Node> = test_run
         .seen
         .all()
@@ -170,7 +170,7 @@ fn revisions(test_run: &TestRun, revision: Option<&str>) {
     }
 }
 
-/// A resource that the class has only since the change.
+/// A resource that the class has only after the change.
 fn new_resource(change: &Value, test_run: &TestRun) -> Option<String> {
     let had = |resource: &str| test_run.given.capacity.as_ref().is_some_and(|all| all.contains_key(resource));
     change.get("capacity")?.as_object()?.keys().find(|resource| !had(resource)).cloned()

@@ -1,4 +1,4 @@
-//! What is counted of watches; docs/metrics.md says what each means.
+//! Metrics of kubelet watches; docs/metrics.md describes each.
 
 use kube_ext::{
     metrics::{counter, gauge},
@@ -6,21 +6,21 @@ use kube_ext::{
 };
 use prometheus::{Error, IntCounter, IntGauge, Registry};
 
-/// The metrics of all machines of a process that have a load of their own.
+/// Metrics of all machines of a process with kubelet watches.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Machines with an identity and a connection of their own.
+    /// Number of machines with a dedicated client.
     pub machines: IntGauge,
     open: IntGauge,
     events: IntCounter,
     bytes: IntCounter,
 }
 
-/// A watch that is open.
+/// An open watch, counted until dropped.
 pub struct Open(IntGauge);
 
 impl Meter {
-    /// Registers them; fails where their names are taken.
+    /// Registers the metrics; fails if a name is already registered.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
             machines: gauge(

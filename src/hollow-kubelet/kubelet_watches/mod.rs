@@ -1,8 +1,8 @@
-//! What a kubelet is to an API server besides its writes: the watches that it holds, by a connection of its own, and the
-//! tokens that it requests for its pods. For testing API servers.
+//! Kubelet watches: simulated API load of a kubelet besides its writes, for testing API servers.
 //!
-//! What comes is counted and dropped: a machine of [`crate`] goes by the caches of its process, whoever it is to the
-//! API server. Only which Secrets and `ConfigMaps` its pods mount is remembered, since a kubelet watches each of these.
+//! Each machine holds a kubelet's watches over its own connection and requests the tokens of its pods. Events
+//! are counted and dropped: a machine of [`crate`] follows the caches of its process, whatever its identity.
+//! Only the Secrets and `ConfigMaps` that its pods mount are remembered, since a kubelet watches each.
 
 mod meter;
 mod mounts;
@@ -38,7 +38,7 @@ use self::{
     watches::Object,
 };
 
-/// Holds the watches of the kubelet of `node`, for as long as it is polled, by its client and as fast as that may ask.
+/// Holds the watches of the kubelet of `node` while polled, with the client and the rate limit of `road`.
 pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
     let (client, _) = road;
     let mounts = Mutex::new(Mounts::default());
@@ -58,7 +58,7 @@ pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infal
     }
 }
 
-/// A watch, whatever happens to it.
+/// Holds a watch across all failures.
 async fn hold(
     client: &Client,
     watch: &WatchRequest,
@@ -72,7 +72,7 @@ async fn hold(
     follow(client, watch, meter, tell, failed).await
 }
 
-/// Watches what pods mount, each object once, and requests their tokens.
+/// Watches each object that pods mount once, and requests the pods' tokens.
 async fn mounted(road: (&Client, &Rate), meter: &Meter, mounts: &Mutex<Mounts>, news: &Notify) -> Infallible {
     let (client, _) = road;
     let mut held: HashMap<Object, AbortHandle> = HashMap::new();

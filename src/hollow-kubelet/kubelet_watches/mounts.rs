@@ -1,5 +1,5 @@
-//! What the pods of a machine mount, as its watch of pods shows it: the Secrets and `ConfigMaps` that a kubelet watches one by
-//! one, and the tokens that it requests.
+//! Mounts of a machine's pods, as seen by its pod watch: the Secrets and `ConfigMaps` that a kubelet watches
+//! one by one, and the tokens that it requests.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -25,17 +25,17 @@ use tokio::time::Instant;
 
 use super::watches::Object;
 
-/// Part of its life after which a token is requested anew (`pkg/kubelet/token`).
+/// Fraction of its lifetime after which a token is requested again (`pkg/kubelet/token`).
 const RENEWED_AFTER: f64 = 0.8;
-/// The oldest that a token may be.
+/// Maximum age of a token.
 const OLDEST: Duration = Duration::from_hours(24);
 
-/// What the pods of a machine mount.
+/// Mounts of a machine's pods.
 #[derive(Debug, Default)]
 pub struct Mounts {
-    /// By UID; of pods that mount nothing of this kind there is nothing.
+    /// By pod UID; pods without mounts of these kinds have no entry.
     pods: HashMap<Box<str>, Mounted>,
-    /// Pods of the list under way; None where none is.
+    /// UIDs seen in the initial list under way; None outside of one.
     listed: Option<HashSet<Box<str>>>,
 }
 
@@ -53,7 +53,7 @@ struct Token {
     due: Instant,
 }
 
-/// A request for a token.
+/// A call of the `TokenRequest` API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenCall {
     path: String,
@@ -61,7 +61,7 @@ pub struct TokenCall {
 }
 
 impl TokenCall {
-    /// Sends it; what comes is dropped, and a failure is: the next one is as good.
+    /// Sends the call. Answer and failure are dropped: the next call serves as well.
     pub async fn send(self, road: (&Client, &Rate)) {
         let Self { path, body } = self;
         let body = Body::Object(body);
@@ -70,7 +70,7 @@ impl TokenCall {
 }
 
 impl Mounts {
-    /// The watch of pods tells something.
+    /// Handles an event of the pod watch.
     pub fn told(&mut self, told: &WatchEvent<'_>, now: Instant) {
         match told {
             WatchEvent::InitialList => self.listed = Some(HashSet::new()),
@@ -86,12 +86,12 @@ impl Mounts {
         }
     }
 
-    /// What is to be watched.
+    /// Secrets and `ConfigMaps` to watch, each once.
     pub fn objects(&self) -> BTreeSet<Object> {
         self.pods.values().flat_map(|pod| &pod.objects).cloned().collect()
     }
 
-    /// The requests that are due; each is due again in time.
+    /// Calls due at `now`; queues the next call of each token.
     pub fn due(&mut self, now: Instant) -> Vec<TokenCall> {
         let tokens = self.pods.values_mut().flat_map(|pod| &mut pod.tokens);
         let due = tokens.filter(|token| token.due <= now).map(|token| {
@@ -101,7 +101,7 @@ impl Mounts {
         due.collect()
     }
 
-    /// When the next request is due.
+    /// Due time of the next call.
     pub fn next_due(&self) -> Option<Instant> {
         self.pods.values().flat_map(|pod| &pod.tokens).map(|token| token.due).min()
     }
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A pod with the token and the certificate that every pod mounts, and with a Secret of its own.
+    /// A pod with the token and the CA certificate that every pod mounts, and with a Secret of its own.
     fn pod(name: &str, phase: &str) -> Vec<u8> {
         let text = |text: &str| Some(text.to_owned());
         let token = ServiceAccountTokenProjection {

@@ -1,27 +1,27 @@
-//! Which watches a kubelet 1.36 holds (`pkg/kubelet` of Kubernetes, its features as they are by default): its Node, its pods,
-//! Services that have an address, `RuntimeClasses`, `CSIDrivers`, and each Secret and `ConfigMap` that its pods mount.
+//! Watches of a kubelet 1.36 (`pkg/kubelet` of Kubernetes, default features): its Node, its pods, Services
+//! that have an address, `RuntimeClasses`, `CSIDrivers`, and each Secret and `ConfigMap` that its pods mount.
 
 use std::time::Duration;
 
 use kube_ext::watch::{BackoffConfig, InitialList, WatchRequest};
 
-/// The shortest life of a watch (client-go `tools/cache`); the longest is twice that.
+/// Minimum lifetime of a watch (client-go `tools/cache`); the maximum is twice that.
 const LEAST_LIFE: Duration = Duration::from_mins(5);
-/// That of a watch of one object (`pkg/kubelet/util/manager`).
+/// Minimum lifetime of a watch of one object (`pkg/kubelet/util/manager`).
 const LEAST_LIFE_OF_OBJECT: Duration = Duration::from_mins(30);
 
 /// A Secret or a `ConfigMap`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Object {
-    /// Plural of its kind.
+    /// Plural of the kind.
     pub kind: &'static str,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: Box<str>,
-    /// Its name.
+    /// Name of the object.
     pub name: Box<str>,
 }
 
-/// Those of a kubelet without its pods.
+/// Watches of a kubelet, without those of pods and of their mounts.
 #[must_use]
 pub fn of_kubelet(node: &str) -> [WatchRequest; 4] {
     [
@@ -32,13 +32,13 @@ pub fn of_kubelet(node: &str) -> [WatchRequest; 4] {
     ]
 }
 
-/// That of the pods of a Node.
+/// Watch of the pods of a Node.
 #[must_use]
 pub fn of_pods(node: &str) -> WatchRequest {
     one("/api/v1/pods", Some(format!("spec.nodeName={node}")))
 }
 
-/// That of one object.
+/// Watch of one object.
 #[must_use]
 pub fn of_object(Object { kind, namespace, name }: &Object) -> WatchRequest {
     let path = format!("/api/v1/namespaces/{namespace}/{kind}");

@@ -1,5 +1,5 @@
-//! Whether a pod may run on a machine. The scheduler has chosen it, but may have been mistaken, or somebody bound the pod by
-//! hand: so a kubelet looks once more, in this order and with these words (pkg/kubelet/lifecycle/predicate.go).
+//! Pod admission on a machine. The scheduler may have been mistaken, or a client has bound the pod directly,
+//! so a kubelet checks again; order and messages are a kubelet's (pkg/kubelet/lifecycle/predicate.go).
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use kube_node_planner::label_map::LabelMap;
 
 use super::preemption;
 
-/// The operating system that hollow machines say they have.
+/// Operating system that hollow machines report.
 const OS: &str = "linux";
 
-/// What a machine has for pods.
+/// Allocatable resources of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocatable {
     amounts: ResourceList,
@@ -21,10 +21,10 @@ pub struct Allocatable {
 }
 
 impl Allocatable {
-    /// As a Node shows it.
+    /// Parses the allocatable resources of a Node.
     #[must_use]
     pub fn of(resources: &Resources) -> Self {
-        // As a resource of another name, so that it is counted in ones.
+        // Parsed under another name than `pods`, so that it is counted in ones.
         let pods = ResourceList::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
         Self {
             amounts: ResourceList::of(
@@ -34,7 +34,7 @@ impl Allocatable {
         }
     }
 
-    /// What there is of a resource; None where there is no such thing.
+    /// Amount of a resource; None if the machine has no such resource.
     fn get(&self, resource: &str) -> Option<i64> {
         match resource {
             "pods" => Some(self.pods),
@@ -43,7 +43,7 @@ impl Allocatable {
     }
 }
 
-/// What there is of a resource; None where there is no such thing.
+/// Amount of a resource; None if the list has no such resource.
 fn amount(amounts: &ResourceList, resource: &str) -> Option<i64> {
     match resource {
         "cpu" => Some(amounts.milli_cpu),
@@ -53,55 +53,55 @@ fn amount(amounts: &ResourceList, resource: &str) -> Option<i64> {
     }
 }
 
-/// How much a pod takes of a resource.
+/// Amount of a resource that a pod takes.
 pub fn taken(pod: &PodView, resource: &str) -> i64 {
     if resource == "pods" { 1 } else { amount(&pod.spec.requests, resource).unwrap_or(0) }
 }
 
-/// The machine that a pod was bound to.
+/// The machine to which a pod is bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
-    /// Labels of its Node.
+    /// Labels of the Node.
     pub labels: &'a LabelMap,
-    /// Taints of its Node.
+    /// Taints of the Node.
     pub taints: &'a [Taint],
-    /// What it has for pods.
+    /// Allocatable resources.
     pub allocatable: &'a Allocatable,
 }
 
-/// A pod that the machine carries.
+/// A pod admitted on the machine.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
     /// The pod.
     pub pod: Arc<PodView>,
-    /// Whether it is making room.
+    /// True while the pod is being preempted.
     pub leaves: bool,
 }
 
-/// What is to become of a pod.
+/// Result of pod admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may run.
+    /// The pod may run.
     Admitted,
-    /// It may not.
+    /// The pod may not run.
     Rejected {
-        /// In a word.
+        /// Reason in one word.
         reason: String,
-        /// In more of them.
+        /// Message.
         message: String,
-        /// Whether its Node is not as it wants it, of which the watch of pods knows nothing.
+        /// True if labels or taints of the Node are the cause, which the pod watch does not show.
         by_node: bool,
     },
-    /// It may, once these pods (by UID) have made room.
+    /// The pod may run once these pods (by UID) have been preempted.
     Preempts(Vec<Arc<str>>),
-    /// It may, once those that are about to make room have done so.
+    /// The pod may run once the pods already being preempted are gone.
     Waits,
 }
 
-/// Less of a resource than a pod requests.
+/// Shortage of a resource that a pod requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
     requested: i64,
     used: i64,
@@ -109,14 +109,14 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// How much is missing.
+    /// Missing amount.
     #[must_use]
     pub fn missing(&self) -> i64 {
         self.requested - (self.capacity - self.used)
     }
 }
 
-/// Whether `pod` may run beside `neighbours`.
+/// Decides whether `pod` may run beside `neighbours`.
 #[must_use]
 pub fn admit(pod: &PodView, machine: Machine<'_>, neighbours: &[Neighbour]) -> Verdict {
     if pod.spec.os.as_deref().is_some_and(|os| os != OS) {
@@ -130,7 +130,7 @@ pub fn admit(pod: &PodView, machine: Machine<'_>, neighbours: &[Neighbour]) -> V
         message: format!("Predicate {predicate} failed: {words}"),
         by_node: true,
     });
-    // Whoever the cluster depends on is refused no resource.
+    // A critical pod is not rejected for lack of resources.
     if pod.is_critical() && !short.is_empty() {
         return unfit.unwrap_or_else(|| preempted(pod, machine.allocatable, neighbours));
     }
@@ -146,7 +146,7 @@ pub fn admit(pod: &PodView, machine: Machine<'_>, neighbours: &[Neighbour]) -> V
     }
 }
 
-/// Who makes room for a critical pod.
+/// Preempts pods for a critical pod.
 fn preempted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour]) -> Verdict {
     let stays: Vec<&PodView> =
         neighbours.iter().filter(|neighbour| !neighbour.leaves).map(|neighbour| &*neighbour.pod).collect();
@@ -164,14 +164,14 @@ fn preempted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour])
     }
 }
 
-/// What there is too little of.
+/// Resources of which too little is left.
 fn shortages(pod: &PodView, allocatable: &Allocatable, neighbours: &[&PodView]) -> Vec<Shortage> {
     let others = pod.spec.requests.others.iter().map(|(name, _)| &**name);
     let names = ["pods", "cpu", "memory", "ephemeral-storage"].into_iter().chain(others);
     names
         .filter_map(|resource| {
             let capacity = allocatable.get(resource);
-            // What no kubelet has heard of is somebody else's to count.
+            // A kubelet leaves extended resources that it does not know to other components.
             if capacity.is_none() && is_extended(resource) {
                 return None;
             }
@@ -183,12 +183,12 @@ fn shortages(pod: &PodView, allocatable: &Allocatable, neighbours: &[&PodView]) 
         .collect()
 }
 
-/// Whether a resource is of somebody's own, not of Kubernetes.
+/// Returns true for an extended resource, which is not one of Kubernetes.
 fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/")
 }
 
-/// What of the Node is not as the pod wants it: the predicate and its words.
+/// Predicate that the Node fails for the pod, with its message.
 fn unfit(pod: &PodSpecView, machine: Machine<'_>) -> Option<(&'static str, &'static str)> {
     if !likes(pod, machine.labels) {
         return Some(("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));

@@ -156,7 +156,7 @@ fn a_critical_pod_takes_the_place_of_the_least_and_waits_for_it() {
 }
 
 proptest! {
-    /// Whoever is admitted fits, who is not does not, and those that make room suffice; nobody critical does.
+    /// An admitted pod fits, a rejected one does not, and victims free enough; no victim is critical.
     #[test]
     fn room_is_counted(
         capacity in 0_i64..20,

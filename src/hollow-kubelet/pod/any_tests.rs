@@ -1,4 +1,4 @@
-//! What holds of every life, whatever its pod is told and whatever befalls it.
+//! Properties of every pod lifecycle, whatever the annotations and the events from outside.
 
 use std::{collections::BTreeMap, iter};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What may happen to a pod besides its own doing.
+/// External change of a pod.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Deleted { grace: i64 },
@@ -47,9 +47,9 @@ fn told_anything() -> impl Strategy<Value = Vec<(String, String)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever is written is taken as written: at the same moment nothing is left to say, and nothing changes before the
-    /// announced moment. Phases and what a pod has become go one way, restarts are never taken back, and a pod that is
-    /// deleted ends within its grace.
+    /// A written status is final for its moment: a second sync at the same time writes nothing, and nothing
+    /// changes before the announced time. Phases and conditions of progress never go back, restarts never
+    /// decrease, and a deleted pod ends within its grace period.
     #[test]
     fn every_life_is_sound(
         policy in prop::sample::select(vec![RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never]),
@@ -125,7 +125,7 @@ proptest! {
 }
 
 proptest! {
-    /// Whoever may write a pod may write any time into it, and any grace: that is strange, and no more than strange.
+    /// Clients that may write a pod may write any time and any grace period into it: a sync must not panic.
     #[test]
     fn any_time_may_be_shown(
         times in prop::array::uniform4(prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! The conditions that a kubelet sets, in its order, and their words (pkg/kubelet/status/generate.go).
+//! Pod conditions that a kubelet sets, in its order and with its messages (pkg/kubelet/status/generate.go).
 
 use jiff::Timestamp;
 use kube_node_cache::{ContainerView, PodCondition, PodStatus, PodView, word};
@@ -8,27 +8,27 @@ use super::{Why, has_begun, is_over, is_unknown, lifecycle::needs_sandbox, reboo
 /// Conditions that a kubelet sets, in its order.
 pub const CONDITIONS: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
-/// What somebody sets that takes a pod away: others than its kubelet may, too.
+/// Condition of a pod that is being taken away; other components than its kubelet set it too.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
-/// Reason of that condition where it is the kubelet.
+/// Reason of that condition when the kubelet sets it.
 const BY_KUBELET: &str = "TerminationByKubelet";
 /// Reasons of conditions that are False.
 const NOT_READY: &str = "ContainersNotReady";
 const NOT_INITIALIZED: &str = "ContainersNotInitialized";
 const GATES_NOT_READY: &str = "ReadinessGatesNotReady";
 
-/// Whether a condition is the kubelet's to write.
+/// Returns true if the kubelet writes the condition.
 pub fn is_ours(condition: &PodCondition) -> bool {
     CONDITIONS.contains(&&*condition.r#type)
         || (&*condition.r#type == DISRUPTION_TARGET && &*condition.reason == BY_KUBELET)
 }
 
-/// The conditions that are no kubelet's.
+/// Conditions of other types than a kubelet's.
 pub fn of_others(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
     status.conditions.iter().filter(|condition| !CONDITIONS.contains(&&*condition.r#type))
 }
 
-/// `status` with the kubelet's conditions that follow from it; the conditions of others stay, and come first.
+/// Adds the kubelet's conditions that follow from `status`, after the conditions of other writers.
 pub fn with_conditions(
     pod: &PodView,
     mut status: PodStatus,
@@ -38,14 +38,14 @@ pub fn with_conditions(
     let is_over = is_over(&status);
     let over = match &*status.phase {
         "Succeeded" => Some("PodCompleted"),
-        // What it says of containers that were never made is what it said before the end.
+        // A pod with containers that were never created keeps the reasons from before its end.
         "Failed" if why.is_some() || !status.containers.iter().any(is_unknown) => Some("PodFailed"),
         _ => None,
     };
     let succeeded = over.filter(|_| &*status.phase == "Succeeded");
     let all = || status.init_containers.iter().chain(&status.containers);
     let is_ready = !is_over && unready(pod, &status).is_empty();
-    // A sandbox that is gone takes with it what was done in it.
+    // A lost sandbox takes with it everything that was done in it.
     let is_stale = |view: &ContainerView| anew.is_some_and(|anew| anew.is_stale(view));
     let was_initialized = match anew {
         Some(anew) => anew.has_begun(status.containers.iter()),
@@ -55,7 +55,7 @@ pub fn with_conditions(
     let mut gates = pod.spec.readiness_gates.iter();
     let unready = over.unwrap_or(NOT_READY);
     let ours = CONDITIONS.map(|r#type| {
-        // Whether it is True, and the reason that it has then or else.
+        // True if the condition is True, and the reason of that value.
         let (holds, reason) = match r#type {
             "PodReadyToStartContainers" => {
                 (!is_over && all().any(|view| needs_sandbox(view) && !is_stale(view)), "")
@@ -96,7 +96,7 @@ fn condition(
     }
 }
 
-/// What a condition says besides its reason.
+/// Message of a condition.
 pub fn message(pod: &PodView, status: &PodStatus, condition: &PodCondition) -> Option<String> {
     match &*condition.reason {
         NOT_READY => Some(format!("containers with unready status: [{}]", unready(pod, status).join(" "))),
@@ -121,14 +121,14 @@ pub fn message(pod: &PodView, status: &PodStatus, condition: &PodCondition) -> O
     }
 }
 
-/// The containers that are not ready, sidecars first.
+/// Containers that are not ready, sidecars first.
 fn unready<'a>(pod: &PodView, status: &'a PodStatus) -> Vec<&'a str> {
     let sidecars = status.init_containers.iter().zip(&pod.spec.init_containers);
     let sidecars = sidecars.filter(|(_, spec)| spec.is_sidecar()).map(|(view, _)| view);
     sidecars.chain(&status.containers).filter(|view| !view.ready).map(|view| &*view.name).collect()
 }
 
-/// The init containers that others wait for.
+/// Init containers for which others wait.
 fn incomplete<'a>(pod: &PodView, status: &'a PodStatus) -> Vec<&'a str> {
     let inits = status.init_containers.iter().zip(&pod.spec.init_containers);
     let waits = inits.filter(|(view, spec)| if spec.is_sidecar() { !view.started } else { !view.ready });

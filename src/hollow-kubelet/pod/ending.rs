@@ -1,4 +1,4 @@
-//! Containers that are stopped: their pod is deleted, was active for too long, or makes room for another.
+//! Stopping of containers: their pod is deleted, was active for too long, or is being preempted.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use super::{
 };
 use crate::node_status::to_seconds;
 
-/// That the containers of a pod are to stop.
+/// Order to stop the containers of a pod.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// Since when.
+    /// Start of the grace period.
     since: Timestamp,
-    /// How long they may take; those that need longer are killed.
+    /// Grace period; containers that need longer are killed.
     grace: Duration,
-    /// Why the pod fails, where it does.
+    /// Reason of the pod's failure, if it fails.
     pub why: Option<Why>,
 }
 
-/// Whether the containers of a pod are to stop.
+/// Order to stop the containers of a pod; None if they may run on.
 pub fn of(pod: &PodView, preempted: Option<Timestamp>, now: Timestamp) -> Option<Ending> {
     if let Some(deadline) = pod.deleted_at {
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds.unwrap_or(0)).unwrap_or(0));
@@ -38,12 +38,12 @@ pub fn of(pod: &PodView, preempted: Option<Timestamp>, now: Timestamp) -> Option
     Some(Ending { since, grace, why: Some(Why::Deadline) })
 }
 
-/// Until when a pod may be active that began at `start_time`.
+/// End of the active deadline of a pod that began at `start_time`.
 pub fn deadline(pod: &PodView, start_time: Option<Timestamp>) -> Option<Timestamp> {
     Some(time::after(start_time?, pod.spec.active_deadline?))
 }
 
-/// The status of a pod whose containers have all stopped; the moment at which they will have, where that is to come.
+/// Status of a pod whose containers have all stopped; otherwise the time at which they will have.
 pub fn stop(
     pod: &PodView,
     ending: &Ending,
@@ -69,7 +69,7 @@ pub fn stop(
         })
         .collect();
     let running = regulars.iter().filter(|(_, view, _)| view.as_ref().is_some_and(runs));
-    // Sidecars are stopped once those have ended that they are for.
+    // Sidecars are stopped once the regular containers have ended.
     let regulars_end = running.map(|(.., (at, _))| *at).max().unwrap_or(ending.since);
     let inits: Vec<_> = spec
         .init_containers
@@ -85,7 +85,7 @@ pub fn stop(
         return Err(last);
     }
     let begun = |view: &Option<ContainerView>| view.as_ref().is_some_and(has_begun);
-    // What a kubelet knows to have begun, or must take for that.
+    // Last init container that a kubelet knows, or has to assume, to have begun.
     let last_begun = inits.iter().rposition(|(_, view, _)| begun(view)).unwrap_or(0);
     let is_initialized =
         inits.iter().all(|(_, view, _)| view.as_ref().is_some_and(|view| view.ready || view.started))
@@ -99,7 +99,7 @@ pub fn stop(
     let containers: Box<[_]> = regulars.into_iter().map(|regular| end(regular, is_initialized)).collect();
     let succeeded =
         |view: &ContainerView| matches!(&view.state, ContainerState::Ended(end) if end.exit_code == 0);
-    // A kubelet forgets why a pod had to go that ended well, unless it still has to.
+    // A kubelet drops the reason to stop a pod that ended well, unless the reason still applies.
     let has_failed = ending.why == Some(Why::Deadline) || !containers.iter().all(succeeded);
     Ok(PodStatus {
         phase: if has_failed { "Failed" } else { "Succeeded" }.into(),
@@ -110,7 +110,7 @@ pub fn stop(
     })
 }
 
-/// A container that does nothing any more. `counts` says whether it is taken to have run where nobody knows.
+/// An ended container. `counts`: a container without any trace counts as having run.
 fn ended(
     container: &Container,
     view: Option<ContainerView>,
@@ -135,7 +135,7 @@ fn ended(
             let reason = word(if exit_code == 0 { reasons::COMPLETED } else { reasons::ERROR });
             Ended { exit_code, reason, started: *since, finished: Some(finished) }
         }
-        // It is not started again, so its last end is its end.
+        // The container does not restart, so its last end is final.
         (ContainerState::Waiting { .. }, Some(last)) => *last,
         (ContainerState::Waiting { .. }, None) if counts => {
             Ended { exit_code: KILLED, reason: word(reasons::UNKNOWN), started: None, finished: None }

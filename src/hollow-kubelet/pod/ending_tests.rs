@@ -1,4 +1,4 @@
-//! Pods that are deleted, refused, active for too long, or make room.
+//! Tests of pods that are deleted, rejected, active for too long, or preempted.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_deleted_pod_ends_before_it_goes() {
     assert_eq!(look(&leaving, 12), Step { again: Some(at(18)), stopping: true, ..Step::default() });
     assert!(look(&leaving, 18).delete);
 
-    // A shorter grace kills.
+    // A shorter grace period kills the container.
     let hurried = look(&deleted(running(&[("stop-time", "8s")]), 10, 5), 15);
     let status = hurried.status.unwrap();
     assert_eq!((&*status.phase, does(&status.containers[0]).0.as_str()), ("Failed", "Error 137"));

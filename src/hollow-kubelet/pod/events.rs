@@ -1,4 +1,4 @@
-//! What a kubelet tells people of a pod: the events that follow from a step. Reasons and words are its own
+//! Events that a kubelet records for a step of a pod, with its reasons and messages
 //! (pkg/kubelet/events/event.go).
 
 use kube_node_api::{ContainerDefaults, GoDuration};
@@ -11,25 +11,25 @@ use super::{
     script::{Role, Script},
 };
 
-/// Reason of the event of a pod whose sandbox was lost.
+/// Event reason for a pod whose sandbox was lost.
 const SANDBOX_CHANGED: &str = "SandboxChanged";
 
-/// An event to be told.
+/// An event to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingEvent {
-    /// Whether something is wrong.
+    /// True for a warning.
     pub warns: bool,
-    /// Its reason.
+    /// Reason of the event.
     pub reason: String,
-    /// Its words.
+    /// Message of the event.
     pub message: String,
-    /// The container that it is about, and whether that is an init container.
+    /// Container that the event is about, and true if it is an init container.
     pub container: Option<(InternedStr, bool)>,
-    /// How often the same has happened, this time included.
+    /// Number of occurrences, this one included.
     pub count: i32,
 }
 
-/// The events of a step of `pod`.
+/// Events of a step of `pod`.
 #[must_use]
 pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<PendingEvent> {
     let mut notes = Vec::new();
@@ -40,7 +40,7 @@ pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<Pendi
         None => {}
     }
     if step.sandbox_changed {
-        // Once for each boot, and for each of these its containers start again.
+        // One event per boot. The containers restart with each boot, so their restarts give the count.
         let status = step.status.as_ref().unwrap_or(&pod.status);
         let all = status.init_containers.iter().chain(&status.containers);
         let count = all.map(|view| view.restarts).max().unwrap_or_default().max(1);
@@ -78,13 +78,13 @@ fn is_ended(container: &ContainerView) -> bool {
     matches!(container.state, ContainerState::Ended(_))
 }
 
-/// What is said of a whole pod.
+/// Event about a whole pod.
 #[must_use]
 pub fn of_pod(warns: bool, reason: &str, message: &str) -> PendingEvent {
     PendingEvent { warns, reason: reason.to_owned(), message: message.to_owned(), container: None, count: 1 }
 }
 
-/// Tells of one container.
+/// Builder of the events about one container.
 struct Teller<'a> {
     pod: &'a PodView,
     spec: &'a Container,
@@ -107,7 +107,7 @@ impl Teller<'_> {
         let image = &spec.image;
         let had_begun = old.is_some_and(has_begun);
         let runs = new.restarts.saturating_add(1);
-        // A sidecar stays ended where all that it is for has.
+        // A sidecar ends for good once all regular containers have ended.
         if script.role == Role::Sidecar && old.is_some_and(is_running) && is_ended(new) {
             notes.push(self.killing());
         }

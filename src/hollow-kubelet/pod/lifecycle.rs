@@ -1,5 +1,5 @@
-//! Containers that nobody stops: init containers one after another, sidecars beside them, then the regular ones; what ends
-//! starts again as its policy says, after a kubelet's back-off.
+//! Lifecycle of containers that are not being stopped: init containers one after another, sidecars beside
+//! them, then the regular ones. An ended container restarts by its policy, after a kubelet's back-off.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use super::{
 };
 use crate::node_status::to_seconds;
 
-/// The first wait before a container starts again, and before an image is pulled again. It doubles with each further one.
+/// First back-off before a container restart or another image pull; doubles with each further one.
 const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
-/// The longest such wait.
+/// Longest back-off.
 const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
-/// A container that ran for longer is not known as one that ends: its waits begin anew.
+/// Run time after which the back-off starts anew: the container no longer counts as crashing.
 const BACK_OFF_FORGOTTEN: Duration = Duration::from_mins(10);
-/// How long the error of an image shows before the back-off does.
+/// Time for which an image error shows before the back-off does.
 const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
-/// Exit code of a container that could not be started, as containerd has it.
+/// Exit code of a container that could not be started, as in containerd.
 const START_ERROR_CODE: i32 = 128;
 
-/// What has become of the containers of a pod, and when that changes.
+/// Status of a pod at `now`, and the time of its next change.
 ///
-/// `anew`: what is to begin anew, where the machine booted meanwhile.
+/// `anew`: reboot state, if the machine has booted meanwhile.
 pub fn lived(
     pod: &PodView,
     place: Place<'_>,
@@ -58,7 +58,7 @@ pub fn lived(
         None => regulars.iter().any(has_begun),
     };
     let mut again = None;
-    // Whether the next one may start, and since when.
+    // True if the next container may start, and the earliest time for that.
     let (mut is_open, mut due) = (true, start_time);
     let mut failed = false;
     for (container, view) in spec.init_containers.iter().zip(&mut *inits) {
@@ -104,7 +104,7 @@ pub fn lived(
         host_ip: Some(place.host_ip.to_string().into()),
         pod_ip: match &pod.status.pod_ip {
             None if has_sandbox => Some(place.ip.to_string().into()),
-            // The machine's, whatever that is by now.
+            // The machine's current address, which may differ from the shown one.
             Some(_) if spec.host_network => Some(place.host_ip.to_string().into()),
             shown => shown.clone(),
         },
@@ -117,7 +117,7 @@ pub fn lived(
     (PodStatus { pod_ip, ..status }, again)
 }
 
-/// Whether a container is as far as to need the pod's sandbox, which has its address.
+/// Returns true if a container has come far enough to need the pod's sandbox, which has the address.
 pub fn needs_sandbox(container: &ContainerView) -> bool {
     has_begun(container)
         || matches!(&container.state, ContainerState::Waiting { reason, .. }
@@ -128,7 +128,7 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
     one.into_iter().chain(other).min()
 }
 
-/// What is shown of these containers, in the order of the spec.
+/// Container statuses in the order of the spec.
 fn views(specs: &[Container], shown: &[ContainerView], waits_as: &InternedStr) -> Box<[ContainerView]> {
     let unseen = |container: &Container| ContainerView {
         name: InternedStr::clone(&container.name),
@@ -145,7 +145,7 @@ fn views(specs: &[Container], shown: &[ContainerView], waits_as: &InternedStr) -
     specs.iter().map(view).collect()
 }
 
-/// The phase that follows from the regular containers, as a kubelet finds it.
+/// Phase that follows from the regular containers, as a kubelet computes it.
 fn phase(regulars: &[ContainerView]) -> &'static str {
     let code = |container: &ContainerView| match &container.state {
         ContainerState::Ended(end) => Some(end.exit_code),
@@ -162,7 +162,7 @@ fn phase(regulars: &[ContainerView]) -> &'static str {
     }
 }
 
-/// A sidecar ends when all that it is for has.
+/// Ends a sidecar once all regular containers have ended.
 fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
     let end = match (&view.state, view.last.take()) {
         (ContainerState::Running { since }, last) => {
@@ -178,7 +178,8 @@ fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
     (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
 }
 
-/// What a container does now, and when that changes. It may start from `due` on, and not before its machine `booted`.
+/// Advances a container to `now`; returns the time of its next change. It starts no earlier than `due`, nor
+/// than `booted`, the boot of its machine.
 fn advance(
     view: &mut ContainerView,
     script: &Script<'_>,
@@ -232,7 +233,8 @@ fn advance(
     }
 }
 
-/// When what starts now started. Where the clock is behind the boot, at the boot: what starts before that has ended by it.
+/// Start time of a container that starts now. With a clock behind the boot, the boot time: an earlier start
+/// would count as ended by the boot.
 fn start_at(booted: Option<Timestamp>, now: Timestamp) -> Timestamp {
     let second = to_seconds(now);
     booted.map_or(second, |booted| booted.max(second))
@@ -242,7 +244,7 @@ fn run(view: &mut ContainerView, start: Timestamp) {
     view.state = ContainerState::Running { since: Some(start) };
 }
 
-/// Whether a container that runs has started and is ready, and when that changes.
+/// Updates `started` and `ready` of a running container; returns the time of their next change.
 fn readied(
     view: &mut ContainerView,
     script: &Script<'_>,
@@ -267,7 +269,7 @@ fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Ende
     Ended { exit_code, reason: word(reason), started: Some(since), finished: end.map(to_seconds) }
 }
 
-/// A container has ended: it stays so, or waits to start again.
+/// Records the end of a container: final, or followed by a restart.
 fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
     view.started = false;
     if starts_again(script.restart, end.exit_code) {
@@ -281,7 +283,7 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
     }
 }
 
-/// Whether a container that ended so starts again.
+/// Returns true if a container that ended with `exit_code` restarts.
 pub fn starts_again(policy: RestartPolicy, exit_code: i32) -> bool {
     match policy {
         RestartPolicy::Always => true,
@@ -290,8 +292,8 @@ pub fn starts_again(policy: RestartPolicy, exit_code: i32) -> bool {
     }
 }
 
-/// How long a container waits that has ended. The wait before is the time between its last two runs, so it need not be
-/// remembered.
+/// Back-off of a container that has ended. The previous back-off is the time between its last two runs, so no
+/// state is needed.
 fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
     let between = |from: Option<Timestamp>, to: Option<Timestamp>| {
         let span = to.zip(from).map(|(to, from)| to.duration_since(from));
@@ -301,12 +303,12 @@ fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
         Some(before) if between(end.started, end.finished) <= BACK_OFF_FORGOTTEN => {
             after(between(before.finished, end.started))
         }
-        // The first time, and after a long run, at once.
+        // No back-off the first time and after a long run.
         _ => Duration::ZERO,
     }
 }
 
-/// The wait that follows one of `waited`, which may have been somewhat longer than it should.
+/// Back-off that follows one of `waited`, which may have been somewhat longer than nominal.
 fn after(waited: Duration) -> Duration {
     let mut turn = BACK_OFF_FIRST;
     while turn <= waited && turn < BACK_OFF_LONGEST {
@@ -315,9 +317,9 @@ fn after(waited: Duration) -> Duration {
     turn.min(BACK_OFF_LONGEST)
 }
 
-/// What shows of an image that cannot be pulled since `from`, and until when.
+/// Waiting reason of a container whose image cannot be pulled since `from`, and the time of its next change.
 fn pull(from: Timestamp, now: Timestamp) -> (InternedStr, Timestamp) {
-    // `from` may be any time: what is all too long ago must not be counted turn by turn.
+    // `from` may be any time: the loop must not count a distant past back-off by back-off.
     let mut left = Duration::try_from(now.duration_since(from)).unwrap_or_default();
     let mut turn = BACK_OFF_FIRST;
     while turn <= left && turn < BACK_OFF_LONGEST {

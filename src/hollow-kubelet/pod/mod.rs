@@ -1,7 +1,7 @@
-//! The life of a pod on a hollow machine: from what is seen of it and the time to its next status.
+//! Pod lifecycle on a hollow machine: the next status of a pod, from the observed pod and the time.
 //!
-//! Nothing is remembered between two looks: start times, addresses, restarts and back-offs are read back from the status, as
-//! a kubelet that was restarted finds them, and identifiers are functions of the pod. No I/O, no clock.
+//! Invariants: no I/O, no clock, no state between two syncs. Start times, addresses, restarts and back-offs
+//! are read back from the status, as a restarted kubelet finds them; identifiers are functions of the pod.
 
 pub mod admission;
 mod conditions;
@@ -24,59 +24,59 @@ use reboot::RebootState;
 
 use super::node_status::to_seconds;
 
-/// What kubelets and container runtimes call the states of containers.
+/// Reasons of container states, as kubelets and container runtimes name them.
 pub mod reasons {
-    /// It is about to start.
+    /// The container is about to start.
     pub const CREATING: &str = "ContainerCreating";
-    /// It is about to start once the init containers are done.
+    /// The container waits for the init containers.
     pub const INITIALIZING: &str = "PodInitializing";
-    /// It ended, and starts again after a while.
+    /// The container ended and restarts after a back-off.
     pub const CRASH_LOOP: &str = "CrashLoopBackOff";
-    /// Its image could not be pulled.
+    /// The image could not be pulled.
     pub const PULL_FAILED: &str = "ErrImagePull";
-    /// Its image is pulled again after a while.
+    /// The image is pulled again after a back-off.
     pub const PULL_BACK_OFF: &str = "ImagePullBackOff";
-    /// It ended well.
+    /// The container ended with exit code 0.
     pub const COMPLETED: &str = "Completed";
-    /// It failed.
+    /// The container failed.
     pub const ERROR: &str = "Error";
-    /// It could not be started.
+    /// The container could not be started.
     pub const START_ERROR: &str = "StartError";
-    /// It ended with its machine.
+    /// The container ended with its machine.
     pub const LOST: &str = "Unknown";
-    /// Nobody knows.
+    /// The fate of the container is unknown.
     pub const UNKNOWN: &str = "ContainerStatusUnknown";
 }
 
-/// What is to be done about a pod.
+/// Outcome of one pod sync.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// The status to write; None when the pod shows it.
+    /// Status to write; None if the pod shows it.
     pub status: Option<PodStatus>,
-    /// Why it fails, where its containers do not say so.
+    /// Reason of the pod's failure, if its containers do not show one.
     pub why: Option<Why>,
-    /// Whether it has a sandbox in the place of one that is gone.
+    /// True if the pod has a new sandbox in place of a lost one.
     pub sandbox_changed: bool,
-    /// Whether its containers are being stopped.
+    /// True while the containers are being stopped.
     pub stopping: bool,
-    /// Whether to delete the pod then: all its containers have ended.
+    /// True if the pod is then to be deleted: all its containers have ended.
     pub delete: bool,
-    /// When to look again, whatever happens.
+    /// Time of the next sync, even without a change.
     pub again: Option<Timestamp>,
 }
 
-/// Why a pod fails that may have done nothing wrong.
+/// Reason of a failure that the pod itself may not have caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It was active for too long.
+    /// The pod was active for too long.
     Deadline,
-    /// Its place is another's.
+    /// The pod makes room for a critical one.
     Preempted,
-    /// It may not run here.
+    /// The pod may not run on this machine.
     Rejected {
-        /// In a word.
+        /// Reason in one word.
         reason: String,
-        /// In more of them.
+        /// Message.
         message: String,
     },
 }
@@ -96,22 +96,22 @@ impl Why {
     }
 }
 
-/// What a pod finds on its machine.
+/// Properties of the machine that a pod sync needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Address of the machine.
     pub host_ip: Ipv4Addr,
-    /// The address that the pod has or is to get.
+    /// Address that the pod has or will get.
     pub ip: Ipv4Addr,
-    /// What containers do unless their pod says otherwise.
+    /// Container behaviour where the pod does not override it.
     pub defaults: &'a ContainerDefaults,
-    /// When the machine booted last, in whole seconds, where that was not its first time.
+    /// Time of the last boot, in whole seconds; None if that was the first boot.
     pub booted: Option<Timestamp>,
-    /// Since when it is to make room.
+    /// Time since which the pod is being preempted.
     pub preempted: Option<Timestamp>,
 }
 
-/// The next step of `pod` at `now`, once it was admitted.
+/// Next step of an admitted `pod` at `now`.
 #[must_use]
 pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
     if pod.is_finished() {
@@ -145,19 +145,19 @@ pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
     }
 }
 
-/// Whether a pod needs a sandbox in the place of one that its machine's boot took, and so another address.
+/// Returns true if a boot destroyed the pod's sandbox, so that it needs another one and another address.
 #[must_use]
 pub fn needs_another_sandbox(pod: &PodView, booted: Option<Timestamp>) -> bool {
     RebootState::of(pod, booted).is_some_and(|anew| anew.is_fresh)
 }
 
-/// The step of a pod that may not run here.
+/// Step of a pod that pod admission has rejected.
 #[must_use]
 pub fn rejected(pod: &PodView, reason: String, message: String, now: Timestamp) -> Step {
     let status = PodStatus {
         phase: "Failed".into(),
         observed_generation: pod.generation,
-        // A kubelet that did nothing for a pod says nothing of it.
+        // A kubelet that did nothing for a pod sets no conditions of its own.
         conditions: conditions::of_others(&pod.status).cloned().collect(),
         start_time: pod.status.start_time.or(Some(to_seconds(now))),
         ..pod.status.clone()
@@ -169,17 +169,17 @@ fn is_over(status: &PodStatus) -> bool {
     matches!(&*status.phase, "Succeeded" | "Failed")
 }
 
-/// Whether a container was started once.
+/// Returns true if a container has started at least once.
 fn has_begun(container: &ContainerView) -> bool {
     container.last.is_some() || !matches!(container.state, ContainerState::Waiting { .. })
 }
 
-/// Whether a container ended of which nobody knows whether it was ever made.
+/// Returns true if a container ended that may never have been created.
 fn is_unknown(container: &ContainerView) -> bool {
     matches!(&container.state, ContainerState::Ended(end) if &*end.reason == reasons::UNKNOWN)
 }
 
-/// Whether a pod that shows `shown` shows `status`, in whatever order its conditions are.
+/// Returns true if `shown` has all of `status`, in any order of conditions.
 fn is_shown(status: &PodStatus, shown: &PodStatus) -> bool {
     let PodStatus {
         phase,

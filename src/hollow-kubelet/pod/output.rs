@@ -1,5 +1,6 @@
-//! What a container shows of itself while it runs: the lines that it logs, what it uses, and how commands in it end. All of it
-//! is said by annotations or the class, or follows from what it requests; nothing is remembered.
+//! Simulated output of a running container: log lines, resource usage, and exit codes of commands.
+//!
+//! All values come from annotations, the class or the container's requests; none is stored.
 
 use std::time::Duration;
 
@@ -12,32 +13,32 @@ use super::{
     script::{Role, Told, amount, code, duration, text},
 };
 
-/// Time between two lines of a container of which nobody says more.
+/// Default time between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// The shortest such time.
+/// Shortest time between two log lines.
 const LOG_SHORTEST: Duration = Duration::from_millis(10);
-/// CPU that a container uses that requests none, in billionths of a core.
+/// CPU usage of a container without a CPU request, in billionths of a core.
 const CPU: u64 = 1_000_000;
-/// Memory that a container uses that requests none, in bytes.
+/// Memory usage of a container without a memory request, in bytes.
 const MEMORY: u64 = 10 << 20;
 
-/// What a container shows of itself.
+/// Simulated output of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output<'a> {
-    /// A line of its log; None for one that numbers itself.
+    /// Text of a log line; None for numbered lines.
     pub log_line: Option<&'a str>,
-    /// Time between two lines.
+    /// Time between two log lines.
     pub log_interval: Duration,
-    /// CPU that it uses, in billionths of a core; never zero.
+    /// CPU usage, in billionths of a core; never zero.
     pub nano_cores: u64,
-    /// Memory that it uses, in bytes; never zero.
+    /// Memory usage, in bytes; never zero.
     pub memory: u64,
-    /// With what commands end in it that nobody knows.
+    /// Exit code of commands unknown to the simulated shell.
     pub exec_exit_code: i32,
 }
 
 impl<'a> Output<'a> {
-    /// That of a container of `pod`. What cannot be read counts as absent.
+    /// Output of a container of `pod`. An unreadable annotation counts as absent.
     #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         let told = Told::of(pod, &container.name, role);
@@ -64,14 +65,14 @@ impl<'a> Output<'a> {
     }
 }
 
-/// A container of a pod, by its name: what the spec says, its place, and what the status shows.
+/// A container of a pod: spec, role and status.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
-    /// What the spec says.
+    /// Container in the spec.
     pub spec: &'a Container,
-    /// Its place.
+    /// Role in the pod.
     pub role: Role,
-    /// What the status shows; None while it shows nothing.
+    /// Container status; None while the pod shows none.
     pub view: Option<&'a ContainerView>,
 }
 
@@ -87,7 +88,7 @@ pub fn containers(pod: &PodView) -> impl Iterator<Item = Found<'_>> {
     })
 }
 
-/// A container of a pod.
+/// A container of a pod, by name.
 #[must_use]
 pub fn container<'a>(pod: &'a PodView, name: &str) -> Option<Found<'a>> {
     containers(pod).find(|found| *found.spec.name == *name)
@@ -96,11 +97,11 @@ pub fn container<'a>(pod: &'a PodView, name: &str) -> Option<Found<'a>> {
 /// A run of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// When it started.
+    /// Start time.
     pub began: Timestamp,
-    /// When it ended; None while it runs.
+    /// End time; None while the container runs.
     pub ended: Option<Timestamp>,
-    /// Whether it could be started at all: else it says nothing.
+    /// False if the container could not be started; such a run has no output.
     pub started: bool,
 }
 
@@ -115,7 +116,7 @@ impl Run {
         })
     }
 
-    /// The run that a container is in.
+    /// Current run of a container.
     #[must_use]
     pub fn current(view: &ContainerView) -> Option<Self> {
         match &view.state {
@@ -126,7 +127,7 @@ impl Run {
         }
     }
 
-    /// The run that began at this moment, as the container shows it now.
+    /// This run, identified by its start time, as the container shows it now.
     #[must_use]
     pub fn again(&self, view: &ContainerView) -> Option<Self> {
         let ended = match &view.state {
@@ -137,8 +138,7 @@ impl Run {
         Self::current(view).into_iter().chain(ended).chain(last).find(|run| run.began == self.began)
     }
 
-    /// The run whose log is asked for: the one before the current one, or the latest. Else why there is none, in a kubelet's
-    /// words.
+    /// Run whose log is requested: the previous one or the latest. Otherwise the kubelet's error message.
     pub fn logged(pod: &PodView, found: &Found<'_>, previous: bool) -> Result<Self, String> {
         let (container, pod) = (&found.spec.name, &pod.name);
         let Some(view) = found.view else {

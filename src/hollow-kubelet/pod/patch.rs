@@ -1,4 +1,4 @@
-//! The status of a pod as the patch that a kubelet sends.
+//! Pod status as the patch that a kubelet sends.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use super::{
     script::{Role, Script},
 };
 
-/// The strategic merge patch that makes `pod` show `status`. Parts are moved into it: `json!` would copy them.
+/// Strategic merge patch that makes `pod` show `status`. Parts are moved into it: `json!` would copy them.
 #[must_use]
 pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     let order: Vec<Value> =
@@ -41,7 +41,8 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     if !changed.is_empty() {
         patch["conditions"] = changed.into();
     }
-    // The order is sent too: without it the API server appends new conditions to those of others. It fails at an empty one.
+    // The order is sent too: without it the API server appends new conditions to those of other writers. It
+    // fails at an empty order.
     if !order.is_empty() {
         patch["$setElementOrder/conditions"] = order.into();
     }
@@ -52,7 +53,7 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
     ] {
         if let Some(ip) = ip {
             patch[one] = json!(ip);
-            // The list is merged by address: another one has to be taken out.
+            // The list is merged by address, so a replaced address has to be deleted.
             let gone = before.iter().filter(|before| *before != ip);
             let gone = gone.map(|before| json!({ "$patch": "delete", "ip": before }));
             patch[all] = std::iter::once(json!({ "ip": ip })).chain(gone).collect();
@@ -73,13 +74,13 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
         }
         patch["resources"] = has;
     }
-    // Who had to go and ended well all the same has succeeded.
+    // A pod that had to stop but ended well has succeeded, without a reason.
     if let Some(why) = why.filter(|_| &*status.phase == "Failed") {
         let (reason, message) = why.said();
         patch["reason"] = json!(reason);
         patch["message"] = json!(message);
     }
-    // With another UID the API server refuses.
+    // The API server refuses a patch with another UID.
     let mut whole = json!({ "metadata": { "uid": *pod.uid } });
     whole["status"] = patch;
     whole.to_string().into_bytes()
@@ -88,7 +89,7 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
 fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value {
     let ContainerView { name, ready, started, restarts, state, last } = view;
     let Some(spec) = specs.iter().find(|spec| spec.name == *name) else { return Value::Null };
-    // Of the run that it speaks of: while it waits to start again, the one that ended.
+    // ID of the run that the status describes: while the container waits for a restart, the run that ended.
     let id = |run: i32| format!("containerd://{}", digest(&format!("{}/{name}/{run}", pod.uid)));
     let waits = matches!(state, ContainerState::Waiting { .. });
     let own = (has_begun(view) && !is_unknown(view)).then(|| id(*restarts));
@@ -144,7 +145,7 @@ fn mounted(pod: &PodView, Mount { volume, path, read_only, recursive }: &Mount) 
     shown
 }
 
-/// Why a container waits.
+/// Waiting state of a container, with its message.
 fn waiting(pod: &PodView, spec: &Container, view: &ContainerView) -> Value {
     let ContainerState::Waiting { reason, back_off } = &view.state else { return Value::Null };
     let message = match &**reason {
@@ -181,7 +182,7 @@ fn terminated(pod: &PodView, spec: &Container, end: &Ended, id: Option<&str>) ->
     shown
 }
 
-/// What is told of a container in words; nothing that a class could say.
+/// Script of a container, for its texts, which a class cannot set.
 fn told<'a>(pod: &'a PodView, spec: &Container) -> Script<'a> {
     let is_regular = pod.spec.containers.iter().any(|container| container.name == spec.name);
     let role = if is_regular { Role::Regular } else { Role::of_init(spec) };
@@ -193,12 +194,12 @@ fn pull_error(pod: &PodView, spec: &Container) -> String {
     format!("failed to pull and unpack image {:?}: {error}", spec.image)
 }
 
-/// A pod as kubelets name it in messages.
+/// Name of a pod in a kubelet's messages.
 pub fn full_name(pod: &PodView) -> String {
     format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
 }
 
-/// An image as container runtimes name it: with its registry, and a tag or digest.
+/// Image name as container runtimes write it: with a registry, and a tag or digest.
 fn whole_name(image: &str) -> String {
     let (first, is_path) = image.split_once('/').map_or((image, false), |(first, _)| (first, true));
     let has_registry = is_path && (first.contains(['.', ':']) || first == "localhost");
@@ -207,12 +208,12 @@ fn whole_name(image: &str) -> String {
         (false, true) => "docker.io/",
         (false, false) => "docker.io/library/",
     };
-    // A colon before a slash is that of a port.
+    // A colon before a slash belongs to a port.
     let has_tag = image.contains('@') || image.rsplit('/').next().is_some_and(|name| name.contains(':'));
     format!("{registry}{image}{}", if has_tag { "" } else { ":latest" })
 }
 
-/// An image, by its whole name, by a digest that is made up from that.
+/// ID of an image from its full name, with a digest derived from that name.
 fn image_id(image: &str) -> String {
     match (image.contains('@'), image.rsplit_once(':')) {
         (false, Some((repository, _))) => format!("{repository}@sha256:{}", digest(image)),
@@ -220,7 +221,7 @@ fn image_id(image: &str) -> String {
     }
 }
 
-/// 64 hexadecimal digits that follow from `text`.
+/// 64 hexadecimal digits derived from `text`.
 pub fn digest(text: &str) -> String {
     Sha256::digest(text).iter().fold(String::with_capacity(64), |mut hex, byte| {
         // Writing to a String cannot fail.

@@ -1,4 +1,4 @@
-//! Who makes room for a critical pod: of those that rely least on what they request the fewest, and of these the smallest
+//! Preemption for a critical pod: the fewest pods of the lowest `qosClass`, and of these the smallest
 //! (pkg/kubelet/preemption/preemption.go).
 
 use std::{cmp::Ordering, sync::Arc};
@@ -7,10 +7,10 @@ use kube_node_cache::{PodView, Qos};
 
 use super::admission::{Shortage, taken};
 
-/// What is still missing: amounts by resource, all above zero.
+/// Remaining shortages: amounts by resource, all above zero.
 type Needs<'a> = Vec<(&'a str, i64)>;
 
-/// The UIDs of the pods that make room for `pod`; why there are none, in a kubelet's words.
+/// UIDs of the pods to preempt for `pod`, or the kubelet's message if no set of pods suffices.
 pub fn victims(pod: &PodView, neighbours: &[&PodView], short: &[Shortage]) -> Result<Vec<Arc<str>>, String> {
     let needs: Needs<'_> = short.iter().map(|short| (short.resource.as_str(), short.missing())).collect();
     let of = |qos: Qos| -> Vec<&PodView> {
@@ -30,7 +30,7 @@ pub fn victims(pod: &PodView, neighbours: &[&PodView], short: &[Shortage]) -> Re
     if !unmet.is_empty() {
         return Err(none(&unmet));
     }
-    // Each class gives what the ones below cannot, even if all of them went.
+    // Each class gives what the lower ones cannot, even if all their pods went.
     let of_guaranteed = fewest(guaranteed, less(&needs, &lesser));
     let of_burstable = fewest(burstable, less(&needs, &[&best_effort[..], &of_guaranteed].concat()));
     let of_best_effort = fewest(best_effort, less(&needs, &[&of_burstable[..], &of_guaranteed].concat()));
@@ -38,12 +38,12 @@ pub fn victims(pod: &PodView, neighbours: &[&PodView], short: &[Shortage]) -> Re
     Ok(all.map(|victim| Arc::clone(&victim.uid)).collect())
 }
 
-/// Whether a pod yields to another.
+/// Returns true if `pod` may be preempted for `to`.
 fn makes_room(pod: &PodView, to: &PodView) -> bool {
     (to.is_critical() && !pod.is_critical()) || to.priority > pod.priority
 }
 
-/// What is missing once these pods are gone.
+/// Shortages that remain once these pods are gone.
 fn less<'a>(needs: &Needs<'a>, gone: &[&PodView]) -> Needs<'a> {
     let left = |(resource, amount): &(&'a str, i64)| {
         let freed = gone.iter().map(|pod| taken(pod, resource)).fold(0, i64::saturating_add);
@@ -52,8 +52,8 @@ fn less<'a>(needs: &Needs<'a>, gone: &[&PodView]) -> Needs<'a> {
     needs.iter().map(left).filter(|(_, amount)| *amount > 0).collect()
 }
 
-/// Few pods that give what is missing, one after another the one that gives most of it; all of them where they do not
-/// suffice.
+/// Few pods that cover the shortages, chosen one by one by the largest contribution; all of them if they do
+/// not suffice.
 fn fewest<'a>(mut pods: Vec<&'a PodView>, mut needs: Needs<'_>) -> Vec<&'a PodView> {
     let mut chosen = Vec::new();
     while !needs.is_empty() {
@@ -69,7 +69,7 @@ fn fewest<'a>(mut pods: Vec<&'a PodView>, mut needs: Needs<'_>) -> Vec<&'a PodVi
     chosen
 }
 
-/// How far a pod is from giving what is missing: each resource counts alike, whatever its unit.
+/// Distance of a pod from covering the shortages: each resource counts alike, whatever its unit.
 #[allow(clippy::cast_precision_loss)] // shares of amounts: a billionth more or less does not matter
 fn distance(needs: &Needs<'_>, pod: &PodView) -> f64 {
     let share = |(resource, amount): &(&str, i64)| {

@@ -1,8 +1,8 @@
-//! What a boot of its machine makes of a pod: its containers ended with the machine and its sandbox is gone, so all that is
-//! to run begins anew, init containers first.
+//! Effect of a machine's boot on a pod: its containers ended with the machine and its sandbox is gone, so all
+//! containers that are to run start anew, init containers first.
 //!
-//! That is read from the status: whatever started before the boot has ended by it. So a pod that was seen to has nothing more
-//! to be told, whoever looks at it.
+//! Invariant: the effect is read from the status, where a start before the boot means an end by the boot. A
+//! pod once handled therefore needs no further change, whichever process syncs it.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use super::{
 };
 use crate::node_status::to_seconds;
 
-/// Exit code of a container whose end nobody saw, as containerd has it after its own start.
+/// Exit code of a container whose end was not observed, as containerd reports it after its own start.
 const LOST_CODE: i32 = 255;
-/// How long it takes to make a sandbox.
+/// Time to create a sandbox.
 const SANDBOX_TIME: Duration = Duration::from_secs(1);
 
-/// A pod as its kubelet finds it after a boot, with the ends of containers that nobody saw; None where there are none.
+/// Pod as its kubelet finds it after a boot, with the unobserved ends of containers; None if there are none.
 pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option<PodView> {
     let booted = booted?;
     let lost = |view: &ContainerView| matches!(view.state, ContainerState::Running { since: Some(since) } if since < booted);
@@ -47,22 +47,22 @@ pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option
     })
 }
 
-/// A pod of which something started before a boot, and which is to run on.
+/// Reboot state of a pod: some container started before the boot, and the pod is to run on.
 #[derive(Clone, Copy, Debug)]
 pub struct RebootState {
     booted: Timestamp,
-    /// Whether nothing of it has started since.
+    /// True if no container has started since the boot.
     pub is_fresh: bool,
-    /// When its sandbox is there.
+    /// Time at which the sandbox is ready.
     pub sandbox_at: Option<Timestamp>,
 }
 
 impl RebootState {
-    /// Of a pod as it was [`found`]. None where the boot has nothing to say.
+    /// Reboot state of a pod as returned by [`found`]; None if the boot has no effect.
     pub fn of(pod: &PodView, booted: Option<Timestamp>) -> Option<Self> {
         let mut anew = Self { booted: booted?, is_fresh: true, sandbox_at: None };
         let all = || pod.status.init_containers.iter().chain(&pod.status.containers);
-        // Of a pod that never starts again only its end is left.
+        // A pod that never restarts can only end.
         if pod.spec.restart_policy == RestartPolicy::Never || !all().any(|view| anew.is_stale(view)) {
             return None;
         }
@@ -77,22 +77,22 @@ impl RebootState {
         Some(anew)
     }
 
-    /// Whether a pod that had no sandbox has one in `status`.
+    /// Returns true if a pod that had no sandbox has one in `status`.
     pub fn is_remade(&self, status: &PodStatus) -> bool {
         self.is_fresh && self.has_begun(status.init_containers.iter().chain(&status.containers))
     }
 
-    /// Whether any of these has started since the boot.
+    /// Returns true if any of these containers has started since the boot.
     pub fn has_begun<'a>(&self, mut views: impl Iterator<Item = &'a ContainerView>) -> bool {
         views.any(|view| has_begun(view) && !self.is_stale(view))
     }
 
-    /// Whether a container has started before the boot, and not since.
+    /// Returns true if a container has started before the boot, and not since.
     pub fn is_stale(&self, view: &ContainerView) -> bool {
         has_begun(view) && latest_start(view).is_some_and(|start| start < self.booted)
     }
 
-    /// Has a container wait for its turn that is to start again. No kubelet remembers a back-off over a boot.
+    /// Makes a container wait that is to restart. No kubelet remembers a back-off across a boot.
     pub fn revive(&self, view: &mut ContainerView, script: &Script<'_>, waits_as: &InternedStr) {
         if !self.is_stale(view) {
             return;
@@ -111,7 +111,7 @@ impl RebootState {
     }
 }
 
-/// When a container started last, as far as it shows that.
+/// Last start of a container, as far as its status shows it.
 fn latest_start(view: &ContainerView) -> Option<Timestamp> {
     match (&view.state, &view.last) {
         (ContainerState::Running { since }, _) => *since,

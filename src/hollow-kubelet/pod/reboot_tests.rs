@@ -1,4 +1,4 @@
-//! What a boot of the machine makes of pods, second by second. The machine boots at second 100, after pods came at 0.
+//! Pods across a boot of their machine, second by second: the pods come at 0, the machine boots at 100.
 
 use std::net::Ipv4Addr;
 
@@ -37,7 +37,7 @@ fn pod(restart_policy: RestartPolicy, inits: &[&str], told: &[(&str, &str)]) -> 
     PodView { uid: "u".into(), spec: spec.into(), status, ..PodView::default() }
 }
 
-/// A look at `second`, with the address that its machine has for a pod that needs one.
+/// Sync at `second`, with a new address for a pod that needs another sandbox.
 fn look(pod: &PodView, second: i64) -> Step {
     let booted = (second >= BOOT).then(|| at(BOOT));
     let ip = Ipv4Addr::new(10, 128, 0, if needs_another_sandbox(pod, booted) { 2 } else { 1 });
@@ -45,7 +45,7 @@ fn look(pod: &PodView, second: i64) -> Step {
     step(pod, Place { host_ip: HOST, ip, defaults: &defaults, booted, preempted: None }, at(second))
 }
 
-/// The pod, and what was told of it, after all looks from `from` up to `to`.
+/// The pod, and the reasons of its events, after all syncs from `from` up to `to`.
 fn lived(mut pod: PodView, from: i64, to: i64) -> (PodView, Vec<String>) {
     let mut told = Vec::new();
     for second in from..=to {
@@ -59,7 +59,7 @@ fn lived(mut pod: PodView, from: i64, to: i64) -> (PodView, Vec<String>) {
     (pod, told)
 }
 
-/// State, restarts, and how the run before ended, of each container.
+/// State, restarts, and end of the previous run, of each container.
 fn shows(pod: &PodView) -> Vec<String> {
     let end = |end: &Ended| format!("{} {}", end.reason, end.exit_code);
     let all = pod.status.init_containers.iter().chain(&pod.status.containers);
@@ -181,7 +181,8 @@ fn a_pod_that_came_later_knows_nothing_of_it() {
 }
 
 proptest! {
-    /// Whatever a pod did before, it runs or is over soon after a boot, nothing of it is from before, and there it stays.
+    /// Soon after a boot every pod runs or is over, no container runs since before the boot, and the result
+    /// is stable.
     #[test]
     fn all_that_runs_has_started_since(
         policy in prop_oneof![Just(RestartPolicy::Always), Just(RestartPolicy::OnFailure), Just(RestartPolicy::Never)],

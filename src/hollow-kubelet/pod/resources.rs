@@ -1,14 +1,14 @@
-//! What the status of a pod says of its resources as a whole (`pkg/kubelet/kubelet_pods.go`,
+//! Pod-level resources in the pod status (`pkg/kubelet/kubelet_pods.go`,
 //! `convertToAPIPodLevelResourcesStatus`).
 
 use kube_node_cache::{PodSpecView, ResourceList};
 use serde_json::{Map, Value, json};
 
-/// Amounts by resource, as they are written.
+/// Quantities by resource, as written.
 type Written = Map<String, Value>;
 
-/// What was allotted to a pod, and the resources it has, as patches. One that `runs` or ran has them from its cgroups,
-/// which know CPU and memory, and no limit of memory unless each container has one; what it does not have is nothing.
+/// Resources allocated to a pod, and the resources that it has, as patches. A pod that `runs` or ran has them
+/// from its cgroups: CPU and memory only, and a memory limit only if each container has one; others are null.
 pub fn of(spec: &PodSpecView, runs: bool) -> (Written, Value) {
     let requests = written(&spec.requests);
     let mut has = requests.clone();
@@ -45,7 +45,7 @@ fn written(amounts: &ResourceList) -> Written {
     some.map(|(name, _, text)| (name.to_owned(), json!(text))).collect()
 }
 
-/// Bytes in the largest unit that holds them whole.
+/// Bytes in the largest unit that divides them.
 fn bytes(bytes: i64) -> String {
     let (mut amount, mut unit) = (bytes, "");
     for larger in ["Ki", "Mi", "Gi", "Ti", "Pi"] {

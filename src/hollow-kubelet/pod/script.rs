@@ -1,4 +1,4 @@
-//! What the containers of a pod do: what its annotations say, else the defaults of its machine.
+//! Scripts: the behaviour of a pod's containers, from its annotations, else from its machine's defaults.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use kube_node_api::{ContainerDefaults, GoDuration, names};
 use kube_node_cache::{Container, LONGEST_ANNOTATION, PodSpecView, Probe, RestartPolicy, hollow_annotation};
 use kube_node_planner::quantity;
 
-/// How long a container runs that ends and for which nobody says more.
+/// Default run time of a container that ends.
 const RUN_TIME: Duration = Duration::from_secs(1);
-/// The value of [`names::ANNOTATION_READY_TIME`] for a container that is never ready.
+/// Value of [`names::ANNOTATION_READY_TIME`] for a container that is never ready.
 const NEVER: &str = "never";
-/// The reason of a container's end whose exit code is that of a kill.
+/// Exit reason that implies the exit code of a kill.
 const OOM_KILLED: &str = "OOMKilled";
 /// Exit code of a container that was killed: 128 + SIGKILL.
 pub const KILLED: i32 = 137;
 
-/// All that can be told, with what to write.
+/// All annotations, each with a description of its valid values.
 const TELLS: [(&str, &str); 13] = [
     (names::ANNOTATION_START_TIME, "a duration, for example 5s"),
     (names::ANNOTATION_IMAGE_ERROR, "why the image cannot be pulled, for example not found"),
@@ -32,63 +32,63 @@ const TELLS: [(&str, &str); 13] = [
     (names::ANNOTATION_EXEC_EXIT_CODE, "0 to 255"),
 ];
 
-/// What place a container has in its pod.
+/// Role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It ends before the next one starts.
+    /// Ends before the next container starts.
     Init,
-    /// It runs beside all that come after it.
+    /// Runs beside all later containers.
     Sidecar,
-    /// One of those that the pod is for.
+    /// One of the pod's main containers.
     Regular,
 }
 
 impl Role {
-    /// That of an init container.
+    /// Role of an init container.
     #[must_use]
     pub fn of_init(container: &Container) -> Self {
         if container.is_sidecar() { Self::Sidecar } else { Self::Init }
     }
 }
 
-/// What a container does.
+/// Simulated behaviour of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script<'a> {
-    /// Its place in the pod.
+    /// Role in the pod.
     pub role: Role,
-    /// When it starts again.
+    /// Restart policy.
     pub restart: RestartPolicy,
-    /// How long its image and itself take to be made.
+    /// Time to pull the image and create the container.
     pub start_time: Duration,
-    /// Why its image cannot be pulled.
+    /// Error of the image pull, if it fails.
     pub image_error: Option<&'a str>,
-    /// Why it cannot be started.
+    /// Error of the start, if it fails.
     pub start_error: Option<&'a str>,
-    /// How long it runs before it counts as started.
+    /// Time from the start until the container counts as started.
     pub started_after: Duration,
-    /// How long it runs before it is ready; None for ever.
+    /// Time from the start until the container is ready; None for never.
     pub ready_after: Option<Duration>,
-    /// How long it runs; None for ever.
+    /// Run time; None for endless.
     pub run_time: Option<Duration>,
-    /// What it exits with.
+    /// Exit code.
     pub exit_code: i32,
-    /// Why it ends, where its exit code does not say it all.
+    /// Exit reason, if it does not follow from the exit code.
     pub exit_reason: Option<&'a str>,
-    /// How long it takes to stop, its `preStop` hook included.
+    /// Time to stop, including the `preStop` hook.
     pub stop_time: Duration,
 }
 
 impl<'a> Script<'a> {
-    /// The script of a container of `pod`. What cannot be read counts as absent: see [`mistakes`].
+    /// Script of a container of `pod`. An unreadable annotation counts as absent: see [`mistakes`].
     #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
-        // What is said of all containers, and the class's defaults, mean those that the pod is for.
+        // Annotations for all containers and the class's defaults apply to regular containers only.
         let is_regular = role == Role::Regular;
         let told = Told::of(pod, &container.name, role);
         let default = |time: Option<GoDuration>| time.filter(|_| is_regular).map(|time| time.0);
         let restart = match (role, container.restart_policy.unwrap_or(pod.restart_policy)) {
             (Role::Sidecar, _) => RestartPolicy::Always,
-            // An init container that did its work is done.
+            // An init container that succeeded does not restart.
             (Role::Init, RestartPolicy::Always) => RestartPolicy::OnFailure,
             (Role::Init | Role::Regular, own) => own,
         };
@@ -135,29 +135,27 @@ impl<'a> Script<'a> {
     }
 }
 
-/// When a container is ready, as it is told.
+/// Readiness by annotation.
 enum ReadyTime {
-    /// This long after its start.
     After(Duration),
-    /// Not at all.
     Never,
 }
 
-/// What is said of one container.
+/// Annotations that apply to one container.
 pub(super) struct Told<'a, 'b> {
     pod: &'a PodSpecView,
     container: &'b str,
-    /// Whether what is said of all means it.
+    /// True if annotations for all containers apply.
     of_all: bool,
 }
 
 impl<'a, 'b> Told<'a, 'b> {
-    /// Of a container of `pod` in this role: what is said of all means those that the pod is for.
+    /// Annotations for a container of `pod`; those for all containers apply to regular ones only.
     pub(super) fn of(pod: &'a PodSpecView, container: &'b str, role: Role) -> Self {
         Self { pod, container, of_all: role == Role::Regular }
     }
 
-    /// What `what` says: of this container, else of all.
+    /// Value of annotation `what`: for this container, else for all containers.
     pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
         let said = |wanted: Option<&str>| {
             let mut all = self.pod.told.iter();
@@ -168,7 +166,7 @@ impl<'a, 'b> Told<'a, 'b> {
     }
 }
 
-/// What in the annotations of `pod` cannot be read, with what to write instead.
+/// Unreadable annotations of `pod`, each with a description of the valid values.
 pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
     pod.told.iter().filter_map(|(key, value)| {
         let (what, container) = hollow_annotation(key);
@@ -226,10 +224,10 @@ pub(super) fn text(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.trim().is_empty())
 }
 
-/// Billionths of one.
+/// Parses a quantity into billionths of one.
 pub(super) fn amount(text: &str) -> Option<i128> {
     let nanos = quantity::nanos_of(text).ok()?;
-    // Nobody uses more than an exabyte.
+    // Amounts of an exbibyte and more are refused.
     Some(nanos).filter(|nanos| (1..1_000_000_000 << 60).contains(nanos))
 }
 

@@ -1,4 +1,4 @@
-//! Lives of pods, second by second; their ends are in [`ending`], what holds of all of them in [`any`].
+//! Pod lifecycles, second by second; their ends are in [`ending`], properties of all of them in [`any`].
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn condition(name: &str, status: &str) -> PodCondition {
     }
 }
 
-/// A spec of two containers, and what its annotations tell.
+/// A spec of two containers, with annotations.
 fn spec(restart_policy: RestartPolicy, told: &[(&str, &str)]) -> PodSpecView {
     PodSpecView {
         containers: [container("a"), container("b")].into(),
@@ -82,7 +82,7 @@ fn look(pod: &PodView, second: i64) -> Step {
     look_at(pod, None, second)
 }
 
-/// `pod` as it is after the step at `second`.
+/// `pod` after the sync at `second`.
 fn after(pod: PodView, second: i64) -> PodView {
     match look(&pod, second).status {
         Some(status) => PodView { status, ..pod },
@@ -90,7 +90,7 @@ fn after(pod: PodView, second: i64) -> PodView {
     }
 }
 
-/// `pod` after all its steps up to `second`.
+/// `pod` after all syncs up to `second`.
 fn until(mut pod: PodView, second: i64) -> PodView {
     for second in 0..=second {
         pod = after(pod, second);
@@ -119,7 +119,7 @@ fn deleted(pod: PodView, second: i64, grace: i64) -> PodView {
     PodView { deleted_at: Some(at(second + grace)), grace_seconds: Some(grace), ..pod }
 }
 
-/// What a container does in a word, and how often it has started again.
+/// State of a container in one word, and its restarts.
 fn does(container: &ContainerView) -> (String, i32) {
     let word = match &container.state {
         ContainerState::Waiting { reason, .. } => reason.to_string(),
@@ -130,19 +130,19 @@ fn does(container: &ContainerView) -> (String, i32) {
     (word, container.restarts)
 }
 
-/// What each container does, init containers first.
+/// State of each container, init containers first.
 fn doing(pod: &PodView) -> Vec<String> {
     let all = pod.status.init_containers.iter().chain(&pod.status.containers);
     all.map(|container| does(container).0).collect()
 }
 
-/// Reason and status of a condition.
+/// Status and reason of a condition.
 fn shown<'a>(pod: &'a PodView, name: &str) -> (&'a str, &'a str) {
     let condition = pod.status.condition(name).unwrap();
     (&condition.status, &condition.reason)
 }
 
-/// When what the first container does changes up to `second`, and to what.
+/// State changes of the first container up to `second`, with their times.
 fn diary(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
     let mut lines: Vec<(i64, String, i32)> = Vec::new();
     for second in 0..=second {
@@ -393,7 +393,7 @@ fn a_ready_condition_that_others_changed_is_repaired() {
     assert_eq!(repaired.status.start_time, Some(at(0)));
 }
 
-/// Reasons of the events up to `second`, with what they count.
+/// Events up to `second`: time, reason and count.
 fn told(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
     let mut all = Vec::new();
     for second in 0..=second {

@@ -1,4 +1,4 @@
-//! A request and its answer.
+//! Requests to a kubelet, and their answers.
 
 use std::sync::Arc;
 
@@ -30,12 +30,12 @@ use crate::pod::{
     patch,
 };
 
-/// Type of JSON.
+/// Content type of JSON.
 const JSON: &str = "application/json";
-/// Type of what people read.
+/// Content type of plain text.
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// An answer of one type.
+/// Answer with this content type.
 pub fn answer_of(status: StatusCode, r#type: &'static str, body: impl Into<Body>) -> Response<Body> {
     let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
@@ -43,7 +43,7 @@ pub fn answer_of(status: StatusCode, r#type: &'static str, body: impl Into<Body>
     answer
 }
 
-/// An answer in words.
+/// Answer in plain text.
 pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
     answer_of(status, TEXT, text.into())
 }
@@ -74,7 +74,7 @@ pub async fn answer(
     answer
 }
 
-/// The token that a client shows.
+/// Bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
@@ -127,7 +127,7 @@ async fn serve(
     }
 }
 
-/// The pod of a target, or the answer that there is none.
+/// Pod of a target, or the answer that there is none.
 fn pod(seen: &Seen, target: &Target<'_>) -> Result<Arc<PodView>, Box<Response<Body>>> {
     let none = || Box::new(text(StatusCode::NOT_FOUND, "pod does not exist"));
     let pod = seen.pod(&target.pod).ok_or_else(none)?;
@@ -137,7 +137,7 @@ fn pod(seen: &Seen, target: &Target<'_>) -> Result<Arc<PodView>, Box<Response<Bo
     Ok(pod)
 }
 
-/// The container of a target that runs, or the answer that there is none.
+/// Running container of a target, or the answer that there is none.
 fn running<'a>(pod: &'a PodView, target: &Target<'_>) -> Result<Found<'a>, Box<Response<Body>>> {
     let found = container(pod, target.container);
     let runs = |found: &Found<'_>| found.view.is_some_and(|view| Run::current(view).is_some());
@@ -213,7 +213,7 @@ fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> 
     }
 }
 
-/// What the machine and its pods use.
+/// Resource usage of the machine and its pods, passed to `read`.
 fn with_stats<T>(server: &Server, seen: &Seen, now: Timestamp, read: impl FnOnce(&Stats<'_>) -> T) -> T {
     let pods = seen.pods.group(&seen.node);
     let defaults = &seen.settings.containers;
@@ -231,7 +231,7 @@ fn with_stats<T>(server: &Server, seen: &Seen, now: Timestamp, read: impl FnOnce
     })
 }
 
-/// The pods of the machine, as far as they are kept.
+/// Pods of the machine, with the fields that the cache keeps.
 fn pods(seen: &Seen) -> Value {
     let items = seen.pods.group(&seen.node).into_iter().map(|pod| {
         let shown: Value = serde_json::from_slice(&patch::patch(&pod, &pod.status, None)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What the process shows as the kubelets of all its machines: a certificate from files, or one that it makes for itself, as a
-//! kubelet does that nobody gave one.
+//! Serving certificate of the process, for the kubelets of all its machines: from files, or self-signed, as
+//! in a kubelet without a configured certificate.
 
 use std::{
     net::IpAddr,
@@ -11,45 +11,45 @@ use kube_ext::tls::{Pem, TlsError};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
 use time::{Duration, OffsetDateTime};
 
-/// How long a certificate of its own is valid.
+/// Lifetime of a self-signed certificate.
 const LIFETIME: Duration = Duration::days(365);
-/// Clocks differ a little.
+/// Tolerance for clocks that differ.
 const BACKDATE: Duration = Duration::hours(1);
-/// After this the next one is made.
+/// Age at which a self-signed certificate is replaced.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_hours(300 * 24);
 
-/// Why there is no certificate.
+/// Reason for which there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The files do not serve.
+    /// The files cannot be used.
     #[error(transparent)]
     Files(#[from] TlsError),
-    /// None could be made.
+    /// A certificate could not be created.
     #[error("cannot make a certificate")]
     Make(#[from] rcgen::Error),
 }
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 pub enum Source {
     /// `tls.crt` and `tls.key` of a folder.
     Folder(PathBuf),
-    /// It is made here, for this address.
+    /// Self-signed certificate for this address.
     Own {
-        /// The address.
+        /// Address in the certificate.
         address: IpAddr,
-        /// The one made last, and when.
+        /// Last certificate, its key, and the time of its creation.
         made: Option<(Pem, Pem, Timestamp)>,
     },
 }
 
 impl Source {
-    /// From a folder, or made here.
+    /// Creates the source: a folder, or self-signed certificates.
     #[must_use]
     pub fn new(folder: Option<&Path>, address: IpAddr) -> Self {
         folder.map_or(Self::Own { address, made: None }, |folder| Self::Folder(folder.to_owned()))
     }
 
-    /// The certificate as it is now, and its key.
+    /// Current certificate and its key.
     pub fn take(&mut self, now: Timestamp) -> Result<(Pem, Pem), CertificateError> {
         match self {
             Self::Folder(folder) => {

@@ -1,4 +1,4 @@
-//! A connection: who it is, and its requests, within limits.
+//! A client's connection: handshake, client certificate, and requests, within limits.
 
 use std::{
     io,
@@ -25,36 +25,36 @@ use super::{
     connection_slots::ConnectionSlot,
 };
 
-/// How long a client may take to show who it is.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take to ask, and stay without asking.
+/// Timeout of a request's head, and of an idle connection.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
-/// How long one may stay that was not let in; as long again while it is told so.
+/// Maximum age of a connection that is not admitted, and then of its graceful shutdown.
 const STRANGER_LIMIT: Duration = Duration::from_secs(30);
-/// How old a connection becomes: who comes again shows anew who it is.
+/// Maximum age of a connection: a client that comes again authenticates again.
 const OLDEST: Duration = Duration::from_mins(10);
-/// How often a client on which nothing moves is asked whether it is still there, as servers in Go do.
+/// TCP keepalive interval, as in Go servers.
 const ALIVE: Duration = Duration::from_secs(15);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 
-/// Who asks.
+/// Client of a request.
 #[derive(Clone)]
 pub struct Caller {
-    /// UID of the machine at whose door it came.
+    /// UID of the listener's machine.
     pub machine: Arc<str>,
-    /// The user that its certificate names, for as long as that holds.
+    /// User of the client certificate, while that is valid.
     pub shown: Option<Shown>,
-    /// Where it came from.
+    /// Address of the client.
     pub address: IpAddr,
-    /// When it came.
+    /// Start of the connection.
     pub since: Instant,
-    /// Its place among the connections, held until nobody needs it.
+    /// Slot of the connection, held while any part of it is in use.
     pub place: Arc<ConnectionSlot>,
 }
 
 impl Caller {
-    /// The user that its certificate names at this moment; none where that has run out.
+    /// User of the client certificate at `now`; None if it has expired.
     #[must_use]
     pub fn user(&self, now: Timestamp) -> Option<&User> {
         self.shown.as_ref().filter(|shown| now <= shown.until).map(|shown| &shown.user)
@@ -81,7 +81,7 @@ async fn serve(
     machine: Arc<str>,
     place: Arc<ConnectionSlot>,
 ) -> io::Result<()> {
-    // A machine that is silent takes no connection; neither does one that has nothing to show.
+    // A silent machine accepts no connection, nor does a process without a certificate.
     let (Some(_), Some(certificates)) = (server.seen(&machine), server.certificates()) else { return Ok(()) };
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
@@ -118,7 +118,7 @@ async fn serve(
         if is_told {
             return Ok(());
         }
-        // What it has asked just now is answered yet.
+        // The request under way is still answered.
         requests.as_mut().graceful_shutdown();
     }
     requests.await.map_err(io::Error::other)

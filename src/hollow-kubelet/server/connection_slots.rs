@@ -1,7 +1,8 @@
-//! Connections of clients: few of those who have not yet shown that they may ask anything, and many of those who have.
+//! Connection slots: few for unauthenticated clients, many for authenticated ones, which are admitted once a
+//! request of theirs was authorized.
 //!
-//! Whoever reads metrics keeps a connection to each node between two readings. Idle ones must not take the places of others,
-//! so an answer ends its connection while places are scarce.
+//! A client that reads metrics keeps a connection to each node between two readings. Idle connections must
+//! not take the slots of others, so an answer ends its connection while slots are scarce.
 
 use std::{
     net::IpAddr,
@@ -16,14 +17,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once of clients that were let in.
+/// Maximum number of connections of admitted clients.
 pub const GUESTS: usize = 1_024;
-/// Connections at once of clients that were not, or not yet.
+/// Maximum number of connections of clients that are not admitted, or not yet.
 pub const STRANGERS: usize = 256;
-/// How long a client that may ask waits for a place.
+/// Longest wait of an authorized client for a slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// All places.
+/// All connection slots.
 pub struct ConnectionSlots {
     strangers: ConnectionLimiter,
     guests: Arc<Semaphore>,
@@ -36,7 +37,7 @@ impl Default for ConnectionSlots {
 }
 
 impl ConnectionSlots {
-    /// A place for who knocks. Where there is none left, somebody else who was not let in loses the own.
+    /// Slot for a new connection. If none is left, another client that is not admitted loses its slot.
     #[must_use]
     pub fn enter(&self, address: IpAddr) -> ConnectionSlot {
         let stranger = self.strangers.admit(Some(address));
@@ -48,14 +49,14 @@ impl ConnectionSlots {
         }
     }
 
-    /// Whether connections are to end with their answers, so that nobody idle is in the way.
+    /// Returns true if connections should end with their answers, so that no idle one takes a slot.
     #[must_use]
     pub fn are_scarce(&self) -> bool {
         self.guests.available_permits() < GUESTS / 2
     }
 }
 
-/// The place of one connection.
+/// Slot of one connection.
 pub struct ConnectionSlot {
     evicted: CancellationToken,
     stranger: Mutex<Option<ConnectionPermit>>,
@@ -64,7 +65,8 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Lets the client in: from now on it takes no stranger's place. Whether there was room in time.
+    /// Admits the client: its slot for unauthenticated clients becomes free. Returns false if there was no
+    /// room in time.
     pub async fn admit(&self) -> bool {
         if self.is_guests() {
             return true;
@@ -77,13 +79,13 @@ impl ConnectionSlot {
         true
     }
 
-    /// Whether the client was let in.
+    /// Returns true if the client was admitted.
     #[must_use]
     pub fn is_guests(&self) -> bool {
         self.guest.get().is_some()
     }
 
-    /// The client has shown a certificate of the cluster: it loses its place after those who have not.
+    /// Records a verified client certificate: clients without one lose their slots first.
     pub fn authenticate(&self) {
         let stranger = self.stranger.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stranger) = &*stranger {
@@ -91,7 +93,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// Comes back once the client has lost its place to another one; one that was let in never does.
+    /// Returns once the client has lost its slot to another one; never for an admitted client.
     pub async fn is_lost(&self) {
         self.evicted.cancelled().await;
     }

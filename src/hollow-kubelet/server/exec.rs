@@ -1,7 +1,7 @@
-//! Commands in containers, and what containers say and are told (`exec`, `attach`, `run`).
+//! Commands in containers, and the containers' own streams (`exec`, `attach`, `run`).
 //!
-//! The streams are those of remotecommand, version 4: stdin, stdout, stderr, resize, and one on which the end is told, as a
-//! `Status`.
+//! The streams are those of remotecommand, version 4: stdin, stdout, stderr, resize, and error, which carries
+//! the final `Status`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,33 +32,33 @@ use super::{
 };
 use crate::pod::output::{Output, Run, container};
 
-/// Versions of remotecommand that are spoken.
+/// Supported versions of remotecommand.
 const PROTOCOLS: [&str; 1] = ["v4.channel.k8s.io"];
-/// How long a client may take to open its streams.
+/// Timeout until a client has opened its streams.
 const STREAMS_LIMIT: Duration = Duration::from_secs(30);
-/// How long a command of `run` may take.
+/// Timeout of a command of `run`.
 const RUN_LIMIT: Duration = Duration::from_mins(1);
 
-/// What is done with a container.
+/// Kind of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A command runs in it.
+    /// Command in a container.
     Exec,
-    /// Its own streams.
+    /// The container's own streams.
     Attach,
 }
 
-/// What a client wants.
+/// A client's session.
 struct Session {
     kind: Kind,
     command: Vec<String>,
     place: Place,
-    /// What the container says from now on.
+    /// Log of the container from now on.
     log: Option<Following>,
     wanted: Streams,
 }
 
-/// Which streams a client wants.
+/// Streams that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Streams {
     stdin: bool,
@@ -73,7 +73,7 @@ impl Streams {
         let streams = Self {
             stdin: query.has("input"),
             stdout: query.has("output"),
-            // A terminal has one way out.
+            // A terminal has one output stream.
             stderr: query.has("error") && !tty,
             tty,
         };
@@ -81,7 +81,7 @@ impl Streams {
     }
 }
 
-/// Answers a request for streams of a container that runs.
+/// Answers a request for streams of a running container.
 pub fn answer(
     server: &Arc<Server>,
     caller: &Caller,
@@ -105,7 +105,7 @@ pub fn answer(
     upgrade::spdy(server, caller, request, &PROTOCOLS, |io, _| session.over_spdy(io))
 }
 
-/// Runs a command without streams: what it says, and its exit code.
+/// Runs a command without streams; returns its output and its exit code.
 pub async fn run(seen: &Seen, pod: &PodView, name: &str, command: Vec<String>) -> (Vec<u8>, i32) {
     let mut terminal = Terminal { kept: Some(Vec::new()), ..Terminal::default() };
     let place = place(seen, pod, name);
@@ -113,7 +113,7 @@ pub async fn run(seen: &Seen, pod: &PodView, name: &str, command: Vec<String>) -
     (terminal.kept.unwrap_or_default(), code.unwrap_or(i32::from(u8::MAX)))
 }
 
-/// Where commands in a container run.
+/// Environment of commands in a container.
 fn place(seen: &Seen, pod: &PodView, name: &str) -> Place {
     let found = container(pod, name);
     let output = found.map(|found| Output::of(&pod.spec, found.spec, found.role, &seen.settings.containers));
@@ -131,7 +131,7 @@ fn place(seen: &Seen, pod: &PodView, name: &str) -> Place {
     }
 }
 
-/// What a container says from now on.
+/// Log of a container from now on.
 fn log(seen: &Seen, pod: &PodView, name: &str) -> Option<Following> {
     let found = container(pod, name)?;
     let run = Run::current(found.view?)?;
@@ -166,7 +166,7 @@ impl Session {
         }
     }
 
-    /// Does what is wanted; how it ended.
+    /// Runs the session; returns its final status.
     async fn serve(self, mut terminal: Terminal) -> Value {
         match self.kind {
             Kind::Exec => status(shell::run(&self.place, &mut terminal, &self.command).await),
@@ -198,7 +198,7 @@ impl Session {
     }
 }
 
-/// Waits for the streams that are wanted: a terminal, and the way on which its end is told. Any further one is refused.
+/// Waits for the requested streams; returns the terminal and the error stream. Any further stream is refused.
 async fn collect(wanted: Streams, mut opened: mpsc::Receiver<spdy::Stream>) -> Option<(Terminal, Sink)> {
     let mut terminal = Terminal { tty: wanted.tty, ..Terminal::default() };
     let (mut error, mut has_resize) = (None, false);
@@ -223,7 +223,7 @@ async fn collect(wanted: Streams, mut opened: mpsc::Receiver<spdy::Stream>) -> O
     }
 }
 
-/// The end of a command, as remotecommand tells it from version 4 on.
+/// Final status of a command, as in remotecommand from version 4 on.
 fn status(code: i32) -> Value {
     if code == 0 {
         return json!({ "metadata": {}, "status": "Success" });

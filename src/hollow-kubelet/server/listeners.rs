@@ -1,7 +1,8 @@
-//! One port for each machine, all at the address of this process: which are open, and who knocks.
+//! Listener pool: one port per machine, all at the address of this process.
 //!
-//! Ten thousand of them are to cost next to nothing: a door is a socket that one epoll set watches, with neither a task nor a
-//! buffer. To open one is a system call that waits for nothing, so it may be asked for under the lock of the machines.
+//! Ten thousand listeners must cost next to nothing: a listener is a socket in one epoll set, without a task
+//! or a buffer. Opening one is a system call that does not block, so it is allowed under the lock of the
+//! machines.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,14 +33,14 @@ use super::{
     metrics::Metrics,
 };
 
-/// Files that the process needs besides its doors: connections above all, and some hundreds of its own.
+/// Open files needed besides the listeners: connections above all, and some hundreds of the process's own.
 const FILES_BESIDES: u64 = (GUESTS + STRANGERS + 768) as u64;
-/// How long nobody is let in when the process has no file left.
+/// Pause in accepting when the process has no file descriptor left.
 const NO_FILE: Duration = Duration::from_secs(1);
-/// Knocks that are taken out of the epoll set at once.
+/// Events taken from the epoll set at once.
 const KNOCKS: usize = 64;
 
-/// The ports that machines may get.
+/// Range of ports for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     first: u16,
@@ -71,39 +72,39 @@ impl FromStr for Ports {
     }
 }
 
-/// Why a machine has no port.
+/// Reason for which a machine has no port.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// All are taken.
+    /// All ports are taken.
     #[error(
         "no port of {ports} is free at {address}: widen --kubelet-ports, or share the machines out to hosts"
     )]
     NoFreePort {
-        /// Where.
+        /// Address of the listeners.
         address: Ipv4Addr,
-        /// Those there are.
+        /// Range of ports.
         ports: Ports,
     },
-    /// Each takes an open file.
+    /// The limit of open files is too low: each listener takes one.
     #[error(
         "a process may have {limit} open files, which is too few for a port of each machine: raise its limit (ulimit -Hn, LimitNOFILE)"
     )]
     TooManyFiles {
-        /// How many it may have.
+        /// Limit of open files.
         limit: u64,
     },
-    /// It cannot be listened at.
+    /// The address cannot be listened at.
     #[error("cannot listen at {address}: give --kubelet-address an address of this machine")]
     Address {
-        /// Where.
+        /// Address of the listeners.
         address: Ipv4Addr,
-        /// Why not.
+        /// Cause of the failure.
         source: io::Error,
     },
 }
 
 impl DoorError {
-    /// For metrics.
+    /// Reason label of the failure metric.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -114,11 +115,11 @@ impl DoorError {
     }
 }
 
-/// The doors of this process.
+/// Listeners of this process.
 pub struct ListenerPool {
     address: Ipv4Addr,
     ports: Ports,
-    /// How many files the process may have open.
+    /// Limit of open files.
     files: u64,
     epoll: Epoll,
     table: Mutex<Table>,
@@ -128,13 +129,13 @@ pub struct ListenerPool {
 #[derive(Default)]
 struct Table {
     open: HashMap<u16, Listener>,
-    /// Ports that Nodes show: their machines are about to come here, or are another process's.
+    /// Ports shown by Nodes whose machines are about to be created here, or are another process's.
     claimed: HashSet<u16>,
-    /// Where to look for a free one next.
+    /// Port at which the search for a free one continues.
     next: u16,
-    /// Machines that have connections of their own to the API server: a file each.
+    /// Number of machines with a dedicated client, whose connection takes a file each.
     alone: u64,
-    /// What was complained of already.
+    /// Failure reasons already logged.
     told: HashSet<&'static str>,
 }
 
@@ -144,26 +145,27 @@ struct Listener {
 }
 
 impl ListenerPool {
-    /// None open yet.
+    /// Creates a pool without listeners.
     pub fn new(address: Ipv4Addr, ports: Ports, metrics: Metrics) -> io::Result<Self> {
-        // Processes side by side look for theirs in different places.
+        // Random start, so that processes on one host try different ports.
         let half = ports.first + (ports.last - ports.first) / 2;
         let table = Table { next: rand::random_range(ports.first..=half), ..Table::default() };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self { address, ports, files: raise_open_files()?, epoll, table: Mutex::new(table), metrics })
     }
 
-    /// The address of all of them.
+    /// Address of all listeners.
     #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Opens a door for a machine: at this port, or at one that is free. None where that cannot be, which is said once.
+    /// Opens a listener for a machine, at this port or at a free one. Returns None on failure; each failure
+    /// reason is logged once.
     pub fn open(&self, machine: &Arc<str>, at: Option<u16>) -> Option<u16> {
         let mut table = self.table();
         let opened = match at {
-            // It may be another one's meanwhile: that is no news.
+            // Another process may have taken the port meanwhile, which is no failure.
             Some(port) => match self.bind(&mut table, port, machine) {
                 Ok(true) => Ok(port),
                 Ok(false) => return None,
@@ -200,7 +202,7 @@ impl ListenerPool {
         Err(DoorError::NoFreePort { address: self.address, ports: self.ports })
     }
 
-    /// Whether the port could be had.
+    /// Returns true if the port was free.
     fn bind(&self, table: &mut Table, port: u16, machine: &Arc<str>) -> Result<bool, DoorError> {
         let open = u64::try_from(table.open.len()).unwrap_or(u64::MAX);
         if table.open.contains_key(&port) || !self.ports.range().contains(&port) {
@@ -227,36 +229,36 @@ impl ListenerPool {
         Ok(true)
     }
 
-    /// Closes a door: the socket leaves the epoll set as it goes.
+    /// Closes a listener; its socket leaves the epoll set with that.
     pub fn close(&self, port: u16) {
         let mut table = self.table();
         table.open.remove(&port);
         self.metrics.open.set(i64::try_from(table.open.len()).unwrap_or(i64::MAX));
     }
 
-    /// A Node shows this port: nobody else gets it.
+    /// Reserves a port that a Node shows.
     pub fn claim(&self, port: u16) {
         self.table().claimed.insert(port);
     }
 
-    /// No Node shows it any more.
+    /// Frees a port that no Node shows any more.
     pub fn release(&self, port: u16) {
         self.table().claimed.remove(&port);
     }
 
-    /// A machine has a connection of its own to the API server from now on.
+    /// Reserves an open file for a machine's dedicated client.
     pub fn reserve(&self) {
         self.table().alone += 1;
     }
 
-    /// It has it no more.
+    /// Frees the open file of a dedicated client.
     pub fn unreserve(&self) {
         let mut table = self.table();
         table.alone = table.alone.saturating_sub(1);
     }
 
-    /// Lets those in who knock, for as long as this is waited for: each with its address, the UID of the machine at whose door it
-    /// came, and a place.
+    /// Accepts connections while polled; passes each to `enter` with its address, the UID of the listener's
+    /// machine, and a connection slot.
     pub async fn attend(
         &self,
         places: &ConnectionSlots,
@@ -288,7 +290,7 @@ impl ListenerPool {
                     Ok(None) => {}
                     Err(error) if is_out_of_files(&error) => {
                         self.metrics.failed(DoorError::TooManyFiles { limit: self.files }.reason());
-                        // Who knocks stays at the door, which would be looked at again and again meanwhile.
+                        // The pending connection would keep the listener ready, again and again.
                         sleep(NO_FILE).await;
                         break;
                     }
@@ -298,7 +300,7 @@ impl ListenerPool {
         }
     }
 
-    /// Who knocks at a door, from where, and the machine whose it is; None where nobody does any more.
+    /// Accepts a connection at a port, with its address and the listener's machine; None if none is pending.
     fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, IpAddr, Arc<str>)>> {
         let table = self.table();
         let Some(door) = table.open.get(&port) else { return Ok(None) };
@@ -314,12 +316,12 @@ impl ListenerPool {
     }
 }
 
-/// Whether the process, or the system, has no file left.
+/// Returns true if the process, or the system, has no file descriptor left.
 fn is_out_of_files(error: &io::Error) -> bool {
     [Errno::EMFILE, Errno::ENFILE].map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
 }
 
-/// Lets the process have as many open files as it may; how many that are.
+/// Raises the soft limit of open files to the hard limit, and returns that.
 fn raise_open_files() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -353,7 +355,7 @@ mod tests {
 
     #[test]
     fn each_machine_has_a_port_of_its_own_that_no_node_shows() {
-        // Taken by whoever else tests here at the same time: what is free is found out by trying.
+        // Concurrent tests take ports too: free ones are found by trying.
         let doors = doors("10100-10139");
         doors.claim(10_110);
         let mut taken = HashSet::new();

@@ -1,4 +1,4 @@
-//! A log on its way to a client: what there is, and what comes while the container runs.
+//! Log stream to a client: existing lines, then new ones while the container runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,12 +14,12 @@ use super::{
 };
 use crate::pod::output::{Found, Output, Run, container};
 
-/// As much goes at once, in bytes.
+/// Size from which on a chunk is sent, in bytes.
 const CHUNK: usize = 32 << 10;
-/// How often it is looked at least whether the container runs still.
+/// Longest interval between checks whether the container still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The log of a run of a container, from some line on.
+/// Log stream of a run of a container.
 pub struct Following {
     lines: Lines,
     run: Run,
@@ -30,14 +30,14 @@ pub struct Following {
     wanted: LogOptions,
     next: u64,
     end: u64,
-    /// How many bytes may still be sent.
+    /// Bytes that may still be sent; None without a limit.
     left: Option<u64>,
-    /// Whether no line comes after those before `end`.
+    /// True if no line follows those before `end`.
     is_over: bool,
 }
 
 impl Following {
-    /// What is wanted of the log of a run.
+    /// Requested part of the log of a run.
     pub fn new(
         seen: &Seen,
         pod: &PodView,
@@ -66,12 +66,12 @@ impl Following {
         }
     }
 
-    /// As the body of an answer.
+    /// Log stream as a response body.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static {
         stream::unfold(self, async |mut following| Some((Ok(following.chunk().await?), following)))
     }
 
-    /// The next part of it; None at its end.
+    /// Next chunk; None at the end.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         loop {
             if self.left == Some(0) {
@@ -105,7 +105,7 @@ impl Following {
         chunk.into()
     }
 
-    /// Looks how far the log is by now.
+    /// Updates `end` and `is_over` from the pod cache.
     fn look(&mut self) {
         let pod = self.pods.get(&self.key).filter(|pod| pod.uid == self.uid);
         let view = pod.as_ref().and_then(|pod| container(pod, &self.container)?.view);
@@ -115,7 +115,7 @@ impl Following {
                 self.end = self.lines.count(ended);
                 self.is_over = true;
             }
-            // Nobody knows it any more.
+            // The pod or this run is no longer known.
             None => self.is_over = true,
         }
     }

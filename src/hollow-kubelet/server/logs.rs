@@ -1,5 +1,5 @@
-//! The log of a container: its lines come at an interval from its start on, so any part of it can be computed, and none is
-//! kept.
+//! Log of a container: lines come at an interval from the container's start on, so any part of the log can be
+//! computed, and none is stored.
 
 use std::{collections::HashMap, ops::Range, time::Duration};
 
@@ -7,37 +7,37 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::pod::output::{Output, Run};
 
-/// As much of a log is there, in bytes: what a kubelet keeps of one before it begins another file.
+/// Size of the available log, in bytes: the size at which a kubelet begins another file.
 const KEPT: u64 = 10 << 20;
 
-/// What is asked for: the fields of `PodLogOptions`.
+/// Log options of a request: the fields of `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on while the container runs.
+    /// Continue while the container runs.
     pub follow: bool,
-    /// Of the run before.
+    /// Log of the previous run.
     pub previous: bool,
-    /// With the time of each line.
+    /// Time before each line.
     pub timestamps: bool,
-    /// The last lines alone.
+    /// Number of last lines.
     pub tail: Option<u64>,
-    /// From this moment on.
+    /// Earliest time of a line.
     pub since: Option<Timestamp>,
-    /// So many bytes at most.
+    /// Maximum number of bytes.
     pub limit: Option<u64>,
 }
 
-/// Why a query is none that a kubelet takes.
+/// Reason for which a kubelet refuses a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwanted {
-    /// A value is not of its kind.
+    /// A value cannot be decoded.
     Undecodable,
-    /// A value may not be so.
+    /// A value is not allowed.
     Invalid,
 }
 
 impl LogOptions {
-    /// From the parts of a query, as a kubelet reads it: the first value of each key counts.
+    /// Parses a query as a kubelet does: the first value of each key counts.
     pub fn read<'a>(
         query: impl Iterator<Item = (&'a str, &'a str)>,
         now: Timestamp,
@@ -46,7 +46,7 @@ impl LogOptions {
         for (key, value) in query {
             first.entry(key).or_insert(value);
         }
-        // What `tailLines` was called once.
+        // `tail` is the former name of `tailLines`.
         match first.get("tail").copied() {
             None | Some("") => {}
             Some("all") => drop(first.remove("tailLines")),
@@ -64,7 +64,7 @@ impl LogOptions {
             None | Some(&"") => None,
             Some(time) => Some(time.parse().map_err(|_| Unwanted::Undecodable)?),
         };
-        // All of it is decoded before any of it is judged.
+        // All values are decoded before any is validated.
         let read = [number("tailLines", 0), number("limitBytes", 1), number("sinceSeconds", 1)];
         if read.contains(&Err(Unwanted::Undecodable)) {
             return Err(Unwanted::Undecodable);
@@ -89,12 +89,12 @@ impl LogOptions {
     }
 }
 
-/// The lines of one run of a container.
+/// Log lines of one run of a container.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    /// What it says.
+    /// Text of each line; None for numbered lines.
     line: Option<String>,
-    /// Who it is.
+    /// Name of the container in numbered lines.
     name: String,
     interval: Duration,
     began: Timestamp,
@@ -102,7 +102,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Those of a run of the container that is called `name`, such as `main of pod default/web`.
+    /// Lines of a run of the container named `name`, such as `main of pod default/web`.
     #[must_use]
     pub fn new(output: &Output<'_>, name: String, run: &Run) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Lines {
         }
     }
 
-    /// How many there are at this moment.
+    /// Number of lines at `until`.
     #[must_use]
     pub fn count(&self, until: Timestamp) -> u64 {
         match Duration::try_from(until.duration_since(self.began)) {
@@ -125,7 +125,7 @@ impl Lines {
         }
     }
 
-    /// When a line is written.
+    /// Time of a line.
     #[must_use]
     pub fn time(&self, number: u64) -> Timestamp {
         let nanos = self.interval.as_nanos().saturating_mul(number.into());
@@ -133,7 +133,7 @@ impl Lines {
         self.began.checked_add(after).unwrap_or(Timestamp::MAX)
     }
 
-    /// Which of them are asked for at this moment.
+    /// Range of the lines requested, at `until`.
     #[must_use]
     pub fn wanted(&self, wanted: &LogOptions, until: Timestamp) -> Range<u64> {
         let count = self.count(until);
@@ -144,7 +144,7 @@ impl Lines {
         kept.max(last).max(since).min(count)..count
     }
 
-    /// The first line that is written at this moment or later.
+    /// Number of the first line at this time or later.
     fn first_at(&self, since: Timestamp) -> u64 {
         match Duration::try_from(since.duration_since(self.began)) {
             Ok(after) => {
@@ -154,7 +154,7 @@ impl Lines {
         }
     }
 
-    /// A line, with its end.
+    /// Text of a line, with its end.
     #[must_use]
     pub fn text(&self, number: u64, timestamps: bool) -> String {
         let time = if timestamps { format!("{:.9} ", self.time(number)) } else { String::new() };

@@ -1,23 +1,23 @@
-//! What the kubelets' endpoints count; docs/metrics.md says what each means.
+//! Metrics of the kubelets' endpoints; docs/metrics.md describes each.
 
 use kube_ext::metrics::{counters, gauge};
 use prometheus::{Error, IntCounterVec, IntGauge, Registry};
 
-/// Why a Node has no endpoints, or a client no answer.
+/// Reasons for which a Node has no endpoints, or a client no answer.
 const REASONS: [&str; 5] =
     ["NoFreePort", "TooManyFiles", "AddressNotAvailable", "Certificates", "ClientAuthority"];
 
-/// The metrics of all endpoints of a process.
+/// Metrics of all endpoints of a process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Open ports.
+    /// Number of open ports.
     pub open: IntGauge,
     requests: IntCounterVec,
     failures: IntCounterVec,
 }
 
 impl Metrics {
-    /// Registers them; fails where their names are taken.
+    /// Registers the metrics; fails if a name is already registered.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
             open: gauge(
@@ -45,12 +45,12 @@ impl Metrics {
         })
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub fn answered(&self, endpoint: &str, code: u16) {
         self.requests.with_label_values(&[endpoint, &code.to_string()]).inc();
     }
 
-    /// Something could not be served.
+    /// Counts a failure to serve.
     pub fn failed(&self, reason: &str) {
         self.failures.with_label_values(&[reason]).inc();
     }

@@ -1,8 +1,9 @@
-//! The HTTPS endpoints of hollow kubelets, for `kubectl logs|exec|attach|port-forward|top`, metrics-server and whoever else
-//! asks kubelets: one port for each machine ([`doors`]), one server behind all of them.
+//! HTTPS endpoints of hollow kubelets, for `kubectl logs|exec|attach|port-forward|top`, metrics-server and
+//! other clients of kubelets: one listener per machine ([`listeners`]), one server behind all of them.
 //!
-//! Who may ask is for the API server to say ([`access`]). What is answered follows from a pod's script, its status and the
-//! time: no log is kept, no process runs. docs/fidelity.md says what differs from a kubelet.
+//! The API server authenticates and authorizes clients ([`access`]). Answers follow from a pod's script, its
+//! status and the time: no log is stored, no process runs. docs/fidelity.md lists the differences from a
+//! kubelet.
 
 mod access;
 mod answers;
@@ -58,33 +59,33 @@ pub use self::{
 };
 use super::{Settings, Shared, node_status::Shape, state::Clock};
 
-/// How often certificates are looked at, and the authority of clients.
+/// Refresh interval of certificates and of the client CA.
 const REFRESH: Duration = Duration::from_mins(1);
-/// The same while something is missing.
+/// Refresh interval while one of them is missing.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the authority of clients may take to come.
+/// Timeout of the request for the client CA.
 const AUTHORITY_LIMIT: Duration = Duration::from_secs(10);
-/// The ConfigMap of kube-system in which kube-apiserver says by which authority its clients are known.
+/// ConfigMap in kube-system with the CA by which kube-apiserver authenticates its clients.
 const AUTHORITY: &str = "extension-apiserver-authentication";
 
-/// What the endpoints need.
+/// Options of the endpoints.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Address of this process, as the API server reaches it.
     pub address: IpAddr,
     /// Ports of machines.
     pub ports: Ports,
-    /// Folder of tls.crt and tls.key; a certificate is made where there is none.
+    /// Folder of tls.crt and tls.key; None for a self-signed certificate.
     pub tls_dir: Option<PathBuf>,
 }
 
-/// Why there are no endpoints.
+/// Reason for which no endpoints are served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// An address of another family.
+    /// The address is no IPv4 address.
     #[error("--kubelet-address {0} is no IPv4 address, which hollow Nodes have: they get no endpoints")]
     Family(IpAddr),
-    /// What the system has to give is missing.
+    /// The system has no epoll set to give.
     #[error("the system has no way to wait for many ports")]
     System(#[source] io::Error),
     /// A metric is registered twice: a mistake in the program.
@@ -92,7 +93,7 @@ pub enum ServeError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Why nobody can be let in.
+/// Failure to refresh the certificates.
 #[derive(Debug, thiserror::Error)]
 enum RefreshError {
     #[error(transparent)]
@@ -113,7 +114,7 @@ pub struct Server {
     shutdown: CancellationToken,
 }
 
-/// A machine as its kubelet sees it.
+/// A machine as its kubelet's endpoints show it.
 struct Seen {
     uid: Arc<str>,
     node: Arc<str>,
@@ -172,7 +173,7 @@ impl Server {
         shutdown.run_until_cancelled(all).await;
     }
 
-    /// Keeps certificates up to date.
+    /// Keeps certificates and the client CA up to date.
     async fn refresh(&self) {
         let mut source = Source::new(self.options.tls_dir.as_deref(), self.options.address);
         let mut said = String::new();
@@ -182,7 +183,7 @@ impl Server {
                 Ok(found) => (Some(found), None),
                 Err(why) => (None, Some(("ClientAuthority", why))),
             };
-            // One that was known stays so while nobody can be asked.
+            // A known client CA stays in use while the API server cannot be asked.
             authority = asked.or(authority);
             match self.renew(&mut source, authority.clone()) {
                 Ok(true) => info!("certificates of kubelets were read"),
@@ -219,7 +220,7 @@ impl Server {
         self.certificates.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The authority by which the API server knows its clients.
+    /// CA by which the API server authenticates its clients.
     async fn authority(&self) -> Result<Pem, String> {
         let maps: Api<ConfigMap> = Api::namespaced(self.shared.client.clone(), "kube-system");
         let map = timeout(AUTHORITY_LIMIT, maps.get(AUTHORITY)).await;
@@ -231,7 +232,7 @@ impl Server {
         Ok(Pem { path: format!("the ConfigMap kube-system/{AUTHORITY}").into(), text: text.into_bytes() })
     }
 
-    /// A machine of this process; None where it has no Node, or is to be silent.
+    /// A machine of this process; None without a Node, or while it is silent.
     fn seen(&self, uid: &str) -> Option<Seen> {
         let state = self.shared.state();
         let (uid, machine) = state.machines.get_key_value(uid)?;
@@ -249,7 +250,7 @@ impl Server {
         })
     }
 
-    /// CPU time of a machine that uses so much now.
+    /// CPU time of a machine, counted up with its current usage.
     fn count(&self, seen: &Seen, usage: &Usage, now: Timestamp) -> u64 {
         let mut state = self.shared.state();
         let machine = state.machines.get_mut(&seen.uid);

@@ -1,5 +1,5 @@
-//! Connections to ports of a pod (`port-forward`): each is two streams, one for data and one for what is wrong. Behind every
-//! port is a page that says where one has come to.
+//! Connections to ports of a pod (`port-forward`): each is two streams, one for data and one for errors.
+//! Every port serves a page that names the pod, its node and the port.
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -25,15 +25,15 @@ use super::{
     upgrade,
 };
 
-/// The protocol of the streams.
+/// Protocol of the streams.
 const PROTOCOL: &str = "portforward.k8s.io";
-/// Connections of a client at once; two streams each.
+/// Maximum number of connections of a client; two streams each.
 const CONNECTIONS: usize = 64;
-/// What waits between a stream and its page, in bytes.
+/// Buffer between a stream and its page, in bytes.
 const BUFFER: usize = 16 << 10;
-/// How long one stream of a connection waits for the other, as in a kubelet.
+/// Longest wait of a stream for the other one of its connection, as in a kubelet.
 const PAIR_LIMIT: Duration = Duration::from_secs(30);
-/// How often it is looked for those that wait in vain.
+/// Interval between checks for streams past that limit.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Answers a request for connections to a pod.
@@ -53,7 +53,7 @@ pub fn answer(
     upgrade::spdy(server, caller, request, &[PROTOCOL], |io, _| forward(io, page))
 }
 
-/// What is behind each port of a pod.
+/// Page at each port of a pod.
 #[derive(Clone)]
 struct Page {
     pod: String,
@@ -66,16 +66,16 @@ impl Page {
     }
 }
 
-/// The streams of a connection, of which one may not be there yet.
+/// Streams of a connection; one may still be missing.
 struct Pair {
     data: Option<spdy::Stream>,
-    /// The way of the error: the client says nothing on it.
+    /// Error stream: the client sends nothing on it.
     error: Option<Sink>,
     since: Instant,
 }
 
 impl Pair {
-    /// Gives up waiting for the other stream.
+    /// Stops waiting for the other stream.
     async fn end(self, id: &str) {
         if let Some(error) = &self.error {
             error.send(format!("timed out waiting for the streams of connection {id}")).await;
@@ -102,7 +102,7 @@ async fn forward(io: impl AsyncRead + AsyncWrite + Send, page: Page) {
     }
 }
 
-/// Serves connections as their streams are opened, until none is any more.
+/// Serves connections as their streams are opened, until no further stream can come.
 async fn join(mut streams: mpsc::Receiver<spdy::Stream>, page: Page) {
     let mut pairs: HashMap<String, Pair> = HashMap::new();
     let mut running = Vec::new();
@@ -168,7 +168,7 @@ async fn connect(data: spdy::Stream, error: Sink, page: Page) {
     error.finish().await;
 }
 
-/// Carries a stream to what is behind the port, and back.
+/// Copies a stream to the page behind the port, and back.
 async fn carry(mut source: Source, sink: &Sink, near: DuplexStream) {
     let (mut read, mut write) = tokio::io::split(near);
     let there = async {
@@ -194,7 +194,7 @@ async fn carry(mut source: Source, sink: &Sink, near: DuplexStream) {
     }
 }
 
-/// The page behind a port.
+/// Serves the page behind a port.
 async fn serve(far: DuplexStream, page: String) {
     let service = service_fn(|_: Request<Incoming>| {
         let answer = text(StatusCode::OK, page.clone());
@@ -202,7 +202,7 @@ async fn serve(far: DuplexStream, page: String) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Who has asked may have nothing more to say, and waits for the answer.
+        // A client may close its side after the request and wait for the answer.
         .half_close(true)
         .serve_connection(TokioIo::new(far), service)
         .await;

@@ -1,4 +1,4 @@
-//! What a request asks for.
+//! Routes of a kubelet's HTTP server.
 
 use std::borrow::Cow;
 
@@ -9,47 +9,47 @@ use http::Uri;
 pub struct Target<'a> {
     /// `namespace/name` of the pod.
     pub pod: String,
-    /// UID of the pod, where the path has it.
+    /// UID of the pod, if the path has it.
     pub uid: Option<&'a str>,
-    /// The container; empty where the path names a pod alone.
+    /// Name of the container; empty if the path names only a pod.
     pub container: &'a str,
 }
 
-/// What a path asks for.
+/// Route of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
-    /// Whether the kubelet is well.
+    /// Health of the kubelet.
     Healthz,
-    /// The pods of the machine.
+    /// Pods of the machine.
     Pods,
-    /// The log of a container.
+    /// Log of a container.
     Logs(Target<'a>),
-    /// A command in a container, with streams.
+    /// Command in a container, with streams.
     Exec(Target<'a>),
-    /// The streams of a container.
+    /// Streams of a container.
     Attach(Target<'a>),
-    /// A command in a container, without streams.
+    /// Command in a container, without streams.
     Run(Target<'a>),
     /// Connections to a pod.
     PortForward(Target<'a>),
-    /// The metrics of the kubelet.
+    /// Metrics of the kubelet.
     Metrics,
-    /// What machine and pods use, for Prometheus.
+    /// Resource usage of machine and pods, for Prometheus.
     ResourceMetrics,
-    /// What machine and pods use.
+    /// Resource usage of machine and pods.
     Summary,
-    /// Something that kubelets have and hollow ones do not, below this root.
+    /// Path below this root that kubelets serve and hollow kubelets do not.
     Unserved(&'a str),
-    /// Nothing, below this root.
+    /// Unknown path below this root.
     Unknown(&'a str),
 }
 
 impl<'a> Route<'a> {
-    /// Of a path. Names of objects need no percent signs: a path with one names nothing.
+    /// Route of a path. Object names need no percent signs: a path with one names nothing.
     #[must_use]
     pub fn of(path: &'a str) -> Self {
         let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
-        // A slash at the end is of no meaning; one too many elsewhere makes it another path.
+        // A slash at the end has no meaning; an extra one elsewhere makes another path.
         let parts = parts.strip_suffix(&[""]).unwrap_or(&parts);
         let container = |rest: &[&'a str]| match *rest {
             [namespace, pod, container] => Some(target(namespace, pod, None, container)),
@@ -83,7 +83,7 @@ impl<'a> Route<'a> {
         route.unwrap_or(Self::Unknown(root))
     }
 
-    /// Subresources of the Node, one of which must be granted for it, as kubelet 1.36 has them
+    /// Subresources of the Node, one of which must be granted, as in kubelet 1.36
     /// (pkg/kubelet/server/auth.go).
     #[must_use]
     pub fn subresources(&self) -> &'static [&'static str] {
@@ -109,7 +109,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// What metrics call it.
+    /// Name of the route in metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -137,13 +137,13 @@ fn target<'a>(namespace: &str, pod: &str, uid: Option<&'a str>, container: &'a s
 pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
-    /// Of a URI.
+    /// Query of a URI.
     #[must_use]
     pub fn of(uri: &'a Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).collect())
     }
 
-    /// All of it.
+    /// All keys with their values.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
@@ -153,13 +153,13 @@ impl<'a> Query<'a> {
         self.pairs().filter(|(own, _)| *own == key).map(|(_, value)| value.to_owned()).collect()
     }
 
-    /// Whether a key says yes, as the API server writes it.
+    /// Returns true if a key is set to true, as the API server writes it.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.pairs().any(|(own, value)| own == key && ["1", "true"].contains(&value))
     }
 
-    /// The first value of each key.
+    /// First value of a key.
     #[must_use]
     pub fn first(&self, key: &str) -> Option<&str> {
         self.pairs().find(|(own, _)| *own == key).map(|(_, value)| value)

@@ -1,5 +1,5 @@
-//! What a command in a hollow container does. Nothing is run: a few commands behave as they would, and every other one is said
-//! to have worked, with what was asked as its output.
+//! Simulated commands in hollow containers. No command is executed: a few behave as real ones, and every
+//! other one reports success (unless another exit code is set) and prints its own words.
 
 use std::time::Duration;
 
@@ -8,38 +8,38 @@ use tokio::time::sleep;
 
 use super::streams::{Sink, Source};
 
-/// Longest line that is read from a client, in bytes.
+/// Longest line read from a client, in bytes.
 const LONGEST_LINE: usize = 64 << 10;
-/// Exit code of a shell that does not understand.
+/// Exit code of a shell that cannot parse its input.
 const MISUSE: i32 = 2;
-/// How deep shells may call each other.
+/// Maximum depth of nested shells.
 const DEPTH: u8 = 8;
 
-/// Where a command runs.
+/// Environment of a command.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// Name of the host.
+    /// Host name.
     pub hostname: String,
-    /// Variables, in their order.
+    /// Environment variables, in their order.
     pub env: Vec<(String, String)>,
-    /// With what a command ends that nobody knows.
+    /// Exit code of unknown commands.
     pub exit_code: i32,
 }
 
-/// The streams of a command. What is not there was not asked for.
+/// Streams of a command; None for one that was not requested.
 #[derive(Debug, Default)]
 pub struct Terminal {
-    /// What it reads.
+    /// Standard input.
     pub stdin: Option<Source>,
-    /// What came already, and comes first.
+    /// Input received already, read before `stdin`.
     pub rest: Bytes,
-    /// Where it writes.
+    /// Standard output.
     pub stdout: Option<Sink>,
-    /// Where it complains.
+    /// Standard error.
     pub stderr: Option<Sink>,
-    /// Whether a person sits there.
+    /// True for an interactive terminal.
     pub tty: bool,
-    /// What was written where nobody listens: kept for whoever asks afterwards.
+    /// Copy of the output for a command without streams.
     pub kept: Option<Vec<u8>>,
 }
 
@@ -71,13 +71,13 @@ impl Terminal {
         }
     }
 
-    /// What comes next; None when all was said.
+    /// Next part of the input; None at its end.
     async fn read(&mut self) -> Option<Bytes> {
         let part = match std::mem::take(&mut self.rest) {
             none if none.is_empty() => self.stdin.as_mut()?.recv().await?,
             rest => rest,
         };
-        // A person ends what it says with Ctrl-D.
+        // Ctrl-D ends the input of a terminal.
         let end = part.iter().position(|byte| self.tty && *byte == 4);
         match end {
             Some(0) => {
@@ -93,11 +93,11 @@ impl Terminal {
     }
 }
 
-/// How a command ended.
+/// End of a command.
 enum Ended {
-    /// With this exit code.
+    /// The command ended with this exit code.
     With(i32),
-    /// It ends the shell that it is in, too.
+    /// The command also ends the shell that runs it.
     Shell(i32),
 }
 
@@ -109,7 +109,7 @@ impl Ended {
     }
 }
 
-/// Runs a command; its exit code.
+/// Runs a command; returns its exit code.
 pub async fn run(place: &Place, terminal: &mut Terminal, command: &[String]) -> i32 {
     call(place, terminal, command, DEPTH).await.code()
 }
@@ -192,7 +192,7 @@ async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth:
     Ended::With(code)
 }
 
-/// A shell that reads its commands.
+/// Shell that reads its commands from the input.
 async fn converse(place: &Place, terminal: &mut Terminal, depth: u8) -> i32 {
     let mut code = 0;
     loop {
@@ -207,7 +207,7 @@ async fn converse(place: &Place, terminal: &mut Terminal, depth: u8) -> i32 {
     }
 }
 
-/// A line from the client, which a person sees as it types. What follows it in the same part stays for the next.
+/// Reads a line of input, echoed on a terminal. The rest of the part stays for the next line.
 async fn line(terminal: &mut Terminal) -> Option<String> {
     let mut line = Vec::new();
     loop {
@@ -231,10 +231,10 @@ async fn line(terminal: &mut Terminal) -> Option<String> {
     }
 }
 
-/// Runs what a shell is told, one command after the other.
+/// Runs a shell's script, one command after the other.
 async fn script_of(place: &Place, terminal: &mut Terminal, script: &str, depth: u8) -> Ended {
     let Some(commands) = parse(script, |name| variable(place, name).to_owned()) else {
-        // More than is understood here: as every other command that nobody knows.
+        // Unsupported syntax is handled as an unknown command.
         terminal.say(&format!("{script}\n")).await;
         return Ended::With(place.exit_code);
     };
@@ -259,7 +259,7 @@ fn variable<'a>(place: &'a Place, name: &str) -> &'a str {
     place.env.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
 }
 
-/// A time as `sleep` takes it; an hour at most.
+/// Time argument of `sleep`; an hour at most.
 fn span(text: &str) -> Option<Duration> {
     let unit = match text.chars().last() {
         Some('m') => 60.0,
@@ -271,18 +271,17 @@ fn span(text: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64((seconds * unit).min(3_600.0)))
 }
 
-/// When a command of a script runs.
+/// Condition under which a command of a script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// In any case.
     Always,
-    /// After one that worked.
+    /// After a command that succeeded (`&&`).
     Worked,
-    /// After one that failed.
+    /// After a command that failed (`||`).
     Failed,
 }
 
-/// The commands of a script: words, quotes, variables, and `;`, `&&`, `||` between them. None for anything else.
+/// Commands of a script: words, quotes, variables, and `;`, `&&`, `||` between them. None for other syntax.
 fn parse(script: &str, variable: impl Fn(&str) -> String) -> Option<Vec<(When, Vec<String>)>> {
     let mut commands = Vec::new();
     let (mut when, mut words, mut word) = (When::Always, Vec::new(), None::<String>);

@@ -1,5 +1,5 @@
-//! What machines and pods use, as kubelets write it: `/stats/summary` (JSON), `/metrics/resource` and some of `/metrics`
-//! (Prometheus text), with the names of kubelet 1.36.
+//! Resource usage of machines and pods in a kubelet's formats: `/stats/summary` (JSON), `/metrics/resource`
+//! and some of `/metrics` (Prometheus text), with the names of kubelet 1.36.
 
 use std::fmt::Write;
 
@@ -9,25 +9,25 @@ use serde_json::{Value, json};
 
 use super::usage::{PodUsage, Usage};
 
-/// What a machine and its pods use at a moment.
+/// Resource usage of a machine and its pods at one time.
 #[derive(Debug)]
 pub struct Stats<'a> {
     /// Name of the Node.
     pub node: &'a str,
-    /// The machine.
+    /// Usage of the machine.
     pub machine: Usage,
-    /// CPU time that it used, in nanoseconds of one core.
+    /// CPU time used by the machine, in nanoseconds of one core.
     pub counted: u64,
-    /// Memory that it has, in bytes.
+    /// Memory capacity of the machine, in bytes.
     pub memory: u64,
-    /// Its pods that run.
+    /// Running pods of the machine.
     pub pods: &'a [PodUsage<'a>],
-    /// When.
+    /// Time of the readings.
     pub now: Timestamp,
 }
 
 impl Stats<'_> {
-    /// `/stats/summary`.
+    /// Body of `/stats/summary`.
     #[must_use]
     pub fn summary(&self) -> Value {
         let pods = self.pods.iter().map(|PodUsage { pod, whole, containers }| {
@@ -76,7 +76,7 @@ impl Stats<'_> {
         memory
     }
 
-    /// `/metrics`: what of it is the machine's, and not that of the process of all machines.
+    /// Body of `/metrics`: only metrics of the machine, not those of the process that carries all machines.
     #[must_use]
     pub fn kubelet(&self) -> String {
         let mut text = Text { text: String::with_capacity(1_024), now: self.now };
@@ -102,7 +102,7 @@ impl Stats<'_> {
         text.text
     }
 
-    /// `/metrics/resource`.
+    /// Body of `/metrics/resource`.
     #[must_use]
     pub fn metrics(&self) -> String {
         let mut text = Text { text: String::with_capacity(1_024 + 512 * self.pods.len()), now: self.now };
@@ -161,14 +161,14 @@ impl Stats<'_> {
     }
 }
 
-/// Families in Prometheus' text format.
+/// Metric families in Prometheus' text format.
 struct Text {
     text: String,
     now: Timestamp,
 }
 
 impl Text {
-    /// Samples with their time, as a kubelet writes what it has measured.
+    /// Writes samples with their time, as a kubelet does for measured values.
     fn family(&mut self, head: (&str, &str), help: &str, samples: impl Iterator<Item = (String, String)>) {
         let now = self.now.as_millisecond();
         self.untimed(head, help, samples.map(|(labels, value)| (labels, format!("{value} {now}"))));
@@ -192,7 +192,7 @@ impl Text {
     }
 }
 
-/// Names of objects need no escapes.
+/// Labels of a pod or a container. Object names need no escapes.
 fn labels_of(pod: &PodView, container: Option<&str>) -> String {
     let container = container.map(|name| format!("container=\"{name}\",")).unwrap_or_default();
     format!("{{{container}namespace=\"{}\",pod=\"{}\"}}", pod.namespace, pod.name)

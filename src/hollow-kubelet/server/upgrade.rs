@@ -1,4 +1,4 @@
-//! From a request to streams: the connection changes its protocol.
+//! Upgrade of a request's connection to streams.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use tracing::debug;
 
 use super::{Server, answers::text, connection::Caller};
 
-/// SPDY, as the header Upgrade names it.
+/// SPDY in the header `Upgrade`.
 const SPDY: &str = "SPDY/3.1";
-/// What the streams are spoken with.
+/// Header with the protocol of the streams.
 const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// What else could be.
+/// Header with the supported protocols, when none of the client's is.
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// Answers a request that wants streams in SPDY, spoken with one of `protocols`, and serves the streams in a task of its own.
+/// Answers a request for SPDY streams with one of `protocols`, and serves the streams in a task of its own.
 pub fn spdy<F>(
     server: &Arc<Server>,
     caller: &Caller,
@@ -59,13 +59,13 @@ where
     answer
 }
 
-/// Whether a request asks for another protocol.
+/// Returns true if a request asks for an upgrade to `protocol`.
 fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
     let has = |name, wanted: &str| words(headers, name).any(|word| word.eq_ignore_ascii_case(wanted));
     has(CONNECTION, "upgrade") && has(UPGRADE, protocol)
 }
 
-/// The first of the client's protocols that is one of ours. Nothing said is the oldest, which is none.
+/// First supported protocol of the client. No header means the oldest protocol, which is not supported.
 fn chosen(headers: &HeaderMap, protocols: &[&'static str]) -> Option<&'static str> {
     words(headers, PROTOCOL).find_map(|word| protocols.iter().copied().find(|own| *own == word))
 }

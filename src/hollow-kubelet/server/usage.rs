@@ -1,6 +1,8 @@
-//! What machines and pods use: numbers that follow from the script of a pod, its status and the time. CPU grows by the same in
-//! each second, memory stays as it is, and nothing is zero, which readers would take for «unknown». A pod's counter is a rate
-//! times an age, so it goes on after a restart of this process where it was; a machine's is kept, and begins anew.
+//! Simulated resource usage of machines and pods, from the pods' scripts, their status and the time.
+//!
+//! CPU time grows at a constant rate, memory is constant, and no value is zero, which readers would take for
+//! «unknown». A pod's CPU counter is a rate times an age, so it continues after a restart of this process; a
+//! machine's is kept in memory, and starts anew.
 
 use std::time::Duration;
 
@@ -14,17 +16,17 @@ use crate::pod::{
     script::Role,
 };
 
-/// What a machine uses for itself: one part in so many of what it has.
+/// Share of its capacity that a machine uses itself: one part in this many.
 const OWN_SHARE: i128 = 20;
 
-/// What is used, and since when.
+/// Resource usage, and the start of its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// From when on it is counted.
+    /// Start of the count.
     pub since: Timestamp,
-    /// CPU, in billionths of a core.
+    /// CPU usage, in billionths of a core.
     pub nano_cores: u64,
-    /// Memory, in bytes.
+    /// Memory usage, in bytes.
     pub memory: u64,
 }
 
@@ -42,8 +44,8 @@ fn used(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
     u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// CPU time of a machine, counted up at each reading by what it uses then: were it the sum of its pods' counters, it would go
-/// back as they leave. It begins when the machine boots, or is taken over by this process.
+/// CPU time of a machine, counted up at each reading by its usage then: a sum of its pods' counters would go
+/// back as pods leave. Starts at the machine's boot, or at its takeover by this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     nanos: u64,
@@ -51,7 +53,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// From `now` on.
+    /// Creates a counter that starts at `now`.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         Self { nanos: 0, until: now }
@@ -68,18 +70,18 @@ impl Counter {
     }
 }
 
-/// What a pod uses, and each of its containers that runs. A pod of which none runs uses nothing.
+/// Resource usage of a pod and of its running containers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUsage<'a> {
     /// The pod.
     pub pod: &'a PodView,
-    /// All of it.
+    /// Usage of the whole pod.
     pub whole: Usage,
-    /// Containers that run, by name.
+    /// Running containers, by name.
     pub containers: Vec<(&'a str, Usage)>,
 }
 
-/// What a pod uses.
+/// Resource usage of a pod; None if no container runs.
 #[must_use]
 pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodUsage<'a>> {
     let running = containers(pod).filter_map(|found| {
@@ -89,8 +91,8 @@ pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodU
     });
     let running: Vec<_> = running.collect();
     let first = running.iter().map(|(_, usage)| usage.since).min()?;
-    // Those of all, whether they run just now or not, from the start of the pod on: what a container adds when it comes again
-    // must not be taken away when it goes.
+    // CPU of all containers, running or not, since the start of the pod: otherwise the counter would drop
+    // when a container ends.
     let all = containers(pod).filter(|found| found.role != Role::Init);
     let rates = all.map(|found| Output::of(&pod.spec, found.spec, found.role, defaults).nano_cores);
     let whole = Usage {
@@ -101,7 +103,7 @@ pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodU
     Some(PodUsage { pod, whole, containers: running })
 }
 
-/// What a machine uses: a share of what it has, and what its pods use.
+/// Resource usage of a machine: a share of its capacity, plus the usage of its pods.
 #[must_use]
 pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]) -> Usage {
     let share = |name: &str, unit: i128| {

@@ -1,4 +1,4 @@
-//! Machines that fail on purpose.
+//! Tests of fault injection.
 
 use super::*;
 
@@ -29,7 +29,8 @@ fn a_silent_machine_says_nothing_until_it_is_healthy() {
 #[test]
 fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
     let failures = silent_by_turns();
-    // For so many seconds another process carried it; one that comes too late has no outage to make up for.
+    // Seconds since the Node's creation, under another process, and remaining seconds of silence. A passed
+    // outage is not made up for.
     for (ago, begins) in [(20, 10), (29, 1), (40, 0), (-500, 30)] {
         let mut world = World::new(vec![], vec![]);
         let created = world.start.wall - jiff::SignedDuration::from_secs(ago);
@@ -43,7 +44,7 @@ fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
         let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
         assert_eq!(recorded.as_second(), created.min(world.start.wall).as_second());
     }
-    // Of one that speaks, its first status is the record.
+    // The first status of a machine that is not silent records its boot.
     let old = NodeView { created: Some(Timestamp::UNIX_EPOCH), ..node("a", 1) };
     let mut world = World::new(vec![old], vec![]);
     world.create("a", Some(Failures { mode: Some(FailureMode::Reported), ..failures }));
@@ -92,7 +93,7 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
         world.create("a", None);
         world.run(5);
         let first = world.statuses["p"].clone();
-        // As the API server would show it.
+        // The pod as the API server would show it.
         let running = |status: &Value| {
             let since = status["containerStatuses"][0]["state"]["running"]["startedAt"].as_str().unwrap();
             let view = ContainerView {
@@ -125,13 +126,13 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
             (&Value::from(255), &Value::from("Unknown")),
             "{mode:?}"
         );
-        // Three of the pod's start, and the one of the reboot.
+        // Three events of the pod's start, and one of the reboot.
         assert_eq!(world.times("POST events").len(), 4, "{mode:?}");
         let machine = &world.state.machines["uid-a"];
         let booted = boot::rebooted("uid-a", machine.boot.unwrap()).unwrap();
         assert_eq!(booted, boot::time(machine.boot.unwrap()).unwrap() + secs(20));
         assert_eq!(machine.boot_at("uid-a", world.clock(1_000)), machine.boot, "once for each outage");
-        // It asked for another address: the one that it shows is not its own any more.
+        // The pod has another address: the shown one is no longer its own.
         let shown = running(&first).status.pod_ip.clone().unwrap().parse().unwrap();
         assert_ne!(world.state.pods["uid-p"].ip, Some(shown), "{mode:?}");
     }

@@ -1,4 +1,4 @@
-//! Machines: what they show of themselves, where they are reached, how they are taken over and left.
+//! Tests of machines: node status, endpoints, takeover and deletion.
 
 use std::net::Ipv4Addr;
 
@@ -34,7 +34,7 @@ async fn a_machine_that_stands_alone_renews_with_no_other_and_makes_room_for_non
     };
     world.state.stand_alone("uid-a", own);
     world.run(4);
-    // Both are due, the first time after 5 to 10 s, while there is no room for what machines write.
+    // Both renewals are due, first after 5 to 10 s, under pressure that stops Lease and status writes.
     let late = world.clock(11);
     let handed_out = std::iter::from_fn(|| world.state.next(late, Pressure::Machines));
     let lanes: Vec<(Priority, Arc<str>)> = handed_out.map(|(job, _)| (job.priority, job.uid)).collect();
@@ -171,7 +171,7 @@ fn a_machine_for_which_no_port_is_left_has_an_address_of_its_own() {
     let ips = ["uid-a", "uid-b"].map(|uid| world.state.machines[uid].ip.unwrap());
     assert!(ips.contains(&Ipv4Addr::LOCALHOST) && ips.iter().any(|ip| MACHINES.contains(*ip)), "{ips:?}");
 
-    // Once there is one, it gets that.
+    // The machine takes the port that becomes free.
     let (left, stays) = if ips[0] == Ipv4Addr::LOCALHOST { ("uid-a", "uid-b") } else { ("uid-b", "uid-a") };
     world.state.delete(left);
     world.run(600);
@@ -241,7 +241,7 @@ fn a_node_made_again_under_its_name_keeps_its_new_machine() {
     world.state.pod_cache = Cache::full([pod("web", "a")]);
     world.state.saw_node(&again, now);
     world.create_as("a", "uid-again");
-    // The machine of the Node before is found without a Node, and taken away last.
+    // The earlier Node's machine is found without a Node, and is deleted last.
     world.state.delete("uid-a");
     assert_eq!(world.state.machine_of("a").map(|uid| &**uid), Some("uid-again"));
     world.run(5);
@@ -256,7 +256,7 @@ fn a_restore_of_etcd_does_not_silence_a_machine() {
     world.create("a", None);
     world.run(1);
     assert_eq!(world.times("PATCH status"), [0], "it made version 1,000");
-    // What the restored cluster shows is older, and the write is not in it.
+    // The restored cluster shows an older status, without the write.
     let restored = Arc::new(node("a", 2));
     world.state.saw_node(&restored, world.clock(2));
     world.run(3);

@@ -1,4 +1,4 @@
-//! Scripts against a server that says yes to everything: what is sent, and when.
+//! Simulations with an API server that accepts every request: the requests sent, and their times.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,12 +14,12 @@ mod failures;
 mod machines;
 mod pods;
 
-/// A state with a clock of its own, and all that it sent: seconds since the start, method and last part of the path.
+/// A state with its own clock, and all requests sent: seconds since the start, method, last part of the path.
 struct World {
     state: State,
     start: Clock,
     sent: Vec<(u64, String)>,
-    /// The status that each pod was last given, by its name.
+    /// Last status written for each pod, by pod name.
     statuses: HashMap<String, Value>,
 }
 
@@ -87,7 +87,7 @@ impl World {
         self.state.create(spec, self.start);
     }
 
-    /// Sends all that is due up to `second`, in hundredths of a second; each write makes version 1,000.
+    /// Sends all due requests up to `second`, in steps of 10 ms; each write makes version 1,000.
     fn run(&mut self, second: u64) {
         let hundredth = Duration::from_millis(10);
         let end = self.start.at + secs(second);

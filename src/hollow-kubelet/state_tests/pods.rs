@@ -1,4 +1,4 @@
-//! Pods: which a machine takes, where they live, what is told of them.
+//! Tests of pods: pod admission, addresses, events.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn pods_have_addresses_of_their_own_and_are_written_once() {
     assert_eq!(ips.len(), 50);
 }
 
-/// `pod` with another spec.
+/// `pod` with a changed spec.
 fn with(pod: PodView, change: impl FnOnce(&mut PodSpecView)) -> PodView {
     let mut spec = (*pod.spec).clone();
     change(&mut spec);
@@ -55,7 +55,7 @@ fn a_node_that_may_have_changed_is_given_time_to_show_it() {
 #[test]
 fn a_critical_pod_waits_until_others_have_made_room() {
     let full = (0..110).map(|number| pod(&format!("p{number}"), "a"));
-    // It is looked at last: they are in the order of their UIDs.
+    // Synced last: pods are synced in the order of their UIDs.
     let critical = PodView { priority: 2_000_001_000, ..pod("z-critical", "a") };
     let mut world = World::new(vec![node("a", 1)], full.chain([critical]).collect());
     world.create("a", None);
@@ -97,7 +97,7 @@ fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
         world.statuses.values().map(|status| status["podIP"].as_str().unwrap().to_owned()).collect();
     let all = (2..=6).map(|last| format!("10.128.3.{last}")).collect();
     assert_eq!((world.statuses.len(), ips), (5, all));
-    // Three events of each that runs, and one of the one that does not, however often it is looked at.
+    // Three events of each running pod, and one of the pod that waits, however often it is synced.
     assert_eq!(world.times("POST events").len(), 16);
     let waits = pods.iter().find(|pod| !world.statuses.contains_key(&*pod.name)).unwrap().name.clone();
     let ends = pods.into_iter().find(|pod| pod.name != waits).unwrap();
@@ -113,7 +113,7 @@ fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
     world.state.saw_pod(&over, world.clock(5));
     world.run(8);
     assert_eq!(world.statuses[&*waits]["podIP"], *ip);
-    // The one that ended is deleted at last; the address is another one's by now.
+    // The finished pod is deleted last; its address belongs to another pod by now.
     world.state.lost_pod(&over);
     assert_eq!(world.state.addresses.for_pod(crate::addresses::Block::of_cidr("10.128.3.0/29")), None);
 }

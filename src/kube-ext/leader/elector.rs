@@ -1,51 +1,52 @@
-//! Who leads, decided without I/O: what is heard of the Lease goes in with the time, what to ask of the API server comes out.
+//! Leader elector, without I/O. Input: API responses about the Lease, with their times. Output: the next API
+//! request, a wait, or the loss of leadership.
 //!
-//! The safety of it: whoever holds the Lease counts its claim from the moment *before* it sent its last renewal, and for the
-//! renewal's deadline alone. Whoever waits counts the Lease's whole duration, which is longer, from the moment *after* it
-//! saw that renewal first. So the claim is over before somebody else may have one, whatever the two clocks show and
-//! however long a message or a process was held up. Two that take the Lease at once name the version they saw: the API
-//! server lets one of them.
+//! Safety: the leader counts its leadership from the moment *before* it sent its last renewal, and for the
+//! renew deadline only. A standby counts the Lease's whole duration, which is longer, from the moment *after*
+//! it first saw that renewal. So leadership ends before another process can acquire it, whatever the two
+//! clocks show and however long a message or a process was delayed. Two processes that take the Lease at once
+//! name the resource version they saw: the API server accepts one of them.
 
 use std::time::Duration;
 
 use super::clock::Moment;
 
-/// Polls per renewal interval made by standbys: so soon they see that the Lease was
-/// given back, and so late at most that it was renewed.
+/// Polls per renewal interval made by standbys: the delay until they see that the Lease was given back, and
+/// the most by which they see a renewal late.
 const LOOKS: u32 = 4;
 
-/// Why an election cannot go like this.
+/// Contradictory election times.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
-    /// The next leader would not wait for the end of the claim.
+    /// A standby would take over before leadership ends.
     #[error(
         "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({deadline:?}): the one who waits must wait longer than the one who leads goes on"
     )]
     Lease {
-        /// Of the Lease.
+        /// Lease duration.
         lease: Duration,
-        /// Of a renewal.
+        /// Renew deadline.
         deadline: Duration,
     },
-    /// One failure would be the end.
+    /// A single failed renewal would end leadership.
     #[error(
         "--leader-elect-renew-deadline ({deadline:?}) must be longer than twice --leader-elect-retry-period ({retry:?}): a renewal that fails has to have a second try"
     )]
     Deadline {
-        /// Of a renewal.
+        /// Renew deadline.
         deadline: Duration,
-        /// Between two of them.
+        /// Time between two renewals.
         retry: Duration,
     },
-    /// Too short.
+    /// The time between two renewals is too short.
     #[error("--leader-elect-retry-period ({0:?}) must be at least 100ms")]
     Retry(Duration),
-    /// A Lease says it in seconds.
+    /// The lease duration does not fit the Lease, which has whole seconds.
     #[error("--leader-elect-lease-duration ({0:?}) must be whole seconds, at most a day")]
     Seconds(Duration),
 }
 
-/// The times of an election, as kube-controller-manager has them.
+/// Times of an election, with the meaning they have in kube-controller-manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     lease: Duration,
@@ -54,16 +55,16 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Of hosts: what one of them leaves behind has to be taken over, by thousands, within the 40 s that a Node's Lease lives,
-    /// less the time that it may have been due.
+    /// Times of a worker's Lease. The hollow nodes of a lost worker, thousands of them, must be taken over
+    /// within the 40 s that a Node's Lease lasts, less the time since its last renewal.
     pub const HOST: Self = Self {
         lease: Duration::from_secs(10),
         deadline: Duration::from_secs(7),
         retry: Duration::from_secs(2),
     };
 
-    /// How long a Lease holds off others after its last renewal, how long its holder leads after that, and the time between
-    /// two renewals.
+    /// Lease duration (standbys wait that long after the last renewal), renew deadline (the leader leads that
+    /// long after it), and time between two renewals.
     pub fn new(lease: Duration, deadline: Duration, retry: Duration) -> Result<Self, TimingError> {
         if lease <= deadline {
             Err(TimingError::Lease { lease, deadline })
@@ -78,131 +79,131 @@ impl Timing {
         }
     }
 
-    /// How long the Lease holds off others.
+    /// Lease duration.
     #[must_use]
     pub fn lease(self) -> Duration {
         self.lease
     }
 
-    /// How long the Lease holds off others, in seconds.
+    /// Lease duration in seconds.
     #[must_use]
     pub fn lease_seconds(self) -> i32 {
         i32::try_from(self.lease.as_secs()).unwrap_or(i32::MAX)
     }
 
-    /// How long an answer is waited for: a second try must have its time.
+    /// Time limit of one request: a second try must fit within the renew deadline.
     #[must_use]
     pub fn patience(self) -> Duration {
         self.deadline / 2
     }
 }
 
-/// What the API server has of the Lease.
+/// The Lease as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// `metadata.resourceVersion`.
     pub version: String,
-    /// Who has it; None where it was given back.
+    /// Holder; None if the Lease was given back.
     pub holder: Option<String>,
-    /// How long it holds off others after a renewal; None where it does not say.
+    /// Lease duration; None if the Lease has none.
     pub lasts: Option<Duration>,
 }
 
-/// What to ask of the API server.
+/// Request to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// How the Lease is.
+    /// Read the Lease.
     Read,
-    /// To make it, in our name.
+    /// Create the Lease with this process as its holder.
     Create,
-    /// To write our name and the time into it, in the version that was heard of last.
+    /// Write this process and the time into the Lease, at the resource version last seen.
     Replace,
 }
 
-/// What came of it.
+/// Response of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// The Lease is like this; None: there is none.
+    /// The Lease as read; None if it does not exist.
     Stands(Option<Record>),
-    /// What was to be written is written.
+    /// The write succeeded.
     Written,
-    /// Somebody else wrote meanwhile.
+    /// Another process wrote meanwhile.
     Conflict,
-    /// Nothing that says anything.
+    /// No usable response.
     Nothing,
 }
 
-/// What to do next.
+/// Next step of the elector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask this now.
+    /// Send this request now.
     Request(Request),
-    /// Nothing, for this long.
+    /// Wait for this time.
     Wait(Duration),
-    /// Lead no more.
+    /// Stop leading.
     Lost(Loss),
 }
 
-/// Why a claim is over.
+/// Reason for the end of leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// No renewal in time.
+    /// No renewal within the renew deadline.
     #[error("it could not be renewed within {0:?}")]
     Late(Duration),
-    /// Somebody else has it.
+    /// Another process holds the Lease.
     #[error("{0} has taken it")]
     Taken(String),
 }
 
-/// What is known of the Lease.
+/// Last known state of the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// Nothing: it changed since.
+    /// Unknown: not read yet, or changed since.
     Nothing,
-    /// There is none.
+    /// The Lease does not exist.
     Absent,
-    /// Somebody else has it.
+    /// Another process holds the Lease.
     Others,
-    /// We have it, or nobody.
+    /// This process or nobody holds the Lease.
     Free,
 }
 
-/// One who wants to lead.
+/// Leader elector of one process.
 #[derive(Clone, Debug)]
 pub struct Elector {
     identity: String,
     timing: Timing,
     known: Known,
-    /// The version in which somebody else had it last, and until when it may last.
+    /// Resource version last seen with another holder, and the moment at which that one expires.
     others: Option<(String, Moment)>,
-    /// Until when it is ours; None before it ever was.
+    /// End of this process's leadership; None before the first one.
     held: Option<Moment>,
     taken: Option<String>,
-    /// When to ask next.
+    /// Moment of the next request.
     due: Moment,
 }
 
 impl Elector {
-    /// Of one who has just come.
+    /// An elector that knows nothing of the Lease yet.
     #[must_use]
     pub fn new(identity: String, timing: Timing) -> Self {
         let due = Moment::BEGINNING;
         Self { identity, timing, known: Known::Nothing, others: None, held: None, taken: None, due }
     }
 
-    /// Until when it leads, for all that was heard; None before it ever did.
+    /// End of leadership as far as known; None before the first one.
     #[must_use]
     pub const fn held(&self) -> Option<Moment> {
         self.held
     }
 
-    /// Whether it waits for somebody else.
+    /// Returns true if this process is a standby and another one may still lead.
     #[must_use]
     pub fn waits(&self, now: Moment) -> bool {
         self.held.is_none() && self.known != Known::Nothing && !self.others_are_over(now)
     }
 
-    /// What to do now.
+    /// The next step at `now`.
     #[must_use]
     pub fn next(&self, now: Moment) -> Step {
         if let Some(by) = &self.taken {
@@ -223,14 +224,14 @@ impl Elector {
         })
     }
 
-    /// What was asked at `sent` came to this.
+    /// Takes the response to the request sent at `sent`.
     pub fn heard(&mut self, sent: Moment, now: Moment, heard: Response) {
         let look = self.timing.retry / LOOKS;
         self.due = now.after(look);
         match heard {
             Response::Stands(None) => {
                 self.known = Known::Absent;
-                // Somebody took it away under its holder, who may lead for a while yet.
+                // The Lease was deleted under its holder, which may still lead until the former expiry.
                 self.due = self.due.min(self.others_end(now));
             }
             Response::Stands(Some(Record { version, holder, lasts })) => match holder {
@@ -247,7 +248,7 @@ impl Elector {
             Response::Written => {
                 (self.known, self.others) = (Known::Free, None);
                 let until = sent.after(self.timing.deadline);
-                // A claim that is over stays so; and one whose answer came too late never was.
+                // Leadership that has ended stays ended, and a response after the deadline grants none.
                 if now < self.held.unwrap_or(until) {
                     self.held = Some(until);
                     self.due = sent.after(self.timing.retry);

@@ -22,13 +22,13 @@ fn held_by(holder: &str, version: u64) -> Response {
     Response::Stands(Some(Record { version: version.to_string(), holder, lasts: Some(LEASE) }))
 }
 
-/// Asks what it has to ask at this time, and tells it what came of that.
+/// Asserts the next request at this time and passes the response to the elector.
 fn told(claim: &mut Elector, asked: Request, millis: u64, heard: Response) {
     assert_eq!(claim.next(at(millis)), Step::Request(asked), "at {millis} ms: {claim:?}");
     claim.heard(at(millis), at(millis), heard);
 }
 
-/// One that leads since the time 0.
+/// An elector that leads since time 0.
 fn leader() -> Elector {
     let mut claim = Elector::new("a".to_owned(), timing());
     told(&mut claim, Request::Read, 0, Response::Stands(None));
@@ -73,7 +73,7 @@ fn a_leader_that_cannot_renew_tries_until_its_claim_is_over() {
     }
     assert_eq!(claim.next(at(9_999)), Step::Wait(Duration::from_millis(1)), "no longer than the claim");
     assert_eq!(claim.next(at(10_000)), Step::Lost(Loss::Late(DEADLINE)));
-    // Nor does an answer that comes then bring it back.
+    // A response after the deadline does not restore leadership.
     claim.heard(at(9_999), at(10_001), Response::Written);
     assert_eq!(claim.next(at(10_001)), Step::Lost(Loss::Late(DEADLINE)));
 }
@@ -84,7 +84,7 @@ fn an_answer_that_comes_too_late_makes_no_leader() {
     told(&mut claim, Request::Read, 0, Response::Stands(None));
     claim.heard(at(0), at(10_000), Response::Written);
     assert_eq!(claim.held(), None);
-    // It has the Lease all the same, and may renew it.
+    // The process holds the Lease all the same, and may renew it.
     told(&mut claim, Request::Replace, 11_000, Response::Written);
     assert_eq!(claim.held(), Some(at(21_000)));
 }
@@ -152,13 +152,13 @@ fn a_lease_that_somebody_deleted_still_protects_its_holder() {
     told(&mut other, Request::Create, 15_000, Response::Written);
 }
 
-/// What happens at a time, in the simulation below.
+/// Events of the simulation below.
 enum Happens {
     /// A candidate polls.
     Turn(usize),
-    /// A question reaches the API server.
+    /// A request reaches the API server.
     Arrives(Question),
-    /// The answer reaches it.
+    /// The response reaches the candidate.
     Answered { by: usize, sent: u64, heard: Response, version: u64 },
 }
 
@@ -166,14 +166,14 @@ struct Question {
     by: usize,
     name: String,
     ask: Request,
-    /// The version that it names.
+    /// Resource version that the request names.
     version: u64,
     sent: u64,
-    /// Whether somebody still waits for the answer.
+    /// True if the candidate still waits for the response.
     awaited: bool,
 }
 
-/// The API server, as far as it has one Lease.
+/// API server with a single Lease.
 #[derive(Default)]
 struct Server {
     lease: Option<(u64, String)>,
@@ -181,7 +181,7 @@ struct Server {
 }
 
 impl Server {
-    /// What it says, and the version of the Lease then.
+    /// The response, and the Lease's version after it.
     fn asked(&mut self, question: &Question) -> (Response, u64) {
         let heard = match (question.ask, &self.lease) {
             (Request::Read | Request::Replace, None) => Response::Stands(None),
@@ -198,7 +198,7 @@ impl Server {
     }
 }
 
-/// What happens when, in order.
+/// Future events in order of time.
 #[derive(Default)]
 struct Future {
     queue: BTreeMap<(u64, u64), Happens>,
@@ -212,8 +212,9 @@ impl Future {
     }
 }
 
-/// Several who want to lead, questions and answers that are slow or lost, processes that stand still at any moment, each a
-/// part `trouble` of all times. For how long somebody led, in milliseconds of `end`; panics where two do so at once.
+/// Simulates several candidates, with slow or lost requests and responses and processes that stall at any
+/// moment, each with probability `trouble`. Returns the time with a leader, in milliseconds of `end`; panics
+/// if two candidates lead at once.
 fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
     let mut random = StdRng::seed_from_u64(seed);
     let mut names: Vec<String> = (0..candidates).map(|i| format!("c{i}")).collect();
@@ -231,7 +232,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
         let leaders = |millis: u64| {
             claims.iter().filter(|claim| claim.held().is_some_and(|until| at(millis) < until)).count()
         };
-        // Between two events a claim can only end.
+        // Between two events leadership can only end.
         assert!(leaders(before) <= 1, "seed {seed}: two lead at {before} ms: {claims:?}");
         led += if leaders(now) == 1 { now - before } else { 0 };
         before = now;
@@ -242,7 +243,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
         match what {
             Happens::Turn(by) => match claims[by].next(at(now)) {
                 Step::Lost(_) => {
-                    // It ends, and comes back as a process that knows nothing.
+                    // The process ends and restarts with no knowledge.
                     names[by].push('+');
                     claims[by] = Elector::new(names[by].clone(), timing());
                     future.put(now + takes(2_000, 60_000), Happens::Turn(by));
@@ -255,7 +256,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
                     let awaited = takes(0, 3) < 2;
                     let (name, version) = (names[by].clone(), known[by]);
                     let question = Question { by, name, ask, version, sent: now, awaited };
-                    // It may come late, also when nobody waits for its answer any more.
+                    // The request may arrive late, even after its sender has stopped waiting.
                     future.put(now + takes(20, 30_000), Happens::Arrives(question));
                     if !awaited {
                         let heard = Response::Nothing;

@@ -1,8 +1,8 @@
-//! The door of all writes: what is not a read is sent only while this process leads.
+//! Fencing: a middleware (tower layer) that sends writes only while this process leads.
 //!
-//! It is looked at twice: before a request is handed on, and when a connection takes its body to send it. Between the two
-//! a request may wait for a connection, or the process be stopped; a server does nothing with a request whose body does
-//! not come. Reads pass: who waits to lead has to know the cluster.
+//! The fence is checked twice: before a request is passed on, and when a connection takes its body to send
+//! it. In between, the request may wait for a connection, or the process may be stopped; a server does
+//! nothing with a request whose body does not arrive. Reads pass: a standby keeps its caches filled.
 
 use std::{
     pin::Pin,
@@ -21,42 +21,42 @@ use tower::{BoxError, Layer, Service};
 
 use super::clock::Moment;
 
-/// This process does not lead, or does so no more.
+/// This process does not lead, or no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this operator does not lead: it writes nothing")]
 pub struct NotLeading;
 
-/// Whether this process may write. Clones are one.
+/// Permission of this process to write. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Fence {
-    /// In nanoseconds since the boot.
+    /// End of the permission, in nanoseconds since boot; `u64::MAX` for no end.
     until: Arc<AtomicU64>,
 }
 
 impl Fence {
-    /// Of a process that leads for as long as it lives, since it is the only one.
+    /// An open fence, for a process without leader election, which is the only one.
     #[must_use]
     pub fn open() -> Self {
         Self { until: Arc::new(AtomicU64::new(u64::MAX)) }
     }
 
-    /// Of a process that does not lead yet.
+    /// A closed fence, for a process that does not lead yet.
     #[must_use]
     pub fn closed() -> Self {
         Self { until: Arc::default() }
     }
 
-    /// Opens it until then.
+    /// Opens the fence until `moment`.
     pub fn open_until(&self, moment: Moment) {
         self.until.store(moment.nanos(), Ordering::Release);
     }
 
-    /// Closes it.
+    /// Closes the fence.
     pub fn close(&self) {
         self.open_until(Moment::BEGINNING);
     }
 
-    /// Whether this process leads now.
+    /// Returns an error unless this process leads now.
     pub fn check(&self) -> Result<(), NotLeading> {
         let until = self.until.load(Ordering::Acquire);
         if until == u64::MAX || Moment::now().nanos() < until { Ok(()) } else { Err(NotLeading) }
@@ -71,7 +71,7 @@ impl<S> Layer<S> for Fence {
     }
 }
 
-/// A service that writes only while this process leads.
+/// A service that sends writes only while this process leads.
 #[derive(Clone, Debug)]
 pub struct Fenced<S> {
     fence: Fence,
@@ -101,7 +101,7 @@ where
     }
 }
 
-/// The body of a request on its way through the door.
+/// Request body that checks the fence when it is sent.
 #[derive(Debug)]
 pub struct Passing {
     /// None for a read.
@@ -153,7 +153,7 @@ mod tests {
         error.downcast_ref() == Some(&NotLeading) || error.source().is_some_and(is_refused)
     }
 
-    /// A client whose server notes what arrives.
+    /// A client whose server records the methods that arrive.
     fn client(fence: &Fence) -> (Client, Arc<Mutex<Vec<Method>>>) {
         let arrived: Arc<Mutex<Vec<Method>>> = Arc::default();
         let into = Arc::clone(&arrived);
@@ -180,7 +180,7 @@ mod tests {
             client.send(request(method.clone())).await.unwrap();
         }
         assert_eq!(arrived.lock().unwrap()[1..], writes);
-        // A claim that runs out needs nobody to close the door.
+        // Leadership that expires needs no call to close the fence.
         fence.open_until(Moment::now());
         assert!(is_refused(&client.send(request(Method::POST)).await.unwrap_err()));
         assert_eq!(Fence::open().check(), Ok(()));

@@ -1,4 +1,4 @@
-//! Who has the Lease, for people and machines that look at this process: `/leader` on the admin port, and metrics.
+//! Leadership of this process: its fence, `/leader` on the admin port, and metrics.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,35 +10,36 @@ use serde_json::json;
 use super::fence::Fence;
 use crate::metrics;
 
-/// Name and help of the metrics: of whether this process has the Lease, and of writes of it.
+/// Name and help of two metrics: whether this process holds the Lease, and its writes of the Lease.
 pub type Meters = [(&'static str, &'static str); 2];
 
-/// Of a Lease by which a leader is elected.
+/// Metrics of a leader-election Lease.
 pub const LEADER: Meters = [
     ("kube_node_leader", "Whether this process leads"),
     ("kube_node_leader_renewals_total", "Writes of the Lease by which a leader is elected, by result"),
 ];
 
-/// Of a Lease by which a host is present.
+/// Metrics of a worker's membership Lease.
 pub const MEMBER: Meters = [
     ("kube_node_host_present", "Whether this host is present, and carries machines"),
     ("kube_node_host_renewals_total", "Writes of the Lease by which this host is present, by result"),
 ];
 
-/// How this process stands.
+/// Leadership state of this process.
 #[derive(Debug)]
 pub struct Leadership {
     fence: Fence,
-    /// Who it is; None where there is no election.
+    /// Identity of this process; None without an election.
     identity: Option<String>,
-    /// Who leads, for all that is known here.
+    /// Last known holder of the Lease.
     leader: RwLock<Option<String>>,
     leads: IntGauge,
     renewals: IntCounterVec,
 }
 
 impl Leadership {
-    /// Of one that wants to lead, or, without an identity, of the only one.
+    /// Registers the metrics. The fence starts closed; without an identity there is no election, and it stays
+    /// open.
     pub fn register(
         [leads, renewals]: &Meters,
         identity: Option<String>,
@@ -57,24 +58,24 @@ impl Leadership {
         }))
     }
 
-    /// What its writes go through.
+    /// The fence for all writes of this process.
     #[must_use]
     pub const fn fence(&self) -> &Fence {
         &self.fence
     }
 
-    /// Who was seen to lead, and whether that is this process.
+    /// Sets the observed leader, and whether this process leads.
     pub(super) fn shows(&self, leader: Option<String>, leads: bool) {
         self.leads.set(i64::from(leads));
         *self.leader.write().unwrap_or_else(PoisonError::into_inner) = leader;
     }
 
-    /// The Lease was written, or not.
+    /// Counts a write of the Lease by result.
     pub(super) fn wrote(&self, result: &str) {
         self.renewals.with_label_values(&[result]).inc();
     }
 
-    /// `/leader`.
+    /// Router with `/leader`.
     pub fn router(self: &Arc<Self>) -> Router {
         Router::new().route("/leader", get(leader)).with_state(Arc::clone(self))
     }

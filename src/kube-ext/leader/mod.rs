@@ -1,12 +1,13 @@
-//! Which one of several processes may work, by a Lease in their namespace, and that no other one writes: of operators the
-//! leader, of hosts each under its own name.
+//! Leader election by a Lease, with fencing. Operators elect one leader; each worker holds a Lease of its own
+//! name.
 //!
-//! [`claim`] decides, [`Election`] asks the API server, and [`Fence`] stands before every write of the process: it opens
-//! for as long as the claim lasts, and closes by itself. Whoever loses the Lease ends its process: what it knows and plans
-//! is of no use to anybody.
+//! [`elector`] decides, [`Election`] sends the API requests, and [`Fence`] stands before every write of the
+//! process: it is open while leadership lasts and closes by itself. A process that loses its Lease ends: its
+//! caches and plans are of no further use.
 //!
-//! What this cannot do: take back what was sent in time and arrives late. Nearly all writes name the version or the UID that
-//! they were decided on, and the next leader begins at the earliest the difference between Lease and deadline later.
+//! Limit: a write that was sent in time and arrives late cannot be recalled. Nearly all writes name the
+//! resource version or the UID that they were decided on, and the next leader starts no sooner than lease
+//! duration minus renew deadline later.
 
 pub mod clock;
 pub mod elector;
@@ -34,28 +35,28 @@ use self::{
 };
 use crate::error::chain;
 
-/// How long the Lease may take to be given back.
+/// Time limit for giving the Lease back.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a Lease that was given back holds off others, in seconds: the least that the API server takes. Nobody waits
-/// for it.
+/// Lease duration of a Lease that was given back, in seconds: the least that the API server accepts. No
+/// standby waits for it.
 const RELEASED_SECONDS: i32 = 1;
 
-/// What an election is about.
+/// Settings of an election.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
-    /// Its labels, by which others find it.
+    /// Labels of the Lease, by which others find it.
     pub labels: BTreeMap<String, String>,
-    /// Who wants to lead: no other process has this name, nor has one before.
+    /// Identity of this process, unique among all processes, former ones included.
     pub identity: String,
-    /// Its times.
+    /// Times of the election.
     pub timing: Timing,
 }
 
-/// The process has its Lease no more.
+/// This process has lost its Lease.
 #[derive(Debug, thiserror::Error)]
 #[error("{identity} has lost the Lease {lease}, so it ends: another process works, or will")]
 pub struct LostError {
@@ -64,20 +65,21 @@ pub struct LostError {
     source: Loss,
 }
 
-/// The part of this process in an election.
+/// This process's part in an election.
 pub struct Election {
     api: Api<Lease>,
     options: Options,
     claim: Elector,
-    /// As the API server had it last.
+    /// The Lease as last read or written.
     lease: Option<Lease>,
     standing: Arc<Leadership>,
-    /// What was complained of last.
+    /// Last logged error; a repeated one is not logged again.
     said: String,
 }
 
 impl Election {
-    /// Nothing is asked yet. `client` must not go through the fence of `standing`: it opens that.
+    /// Sends no request yet. `client` must not go through the fence of `standing`, which the election itself
+    /// opens.
     #[must_use]
     pub fn new(client: Client, options: Options, standing: Arc<Leadership>) -> Self {
         Self {
@@ -90,7 +92,7 @@ impl Election {
         }
     }
 
-    /// Takes the Lease where nobody has it. Whether it leads now; else somebody else does.
+    /// Takes the Lease if it is free. Returns true if this process leads now, false if another one does.
     pub async fn begin(&mut self) -> Result<bool, LostError> {
         while self.claim.held().is_none() && !self.claim.waits(Moment::now()) {
             self.step().await?;
@@ -98,7 +100,7 @@ impl Election {
         Ok(self.claim.held().is_some())
     }
 
-    /// Waits until it leads.
+    /// Waits until this process leads.
     pub async fn win(&mut self) -> Result<(), LostError> {
         while self.claim.held().is_none() {
             self.step().await?;
@@ -106,7 +108,7 @@ impl Election {
         Ok(())
     }
 
-    /// Keeps the Lease for as long as may be.
+    /// Renews the Lease until leadership is lost.
     pub async fn keep(&mut self) -> LostError {
         loop {
             if let Err(lost) = self.step().await {
@@ -159,7 +161,7 @@ impl Election {
         }
     }
 
-    /// What an answer means; None where there was none in time.
+    /// Interprets a response; None stands for a timeout.
     fn understood(&mut self, ask: Request, answer: Option<kube::Result<Option<Lease>>>) -> Response {
         let (heard, result) = match answer {
             Some(Ok(lease)) => {
@@ -167,7 +169,8 @@ impl Election {
                 let record = self.lease.as_ref().map(record);
                 (if ask == Request::Read { Response::Stands(record) } else { Response::Written }, "success")
             }
-            // A Lease that is to be made has no namespace then.
+            // 404 to a replace: the Lease is gone. 404 to a create is a failure: the namespace does not
+            // exist.
             Some(Err(kube::Error::Api(status))) if status.code == 404 && ask == Request::Replace => {
                 self.lease = None;
                 (Response::Stands(None), "conflict")
@@ -195,7 +198,7 @@ impl Election {
         heard
     }
 
-    /// The Lease in our name.
+    /// The Lease with this process as its holder.
     fn written(&self, before: Option<&Lease>) -> Lease {
         let now = MicroTime(Timestamp::now());
         let spec = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
@@ -219,8 +222,8 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back where this process has it, so that the next one need not wait for its end. To be called once
-    /// nothing is under way any more: the next one begins at once.
+    /// Gives the Lease back if this process holds it, so that the next leader need not wait for its expiry.
+    /// Call this once no work is under way: the next leader starts at once.
     pub async fn release(mut self) {
         self.standing.fence().close();
         self.standing.shows(None, false);
@@ -234,7 +237,8 @@ impl Election {
         }
     }
 
-    /// Whether it had it. It is read before: a renewal may have been on its way.
+    /// Returns true if this process held the Lease. The Lease is read first: a renewal may have been under
+    /// way.
     async fn give_back(&mut self) -> kube::Result<bool> {
         loop {
             let Some(mut lease) = self.api.get_opt(&self.options.name).await? else { return Ok(false) };

@@ -5,25 +5,26 @@ use std::time::Duration;
 use kube::runtime::utils;
 use tokio::time::Instant;
 
-/// Bounds of the waits. Each is lengthened by chance, to twice itself at most, so that not all watches come at once.
+/// Bounds of the backoff. Random jitter lengthens each wait, to twice itself at most, so that watches do not
+/// reconnect all at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffConfig {
-    /// The first wait; it doubles.
+    /// First wait; doubles with each failure.
     pub first: Duration,
-    /// The longest.
+    /// Longest wait, before jitter.
     pub longest: Duration,
-    /// After such a time without a failure the next wait is the first again.
+    /// Time without a failure after which the next wait is the first again.
     pub calm: Duration,
 }
 
 impl BackoffConfig {
-    /// That of client-go's reflector (`tools/cache`).
+    /// Values of client-go's reflector (`tools/cache`).
     pub const REFLECTOR: Self = Self {
         first: Duration::from_millis(800),
         longest: Duration::from_secs(30),
         calm: Duration::from_mins(2),
     };
-    /// That of those by which everything here lives.
+    /// Values for watches that every controller depends on.
     pub const VITAL: Self = Self {
         first: Duration::from_millis(200),
         longest: Duration::from_millis(2_500),
@@ -31,23 +32,23 @@ impl BackoffConfig {
     };
 }
 
-/// Says how long to wait.
+/// Backoff of one watch.
 #[derive(Debug)]
 pub struct Backoff {
     config: BackoffConfig,
     failures: u32,
-    /// When the last wait is over.
+    /// End of the last wait.
     last: Option<Instant>,
 }
 
 impl Backoff {
-    /// Before any failure.
+    /// A backoff before any failure.
     #[must_use]
     pub const fn new(config: BackoffConfig) -> Self {
         Self { config, failures: 0, last: None }
     }
 
-    /// The wait after a failure that happens now.
+    /// Wait after a failure that happens now.
     pub fn wait(&mut self, now: Instant) -> Duration {
         let BackoffConfig { first, longest, calm } = self.config;
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > calm) {

@@ -1,5 +1,6 @@
-//! One watch, held as client-go's reflector holds it: it begins with all that there is, goes on where it was when its life is
-//! over or the API server is away, begins anew after any other end, and backs off when it fails.
+//! One watch, with the semantics of client-go's reflector: it starts with an initial list, resumes at its
+//! resource version after a timeout or a lost connection, lists again after any other end, and backs off
+//! after failures.
 
 use std::{future::poll_fn, pin::Pin};
 
@@ -15,57 +16,58 @@ use super::{
 };
 use crate::wire::{self, AGENT, WireError};
 
-/// What an answer is asked for: a watch in frames, and other answers whole.
+/// Accepted encodings: frames for a watch, plain protobuf for other responses.
 const ACCEPTED: &str = "application/vnd.kubernetes.protobuf;stream=watch,application/vnd.kubernetes.protobuf";
-/// A watch that ends sooner, and brought nothing, failed.
+/// A watch without events that ends sooner has failed.
 const SHORT: Duration = Duration::from_secs(1);
-/// Longest silence of a watch that has brought a bookmark. kube-apiserver sends one about every minute (`cacher`:
-/// `bookmarkFrequency`), so two in a row are missing.
+/// Longest silence of a watch that has brought a bookmark. kube-apiserver sends one about every minute
+/// (`cacher`: `bookmarkFrequency`), so two in a row are missing.
 const SILENCE: Duration = Duration::from_mins(2);
-/// How long a watch may be silent beyond the life that it was asked for.
+/// Silence allowed beyond the requested lifetime of a watch.
 const LATE: Duration = Duration::from_secs(5);
 
-/// What a watch tells.
+/// Watch event, as passed to the caller.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
-    /// All that there is is about to be asked for; it comes up to `Complete`, or to another `InitialList`.
+    /// An initial list is about to be requested; its objects follow up to `Complete`, or to another
+    /// `InitialList`.
     InitialList,
-    /// An object.
+    /// An added, changed or deleted object.
     Object {
-        /// It, in its own message.
+        /// The object, as its encoded message.
         raw: &'a [u8],
-        /// Whether it is gone.
+        /// True if the object was deleted.
         deleted: bool,
     },
-    /// What did not come since `InitialList` is not there.
+    /// The initial list is complete: an object that has not come since `InitialList` does not exist.
     Complete,
 }
 
-/// Why a watch ended before its time.
+/// Early end of a watch.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The API server does not remember the version.
+    /// The API server no longer has the resource version.
     #[error("the version is too old")]
     Expired,
-    /// It does not have watches that begin with a list.
+    /// The API server does not support `sendInitialEvents`.
     #[error("the API server streams no lists")]
     NoLists,
-    /// It ended at once.
+    /// The watch ended at once.
     #[error("the watch ended at once")]
     AtOnce,
-    /// Its connection is open, and brings nothing any more.
+    /// The connection is open, but nothing comes any more.
     #[error("the watch has been silent for {} s", .0.as_secs())]
     Silent(Duration),
-    /// It refuses, or ended the watch so.
+    /// The API server refused the watch, or ended it with this error.
     #[error("the watch is refused")]
     Refused(#[source] WireError),
-    /// It cannot be reached, or no more.
+    /// The API server cannot be reached, or the connection was lost.
     #[error("the API server cannot be reached")]
     Unreachable(#[source] Box<kube::Error>),
-    /// What comes is not understood.
+    /// A frame cannot be decoded.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A list is not understood.
+    /// A list cannot be decoded.
     #[error(transparent)]
     List(#[from] WireError),
 }
@@ -80,14 +82,16 @@ impl Ended {
         }
     }
 
-    /// Whether the next watch can go on where this one was. Else it begins anew, or might be refused the same way for ever: a
-    /// version that the API server has not come to yet, as after a restore of etcd, it refuses with 504.
+    /// Returns true if the next watch can resume at the same resource version. Otherwise the next one lists
+    /// again, since it might be refused for ever: a resource version that the API server has not reached yet,
+    /// as after a restore of etcd, is refused with 504.
     fn keeps_place(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Silent(_)) || self.code() == Some(429)
     }
 }
 
-/// Holds a watch for as long as it is polled, and tells what comes. It goes on after every failure that `failed` puts up with.
+/// Runs a watch for as long as it is polled and passes its events to `tell`. Continues after every failure
+/// that `failed` accepts.
 pub async fn follow<E>(
     client: &Client,
     watch: &WatchRequest,
@@ -124,7 +128,8 @@ pub async fn follow<E>(
     }
 }
 
-/// One watch to its end; `since` is where it begins, and where the next one can.
+/// Runs one watch to its end; `since` is its resource version at the start and, updated, that of the next
+/// watch.
 async fn once(
     client: &Client,
     watch: &WatchRequest,
@@ -146,7 +151,7 @@ async fn once(
     }
     let _open = meter.open();
     let (mut frames, mut is_empty) = (Frames::default(), true);
-    // Not every server sends bookmarks, though all are asked to: one without a watch cache sends none.
+    // A server without a watch cache sends no bookmarks, though every watch requests them.
     let mut limit = life + LATE;
     loop {
         let next = timeout(limit, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
@@ -162,13 +167,14 @@ async fn once(
             match frame? {
                 Frame::Object { version, deleted, raw } => {
                     tell(WatchEvent::Object { raw: &raw, deleted });
-                    // What came of a list that is not complete is no place to go on from.
+                    // A watch cannot resume within an incomplete initial list.
                     if let Some(since) = since {
                         *since = version.into();
                     }
                 }
                 Frame::Bookmark { version, ends_list } => {
-                    // The one that ends the list comes without a watch cache's clock.
+                    // The bookmark that ends the initial list does not imply the periodic ones of a watch
+                    // cache.
                     if !ends_list {
                         limit = SILENCE;
                     }
@@ -187,7 +193,7 @@ async fn once(
     if is_empty && began.elapsed() < SHORT { Err(Ended::AtOnce) } else { Ok(()) }
 }
 
-/// All that there is, by a list; its version.
+/// Lists all objects page by page; returns the resource version of the list.
 async fn fill(
     client: &Client,
     watch: &WatchRequest,
@@ -211,7 +217,7 @@ async fn fill(
     }
 }
 
-/// A list of anything, with its items as they are.
+/// A list of any kind, with its items undecoded.
 #[derive(Clone, PartialEq, Message)]
 struct AnyList {
     #[prost(message, optional, tag = "1")]
@@ -220,7 +226,7 @@ struct AnyList {
     items: Vec<Vec<u8>>,
 }
 
-/// Tags are those of meta/v1 `ListMeta`.
+/// Tags of meta/v1 `ListMeta`.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Meta {
     #[prost(string, tag = "2")]
@@ -285,8 +291,8 @@ mod tests {
         }
     }
 
-    /// When watches were asked for, and where they began, until the first has failed and the next is open. The server sends
-    /// a bookmark that ends the list, these ones a minute apart, and then nothing.
+    /// Times and queries of the watch requests until the second failure. The server sends a bookmark that
+    /// ends the initial list, then these bookmarks a minute apart, then nothing.
     async fn watches(bookmarks: &[&str]) -> Vec<(Duration, String)> {
         let frames: Vec<_> = bookmarks.iter().map(|version| Bytes::from(bookmark(version, false))).collect();
         let (begin, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
@@ -324,7 +330,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_watch_without_its_bookmarks_is_made_anew_where_it_was() {
         let [_, (at, query)] = &watches(&["7", "8"]).await[..] else { panic!("two watches") };
-        // Bookmarks came after one and two minutes.
+        // The bookmarks came after one and two minutes.
         assert!((240..245).contains(&at.as_secs()), "{at:?}");
         assert!(query.contains("resourceVersion=8&"), "{query}");
     }

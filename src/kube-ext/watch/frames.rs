@@ -1,4 +1,4 @@
-//! What a watch brings: frames of Kubernetes' protobuf, each with its length before it.
+//! Decoder of a watch stream: frames of Kubernetes' protobuf, each preceded by its length.
 
 use std::collections::HashMap;
 
@@ -7,53 +7,53 @@ use prost::Message;
 
 use crate::wire::{self, AnyObject, WireError};
 
-/// A frame beyond this is none, in bytes: the API server takes no object a fraction as large.
+/// Longest accepted frame, in bytes; the API server accepts no object a fraction as large.
 const LONGEST: usize = 64 << 20;
-/// Bytes of the length before a frame.
+/// Length prefix of a frame, in bytes.
 const LENGTH: usize = 4;
-/// Annotation of the bookmark that ends the list a watch begins with.
+/// Annotation of the bookmark that ends the initial list.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
-/// What a buffer may keep between two frames, in bytes.
+/// Capacity that the buffer may keep between two frames, in bytes.
 const KEPT: usize = 1024;
 
-/// What a frame says.
+/// Decoded frame.
 #[derive(Debug)]
 pub enum Frame {
-    /// An object came or changed, or was deleted.
+    /// An object was added, changed or deleted.
     Object {
-        /// Its version.
+        /// Resource version.
         version: String,
-        /// Whether it is gone.
+        /// True if the object was deleted.
         deleted: bool,
-        /// It, in its own message.
+        /// The object, as its encoded message.
         raw: Vec<u8>,
     },
-    /// Nothing happened up to this version.
+    /// No change up to this resource version.
     Bookmark {
-        /// The version.
+        /// Resource version.
         version: String,
-        /// Whether the list is complete that the watch began with.
+        /// True if the initial list is complete.
         ends_list: bool,
     },
-    /// The watch ends: the API server says why.
+    /// The API server ends the watch with this error.
     Error(WireError),
 }
 
-/// What is not understood.
+/// Undecodable frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// A length that none is.
+    /// Impossible length, in bytes.
     #[error("a frame of {0} bytes")]
     TooLong(usize),
-    /// A frame that is no event.
+    /// The frame is no watch event.
     #[error("a frame cannot be decoded")]
     Decode(#[from] prost::DecodeError),
-    /// An event without a readable object.
+    /// The object of an event cannot be decoded.
     #[error("the object of an event cannot be decoded")]
     Object(#[from] WireError),
 }
 
-/// What of a bookmark a watch goes by besides its version. Tags are those of meta/v1 `ObjectMeta`.
+/// Fields of a bookmark that are read besides its resource version. Tags of meta/v1 `ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
 struct Bookmark {
     #[prost(message, optional, tag = "1")]
@@ -66,23 +66,23 @@ struct BookmarkMeta {
     annotations: HashMap<String, String>,
 }
 
-/// What came and was not told yet.
+/// Received bytes, split into frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// So much of it was told.
+    /// Number of bytes in the buffer that were decoded already.
     told: usize,
 }
 
 impl Frames {
-    /// More has come.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.told);
         self.told = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame.
+    /// The next complete frame.
     pub fn next(&mut self) -> Option<Result<Frame, FrameError>> {
         let (length, rest) = self.buffer.get(self.told..)?.split_first_chunk::<LENGTH>()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
@@ -130,7 +130,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A frame with a bookmark of this version.
+    /// A bookmark frame with this resource version.
     pub fn bookmark(version: &str, ends_list: bool) -> Vec<u8> {
         let object = config_map(version, ends_list.then_some(END_OF_LIST));
         framed("BOOKMARK", "v1", &object, "ConfigMap")

@@ -1,7 +1,9 @@
-//! Watches in Kubernetes' protobuf: what the API server encodes for its own clients anyway, and what takes least to read.
+//! Protobuf list and watch for built-in kinds. The API server encodes protobuf for its own clients anyway,
+//! and it is the cheapest form to read.
 //!
-//! [`follow`] holds one for as long as it is polled, as client-go's reflector does, and tells what comes; what becomes of it
-//! is the caller's. Custom resources have no protobuf: they are watched in JSON, by kube's watcher.
+//! Input: a [`WatchRequest`]. Output: [`follow()`] passes [`WatchEvent`]s to the caller for as long as it is
+//! polled, as client-go's reflector does. Custom resources have no protobuf encoding: kube's watcher serves
+//! them as JSON.
 
 mod backoff;
 mod follow;
@@ -16,45 +18,46 @@ pub use self::{
     follow::{Ended, WatchEvent, follow},
 };
 
-/// A watch.
+/// Collection to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// Path of the list.
+    /// URL path of the collection.
     pub path: String,
-    /// What of it is meant, by fields.
+    /// Field selector.
     pub field_selector: Option<String>,
-    /// What of it is meant, by labels.
+    /// Label selector.
     pub label_selector: Option<String>,
-    /// How it begins.
+    /// Source of the initial objects.
     pub initial_list: InitialList,
-    /// How long it is held at least before it is made anew; twice that at most.
+    /// Minimum lifetime of one watch; the actual one is drawn between this and twice this.
     pub min_timeout: Duration,
-    /// How long it waits when it has failed.
+    /// Backoff after failures.
     pub backoff: BackoffConfig,
 }
 
-/// How a watch comes by what there is already.
+/// Source of the initial objects of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialList {
-    /// By a list at the latest state, page by page.
+    /// Paged LIST at the latest state, then WATCH.
     List,
-    /// It begins with it (client-go's `WatchListClient`); by a list from the API server's cache where that cannot do so.
+    /// WATCH with `sendInitialEvents` (client-go's `WatchListClient`); a LIST from the API server's cache
+    /// where that is not supported.
     Stream,
 }
 
-/// Who counts what comes.
+/// Metrics of watches.
 pub trait Meter {
     /// Lives as long as a watch is open.
     type Open;
-    /// A watch is open.
+    /// Called when a watch opens.
     fn open(&self) -> Self::Open;
-    /// So many bytes came.
+    /// Called with the number of bytes received.
     fn bytes(&self, count: usize);
-    /// An event, or an object of a list.
+    /// Called for each event and each listed object.
     fn event(&self);
 }
 
-/// Nobody.
+/// No metrics.
 impl Meter for () {
     type Open = ();
     fn open(&self) {}
@@ -62,11 +65,11 @@ impl Meter for () {
     fn event(&self) {}
 }
 
-/// Objects on a page of a list.
+/// Objects per page of a list.
 const PAGE: usize = 500;
 
 impl WatchRequest {
-    /// A watch after a version, or one that begins with all that there is.
+    /// URL of a watch from this resource version, or of one with initial events.
     #[must_use]
     pub fn request(&self, since: Option<&str>, life: Duration) -> String {
         let seconds = life.as_secs();
@@ -78,7 +81,7 @@ impl WatchRequest {
         format!("{}?allowWatchBookmarks=true&{selected}{from}&timeoutSeconds={seconds}&watch=true", self.path)
     }
 
-    /// A list, or the page of it that follows after `token`.
+    /// URL of a list, or of its page after `token`.
     #[must_use]
     pub fn list(&self, token: Option<&str>) -> String {
         let range = match (self.initial_list, token) {

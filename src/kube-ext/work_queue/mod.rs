@@ -1,10 +1,11 @@
-//! A work queue of keys, as controllers of Kubernetes use it.
+//! Work queue of keys, for controllers.
 //!
-//! Input: keys from event handlers ([`WorkQueue::add`]) and the [`Action`] that each reconciliation ends with. Output: at most
-//! `concurrency` reconciliations at once.
+//! Input: keys from event handlers ([`WorkQueue::add`]) and the [`Action`] that each reconciliation returns.
+//! Output: at most `concurrency` reconciliations at once.
 //!
-//! Invariants: a key waits at most once and is reconciled at most once at a time; the key that is due first starts first, equal
-//! ones in order of arrival, so no key starves; two starts of one key are at least `min_interval` apart, whatever asked for them.
+//! Invariants: a key waits at most once and is reconciled at most once at a time; the earliest due key starts
+//! first, equal ones in order of arrival, so no key starves; two starts of one key are at least
+//! `min_interval` apart, whatever triggered them.
 
 mod schedule;
 
@@ -24,33 +25,33 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::schedule::Schedule;
 
-/// What follows a reconciliation.
+/// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The next one comes with the next change.
+    /// Reconcile again at the next change.
     AwaitChange,
-    /// The next one comes after this time at the latest.
+    /// Reconcile again after this time at the latest.
     RequeueAfter(Duration),
-    /// It failed: the next one comes after the key's back-off at the latest.
+    /// The reconciliation failed: reconcile again after the key's backoff at the latest.
     Failed,
 }
 
-/// How a queue is worked off.
+/// Settings of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Most reconciliations at once, at least 1.
+    /// Maximum number of reconciliations at once, at least 1.
     pub concurrency: usize,
-    /// Least time between two starts of one key; zero for none.
+    /// Minimum time between two starts of one key; zero for none.
     pub min_interval: Duration,
 }
 
-/// The end that takes keys. Cheap to clone.
+/// Producer end of a queue. Cheap to clone.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     shared: Arc<Shared<K>>,
 }
 
-/// The end that gives keys, for [`run`].
+/// Consumer end of a queue, for [`run`].
 #[derive(Debug)]
 pub struct Consumer<K> {
     shared: Arc<Shared<K>>,
@@ -59,11 +60,11 @@ pub struct Consumer<K> {
 #[derive(Debug)]
 struct Shared<K> {
     schedule: Mutex<Schedule<K>>,
-    /// A key became the one that is due first.
+    /// Notified when a key becomes the first to start.
     earlier: Notify,
 }
 
-/// Both ends of a new queue.
+/// Creates a queue and returns both ends.
 #[must_use]
 pub fn work_queue<K: Eq + Hash + Clone>() -> (WorkQueue<K>, Consumer<K>) {
     let shared = Arc::new(Shared { schedule: Mutex::default(), earlier: Notify::new() });
@@ -77,7 +78,8 @@ impl<K> Clone for WorkQueue<K> {
 }
 
 impl<K: Eq + Hash + Clone> WorkQueue<K> {
-    /// Asks for a reconciliation of `key` as soon as its interval allows. A key that waits already keeps its place.
+    /// Requests a reconciliation of `key` as soon as its interval allows. A key that waits already keeps its
+    /// place.
     pub fn add(&self, key: K) {
         if self.shared.schedule().add(key, Instant::now()) {
             self.shared.earlier.notify_one();
@@ -91,7 +93,7 @@ impl<K> Shared<K> {
     }
 }
 
-/// Works the queue off until `stop`, and finishes the reconciliations under way.
+/// Processes the queue until `stop`, and finishes the reconciliations under way.
 pub async fn run<K, F, Fut>(consumer: Consumer<K>, config: Config, stop: &CancellationToken, reconcile: F)
 where
     K: Eq + Hash + Clone,
@@ -107,7 +109,7 @@ where
             let future = reconcile(key.clone());
             running.push(async move { (key, future.await) });
         }
-        // While all places are taken no key can start, so neither time nor new keys are of interest.
+        // At full concurrency no key can start, so due times and new keys do not matter.
         let has_room = running.len() < config.concurrency.max(1);
         let due = if has_room { shared.schedule().next_due() } else { None };
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Which key starts next, and when: all of a work queue but its clock and its tasks.
+//! Order and times of starts: a work queue without its clock and its tasks.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry},
@@ -10,37 +10,37 @@ use tokio::time::Instant;
 
 use super::Action;
 
-/// First wait after a failure; it doubles with each further one.
+/// First backoff after a failure; doubles with each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// Longest wait after a failure.
+/// Longest backoff after a failure.
 const BACKOFF_LONGEST: Duration = Duration::from_mins(1);
-/// Longest wait of any kind: a clock cannot tell every time.
+/// Longest wait of any kind: `Instant` cannot represent every time.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
-/// A place among the waiting keys: when the key is due, and its number of arrival.
+/// Place among the waiting keys: due time and arrival number.
 type Place = (Instant, u64);
 
-/// The keys of a queue. Each operation costs the logarithm of the number of waiting keys at most.
+/// Keys of a queue. Each operation costs at most the logarithm of the number of waiting keys.
 #[derive(Debug)]
 pub struct Schedule<K> {
-    /// Keys that wait, the first to start first. A key that runs is never among them.
+    /// Waiting keys, the first to start first. A running key is never among them.
     waiting: BTreeMap<Place, K>,
     keys: HashMap<K, State>,
-    /// Keys whose interval has not ended, by its end: they are remembered until then.
+    /// Keys within their interval, by its end; they are remembered until then.
     started: VecDeque<(Instant, K)>,
-    /// The next number of arrival.
+    /// Next arrival number.
     arrivals: u64,
 }
 
-/// A key that waits, runs, has failed, or started within its interval.
+/// State of a key that waits, runs, has failed, or started within its interval.
 #[derive(Debug)]
 struct State {
-    /// Its place; while it runs, the one it takes afterwards.
+    /// Place of the key; while the key runs, its place afterwards.
     place: Option<Place>,
     is_running: bool,
-    /// The end of its interval.
+    /// End of the interval.
     not_before: Option<Instant>,
-    /// Failures since the last success.
+    /// Consecutive failures.
     failures: u32,
 }
 
@@ -51,7 +51,7 @@ impl<K> Default for Schedule<K> {
 }
 
 impl<K: Eq + Hash + Clone> Schedule<K> {
-    /// Asks for a start of `key`. Returns true if the key became the first to start.
+    /// Requests a start of `key`. Returns true if the key became the first to start.
     pub fn add(&mut self, key: K, now: Instant) -> bool {
         let place = self.place_at(now);
         let state = self.keys.entry(key.clone()).or_insert_with(State::idle);
@@ -70,13 +70,13 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         self.first() == Some(place)
     }
 
-    /// Takes the first key that is due. Until [`Self::finish`] it does not start again; afterwards not before `min_interval`
-    /// has passed since now.
+    /// Takes the first due key. The key does not start again before [`Self::finish`], nor before
+    /// `min_interval` has passed from now.
     pub fn start(&mut self, now: Instant, min_interval: Duration) -> Option<K> {
         self.forget(now);
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         let key = first.remove();
-        // A key that waits has a state.
+        // Every waiting key has a state.
         let state = self.keys.entry(key.clone()).or_insert_with(State::idle);
         state.place = None;
         state.is_running = true;
@@ -88,7 +88,7 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         Some(key)
     }
 
-    /// Ends what [`Self::start`] began.
+    /// Ends a run that [`Self::start`] began.
     pub fn finish(&mut self, key: K, action: Action, now: Instant) {
         let Entry::Occupied(mut entry) = self.keys.entry(key) else { return };
         let state = entry.get_mut();
@@ -115,19 +115,19 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         }
     }
 
-    /// When the first waiting key is due.
+    /// Due time of the first waiting key.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.first().map(|(due, _)| due)
     }
 
-    /// How many keys wait for their start; those that run are not among them.
+    /// Number of waiting keys, without running ones.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many keys are remembered.
+    /// Number of remembered keys.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.keys.len()
@@ -159,18 +159,18 @@ impl State {
         Self { place: None, is_running: false, not_before: None, failures: 0 }
     }
 
-    /// The place, moved behind the end of the interval.
+    /// The place, moved to the end of the interval.
     fn allowed(&self, (due, arrival): Place) -> Place {
         (self.not_before.map_or(due, |not_before| due.max(not_before)), arrival)
     }
 
-    /// Whether a state made anew would be the same. A failed key waits, so its failures are kept.
+    /// Returns true if a new state would be the same. A failed key waits, so its failures are kept.
     fn is_forgettable(&self, now: Instant) -> bool {
         self.place.is_none() && !self.is_running && self.not_before.is_none_or(|not_before| not_before <= now)
     }
 }
 
-/// The wait after the `count`th failure in a row.
+/// Backoff after the `count`th failure in a row.
 fn backoff(count: u32) -> Duration {
     BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(BACKOFF_LONGEST)
 }

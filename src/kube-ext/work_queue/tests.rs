@@ -12,10 +12,10 @@ use super::*;
 const CONFIG: Config = Config { concurrency: 2, min_interval: Duration::ZERO };
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Starts of reconciliations, with the time since the beginning of the test.
+/// Starts of reconciliations, with the time since the start of the test.
 type Log<K> = Rc<RefCell<Vec<(K, Duration)>>>;
 
-/// Runs a queue for `time` of a paused clock while `script` fills it.
+/// Runs a queue for `time` of a paused clock while `script` adds keys.
 async fn simulate<K, Fut>(
     config: Config,
     time: Duration,
@@ -102,7 +102,7 @@ async fn concurrency_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn under_lasting_overload_keys_start_in_turn() {
     const KEYS: usize = 50;
-    // Each key is asked for again while it runs, so all of them always wait.
+    // Each key is added again while it runs, so all of them always wait.
     let log = simulate(
         Config { concurrency: 3, ..CONFIG },
         100 * SECOND,
@@ -194,7 +194,8 @@ async fn a_change_does_not_wait_for_a_later_requeue_and_a_success_ends_the_back_
     )
     .await;
     let millis: Vec<u128> = log.iter().map(|(_, at)| at.as_millis()).collect();
-    // The third succeeds and asks for 41.5 s; a change comes at 20 s. It fails, and waits as after a first failure.
+    // The third run succeeds and requeues for 41.5 s; a change comes at 20 s. That run fails and waits for a
+    // first backoff.
     assert_eq!(millis[..5], [0, 500, 1_500, 20_000, 20_500]);
 }
 
@@ -209,7 +210,7 @@ fn keys_are_forgotten_once_nothing_is_known_of_them() {
     assert_eq!((schedule.waiting(), schedule.remembered()), (0, 1_000), "their intervals last");
     assert_eq!(schedule.start(now + SECOND, SECOND), None);
     assert_eq!(schedule.remembered(), 0);
-    // One that runs longer than its interval is forgotten at its end.
+    // A key that runs longer than its interval is forgotten when it finishes.
     schedule.add(0, now);
     schedule.start(now, SECOND);
     schedule.start(now + SECOND, SECOND);
@@ -226,13 +227,13 @@ fn a_time_no_clock_can_tell_is_a_late_one() {
     assert!(schedule.next_due().is_some_and(|due| due > now + Duration::from_hours(24)));
 }
 
-/// What happens to a schedule.
+/// Operation on a schedule.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Add(u8),
     Pass(u64),
     Start,
-    /// Ends the running key at this place, modulo their number.
+    /// Ends the running key at this index, modulo their number.
     Finish(usize, Action),
 }
 
@@ -251,19 +252,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is expected of one key.
+/// Expected state of one key.
 #[derive(Default)]
 struct Expected {
-    /// Earliest time it was asked for since its last start, with the order in which that happened.
+    /// Earliest requested start since the last one, with the order of the requests.
     asked: Option<(Instant, usize)>,
     started: Option<Instant>,
     failures: u32,
-    /// Keys that started while this one was due and did not run.
+    /// Keys that started while this one was due and not running.
     overtaken_by: HashSet<u8>,
 }
 
 proptest! {
-    /// A schedule does what a list does that is searched from end to end, and no key overtakes another one twice.
+    /// The schedule behaves like a list that is searched from end to end, and no key overtakes another one
+    /// twice.
     #[test]
     fn the_first_due_key_starts_and_none_starves(
         steps in prop::collection::vec(step(), 0..400),

@@ -1,5 +1,6 @@
-//! The archive of one image: an OCI layout (`oci-layout`, `index.json`, `blobs/sha256/…`) with Docker's `manifest.json`,
-//! which names the same blobs, beside it. Five short documents, written as JSON rather than through a crate of builders.
+//! Archive of one image: an OCI layout (`oci-layout`, `index.json`, `blobs/sha256/…`) plus Docker's
+//! `manifest.json`, which names the same blobs. The five short documents are written as JSON; a crate of
+//! builders would add little.
 
 use std::{
     fs::{self, File},
@@ -17,16 +18,16 @@ use super::{
     layer::{Layer, folder, header},
 };
 
-/// Every image is of the same moment, else no two builds would be the same.
+/// Fixed creation time of every image, so that builds are reproducible.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 const INDEX: &str = "index.json";
 
-/// An archive that was written.
+/// A written archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Name and tag of the image.
     pub name: String,
-    /// Digest of its manifest: what a runtime shows.
+    /// Digest of the image's manifest, as runtimes show it.
     pub digest: String,
     /// The archive.
     pub path: PathBuf,
@@ -62,8 +63,8 @@ impl Blob {
     }
 }
 
-/// Writes the archive of an image to `path`, whole or not at all. Under another `tag` it lives beside the one that a
-/// cluster of ours uses.
+/// Writes the archive of an image to `path` atomically. With another `tag` the image can be loaded beside the
+/// one that a local cluster uses.
 pub fn write(image: Image, tag: Option<&str>, layer: &Layer, path: &Path) -> Result<Written, ImageError> {
     write_tar(image.tagged(tag), image, layer, path)
         .map_err(|source| ImageError::Write { path: path.to_owned(), source })
@@ -79,7 +80,7 @@ fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Resu
         "config": {
             "User": format!("{NON_ROOT}:{NON_ROOT}"),
             "Entrypoint": image.entrypoint(),
-            // `exec kube-node` finds the program at the root.
+            // With / on PATH, `exec kube-node` finds the program.
             "Env": ["PATH=/:/bin", format!("{}={}", memory::VARIABLE, memory::VALUE)],
             "WorkingDir": "/tmp",
             "Labels": {
@@ -99,7 +100,7 @@ fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Resu
     }));
     let mut described = manifest.descriptor("manifest.v1+json");
     described["platform"] = json!({"architecture": architecture, "os": "linux"});
-    // The first is read by containerd, the second is the standard's.
+    // The first annotation is read by containerd, the second is the OCI standard.
     described["annotations"] =
         json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
     let index = json!({
@@ -129,7 +130,7 @@ fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Resu
     Ok(Written { name, digest, path: path.to_owned(), bytes: path.metadata()?.len() })
 }
 
-/// The digest of the image in an archive of ours, such as `sha256:9f…`.
+/// Digest of the image in an archive of ours, such as `sha256:9f…`.
 pub fn manifest_digest(path: &Path) -> Result<String, ImageError> {
     let damaged = |source| ImageError::Damaged { path: path.to_owned(), source };
     let file = File::open(path).map_err(|source| ImageError::Read { path: path.to_owned(), source })?;
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
     use crate::images::{Contents, KUBE_NODE, PAUSE, Program};
 
-    /// What a tar holds: path → (mode, content), that of a link the content of its target. Refuses what is not
+    /// Content of a tar: path → (mode, content); a link has the content of its target. Fails on a tar that is not
     /// reproducible.
     fn unpack(tar: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
         let mut files: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
@@ -195,7 +196,7 @@ mod tests {
         write(image, None, &Layer::build(image, contents)?, path)
     }
 
-    /// One program and nothing else.
+    /// Contents with one program only.
     fn only(program: &Program) -> Contents<'_> {
         Contents { program, machine: None, shell: None }
     }
@@ -206,7 +207,7 @@ mod tests {
         dir
     }
 
-    /// Small and static: a header of an ELF file is enough.
+    /// A small static program: the header of an ELF file is enough.
     fn program(dir: &Path, name: &str) -> Program {
         let path = dir.join(name);
         let mut elf = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
@@ -219,7 +220,7 @@ mod tests {
         Program::check(&path, "").unwrap()
     }
 
-    /// Follows an archive from its top to the files in its layer, and checks every digest and size on the way.
+    /// Follows an archive from its index to the files in its layer, and checks every digest and size on the way.
     fn check(written: &Written) -> (Value, BTreeMap<String, (u32, Vec<u8>)>) {
         let archive = unpack(File::open(&written.path).unwrap());
         let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();

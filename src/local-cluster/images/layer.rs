@@ -1,4 +1,4 @@
-//! The one layer of an image: a tar with fixed times and owners, in the order of its paths, compressed with gzip.
+//! The single layer of an image: a gzip-compressed tar with fixed times and owners, sorted by path.
 
 use std::{
     fs::File,
@@ -11,34 +11,34 @@ use tar::{Builder, EntryType, Header};
 
 use super::{Image, ImageError, Program, archive::hex};
 
-/// Programs that look users up find root and the one we run as.
+/// Entries for root and for the user that images run as, for programs that look users up.
 const PASSWD: &str = "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
-/// Without it glibc asks DNS first.
+/// Lookup order for glibc, which would ask DNS first without this file.
 const NSSWITCH: &str = "hosts: files dns\n";
 
-/// A layer, ready to be put into an archive; [`Image::KubeNode`] and [`Image::Pause`] may share one.
+/// A layer, ready for an archive; [`Image::KubeNode`] and [`Image::Pause`] may share one.
 pub struct Layer {
     /// The compressed tar.
     pub(super) blob: Vec<u8>,
-    /// SHA-256 of the tar before compression: a config names its layers by that.
+    /// SHA-256 of the uncompressed tar; the image config names its layers by it.
     pub(super) diff_id: String,
     pub(super) architecture: &'static str,
 }
 
-/// The programs in an image.
+/// Programs of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents<'a> {
-    /// What the image is of.
+    /// Main program of the image.
     pub program: &'a Program,
-    /// What machines run, in the image of kube-node; `program` when absent.
+    /// Program that machines run, in the image of kube-node; `program` when absent.
     pub machine: Option<&'a Program>,
-    /// For /bin/sh.
+    /// Program for /bin/sh.
     pub shell: Option<&'a Program>,
 }
 
 impl Contents<'_> {
-    /// Tells builds apart: 12 hex digits of each program's content.
+    /// Identifies a build: 12 hex digits of each program's hash.
     pub fn fingerprint(&self) -> Result<String, ImageError> {
         let Self { program, machine, shell } = *self;
         let programs = [Some(program), machine, shell].into_iter().flatten();
@@ -47,7 +47,7 @@ impl Contents<'_> {
 }
 
 impl Layer {
-    /// The layer of an image.
+    /// Builds the layer of an image.
     pub fn build(image: Image, contents: Contents<'_>) -> Result<Self, ImageError> {
         let Contents { program, machine, shell } = contents;
         let path = image.program_path();
@@ -76,7 +76,7 @@ impl Layer {
     }
 }
 
-/// A header that says nothing of when and by whom it was made.
+/// A tar header without time and owner.
 pub(super) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -99,12 +99,12 @@ fn executable(tar: &mut Builder<impl Write>, path: &str, program: &Program) -> R
     tar.append_data(&mut header(EntryType::Regular, 0o755, size), path, file).map_err(read)
 }
 
-/// A second name, which takes no room.
+/// Adds a hard link, which takes no space.
 fn link(tar: &mut Builder<impl Write>, path: &str, of: &str) -> io::Result<()> {
     tar.append_link(&mut header(EntryType::Link, 0o755, 0), path, of)
 }
 
-/// Writes through and hashes what passes.
+/// A writer that hashes the bytes it passes on.
 pub(super) struct Hashed<W> {
     pub inner: W,
     pub hash: Sha256,

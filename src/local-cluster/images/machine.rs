@@ -1,6 +1,7 @@
-//! The program of machines: what of kube-node runs in their pods, and nothing else, since the memory of each holds what its
-//! program has, called or not. It is a file beside the whole program. `cargo run` builds the whole one only, so that file may
-//! be missing, or be an old one; then the whole program, which knows the same commands, serves machines too.
+//! The machine program: the part of kube-node that runs in the pods of machines. It is a separate, smaller
+//! program, since each machine's memory holds the whole program, called or not. It lies beside the whole
+//! program. `cargo run` builds only the whole one, so the machine program may be missing or outdated; then
+//! machines run the whole program, which has the same commands.
 
 use std::{
     io,
@@ -13,33 +14,33 @@ use kube_node_api::names::MACHINE_PROGRAM as MACHINE;
 
 use super::{ImageError, Program};
 
-/// Version and build stamp of this program, as both programs print them; set by its `main`.
+/// Version and build stamp of this program, as both programs print them; set by `main`.
 static BUILD: OnceLock<&str> = OnceLock::new();
 
-/// Says of which build this program is, for example `0.1.0 (release-0123456789ab)`. Only the first call counts.
+/// Sets the build of this program, for example `0.1.0 (release-0123456789ab)`. Only the first call counts.
 pub fn set_build(build: &'static str) {
     let _ = BUILD.set(build);
 }
 
-/// Why machines get the whole program, and how to change that.
+/// Reason why machines get the whole program, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("machines will take twice the memory, since {} {why}: {REMEDY} makes it", path.display())]
 pub struct NoMachineProgram {
-    /// Where it was looked for.
+    /// Expected path of the machine program.
     pub path: PathBuf,
-    /// What is wrong there.
+    /// The problem with that file.
     pub why: Why,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What is wrong with the file.
+/// The problem with the machine program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It is missing.
+    /// The file is missing.
     Missing,
-    /// It says that it is something else.
+    /// The file reports another build.
     OtherBuild,
-    /// It cannot be run, or not from scratch.
+    /// The file cannot be run, or needs shared libraries.
     Unfit,
 }
 
@@ -55,7 +56,7 @@ impl std::fmt::Display for Why {
 
 const REMEDY: &str = if cfg!(debug_assertions) { "cargo build" } else { "cargo build --release" };
 
-/// The program of machines beside the whole program `whole`, where it is of the build that this library is of.
+/// Machine program beside the program `whole`, if it is of the same build as this library.
 pub fn machine_beside(whole: &Path) -> Result<Program, NoMachineProgram> {
     let path = whole.with_file_name(MACHINE);
     let failed = |why, source| NoMachineProgram { path: path.clone(), why, source };
@@ -92,7 +93,7 @@ mod tests {
         };
         says(concat!("kube-node-machine ", env!("CARGO_PKG_VERSION"), " (release-0123456789ab)"));
         assert_eq!(why().why, Why::OtherBuild);
-        // The whole program under this name.
+        // The whole program under the name of the machine program.
         says(concat!("kube-node ", env!("CARGO_PKG_VERSION")));
         assert_eq!(why().why, Why::OtherBuild);
         assert_eq!(
@@ -102,7 +103,7 @@ mod tests {
                 machine.display()
             )
         );
-        // Of this build by its own words, and no program for an image.
+        // Reports this build, but is no program for an image.
         set_build("0.1.0 (test-0)");
         says(&format!("{MACHINE} 0.1.0 (test-0)"));
         assert_eq!(why().why, Why::Unfit);

@@ -1,8 +1,8 @@
-//! Container images without an engine: archives that `ctr -n k8s.io images import`, `docker load` and `podman load` read.
+//! Container images without Docker: archives for `ctr -n k8s.io images import`, `docker load` and `podman load`.
 //!
-//! An image is one layer from scratch ([`layer`]): a static program ([`machine`] says which second one kube-node's has),
-//! users, a writable /tmp, and a shell where one is asked for. The archive ([`archive`]) is an OCI layout with Docker's
-//! manifest beside it. The same input makes the same bytes, so a digest says whether something changed.
+//! An image has one layer, built from scratch ([`layer`]): a static program (kube-node's image has a second
+//! one, see [`machine`]), users, a writable /tmp, and a shell if requested. The archive ([`archive`]) is an
+//! OCI layout plus Docker's manifest. The same input makes the same bytes, so equal digests mean equal contents.
 
 mod archive;
 mod layer;
@@ -17,17 +17,17 @@ pub use layer::{Contents, Layer};
 pub use machine::{NoMachineProgram, Why, machine_beside, set_build};
 pub use program::Program;
 
-/// Name of the image of kube-node itself: operator, hollow kubelet and guard, by subcommand.
+/// Name of the image of kube-node itself: operator, hollow kubelet and kubemark proxy, by subcommand.
 pub const KUBE_NODE: &str = concat!("localhost/kube-node:", env!("CARGO_PKG_VERSION"));
-/// Name of the sandbox image: holds the namespaces of a pod.
+/// Name of the sandbox image, whose container holds the namespaces of a pod.
 pub const PAUSE: &str = concat!("localhost/kube-node-pause:", env!("CARGO_PKG_VERSION"));
-/// Name of the image of upstream kubemark, of the Kubernetes release that is built here.
+/// Name of the image of upstream kubemark, of the Kubernetes release built here.
 pub const KUBEMARK: &str = "localhost/kubemark:v1.36.3";
 
-/// User and group that the programs run as unless a pod says otherwise.
+/// User and group ID of the programs, unless a pod sets another.
 pub const NON_ROOT: u32 = 65_532;
 
-/// Why there is no image.
+/// Reason why an image cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A program or a shell cannot be read.
@@ -35,26 +35,26 @@ pub enum ImageError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A program is no ELF file.
+    /// A program is not an ELF file.
     #[error("{} is no program for Linux", path.display())]
     NotAProgram {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Parse error.
         source: elf::ParseError,
     },
-    /// A program needs a loader and libraries, which an image from scratch has not.
+    /// A program needs a loader and shared libraries, which an image from scratch lacks.
     #[error("{} is linked dynamically and would not run from scratch: {remedy}", path.display())]
     Dynamic {
         /// The file.
         path: PathBuf,
-        /// How to get a static one.
+        /// Instruction for getting a static program.
         remedy: &'static str,
     },
-    /// A program is for a machine that images here are not made for.
+    /// A program is built for an unsupported architecture.
     #[error("{} is for a machine of ELF number {machine}: images are made for amd64 and arm64", path.display())]
     Machine {
         /// The file.
@@ -67,20 +67,20 @@ pub enum ImageError {
     Write {
         /// The archive.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// An archive is none, or is damaged.
+    /// An archive is not an image archive, or is damaged.
     #[error("{} is no image archive: delete it", path.display())]
     Damaged {
         /// The archive.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Read error.
         source: io::Error,
     },
 }
 
-/// The images that are made here.
+/// The images that kube-node makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
     /// [`KUBE_NODE`].
@@ -92,7 +92,7 @@ pub enum Image {
 }
 
 impl Image {
-    /// All of them.
+    /// All images.
     pub const ALL: [Self; 3] = [Self::KubeNode, Self::Pause, Self::Kubemark];
 
     /// Name and tag.
@@ -105,7 +105,7 @@ impl Image {
         }
     }
 
-    /// The same with another tag.
+    /// Name of the image with another tag.
     #[must_use]
     pub fn tagged(self, tag: Option<&str>) -> String {
         match (tag, self.name().rsplit_once(':')) {
@@ -114,7 +114,7 @@ impl Image {
         }
     }
 
-    /// The archive's name without its ending.
+    /// File name of the archive without its extension.
     #[must_use]
     pub fn stem(self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ impl Image {
         }
     }
 
-    /// Where its program lies inside.
+    /// Path of the main program inside the image.
     fn program_path(self) -> &'static str {
         match self {
             Self::KubeNode | Self::Pause => "kube-node",
@@ -132,7 +132,7 @@ impl Image {
         }
     }
 
-    /// Where the program of machines lies inside.
+    /// Path of the machine program inside the image.
     fn machine_path(self) -> Option<&'static str> {
         match self {
             Self::KubeNode | Self::Pause => Some(MACHINE_PROGRAM),

@@ -1,4 +1,4 @@
-//! A program that runs from scratch: an ELF file for a machine we know, linked statically.
+//! A program for an image from scratch: a statically linked ELF file of a supported architecture.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use sha2::Digest;
 
 use super::{ImageError, archive::hex, layer::Hashed};
 
-/// A static program, checked.
+/// A program that was checked to be static.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program that runs.
+    /// The running program.
     pub fn itself() -> Result<Self, ImageError> {
         Self::check(
             Path::new("/proc/self/exe"),
@@ -32,7 +32,8 @@ impl Program {
         )
     }
 
-    /// The program of a file; `remedy` says how to get a static one where it is not.
+    /// Checks the program of a file. `remedy` tells how to get a static one; the error for a dynamic program
+    /// contains it.
     pub fn check(path: &Path, remedy: &'static str) -> Result<Self, ImageError> {
         let read = |source| ImageError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(read)?;
@@ -41,7 +42,7 @@ impl Program {
             source => ImageError::NotAProgram { path: path.to_owned(), source },
         };
         let elf = ElfStream::<AnyEndian, _>::open_stream(file).map_err(not_a_program)?;
-        // Whoever needs a loader names it.
+        // A dynamically linked program names its loader in PT_INTERP.
         if elf.segments().iter().any(|segment| segment.p_type == PT_INTERP) {
             return Err(ImageError::Dynamic { path: path.to_owned(), remedy });
         }
@@ -53,13 +54,13 @@ impl Program {
         Ok(Self { path: path.to_owned(), architecture })
     }
 
-    /// The file.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// 12 hex digits of its content, to tell builds apart.
+    /// 12 hex digits of the SHA-256 of the file, to identify a build.
     pub fn fingerprint(&self) -> Result<String, ImageError> {
         let read = |source| ImageError::Read { path: self.path.clone(), source };
         let mut hashed = Hashed::new(io::sink());
@@ -67,7 +68,7 @@ impl Program {
         Ok(hex(&hashed.hash.finalize()[..6]))
     }
 
-    /// The machine it is for, as OCI names it.
+    /// Architecture in OCI's naming.
     #[must_use]
     pub fn architecture(&self) -> &'static str {
         self.architecture

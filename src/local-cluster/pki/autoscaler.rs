@@ -1,7 +1,8 @@
-//! Who serves and who calls where cluster-autoscaler is served.
+//! Certificates of the operator's server for cluster-autoscaler and of its only client.
 //!
-//! Both certificates come of an authority that signs nothing else: with one of the cluster's, every user of the cluster
-//! could resize it. Its key is forgotten once it has signed, so nobody can make a third one.
+//! Both come from a certificate authority of their own: with the cluster's authority, every user of the
+//! cluster could resize it. The authority's key is discarded after both are signed, so that no third
+//! certificate can be made.
 
 use std::{
     fs,
@@ -18,19 +19,19 @@ use super::{
     Identity, LIFETIME, Pki, PkiError, Use, authority_params, leaf, still_good,
 };
 
-/// The certificates of one server and its one client.
+/// Certificates of one server and its one client.
 #[derive(Clone)]
 pub struct AutoscalerCertificates {
-    /// The authority of both, PEM.
+    /// Certificate authority of both, PEM.
     pub ca: String,
-    /// The operator's.
+    /// The operator's certificate.
     pub server: Identity,
-    /// cluster-autoscaler's.
+    /// cluster-autoscaler's certificate.
     pub client: Identity,
 }
 
 impl AutoscalerCertificates {
-    /// Makes all of them, for a server of these names and addresses.
+    /// Makes the authority and both certificates, for a server with these names and addresses.
     pub fn make(server_names: &[&str], addresses: &[IpAddr]) -> Result<Self, PkiError> {
         let failed = |source| PkiError::Certificate { name: "ca".into(), source };
         let key = KeyPair::generate().map_err(failed)?;
@@ -44,14 +45,14 @@ impl AutoscalerCertificates {
     }
 }
 
-/// The same, in one folder of this machine.
+/// [`AutoscalerCertificates`] in one folder of this machine.
 #[derive(Clone, Debug)]
 pub struct AutoscalerPki {
     dir: PathBuf,
 }
 
 impl AutoscalerPki {
-    /// Takes the folder's certificates, or makes them where there are none or they are about to expire.
+    /// Uses the folder's certificates, or makes them if they are missing or about to expire.
     pub fn ensure(dir: &Path) -> Result<Self, PkiError> {
         let pki = Pki { dir: dir.to_owned() };
         let made = fs::read_to_string(pki.path("made.json")).ok();
@@ -66,7 +67,7 @@ impl AutoscalerPki {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// Path of a file of the folder: `ca.crt`, `server.crt`, `client.key` and the like.
+    /// Path of a file in the folder: `ca.crt`, `server.crt`, `client.key` and the like.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)

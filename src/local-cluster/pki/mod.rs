@@ -1,9 +1,9 @@
-//! The certificates of a cluster, made in process. All keys are ECDSA P-256, every private key file has mode 0600.
+//! Certificates of a cluster, made in process. All keys are ECDSA P-256; every private key file has mode 0600.
 //!
-//! Three authorities: the cluster's (it signs servers, users and CSRs), etcd's (else whoever gets a client certificate
-//! from the cluster could read etcd), and the front proxy's; a fourth, where cluster-autoscaler is served ([`autoscaler`]).
-//! What exists is kept, so that kubeconfigs handed out stay valid; all of it is made anew when a certificate has less than
-//! [`RENEW_BEFORE`] left.
+//! Three certificate authorities: the cluster's (signs servers, users and CSRs), etcd's (with a shared one,
+//! every client certificate of the cluster could read etcd) and the front proxy's. A cluster that serves
+//! cluster-autoscaler has a fourth ([`autoscaler`]). Existing certificates are kept, so that kubeconfigs
+//! handed out stay valid; all are renewed when one has less than [`RENEW_BEFORE`] left.
 
 mod autoscaler;
 
@@ -23,15 +23,15 @@ use time::{Duration, OffsetDateTime};
 pub use self::autoscaler::{AutoscalerCertificates, AutoscalerPki};
 use super::files::{FileError, write_private, write_public};
 
-/// Everything is made to last this long: a test cluster is thrown away before.
+/// Lifetime of every certificate, longer than that of a test cluster.
 const LIFETIME: Duration = Duration::days(3650);
-/// A second start renews what has less than this left.
+/// Remaining lifetime below which a start renews the certificates.
 pub const RENEW_BEFORE: Duration = Duration::days(30);
-/// Clocks of containers and their hosts differ a little.
+/// Allowance for clock differences between containers and their hosts.
 const BACKDATE: Duration = Duration::hours(1);
 /// First address of the service range: the `kubernetes` Service.
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
-/// Names and addresses under which kube-apiserver is reached, and its companions.
+/// Host names in the serving certificates of kube-apiserver and the other components.
 const SERVER_NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
@@ -41,18 +41,18 @@ const SERVER_NAMES: [&str; 5] = [
 ];
 const SERVER_ADDRESSES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_IP];
 
-/// Why certificates could not be had.
+/// Reason why certificates are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// A certificate or key could not be made, or a kept key is no key.
+    /// A certificate or key could not be made, or an existing key is invalid.
     #[error("cannot make the certificate {name}")]
     Certificate {
-        /// Which one.
+        /// Name of the certificate.
         name: String,
-        /// What the library says.
+        /// Error of the library.
         source: rcgen::Error,
     },
-    /// More groups than a certificate made here can hold.
+    /// A user has more groups than a certificate made here can hold.
     #[error("user {user} has more than two groups")]
     TooManyGroups {
         /// The user.
@@ -63,31 +63,31 @@ pub enum PkiError {
     File(#[from] FileError),
 }
 
-/// A certificate and its key, in PEM.
+/// A certificate and its key, PEM.
 #[derive(Clone)]
 pub struct Identity {
-    /// The certificate.
+    /// Certificate, PEM.
     pub certificate: String,
-    /// The private key, PKCS #8.
+    /// Private key, PKCS #8.
     pub key: String,
 }
 
-/// The certificates of one cluster, in one folder.
+/// Certificates of one cluster in one folder.
 #[derive(Debug)]
 pub struct Pki {
     dir: PathBuf,
 }
 
-/// Says when the folder was made; written last, so that a folder without it is incomplete.
+/// Marker file of a complete folder; written last, so a folder without it is incomplete.
 #[derive(Serialize, Deserialize)]
 struct Made {
     not_after: i64,
-    /// Further addresses in the certificate of kube-apiserver.
+    /// Further addresses in kube-apiserver's certificate.
     #[serde(default)]
     addresses: Vec<IpAddr>,
 }
 
-/// What a leaf certificate is for.
+/// Usage of a leaf certificate.
 enum Use<'a> {
     Server {
         names: &'a [&'a str],
@@ -96,16 +96,16 @@ enum Use<'a> {
     Client {
         groups: &'a [&'a str],
     },
-    /// etcd calls itself, as server and as client.
+    /// Server and client: etcd connects to itself.
     Both,
 }
 
-/// What everything on 127.0.0.1 serves with.
+/// Usage of the serving certificates on 127.0.0.1.
 const SERVER: Use<'static> = Use::Server { names: &SERVER_NAMES, addresses: &SERVER_ADDRESSES };
 
 impl Pki {
-    /// Takes the folder's certificates, or makes them where there are none or they are about to expire. kube-apiserver
-    /// is also reached at `addresses`: its certificate follows them.
+    /// Uses the folder's certificates, or makes them if they are missing or about to expire. If `addresses`,
+    /// at which kube-apiserver is also reached, have changed, its certificate alone is made again.
     pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> Result<Self, PkiError> {
         let pki = Self { dir: dir.to_owned() };
         let made = fs::read_to_string(pki.path("made.json")).ok();
@@ -121,18 +121,18 @@ impl Pki {
         Ok(pki)
     }
 
-    /// Path of a file of the folder, such as `ca.crt`.
+    /// Path of a file in the folder, such as `ca.crt`.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
 
-    /// The cluster's authority, PEM.
+    /// Certificate of the cluster's certificate authority, PEM.
     pub fn ca(&self) -> Result<String, PkiError> {
         Ok(super::files::read(&self.path("ca.crt"))?)
     }
 
-    /// Signs a client certificate of the cluster for any user and groups.
+    /// Signs a client certificate of the cluster for any user and at most two groups.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, PkiError> {
         let (params, key) = self.authority_of_the_cluster()?;
         leaf(user, &Use::Client { groups }, &params, &key)
@@ -222,7 +222,7 @@ fn params(name: &str) -> CertificateParams {
     params
 }
 
-/// Only the name and the usages of an authority enter what it signs, so they need not be read back from its file.
+/// An authority adds only its name and usages to the certificates it signs, so its own file need not be read back.
 fn authority_params(name: &str) -> CertificateParams {
     let mut params = params(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -267,12 +267,12 @@ fn leaf(
     Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-/// OID of the attribute O.
+/// OID of the attribute organizationName (O).
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
-/// User and groups as kube-apiserver reads them: CN, and one O for each group.
+/// Subject with user and groups as kube-apiserver reads them: CN, and one O for each group.
 ///
-/// rcgen keeps one value for each kind of attribute; the kind can be written in two ways, hence at most two groups.
+/// rcgen keeps one value per kind of attribute. O can be written as two kinds, hence at most two groups.
 fn subject(user: &str, groups: &[&str]) -> Result<DistinguishedName, PkiError> {
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, user);
@@ -343,7 +343,7 @@ mod tests {
         let mut params = params("x");
         params.distinguished_name = subject("someone", &["first-group", "second-group"]).unwrap();
         let der = params.self_signed(&key).unwrap().der().to_vec();
-        // Subject and issuer are the same in a self-signed certificate: every value is there twice.
+        // Subject and issuer of a self-signed certificate are equal: every value occurs twice.
         assert_eq!(count(&der, b"first-group"), 2);
         assert_eq!(count(&der, b"second-group"), 2);
         assert_eq!(count(&der, &[0x06, 0x03, 0x55, 0x04, 0x0a]), 4, "both as O");

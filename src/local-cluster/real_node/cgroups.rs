@@ -1,6 +1,7 @@
-//! The cgroups of one node, all below one parent of its own, `/kube-node-<id>`, in every hierarchy there is (version 1,
-//! version 2, or both). Its own processes are in `system` below it, pods in `kubepods`. A process of the node cannot leave
-//! the parent, so whoever empties it has ended the node, whatever its processes were called.
+//! Cgroups of one real node, below one parent `/kube-node-<id>` in every mounted hierarchy (version 1,
+//! version 2, or both). The node's own processes are in `system` below the parent, pods in `kubepods`. A
+//! process of the node cannot leave the parent, so killing every process below it ends the node, whatever the
+//! processes are called.
 
 use std::{
     collections::BTreeSet,
@@ -16,40 +17,40 @@ use nix::{
 };
 use tokio::time::{Instant, sleep};
 
-/// How long killed processes may take to go, and their cgroups with them.
+/// Time limit for killed processes and their cgroups to disappear.
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// Where the node's own processes are.
+/// Cgroup of the node's own processes.
 const SYSTEM: &str = "system";
 
-/// Why cgroups do not serve.
+/// Reason why cgroups cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// There are none.
+    /// No cgroups are mounted.
     #[error("no cgroups are mounted on this machine: a real node needs them")]
     None,
-    /// One cannot be made, read or written.
+    /// A cgroup cannot be made, read or written.
     #[error("cannot {action} the cgroup {}", path.display())]
     Io {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// The folder or file.
+        /// Path of the folder or file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Processes do not die.
+    /// Killed processes do not end.
     #[error("processes of a real node do not end: {pids:?}")]
     Alive {
-        /// Which ones.
+        /// Pids of the processes.
         pids: Vec<i32>,
     },
     /// A process cannot be killed.
     #[error("cannot end the process {pid} of a real node")]
     Kill {
-        /// Which one.
+        /// Pid of the process.
         pid: i32,
-        /// What the system says.
+        /// Error of the operating system.
         source: Errno,
     },
 }
@@ -58,9 +59,10 @@ pub enum CgroupError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     mount: PathBuf,
-    /// Version 2.
+    /// True for version 2.
     unified: bool,
-    /// Holds the controller cpuset of version 1: a process may only join a cgroup whose processors were set.
+    /// True if the cpuset controller of version 1 is here: a process may join its cgroups only after their
+    /// CPUs were set.
     cpuset: bool,
 }
 
@@ -82,12 +84,12 @@ impl Cgroups {
         Ok(Self { hierarchies, name: format!("kube-node-{id}") })
     }
 
-    /// The parent, as the kubelet names it.
+    /// Path of the parent for the kubelet's `cgroupRoot`.
     pub fn root(&self) -> String {
         format!("/{}", self.name)
     }
 
-    /// Makes the parent and the place of the node's own processes.
+    /// Makes the parent and the cgroup of the node's own processes.
     pub fn create(&self) -> Result<(), CgroupError> {
         for hierarchy in &self.hierarchies {
             let parent = hierarchy.mount.join(&self.name);
@@ -102,7 +104,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Puts this process among the node's own; what it starts is born there.
+    /// Moves this process into the cgroup of the node's own processes. Its child processes start there too.
     pub fn join(&self) -> Result<(), CgroupError> {
         for hierarchy in self.hierarchies.iter().filter(|hierarchy| !hierarchy.cpuset) {
             let path = hierarchy.mount.join(&self.name).join(SYSTEM).join("cgroup.procs");
@@ -111,18 +113,18 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Whether there are any.
+    /// Returns true if the parent exists in some hierarchy.
     pub fn exist(&self) -> bool {
         self.hierarchies.iter().any(|hierarchy| hierarchy.mount.join(&self.name).exists())
     }
 
-    /// The node's own processes, those of pods left out.
+    /// Pids of the node's own processes, without those of pods.
     pub fn system_processes(&self) -> BTreeSet<i32> {
         let folders = self.hierarchies.iter().map(|hierarchy| hierarchy.mount.join(&self.name).join(SYSTEM));
         folders.flat_map(|folder| processes_in(&folder)).collect()
     }
 
-    /// Ends every process below the parent and takes the cgroups away.
+    /// Kills every process below the parent and removes the cgroups.
     pub async fn remove(&self) -> Result<(), CgroupError> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -143,7 +145,7 @@ impl Cgroups {
         }
         for hierarchy in &self.hierarchies {
             for folder in folders_below(&hierarchy.mount.join(&self.name)).iter().rev() {
-                // The kernel lets go of a cgroup some moments after its last process.
+                // The kernel releases a cgroup some moments after its last process.
                 while let Err(source) = fs::remove_dir(folder) {
                     match source.kind() {
                         io::ErrorKind::NotFound => break,
@@ -167,7 +169,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Cgroup
     move |source| CgroupError::Io { action, path, source }
 }
 
-/// Hands every controller down that can be: which ones there are is the machine's, and which are needed the kubelet says.
+/// Enables every available controller for the children. Errors are ignored: the kubelet reports a controller it lacks.
 fn delegate(folder: &Path) {
     let controllers = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
     for controller in controllers.split_ascii_whitespace() {
@@ -175,7 +177,7 @@ fn delegate(folder: &Path) {
     }
 }
 
-/// A folder and all below it, parents first.
+/// A folder and all folders below it, parents first.
 fn folders_below(folder: &Path) -> Vec<PathBuf> {
     if !folder.is_dir() {
         return Vec::new();
@@ -194,13 +196,13 @@ fn folders_below(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Processes that this namespace can name.
+/// Pids in a cgroup that are visible in this PID namespace (others read as 0).
 fn processes_in(folder: &Path) -> Vec<i32> {
     let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).filter(|&pid| pid != 0).collect()
 }
 
-/// The hierarchies in `/proc/self/mountinfo`; one that is mounted twice is named once.
+/// Hierarchies in `/proc/self/mountinfo`, each once even if mounted twice.
 fn parse_mounts(mounts: &str) -> Vec<Hierarchy> {
     let mut hierarchies: Vec<Hierarchy> = Vec::new();
     for line in mounts.lines() {

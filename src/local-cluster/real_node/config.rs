@@ -1,4 +1,4 @@
-//! What containerd, its network plugins, the kubelet and kube-proxy are told: files beside the node's description.
+//! Configuration files of containerd, its CNI plugins, the kubelet and kube-proxy, beside the node's description.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use super::{NAME, Node};
 use crate::images;
 
-/// containerd's socket, at its usual place inside the node.
+/// containerd's socket, at its default path inside the node.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
-/// Pods of one node; the /24 of pod addresses has room for these.
+/// Maximum number of pods; the /24 of pod addresses has room for them.
 const MAX_PODS: u32 = 240;
 
-/// File names, below the node's folder.
+/// File names in the node's folder.
 pub(super) const CONTAINERD: &str = "containerd.toml";
 pub(super) const CNI: &str = "cni";
 pub(super) const KUBELET: &str = "kubelet.json";
 pub(super) const PROXY: &str = "kube-proxy.json";
 
-/// `snapshotter` is `overlayfs`, or `native` where the data folder is on an overlay itself.
+/// containerd's configuration. `snapshotter` is `overlayfs`, or `native` if the data folder itself is on an overlay.
 pub(super) fn containerd(node: &Node, dir: &Path, snapshotter: &str) -> String {
     let Node { programs, restrict_oom_score, .. } = node;
     let quoted = |path: &Path| Value::from(path.display().to_string());
@@ -67,17 +67,17 @@ pub(super) fn cni(node: &Node) -> Value {
                 "bridge": "cni0",
                 "isGateway": true,
                 "hairpinMode": true,
-                // The host has a route to the pods: it sees them under their own addresses.
+                // No masquerading: the host has a route to the pods and sees their own addresses.
                 "ipMasq": false,
                 "ipam": {
                     "type": "host-local",
                     "ranges": [[{"subnet": node.network.pods}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
-                    // In memory: after a start of the node no pod is left that holds an address.
+                    // In memory: after a restart of the node no pod holds an address.
                     "dataDir": "/run/cni",
                 },
             },
-            // Packet filters are kube-proxy's kind; plugins before 1.6 do not know the word and call iptables.
+            // The same packet filter as kube-proxy's. Plugins before 1.6 do not know `backend` and call iptables.
             {"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables"},
         ],
     })
@@ -89,7 +89,7 @@ pub(super) fn kubelet(node: &Node, dir: &Path, cgroup_root: &str) -> Value {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": address,
-        // For `up` and `status`, which are outside.
+        // `up` and `status` probe the kubelet from outside the node.
         "healthzBindAddress": address,
         "tlsCertFile": dir.join("kubelet.crt"),
         "tlsPrivateKeyFile": dir.join("kubelet.key"),
@@ -102,16 +102,17 @@ pub(super) fn kubelet(node: &Node, dir: &Path, cgroup_root: &str) -> Value {
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroup_root,
-        // Version 1 still serves; which one there is is not ours to choose.
+        // Version 1 is still supported, and the machine decides the version.
         "failCgroupV1": false,
-        // A registry that it reaches is on this machine: pods that come at once do not wait for each other's images.
+        // No limit: a registry that the node reaches is on this machine, and pods created together must not
+        // wait for each other's images.
         "registryPullQPS": 0,
         "failSwapOn": false,
         "podCIDR": node.network.pods,
         "maxPods": MAX_PODS,
-        // The names of this machine's resolvers mean nothing in a network that ends at the host.
+        // Empty: this machine's DNS resolvers are unreachable from a network that ends at the host.
         "resolvConf": "",
-        // The disk is the user's and is shared with everything else: how full it is says nothing about the node.
+        // The user's disk is shared with everything else: its usage says nothing about the node.
         "evictionHard": {
             "memory.available": "50Mi",
             "nodefs.available": "1%",
@@ -119,10 +120,10 @@ pub(super) fn kubelet(node: &Node, dir: &Path, cgroup_root: &str) -> Value {
             "imagefs.available": "1%",
             "imagefs.inodesFree": "1%",
         },
-        // Nobody could pull the images of kube-node again.
+        // No image garbage collection: the images of kube-node cannot be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        // No reason to be spared when this machine runs out of memory.
+        // The kernel's default: the kubelet needs no protection when this machine runs out of memory.
         "oomScoreAdj": 0,
     })
 }
@@ -137,7 +138,8 @@ pub(super) fn proxy(node: &Node, kubeconfig: &Path) -> Value {
         "hostnameOverride": NAME,
         "healthzBindAddress": format!("{}:10256", node.network.node),
         "metricsBindAddress": "127.0.0.1:10249",
-        // The limits of connection tracking are the machine's, and only the host's namespace may set them.
+        // 0 leaves connection tracking unchanged: its limits are the machine's, and only the host's namespace
+        // may set them.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         "oomScoreAdj": 0,
     })

@@ -1,5 +1,5 @@
-//! Runs containerd, kubelet and kube-proxy inside the node and starts again what dies. The kubelet comes after the images,
-//! so that no pod looks for one in vain.
+//! Supervises containerd, kubelet and kube-proxy inside the node. The kubelet starts after the import of the
+//! images, so that every pod finds its image.
 
 use std::{
     collections::BTreeSet,
@@ -20,51 +20,51 @@ use super::{
 };
 use crate::process_supervisor::{Plan, ProcessSupervisor, ProcessSupervisorError};
 
-/// How long containerd may take to answer.
+/// Time limit for containerd to answer.
 const READY_LIMIT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Why the node's processes do not run.
+/// Reason why the node's processes do not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonsError {
-    /// The node's description does not serve.
+    /// The node's description cannot be used.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// One cannot be started.
+    /// A process cannot be started.
     #[error("cannot start {name}")]
     Start {
-        /// Which one.
+        /// Name of the process.
         name: &'static str,
-        /// Why.
+        /// The error.
         source: ProcessSupervisorError,
     },
     /// containerd does not answer.
     #[error("containerd does not answer after {} s: {said}; see {}", READY_LIMIT.as_secs(), log.display())]
     NotReady {
-        /// What its client says.
+        /// Output of containerd's client.
         said: String,
-        /// Its log.
+        /// Path of containerd's log.
         log: PathBuf,
     },
     /// containerd's client cannot be run.
     #[error("cannot run {}", path.display())]
     Run {
-        /// The client.
+        /// Path of the client.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// An image cannot be imported.
     #[error("containerd does not take {}: {said}", path.display())]
     Import {
-        /// The archive.
+        /// Path of the archive.
         path: PathBuf,
-        /// What its client says.
+        /// Output of containerd's client.
         said: String,
     },
 }
 
-/// Runs them until it is killed.
+/// Runs the processes until this process is killed.
 pub async fn run(dir: &Path) -> Result<std::convert::Infallible, DaemonsError> {
     let node = Node::load(dir)?;
     let containerd = keeper(&node, dir, DaemonName::Containerd);
@@ -101,7 +101,7 @@ fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> ProcessSupervisor {
         DaemonName::KubeProxy => (node.binaries.join("kube-proxy"), vec![file("config", config::PROXY)]),
     };
     let log = node.logs.join(format!("{}.log", daemon.name()));
-    // Who they are is read from the cgroup: their numbers in here mean nothing outside.
+    // No pids are recorded: they mean nothing outside this PID namespace. `daemons` reads them from the cgroup.
     ProcessSupervisor::new(Plan { name: daemon.name(), program, args, log }, Box::new(|_| Ok(())))
 }
 
@@ -117,7 +117,7 @@ async fn answers(node: &Node) -> Result<(), DaemonsError> {
     }
 }
 
-/// Imports what containerd has not, or has of another build.
+/// Imports the images that containerd lacks or has of another build.
 async fn import(node: &Node) -> Result<(), DaemonsError> {
     let listed = ctr(node, &["images".as_ref(), "ls".as_ref()]).await?.unwrap_or_default();
     let there = parse_images(&listed);
@@ -131,13 +131,13 @@ async fn import(node: &Node) -> Result<(), DaemonsError> {
     Ok(())
 }
 
-/// Names and digests out of `ctr images ls`.
+/// Names and digests parsed from `ctr images ls`.
 fn parse_images(listed: &str) -> BTreeSet<(&str, &str)> {
     let rows = listed.lines().skip(1).map(|line| line.split_ascii_whitespace());
     rows.filter_map(|mut columns| Some((columns.next()?, columns.nth(1)?))).collect()
 }
 
-/// What containerd's client writes, or what it says where it fails.
+/// Output of containerd's client; its error output if it fails.
 async fn ctr(node: &Node, args: &[&std::ffi::OsStr]) -> Result<Result<String, String>, DaemonsError> {
     let output = Command::new(&node.programs.ctr)
         .args(["--address", SOCKET, "--namespace", "k8s.io"])

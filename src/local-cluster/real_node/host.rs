@@ -1,5 +1,6 @@
-//! The half of the node that stays outside: makes cgroups and link, starts the first process in namespaces of its own,
-//! and holds the door to kube-apiserver open. When it ends, however it ends, the node does.
+//! The part of the node that runs in the host's namespaces: makes cgroups and link, starts the first process
+//! in its own namespaces, and runs the TCP proxy to kube-apiserver. The node ends with this process, even if
+//! it crashes.
 
 use std::{
     fs, io,
@@ -23,36 +24,36 @@ use super::{
 };
 use crate::tcp_proxy::TcpProxy;
 
-/// How long `unshare` may take to leave the host's namespaces.
+/// Time limit for `unshare` to leave the host's network namespace.
 const LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
-/// What the first process waits for.
+/// Byte on standard input that lets the first process continue.
 pub(super) const GO: u8 = b'+';
 
-/// Why the node does not run.
+/// Reason why the node does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// Its description does not serve.
+    /// The node's description cannot be used.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// Its cgroups cannot be made.
+    /// The node's cgroups cannot be made.
     #[error(transparent)]
     Cgroups(#[from] CgroupError),
-    /// Its network cannot be made.
+    /// The node's network cannot be made.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// What it leaves cannot be removed.
+    /// The node's remains cannot be removed.
     #[error(transparent)]
     Remove(#[from] RemoveError),
-    /// The door cannot be opened.
+    /// The TCP proxy cannot listen.
     #[error("cannot listen at {address} for the pods of the real node")]
     TcpProxy {
-        /// Where.
+        /// Listen address.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The first process cannot be started.
+    /// The first process cannot be started in its own namespaces.
     #[error("cannot start the first process of the real node in namespaces of its own")]
     Start(#[source] io::Error),
     /// The first process has ended.
@@ -70,14 +71,14 @@ pub async fn run(dir: &Path) -> Result<(), HostError> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
-    // Not left to the kernel alone: whoever waits for this process wants to find nothing.
+    // Not left to the kernel alone: after the end of this process nothing of the node may remain.
     super::remove_of(&node.id).await?;
     ended
 }
 
 async fn keep(node: &Node, dir: &Path) -> Result<(), HostError> {
     let cgroups = Cgroups::of(&node.id)?;
-    // What an earlier one has left, where it was killed.
+    // Remains of an earlier host process that was killed.
     cgroups.remove().await?;
     cgroups.create()?;
     network::renew(&node.id, &node.network)?;
@@ -89,7 +90,7 @@ async fn keep(node: &Node, dir: &Path) -> Result<(), HostError> {
     let pid = child.id().unwrap_or_default();
     left_our_network(pid, &mut child).await?;
     network::attach(&node.id, &node.network, pid)?;
-    // Kept until the end: when it closes, the first process ends.
+    // Open until the end of the node: when the pipe closes, the first process ends.
     let mut stdin = child.stdin.take();
     if let Some(stdin) = &mut stdin {
         stdin.write_all(&[GO]).await.map_err(HostError::Start)?;
@@ -112,7 +113,8 @@ fn start(node: &Node, dir: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// The namespaces are those of `unshare` itself before it forks, except that of processes.
+/// Waits until `unshare` has a network namespace of its own. `unshare` itself enters all new namespaces
+/// except the PID namespace before it forks.
 async fn left_our_network(pid: u32, child: &mut Child) -> Result<(), HostError> {
     let of = |process: &str| fs::read_link(PathBuf::from(format!("/proc/{process}/ns/net")));
     let (ours, deadline) = (of("self").map_err(HostError::Start)?, Instant::now() + LIMIT);

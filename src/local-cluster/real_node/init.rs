@@ -1,5 +1,6 @@
-//! The first process inside. It makes the machine that the others see, starts the one that runs them, and reaps what
-//! loses its parent, as containerd's shims do. All that is inside ends with it, and it ends with the half outside.
+//! First process inside the node. Makes the node's file system, starts the process that supervises the
+//! others, and reaps orphans, such as containerd's shims. Every process of the node ends with this one, and
+//! this one ends with the host process.
 
 use std::{
     fs,
@@ -22,49 +23,49 @@ use super::{
     machine::{self, MachineError},
 };
 
-/// Why the node ends.
+/// Reason why the node ends.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// Its description does not serve.
+    /// The node's description cannot be used.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// Its cgroups cannot be joined.
+    /// The node's cgroups cannot be joined.
     #[error(transparent)]
     Cgroups(#[from] CgroupError),
-    /// Its file system cannot be made.
+    /// The node's file system cannot be made.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The half outside has gone before all was ready.
+    /// The host process ended before the node was ready.
     #[error("the process that starts the real node has ended")]
     Abandoned,
-    /// A setting of the node's own cannot be made.
+    /// A setting of the node's namespaces cannot be made.
     #[error("cannot set up the real node")]
     Settings(#[source] io::Error),
-    /// The process that runs the others cannot be started.
+    /// The process that supervises the others cannot be started.
     #[error("cannot start the processes of the real node")]
     Start(#[source] io::Error),
-    /// It has ended.
+    /// The process that supervises the others has ended.
     #[error("the process that runs those of the real node has ended: {0:?}")]
     Ended(WaitStatus),
-    /// Children cannot be waited for.
+    /// Waiting for child processes failed.
     #[error("cannot wait for processes")]
     Wait(#[source] Errno),
 }
 
-/// Runs as the first process of a PID namespace; comes back only with an error.
+/// Runs as the first process of a PID namespace. Returns only an error.
 pub fn run(dir: &Path) -> Result<std::convert::Infallible, InitError> {
     let node = Node::load(dir)?;
-    // First of all, so that nothing is born elsewhere.
+    // Joined first, so that every child process starts inside the cgroup.
     Cgroups::of(&node.id)?.join()?;
     let mut outside = io::stdin();
     let mut word = [0];
     outside.read_exact(&mut word).ok().filter(|()| word[0] == GO).ok_or(InitError::Abandoned)?;
     machine::enter(dir, &node.folders(dir))?;
     sethostname(NAME).map_err(|error| InitError::Settings(error.into()))?;
-    // The namespace's own: it routes between its pods and the link.
+    // Setting of this network namespace, which routes between its pods and the link.
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(InitError::Settings)?;
     thread::spawn(move || {
-        // Nothing more is ever said: the pipe closes when the other side ends.
+        // No second byte is ever sent: the read returns when the host process ends and the pipe closes.
         let _ = outside.read_exact(&mut [0]);
         process::exit(0);
     });

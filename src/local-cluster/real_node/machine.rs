@@ -1,8 +1,9 @@
-//! The file system of the node: the programs of this machine, and everything that a machine writes to for itself alone.
+//! File system of the node: the programs of this machine, and private folders for everything that a machine writes.
 //!
-//! A new root in a mount namespace of its own. What lies at the top of the host's is bound into it, except /run, /tmp
-//! (in memory, empty at each start, as after a boot) and /var (in the data folder, kept). So containerd, kubelet and CNI
-//! plugins use the paths they always use, and none of them meets those of the host. All of it goes with the namespace.
+//! A new root in a mount namespace of its own. The top-level folders of the host are bound into it, except
+//! /run, /tmp (in memory, empty at each start, as after a boot) and /var (in the data folder, kept). So
+//! containerd, kubelet and CNI plugins use their usual paths and never meet the host's. Everything disappears
+//! with the namespace.
 
 use std::{
     fs, io,
@@ -16,10 +17,10 @@ use nix::{
     unistd::{chdir, pivot_root},
 };
 
-/// Folders of the host that the node has its own of.
+/// Top-level folders that the node does not share with the host.
 const PRIVATE: [&str; 4] = ["proc", "run", "tmp", "var"];
-/// What a kubelet wants of the kernel, and would else set for the whole machine. It is shown these values as files that
-/// lie over those in /proc/sys: the kernel keeps its own.
+/// Kernel settings that a kubelet checks and would otherwise change for the whole machine. Files with these
+/// values are mounted over those in /proc/sys; the kernel's own settings stay unchanged.
 const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -29,29 +30,29 @@ const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Why the file system cannot be made.
+/// Reason why the file system cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// A file or folder cannot be made.
     #[error("cannot create {} for the real node", path.display())]
     Create {
-        /// Which one.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A mount fails.
     #[error("cannot mount {} for the real node", path.display())]
     Mount {
-        /// Where.
+        /// Mount point.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: Errno,
     },
 }
 
-/// Makes the root below `dir` and goes into it. `needed` are folders of the host that must be there under their own
-/// names, wherever they lie. The mount namespace must be this process's own and pass nothing on.
+/// Makes the root below `dir` and enters it. `needed` are folders of the host that must exist under their own
+/// paths. The mount namespace must be this process's own and must not propagate mounts.
 pub(super) fn enter(dir: &Path, needed: &[&Path]) -> Result<(), MachineError> {
     let root = dir.join("root");
     create(&root)?;
@@ -75,11 +76,11 @@ pub(super) fn enter(dir: &Path, needed: &[&Path]) -> Result<(), MachineError> {
     show_kernel_settings(&root)?;
 
     chdir(&root).map_err(failed(&root))?;
-    // The old root lands on the same folder, on top, and is taken off.
+    // pivot_root stacks the old root on the new one; umount2 then detaches the old root.
     pivot_root(".", ".").map_err(failed(&root))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed(Path::new("/")))?;
     chdir("/").map_err(failed(Path::new("/")))?;
-    // Volumes of pods may pass mounts on to each other, as on any node; none reaches the host.
+    // Pods' volumes may propagate mounts to each other, as on any node; none reaches the host.
     mount(none, "/", none, MsFlags::MS_SHARED | MsFlags::MS_REC, none).map_err(failed(Path::new("/")))
 }
 
@@ -121,7 +122,7 @@ fn show_kernel_settings(root: &Path) -> Result<(), MachineError> {
     create(&shown)?;
     for (name, value) in KERNEL_SETTINGS {
         let file = root.join("proc/sys").join(name);
-        // A kernel without keys has none of these; the kubelet then says so.
+        // A kernel built without keys lacks these files; the kubelet then reports it.
         if fs::read_to_string(&file).map_or(true, |present| present.trim() == value) {
             continue;
         }

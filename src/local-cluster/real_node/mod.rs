@@ -1,18 +1,18 @@
-//! A real node in the local cluster: containerd, kubelet and kube-proxy, in namespaces of their own.
+//! A real node in the local cluster: containerd, kubelet and kube-proxy in namespaces of their own.
 //!
-//! Who runs inside whom, and what each holds:
+//! Process tree, with the task of each process:
 //!
 //! ```text
 //! up ── real-node host ── unshare ── init ── daemons ── containerd, kubelet, kube-proxy
-//!       link, door,                  root,   restarts   (their shims are init's orphans)
+//!       link, TCP proxy,             root,   restarts   (their shims are init's orphans)
 //!       cgroups                      reaps
 //! ```
 //!
-//! [`host`] stays in the namespaces of this machine, everything from `init` on has its own for mounts, processes,
-//! network, IPC and host name. So the end of `init` takes every process, mount, bridge, address and packet filter with it,
-//! and several clusters live side by side. What lies outside is the link ([`network`]), the cgroups below one parent
-//! ([`cgroups`]) and the files of the data folder; names come from the folder's path, so [`remove`] finds what a killed
-//! node has left without being told.
+//! [`host`] stays in the host's namespaces; every process from `init` on has its own mount, PID, network, IPC
+//! and UTS namespaces. The end of `init` therefore removes every process, mount, bridge, address and packet
+//! filter, and several clusters run side by side. Outside the namespaces are the link ([`network`]), the
+//! cgroups below one parent ([`cgroups`]) and the files of the data folder. Their names derive from the
+//! folder's path, so [`remove`] finds the remains of a killed node without further input.
 
 mod cgroups;
 mod config;
@@ -53,23 +53,23 @@ use super::{
 use crate::images::{self, Contents, Image, ImageError, Layer, Program};
 use cgroups::{CgroupError, Cgroups};
 
-/// Name of the Node.
+/// Name of the Node object.
 pub const NAME: &str = "real-node";
-/// The node's description, below its folder.
+/// File name of the node's description, in its folder.
 const DESCRIPTION: &str = "node.json";
-/// Bit of `CAP_SYS_RESOURCE` in the sets of `/proc/self/status`.
+/// Bit of `CAP_SYS_RESOURCE` in the capability sets of `/proc/self/status`.
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
-/// What a real node is to be; programs are built where they are not named.
+/// Options of a real node. Programs that are not named are built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// containerd; its shim and `ctr` are looked for beside it, too.
+    /// Path of containerd; its shim and `ctr` are looked up beside it first.
     pub containerd: Option<PathBuf>,
-    /// runc.
+    /// Path of runc.
     pub runc: Option<PathBuf>,
-    /// Folder of the CNI plugins.
+    /// Path of the folder of CNI plugins.
     pub cni_dir: Option<PathBuf>,
-    /// Whether the image of upstream kubemark is wanted; else it is there only when kubemark was built before.
+    /// True if the image of upstream kubemark is required; otherwise it is made only if kubemark was built before.
     pub kubemark: bool,
 }
 
@@ -80,15 +80,15 @@ pub enum DaemonName {
     Containerd,
     /// The kubelet.
     Kubelet,
-    /// What makes Services work.
+    /// The Service proxy.
     KubeProxy,
 }
 
 impl DaemonName {
-    /// All, in the order of `status`.
+    /// All processes, in the order of `status`.
     pub const ALL: [Self; 3] = [Self::Containerd, Self::Kubelet, Self::KubeProxy];
 
-    /// The name of the program and of its log.
+    /// Name of the program and of its log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl DaemonName {
         }
     }
 
-    /// Where it is asked for its health, where it can be from outside: a base URL and a path.
+    /// Health endpoint that is reachable from the host: a base URL and a path. containerd has none.
     #[must_use]
     pub fn health(self, network: &Network) -> Option<(String, &'static str)> {
         match self {
@@ -109,59 +109,59 @@ impl DaemonName {
     }
 }
 
-/// Why the node's description does not serve.
+/// Reason why the node's description cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// It cannot be read.
+    /// The description cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is damaged.
+    /// The description is damaged.
     #[error("{} is damaged: start the cluster again with kube-node up --real-node", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_json::Error,
     },
 }
 
-/// Why a node cannot be prepared.
+/// Reason why a node cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There are no certificates for it.
+    /// The node's certificates cannot be made.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// There are no cgroups.
+    /// No cgroups are available.
     #[error(transparent)]
     Cgroups(#[from] CgroupError),
     /// An image cannot be made.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Something of this machine cannot be looked at.
+    /// The state of this machine cannot be read.
     #[error("cannot {action}")]
     Io {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// What cannot be removed.
+/// Reason why a node's remains cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// Processes or cgroups stay.
+    /// Processes or cgroups remain.
     #[error("cannot remove what the real node has left")]
     Cgroups(#[from] CgroupError),
-    /// The link stays.
+    /// The link remains.
     #[error("cannot remove what the real node has left")]
     Network(#[from] NetworkError),
 }
 
-/// An image that the node is to have.
+/// An image archive for the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Archived {
     name: String,
@@ -169,7 +169,7 @@ struct Archived {
     path: PathBuf,
 }
 
-/// The description that the node's processes read; written by `up`.
+/// Description of the node: written by `up`, read by the node's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Node {
@@ -191,7 +191,7 @@ impl Node {
         serde_json::from_str(&text).map_err(|source| NodeError::Damaged { path, source })
     }
 
-    /// Folders of this machine that the node's processes use.
+    /// Folders of this machine that the node's processes need.
     fn folders<'a>(&'a self, dir: &'a Path) -> Vec<&'a Path> {
         let programs =
             [&self.programs.containerd, &self.programs.runc].into_iter().filter_map(|path| path.parent());
@@ -199,21 +199,20 @@ impl Node {
     }
 }
 
-/// Tells clusters of this machine apart: 8 hex digits, made from the data folder's path. The link is `kn-<id>`, the parent of
-/// the cgroups `kube-node-<id>`.
+/// Identifies a cluster on this machine: 8 hex digits of the hash of the data folder's path. The link is
+/// named `kn-<id>`, the parent of the cgroups `kube-node-<id>`.
 #[must_use]
 pub fn id_of(data_dir: &Path) -> String {
     let hash = Sha256::digest(data_dir.as_os_str().as_bytes());
     format!("{:08x}", u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
 }
 
-/// Takes free networks for the node of a data folder; those of the last start where they are still free.
+/// Chooses and takes free networks for the node of a data folder; those of the last start if they are still free.
 pub(super) fn claim(data_dir: &Path, last: Option<Network>) -> Result<Network, NetworkError> {
     network::claim(&id_of(data_dir), last)
 }
 
-/// Ends whatever runs of the node of a data folder, and takes away what it has left outside. Returns whether there was
-/// something.
+/// Ends every process of a data folder's node and removes its cgroups and link. Returns true if something was left.
 pub(super) async fn remove(data_dir: &Path) -> Result<bool, RemoveError> {
     remove_of(&id_of(data_dir)).await
 }
@@ -230,7 +229,7 @@ async fn remove_of(id: &str) -> Result<bool, RemoveError> {
     Ok(cgroups.is_some() || linked)
 }
 
-/// The processes of the node of a data folder that run now.
+/// Running processes of a data folder's node.
 #[must_use]
 pub fn daemons(data_dir: &Path) -> Vec<(DaemonName, ProcessId)> {
     let Ok(cgroups) = Cgroups::of(&id_of(data_dir)) else { return Vec::new() };
@@ -242,7 +241,7 @@ pub fn daemons(data_dir: &Path) -> Vec<(DaemonName, ProcessId)> {
     processes.collect()
 }
 
-/// What else a node is prepared from.
+/// Inputs of [`prepare`].
 pub(super) struct Ingredients<'a> {
     pub layout: &'a Layout,
     pub pki: &'a Pki,
@@ -250,11 +249,11 @@ pub(super) struct Ingredients<'a> {
     pub programs: Programs,
     pub network: Network,
     pub apiserver_port: u16,
-    /// The program of kube-node itself.
+    /// Path of the kube-node program.
     pub itself: &'a Path,
 }
 
-/// Writes what the node's processes read: description, configuration, identities and images.
+/// Writes the files that the node's processes read: description, configuration, identities and images.
 pub(super) fn prepare(ingredients: &Ingredients<'_>, progress: &Progress) -> Result<(), PrepareError> {
     progress.step("Preparing the real node and its images");
     let Ingredients { layout, pki, binaries, programs, network, apiserver_port, itself } = ingredients;
@@ -297,7 +296,7 @@ pub(super) fn prepare(ingredients: &Ingredients<'_>, progress: &Progress) -> Res
     Ok(write(DESCRIPTION, &json(description))?)
 }
 
-/// The archives of the images, written where they are not those of these programs already.
+/// Image archives of the given programs. Existing archives of the same programs are reused.
 fn archives(
     dir: &Path,
     itself: &Path,
@@ -319,7 +318,7 @@ fn archives(
     for (program, machine, images_of_it) in wanted {
         let contents = Contents { program: &program, machine: machine.as_ref(), shell: None };
         let fingerprint = contents.fingerprint()?;
-        // To pack a program takes seconds; once is enough for all images of it.
+        // Packing a program takes seconds; all images of one program share the layer.
         let mut layer = None;
         for &image in images_of_it {
             let path = dir.join(format!("{}-{fingerprint}.tar", image.stem()));
@@ -335,7 +334,7 @@ fn archives(
             archives.push(Archived { name: image.name().to_owned(), digest, path });
         }
     }
-    // Those of older programs.
+    // Remove archives of older programs.
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if archives.iter().all(|archive| archive.path != entry.path()) {
             let _ = fs::remove_file(entry.path());
@@ -344,7 +343,8 @@ fn archives(
     Ok(archives)
 }
 
-/// Whether this process may give others a lower score than its own, which containerd does for every sandbox.
+/// Returns true if this process may give other processes a lower OOM score than its own, as containerd does
+/// for every sandbox.
 fn may_lower_oom_score() -> Result<bool, PrepareError> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(|source| PrepareError::Io { action: "read the capabilities of this process", source })?;
@@ -356,7 +356,8 @@ fn has_capability(status: &str, bit: u64) -> bool {
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
 }
 
-/// An overlay cannot lie on an overlay, as in a container whose data folder is no volume.
+/// Returns true if the folder is on an overlay, as in a container without a volume. An overlay cannot lie on
+/// another one.
 fn is_overlay(dir: &Path) -> Result<bool, PrepareError> {
     let action = "look at the file system of the data folder";
     let stat = statfs(dir).map_err(|error| PrepareError::Io { action, source: error.into() })?;

@@ -1,7 +1,7 @@
-//! The node's networks: a /30 between host and node over a veth pair, and a /24 for pods behind the node.
+//! Networks of the node: a /30 between host and node over a veth pair, and a /24 for pods behind the node.
 //!
-//! The host gets one link, one address and one route; bridge, pods and packet filters live in the node's namespace.
-//! Nothing on the host forwards or translates, so host and pods reach each other, and pods reach nobody else.
+//! The host gets one link, one address and one route; bridge, pods and packet filters are in the node's
+//! namespace. The host neither forwards nor translates packets, so pods reach only each other and the host.
 
 use std::{
     io::{self, Write},
@@ -18,72 +18,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::component::NODE_CIDRS;
 
-/// Pools of networks, one for pods and one for links each; from every pair one pair of subnets of the same number is
-/// taken. None has a part of what hollow nodes' podCIDRs are cut from.
+/// Pools of networks: pairs of a /16 for pods and a /16 for links. A node takes the subnets of the same
+/// number from one pair. No pool overlaps the range of hollow nodes' podCIDRs.
 const POOLS: [([u8; 2], [u8; 2]); 3] =
     [([10, 126], [10, 127]), ([172, 28], [172, 29]), ([100, 80], [100, 81])];
-/// How long another `up` may hold the right to choose.
+/// Wait for another `up` that is choosing its networks.
 const TURN: Duration = Duration::from_secs(10);
-/// The name inside.
+/// Interface name inside the node.
 const INSIDE: &str = "eth0";
 
-/// Why there is no network.
+/// Reason why the network cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// All candidates are in use.
+    /// All candidate networks are in use.
     #[error(
         "no free network for the real node: 10.126.0.0/15, 172.28.0.0/15 and 100.80.0.0/15 are all routed already; take one of these routes away"
     )]
     NoneFree,
-    /// `ip` says no.
+    /// `ip` refuses a command.
     #[error("cannot {action}: ip says: {said}")]
     Refused {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// What it says.
+        /// Error message of `ip`.
         said: String,
     },
     /// `ip` cannot be run.
     #[error("cannot run ip to {action}")]
     Run {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// `ip` speaks in a way that is not understood.
+    /// The output of `ip` cannot be parsed.
     #[error("cannot understand what ip says of the routes of this machine")]
     Strange(#[source] serde_json::Error),
-    /// Another process has been choosing for too long.
+    /// Another process has held the right to choose for too long.
     #[error("another kube-node has been setting up its network for {} s: wait for it, or end it", TURN.as_secs())]
     Turn(#[source] io::Error),
 }
 
-/// The networks of one node.
+/// Networks of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// The host's address on the link.
+    /// Host's address on the link.
     pub host: Ipv4Addr,
-    /// The node's address on the link: its `InternalIP`.
+    /// Node's address on the link, its `InternalIP`.
     pub node: Ipv4Addr,
-    /// The addresses of pods.
+    /// Range of pod addresses.
     pub pods: Ipv4Net,
 }
 
 impl Network {
-    /// Where the kubelet serves, HTTPS.
+    /// URL of the kubelet's server, HTTPS.
     #[must_use]
     pub fn kubelet(&self) -> String {
         format!("https://{}:10250", self.node)
     }
 
-    /// Where the kubelet is asked for its health: a base URL and a path.
+    /// Health endpoint of the kubelet: a base URL and a path.
     #[must_use]
     pub fn kubelet_health(&self) -> (String, &'static str) {
         (format!("http://{}:10248", self.node), "/healthz")
     }
 
-    /// Where kube-proxy is asked for its health: a base URL and a path.
+    /// Health endpoint of kube-proxy: a base URL and a path.
     #[must_use]
     pub fn proxy_health(&self) -> (String, &'static str) {
         (format!("http://{}:10256", self.node), "/healthz")
@@ -108,7 +108,7 @@ impl Network {
         !taken.iter().chain([&NODE_CIDRS]).any(|taken| overlap(taken, &link) || overlap(taken, &pods))
     }
 
-    /// That of the last start where it is free, else the first free one from `first` on.
+    /// The network of the last start if it is free, else the first free one from number `first` on.
     fn choose(taken: &[Ipv4Net], last: Option<Self>, first: u8) -> Option<Self> {
         let candidates = POOLS
             .into_iter()
@@ -117,17 +117,17 @@ impl Network {
     }
 }
 
-/// The host's end of a node's link: 11 of the 15 characters that a name may have.
+/// Name of the host's end of the link: 11 of at most 15 characters.
 pub(super) fn link_name(id: &str) -> String {
     format!("kn-{id}")
 }
 
-/// The other end, as long as it has not been moved inside.
+/// Name of the other end before it is moved into the node.
 fn peer_name(id: &str) -> String {
     format!("kp-{id}")
 }
 
-/// Chooses free networks and takes them at once, by making the link.
+/// Chooses free networks and takes them at once by making the link.
 pub(super) fn claim(id: &str, last: Option<Network>) -> Result<Network, NetworkError> {
     let _turn = turn()?;
     unlink(id)?;
@@ -137,14 +137,14 @@ pub(super) fn claim(id: &str, last: Option<Network>) -> Result<Network, NetworkE
     Ok(network)
 }
 
-/// Makes the link anew: that of an earlier node died with it, or is about to.
+/// Makes the link again: the link of an earlier node has gone with it, or is about to.
 pub(super) fn renew(id: &str, network: &Network) -> Result<(), NetworkError> {
     let _turn = turn()?;
     unlink(id)?;
     link(id, network)
 }
 
-/// Moves the node's end into the namespace of a process, and sets it up there.
+/// Moves the node's end of the link into the network namespace of a process and configures it.
 pub(super) fn attach(id: &str, network: &Network, pid: u32) -> Result<(), NetworkError> {
     let Network { host, node, .. } = network;
     let peer = peer_name(id);
@@ -158,20 +158,20 @@ pub(super) fn attach(id: &str, network: &Network, pid: u32) -> Result<(), Networ
     )
 }
 
-/// Takes the link away, and with it address and route. Returns whether there was one.
+/// Removes the link with its address and route. Returns true if it existed.
 pub(super) fn unlink(id: &str) -> Result<bool, NetworkError> {
     let name = link_name(id);
     if !exists(id) {
         return Ok(false);
     }
     match batch(&[], "remove the link of the node", &format!("link delete {name}\n")) {
-        // It goes by itself once the namespace of the other end does.
+        // The link goes by itself with the namespace of its other end.
         Err(NetworkError::Refused { .. }) if !exists(id) => Ok(true),
         other => other.map(|()| true),
     }
 }
 
-/// Whether the host has the link.
+/// Returns true if the host has the link.
 pub(super) fn exists(id: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(link_name(id)).exists()
 }
@@ -188,7 +188,8 @@ fn link(id: &str, network: &Network) -> Result<(), NetworkError> {
     )
 }
 
-/// Whoever holds the name chooses; the system takes it back when the process ends, and no file stays.
+/// Lock for choosing networks: an abstract Unix socket. The kernel releases the name when the process ends;
+/// no file stays.
 fn turn() -> Result<UnixListener, NetworkError> {
     let deadline = Instant::now() + TURN;
     loop {
@@ -203,7 +204,7 @@ fn turn() -> Result<UnixListener, NetworkError> {
     }
 }
 
-/// What this machine routes somewhere, its own addresses included.
+/// Destinations of this machine's routes, its own addresses included.
 fn taken() -> Result<Vec<Ipv4Net>, NetworkError> {
     let action = "look at the routes of this machine";
     let output = Command::new("ip")
@@ -214,7 +215,7 @@ fn taken() -> Result<Vec<Ipv4Net>, NetworkError> {
     parse_routes(&output.stdout).map_err(NetworkError::Strange)
 }
 
-/// The destinations but the default one: everything that is nowhere else goes there.
+/// Destinations of the routes except the default route, which covers every address without a route.
 fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Route {

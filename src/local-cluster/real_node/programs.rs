@@ -1,5 +1,5 @@
-//! Programs of a real node besides kubelet and kube-proxy: containerd, runc and CNI plugins, which are built unless named
-//! by the user, and a few tools that the distribution has to bring.
+//! Programs of a real node besides kubelet and kube-proxy: containerd, runc and CNI plugins, which are built
+//! unless the user names them, and a few tools of the distribution.
 
 use std::{
     env, io,
@@ -17,20 +17,20 @@ use crate::{
     progress::Progress,
 };
 
-/// Said where a tool is missing.
+/// Remedy for missing tools.
 const REMEDY: &str =
     "install them (on Debian and Ubuntu tests/real-node/install.sh of kube-node's repository does)";
-/// The oldest containerd that understands the node's configuration.
+/// Oldest containerd release that reads the node's configuration.
 const MINIMUM: (u32, u32) = (2, 0);
 /// Tools that kube-node, kube-proxy and the plugins call.
 const TOOLS: [&str; 4] = ["ip", "nft", "unshare", "nsenter"];
-/// Where root finds programs that are not on everybody's PATH.
+/// Folders of root's programs, some of which are not on a user's PATH.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a real node cannot run on this machine.
+/// Reason why a real node cannot run on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramsError {
-    /// Namespaces and mounts are root's.
+    /// kube-node does not run as root, which namespaces and mounts require.
     #[error("a real node needs root: start kube-node as root, or leave --real-node away")]
     NotRoot,
     /// A tool is not installed.
@@ -39,7 +39,7 @@ pub enum ProgramsError {
         /// The tools.
         missing: Vec<&'static str>,
     },
-    /// A flag names what is not there.
+    /// A flag names a missing program.
     #[error("{flag}: there is no program {}", path.display())]
     NotThere {
         /// The flag.
@@ -47,45 +47,46 @@ pub enum ProgramsError {
         /// The program that is missing.
         path: PathBuf,
     },
-    /// The programs that would be built have no place.
+    /// The cache folder of built programs is unknown, or the build failed.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
-    /// The containerd that the user names does not do.
+    /// The containerd that the user names is too old.
     #[error("{} is containerd {found}, a real node needs {}.{} or later: leave --containerd away to have one built", path.display(), MINIMUM.0, MINIMUM.1)]
     TooOld {
         /// The program.
         path: PathBuf,
-        /// What it says of itself.
+        /// Version that the program reports.
         found: String,
     },
-    /// A program does not run.
+    /// A program cannot be run.
     #[error("cannot run {}", path.display())]
     Run {
         /// The program.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Paths of the programs.
+/// Paths of a real node's programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Programs {
-    /// The runtime. Its shim lies beside it or on PATH.
+    /// containerd. Its shim is beside it or on PATH.
     pub containerd: PathBuf,
     /// containerd's client.
     pub ctr: PathBuf,
-    /// What makes containers.
+    /// runc, which makes containers.
     pub runc: PathBuf,
     /// Folder of the CNI plugins.
     pub cni_dir: PathBuf,
-    /// PATH of the node's processes.
+    /// PATH variable of the node's processes.
     pub path: String,
 }
 
 impl Programs {
-    /// Finds the tools and what the options name; the paths of other programs are those that [`Self::build`] builds.
+    /// Finds the tools and the programs named in the options. Other programs get the paths that
+    /// [`Self::build`] fills.
     pub fn find(options: &Options) -> Result<Self, ProgramsError> {
         if !geteuid().is_root() {
             return Err(ProgramsError::NotRoot);
@@ -132,7 +133,7 @@ impl Programs {
         Ok(Self { containerd, ctr, runc, cni_dir, path })
     }
 
-    /// Builds the programs that the options do not name, once for a user.
+    /// Builds the programs that the options do not name, once per user.
     pub async fn build(options: &Options, progress: &Progress) -> Result<(), ProgramsError> {
         let names = built_for(options);
         let dir = Binaries::runtime_cache_dir()?;
@@ -143,7 +144,7 @@ impl Programs {
     }
 }
 
-/// The programs that the user does not name.
+/// Programs that the user does not name.
 fn built_for(options: &Options) -> Vec<&'static str> {
     let Options { containerd, runc, cni_dir, kubemark: _ } = options;
     let mut names = Vec::new();
@@ -159,7 +160,7 @@ fn built_for(options: &Options) -> Vec<&'static str> {
     names
 }
 
-/// A program that a flag names.
+/// Path of a program named by a flag.
 fn named(flag: &'static str, path: &Path) -> Result<PathBuf, ProgramsError> {
     if is_executable(path) {
         return Ok(path.to_owned());
@@ -180,7 +181,7 @@ fn check_version(containerd: &Path) -> Result<(), ProgramsError> {
             path: containerd.to_owned(),
             found: format!("{}.{}", version.0, version.1),
         }),
-        // One without a number was built by hand: let it try.
+        // A containerd without a version number was built by hand; it is tried.
         _ => Ok(()),
     }
 }

@@ -1,4 +1,5 @@
-//! The Node object: doubted before a start, waited for after it, deleted when the cluster starts without a real node.
+//! The Node object: marked Unknown before a start, awaited after it, deleted if the cluster starts without a
+//! real node.
 
 use std::time::Duration;
 
@@ -14,30 +15,30 @@ use tokio::time::timeout;
 
 use super::NAME;
 
-/// How long the node may take once its kubelet is healthy.
+/// Time limit for the Node to become Ready after its kubelet is healthy.
 const LIMIT: Duration = Duration::from_mins(2);
-/// Taken off by kube-controller-manager some moments after the Node is Ready: until then no pod comes.
+/// Taints that kube-controller-manager removes some moments after the Node is Ready; no pod is scheduled before that.
 const NOT_READY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Why the Node is not Ready.
+/// Reason why the Node is not Ready.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadyError {
-    /// It cannot be watched.
+    /// The Node cannot be watched.
     #[error("cannot watch the Node {NAME}")]
     Watch(#[source] Box<kube::runtime::wait::Error>),
-    /// It takes too long.
+    /// The Node is not Ready within the limit.
     #[error("the Node {NAME} is not Ready after {} s: kube-node status says how its processes stand, logs/kubelet.log in the data folder why", LIMIT.as_secs())]
     Slow,
-    /// It cannot be written.
+    /// The Node's status cannot be written.
     #[error("cannot write the status of the Node {NAME}")]
     Unknown(#[source] Box<kube::Error>),
-    /// It cannot be deleted.
+    /// The Node cannot be deleted.
     #[error("cannot delete the Node {NAME} of an earlier start")]
     Forget(#[source] Box<kube::Error>),
 }
 
-/// Says of the Node of an earlier start that nobody knows how it is. Else it would be what its last kubelet made of it, and
-/// the next one, which writes what changes and else every five minutes, would leave it so.
+/// Sets Ready to Unknown on the Node of an earlier start. Otherwise the last kubelet's status would stand: a
+/// kubelet writes the status when it changes and else every five minutes, so the new one would leave it unchanged.
 pub async fn unknown(client: &Client) -> Result<(), ReadyError> {
     let now = Timestamp::now().to_string();
     let condition = json!({
@@ -50,7 +51,7 @@ pub async fn unknown(client: &Client) -> Result<(), ReadyError> {
         .map_err(|error| ReadyError::Unknown(Box::new(error)))
 }
 
-/// Waits until the Node takes pods.
+/// Waits until the Node is Ready and untainted, so that it takes pods.
 pub async fn wait_ready(client: &Client) -> Result<(), ReadyError> {
     let nodes = Api::<Node>::all(client.clone());
     match timeout(LIMIT, await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(is_ready))).await
@@ -61,7 +62,7 @@ pub async fn wait_ready(client: &Client) -> Result<(), ReadyError> {
     }
 }
 
-/// Deletes the Node of an earlier start, and with it, in time, its pods.
+/// Deletes the Node of an earlier start. Its pods are garbage-collected later.
 pub async fn forget(client: &Client) -> Result<(), ReadyError> {
     let nodes = Api::<Node>::all(client.clone());
     gone_is_fine(nodes.delete(NAME, &DeleteParams::default()).await)

@@ -1,4 +1,4 @@
-//! `kube-node guard`: the helper beside an upstream kubemark in its pod.
+//! `kube-node guard`: the kubemark proxy, beside an upstream kubemark in its pod.
 
 use std::{net::SocketAddr, process::ExitCode};
 
@@ -19,7 +19,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Works until SIGINT or SIGTERM, or until the Node is gone.
+    /// Runs until SIGINT or SIGTERM, or until the Node is gone.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let (log_format, probes) = (self.machine.log_format(), self.machine.probes());
         let MachineArgs { node, machine_dir, state_dir, .. } = self.machine;

@@ -1,4 +1,4 @@
-//! `kube-node hollow-node`: one machine, as a pod of its own runs it.
+//! `kube-node hollow-node`: one machine in a pod of its own.
 
 use std::{net::Ipv4Addr, process::ExitCode};
 
@@ -19,7 +19,7 @@ pub struct HollowNode {
 }
 
 impl HollowNode {
-    /// Works until SIGINT or SIGTERM, or until the Node is gone.
+    /// Runs until SIGINT or SIGTERM, or until the Node is gone.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let (log_format, probes) = (self.machine.log_format(), self.machine.probes());
         let MachineArgs { node, machine_dir, state_dir, .. } = self.machine;

@@ -1,4 +1,4 @@
-//! What the two programs of a machine's pod have in common: the arguments that the provider gives them, and one thread.
+//! Common parts of the two programs in a machine's pod: the arguments that the provider sets, and one thread.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -31,12 +31,12 @@ pub(super) struct MachineArgs {
 }
 
 impl MachineArgs {
-    /// Where probes are answered: the kubelet asks from outside the pod.
+    /// Address for probes: the kubelet connects from outside the pod.
     pub(super) fn probes(&self) -> Option<SocketAddr> {
         self.probe_port.map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
     }
 
-    /// The form of the logs, for [`run`].
+    /// Log format, for [`run`].
     pub(super) fn log_format(&self) -> LogFormat {
         self.log_format
     }

@@ -1,4 +1,5 @@
-//! The commands that run in machines' pods, for both programs: `kube-node-machine`, and `kube-node`, which has them too.
+//! Commands that run in machines' pods, for both programs: `kube-node-machine`, and `kube-node`, which has
+//! them too.
 
 pub mod guard;
 pub mod hollow_node;
@@ -29,7 +30,7 @@ enum MachineCommand {
 }
 
 impl MachineCli {
-    /// Runs the command that was asked for.
+    /// Runs the chosen command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             MachineCommand::HollowNode(command) => command.run(),

@@ -1,4 +1,4 @@
-//! Answers of the guard's own, in the form that every Kubernetes client reads: a `Status`.
+//! Responses of the kubemark proxy itself, in the form that every Kubernetes client reads: a `Status`.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use axum::{
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 
-/// An answer of JSON.
+/// A JSON response.
 #[must_use]
 pub fn json(code: StatusCode, value: &Value) -> Response {
     let mut response = (code, Body::from(value.to_string())).into_response();
@@ -17,7 +17,7 @@ pub fn json(code: StatusCode, value: &Value) -> Response {
     response
 }
 
-/// A refusal. `reason` is one of apimachinery's (pkg/apis/meta/v1, `StatusReason`).
+/// A refusal. `reason` is a `StatusReason` of apimachinery (pkg/apis/meta/v1).
 #[must_use]
 pub fn refusal(code: StatusCode, reason: &str, message: &str) -> Response {
     let status = json!({
@@ -27,7 +27,7 @@ pub fn refusal(code: StatusCode, reason: &str, message: &str) -> Response {
     json(code, &status)
 }
 
-/// The API server cannot be asked.
+/// Response when the API server cannot be reached.
 #[must_use]
 pub fn unreachable(error: &dyn Error) -> Response {
     let mut message = "kube-node guard: the API server cannot be reached".to_owned();

@@ -1,5 +1,5 @@
-//! What the guard says by itself: at each change of phase, the conditions of the Node. kubemark would say nothing for up
-//! to ten seconds, and never what the disruptor wants.
+//! Condition writer: writes the Node's conditions at each change of phase. kubemark would write nothing for
+//! up to ten seconds, and never the conditions of an injected fault.
 
 use std::{error::Error, time::Duration};
 
@@ -16,27 +16,27 @@ use super::{
     state::{Correction, Look},
 };
 
-/// Longest time for a request.
+/// Time limit of a request.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// First wait after a failure; it doubles with each further one.
+/// First backoff after a failure; doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// Longest wait after a failure.
+/// Longest backoff after a failure.
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
-/// Who writes: the API server makes the name before the slash the field manager.
+/// User agent; the API server makes the name before the slash the field manager of a write.
 const AGENT: &str = concat!("kube-node-guard/", env!("CARGO_PKG_VERSION"));
 
-/// Why the Node is not known.
+/// Failure to read the Node.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// It is not this machine's.
+    /// The Node is not this machine's.
     #[error(transparent)]
     Gone(#[from] Gone),
-    /// It cannot be read.
+    /// The Node cannot be read.
     #[error("no answer of the API server")]
     Kube(#[source] Box<kube::Error>),
 }
 
-/// Reads the Node until that succeeds, or cannot.
+/// Reads the Node; retries until that succeeds or fails permanently.
 pub async fn first_look(client: &Client, shared: &Shared) -> Result<(), LookError> {
     let mut wait = FIRST_WAIT;
     loop {
@@ -55,7 +55,7 @@ pub async fn first_look(client: &Client, shared: &Shared) -> Result<(), LookErro
     }
 }
 
-/// Says what is to be said, for ever.
+/// Writes the conditions at each change of phase, for ever.
 pub async fn run(client: &Client, shared: &Shared) {
     let mut told = None;
     let mut wait = FIRST_WAIT;
@@ -69,7 +69,7 @@ pub async fn run(client: &Client, shared: &Shared) {
                 Ok(true) => {
                     told = Some(behaviour);
                     wait = FIRST_WAIT;
-                    // It took a while.
+                    // The write took time, so the behaviour may have changed.
                     continue;
                 }
                 Ok(false) => {}
@@ -93,7 +93,7 @@ pub async fn run(client: &Client, shared: &Shared) {
     }
 }
 
-/// Writes the conditions of a machine that behaves so; false where its kubelet has to speak first.
+/// Writes the conditions of this behaviour; false if the kubelet has to report a status first.
 async fn tell(client: &Client, shared: &Shared, behaviour: Behaviour) -> Result<bool, LookError> {
     let node = look(client, shared).await?;
     let correction = shared.change(|state| state.correction(&node, behaviour, Timestamp::now()));
@@ -110,7 +110,7 @@ async fn tell(client: &Client, shared: &Shared, behaviour: Behaviour) -> Result<
     Ok(true)
 }
 
-/// The Node as it is; an error where it is not this machine's.
+/// Reads the Node; an error if it is not this machine's.
 pub async fn look(client: &Client, shared: &Shared) -> Result<Value, LookError> {
     let answer = ask(client, Request::get(format!("/api/v1/nodes/{}", shared.node)), Vec::new()).await;
     let gone = shared.change(|state| {
@@ -127,7 +127,7 @@ pub async fn look(client: &Client, shared: &Shared) -> Result<Value, LookError> 
     }
 }
 
-/// Asks for JSON, within a time.
+/// Sends a request for JSON, within the time limit.
 async fn ask(client: &Client, request: http::request::Builder, body: Vec<u8>) -> Result<Value, kube::Error> {
     let request = request.header(USER_AGENT, AGENT).body(body).map_err(kube::Error::HttpError)?;
     match timeout(TIME_LIMIT, client.request::<Value>(request)).await {
@@ -142,7 +142,7 @@ impl From<kube::Error> for LookError {
     }
 }
 
-/// Whether waiting can help.
+/// Returns true if waiting may help.
 fn may_come_right(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,

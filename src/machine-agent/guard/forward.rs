@@ -1,4 +1,4 @@
-//! One request of kubemark: where it goes, and what comes back.
+//! Handling of one request of kubemark: forwarded, rewritten, or answered by the proxy.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ use super::{
     state::Said,
 };
 
-/// Longest request, in bytes: what the API server takes (apiserver, `MaxRequestBodyBytes`).
+/// Longest request, in bytes: the API server's own limit (apiserver, `MaxRequestBodyBytes`).
 const REQUEST_MAX: usize = 3 << 20;
-/// Longest answer that is rewritten as a whole, in bytes.
+/// Longest response that is rewritten as a whole, in bytes.
 const ANSWER_MAX: usize = 4 << 20;
 
-/// Answers a request.
+/// Handles a request.
 pub async fn handle(Part(shared): Part<Arc<Shared>>, request: Request<Body>) -> Response {
     let (head, body) = request.into_parts();
     let Some(client) = shared.client.get() else {
@@ -46,11 +46,11 @@ pub async fn handle(Part(shared): Part<Arc<Shared>>, request: Request<Body>) -> 
     exchange.answer(route).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Why there is no answer of the API server.
+/// Reason for a response that is not the API server's.
 enum Refusal {
     Unreachable(Box<kube::Error>),
     Gone(Gone),
-    /// An answer of our own.
+    /// A response of the proxy itself.
     Own(Response),
 }
 
@@ -110,14 +110,15 @@ impl Exchange<'_> {
         self.shared.state().look(Timestamp::now()).behaviour == Behaviour::Silent
     }
 
-    /// A kubelet begins by creating its Node. Ours is there before it; one that is not, is not to be.
+    /// Handles the creation of a Node, with which a kubelet begins. The machine's Node exists before its
+    /// kubelet; a missing one must not be created.
     async fn register(self) -> Result<Response, Refusal> {
         condition_writer::look(self.client, self.shared).await?;
         let why = format!("nodes {:?} already exists", self.shared.node);
         Ok(answer::refusal(StatusCode::CONFLICT, "AlreadyExists", &why))
     }
 
-    /// What kubemark says of its Node.
+    /// Handles a status that kubemark writes.
     async fn status(self) -> Result<Response, Refusal> {
         let said: Value = match content_type(&self.head.headers) {
             "application/strategic-merge-patch+json"
@@ -137,7 +138,8 @@ impl Exchange<'_> {
                 )));
             }
         };
-        // Told to the speaker once it is written: else that might write the same. The first one is the boot.
+        // The condition writer is notified after the write: otherwise it might write the same. The first
+        // status is the boot.
         match self.shared.change(|state| state.says(said, Timestamp::now())) {
             Said::Goes(body) => {
                 let shared = Arc::clone(self.shared);
@@ -155,7 +157,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// The machine's Lease: what it writes is done as far as it can tell.
+    /// Handles a write of the machine's Lease. A silent machine's write is dropped, and answered as a
+    /// success.
     async fn lease(self) -> Result<Response, Refusal> {
         self.shared.change(|state| state.heard(Timestamp::now()));
         self.shared.news.notify_one();
@@ -174,7 +177,7 @@ impl Exchange<'_> {
         Ok(response)
     }
 
-    /// A request whose answer holds Nodes.
+    /// Forwards a request whose response contains Nodes, and rewrites those.
     async fn nodes(self, watch: bool) -> Result<Response, Refusal> {
         let shared = Arc::clone(self.shared);
         let own = self.head.uri.path().strip_prefix("/api/v1/nodes/").is_some();
@@ -204,7 +207,7 @@ impl Exchange<'_> {
         Ok(Response::from_parts(head, read.map_or(Body::from(whole), Body::from)))
     }
 
-    /// A request that is nobody's business here.
+    /// Forwards a request and its response as they are.
     async fn forward(self) -> Result<Response, Refusal> {
         let headers = headers::of_request(&self.head.headers);
         let (mut head, body) = self.send(headers).await?.into_parts();
@@ -224,7 +227,7 @@ impl Exchange<'_> {
     }
 }
 
-/// A JSON text as `change` makes it, with the end of its line; None where it is none.
+/// A JSON text as changed by `change`, with its final newline; None if the text is not JSON.
 fn rewritten(text: &[u8], change: impl FnOnce(&mut Value)) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(text).ok()?;
     change(&mut value);
@@ -235,7 +238,7 @@ fn rewritten(text: &[u8], change: impl FnOnce(&mut Value)) -> Option<Vec<u8>> {
     Some(text_of_it)
 }
 
-/// The form of a body, without its parameters.
+/// Media type of a body, without its parameters.
 fn content_type(headers: &HeaderMap) -> &str {
     let form = headers.get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
     form.split(';').next().unwrap_or_default().trim()
@@ -246,7 +249,7 @@ fn not_implemented() -> Refusal {
     Refusal::Own(answer::refusal(StatusCode::NOT_IMPLEMENTED, "NotImplemented", why))
 }
 
-/// What a kubelet would see of a network that is cut, as far as an answer can say it.
+/// Refusal of a silent machine's request: the closest that a response comes to a cut network.
 fn silent() -> Refusal {
     let why = "kube-node disruptor: the machine is in a silent phase, and writes nothing";
     Refusal::Own(answer::refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why))

@@ -1,12 +1,12 @@
-//! Headers that go on: those that speak of one connection stay on it, and whoever is inside the pod is the machine and
-//! nobody else.
+//! Header filter of the kubemark proxy: hop-by-hop headers end here, and so do credentials and impersonation,
+//! so that a client inside the pod can only be the machine.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{ACCEPT, ACCEPT_ENCODING, CONNECTION},
 };
 
-/// Of one connection (RFC 9110, 7.6.1).
+/// Hop-by-hop headers (RFC 9110, 7.6.1).
 const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -18,12 +18,12 @@ const HOP_BY_HOP: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// Who asks, and for whom: the guard's business. Lengths and hosts are set anew.
+/// Headers that the proxy sets by itself: the identity of the client, and lengths and hosts.
 const OURS: [&str; 5] = ["authorization", "cookie", "forwarded", "host", "content-length"];
-/// The same, as beginnings of names: impersonation, the API server's own front proxy, and proxies at large.
+/// Prefixes of such headers: impersonation, the API server's own front proxy, and proxies at large.
 const OURS_BEGIN: [&str; 3] = ["impersonate-", "x-remote-", "x-forwarded-"];
 
-/// What of a request's headers goes to the API server.
+/// Headers of a request that go to the API server.
 #[must_use]
 pub fn of_request(headers: &HeaderMap) -> HeaderMap {
     let mut kept = without_hops(headers);
@@ -39,7 +39,7 @@ pub fn of_request(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// The same for a request whose answer is read here: plain JSON.
+/// Like [`of_request`], for a request whose response is parsed here: plain JSON.
 #[must_use]
 pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
     let mut kept = of_request(headers);
@@ -48,7 +48,7 @@ pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// What of an answer's headers goes to kubemark.
+/// Headers of a response that go to kubemark.
 #[must_use]
 pub fn of_answer(headers: &HeaderMap) -> HeaderMap {
     without_hops(headers)

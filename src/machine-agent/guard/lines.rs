@@ -1,24 +1,24 @@
-//! A body that goes on for ever, rewritten line by line as it comes.
+//! An endless body, rewritten line by line as it arrives.
 
 use std::io;
 
 use axum::body::{Body, BodyDataStream, Bytes};
 use futures::{StreamExt, stream};
 
-/// Longest line, in bytes: etcd takes objects of 1.5 MiB, and JSON is larger.
+/// Longest line, in bytes: etcd accepts objects of 1.5 MiB, and JSON is larger.
 const LINE_MAX: usize = 4 << 20;
 
-/// What has come and is not passed on yet.
+/// Received bytes that are not passed on yet.
 struct Lines<F> {
     source: BodyDataStream,
     pending: Vec<u8>,
-    /// How much of it has no end of a line.
+    /// Number of pending bytes that contain no newline.
     scanned: usize,
     ended: bool,
     rewrite: F,
 }
 
-/// Passes `body` on, each of its lines as `rewrite` makes it.
+/// Passes `body` on, with each of its lines rewritten by `rewrite`.
 pub fn rewritten(body: Body, rewrite: impl FnMut(Vec<u8>) -> Vec<u8> + Send + 'static) -> Body {
     let lines =
         Lines { source: body.into_data_stream(), pending: Vec::new(), scanned: 0, ended: false, rewrite };

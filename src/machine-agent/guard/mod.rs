@@ -1,14 +1,14 @@
-//! The guard: the helper beside an upstream kubemark, which it makes behave as a machine of ours without a patch.
+//! Kubemark proxy: the sidecar that makes an upstream kubemark, without a patch, behave as a machine of ours.
 //!
-//! It listens on loopback in the pod of the machine. kubemark speaks plain HTTP to it, and it forwards every request to
-//! the API server with the machine's own identity, which kubemark never sees. On the way
-//! - the status of the machine's Node says what the machine is to be: its container runtime, its allocatable, its
-//!   recorded boot, and in an unhealthy phase that it is not ready ([`disguise`]);
-//! - a silent machine's writes end here;
-//! - a Node that was deleted is not created again: kubemark, which always tries, is told so, and the guard ends.
+//! The proxy listens on loopback in the pod of the machine. kubemark sends plain HTTP to it, and it forwards
+//! every request to the API server with the machine's own identity, which kubemark never sees. On the way
+//! - the status of the Node is rewritten to the container runtime, allocatable and recorded boot of the
+//!   machine, and in an unhealthy phase to not ready (`rewrite`);
+//! - writes of a silent machine end here;
+//! - a deleted Node is not created again: kubemark, which always tries, is refused, and the proxy ends.
 //!
-//! At each change of phase the guard writes the Node's conditions itself, at once. Answers that it does not rewrite are
-//! passed on as they come; requests are read whole, up to the length that the API server takes.
+//! At each change of phase the proxy writes the Node's conditions itself, at once. Responses that are not
+//! rewritten are passed on as they arrive; requests are read whole, up to the API server's own limit.
 
 mod answer;
 mod condition_writer;
@@ -41,34 +41,34 @@ use crate::{
     machine_dir::{Machine, MachineDir, MachineDirError, Settings},
 };
 
-/// How long answers that are under way may take at the end.
+/// Time limit for responses under way at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What a guard needs to know.
+/// Settings of the proxy.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the machine's Node.
     pub node: String,
-    /// The folder that its provider mounts.
+    /// Folder that the provider mounts.
     pub machine_dir: PathBuf,
-    /// The folder for its certificate.
+    /// Folder for the certificate.
     pub state_dir: PathBuf,
-    /// Where kubemark finds the API server: an address of loopback.
+    /// Loopback address at which kubemark finds the API server.
     pub listen: SocketAddr,
-    /// Where probes are answered; None for nowhere.
+    /// Address for probes; None for no probes.
     pub probes: Option<SocketAddr>,
 }
 
-/// Why the guard ended. It is the last line of its container.
+/// Reason why the proxy ended. It is the last line of its container.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// What the provider says cannot be used.
+    /// The provider's files cannot be used.
     #[error(transparent)]
     MachineDir(#[from] MachineDirError),
-    /// No identity, or no longer.
+    /// The identity could not be obtained, or has ended.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// It would listen where others can reach it.
+    /// The listening address can be reached by others.
     #[error(
         "{address} is no loopback address: whoever reaches the guard is the machine; write 127.0.0.1:6444"
     )]
@@ -76,39 +76,39 @@ pub enum GuardError {
         /// The address.
         address: SocketAddr,
     },
-    /// The port cannot be had.
+    /// The port cannot be opened.
     #[error("cannot listen on {address}: choose another --listen")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// No port for probes.
+    /// The port for probes cannot be opened.
     #[error(transparent)]
     Probes(#[from] AdminError),
-    /// The Node is not this machine's any more.
+    /// The Node is no longer this machine's.
     #[error(transparent)]
     Gone(#[from] Gone),
     /// The Node cannot be read, and waiting would not help.
     #[error("cannot read Node {node}")]
     Node {
-        /// Its name.
+        /// Name of the Node.
         node: String,
-        /// What the API server says.
+        /// Error of the API server.
         source: Box<kube::Error>,
     },
 }
 
-/// What requests and the speaker share.
+/// State shared by the requests and the condition writer.
 struct Shared {
-    /// Set once the Node was read; until then nobody is served.
+    /// Set once the Node was read; until then every request is refused.
     client: OnceLock<Client>,
     node: String,
     state: Mutex<State>,
-    /// Something may be to say.
+    /// Notified when the conditions may have to be written.
     news: Notify,
-    /// The Node is gone.
+    /// Cancelled when the Node is gone.
     gone: CancellationToken,
 }
 
@@ -117,13 +117,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes other settings over.
+    /// Applies other settings.
     fn set(&self, settings: Settings) {
         self.change(|state| state.set_failures(settings.failures));
         self.news.notify_one();
     }
 
-    /// Changes the state, and acts on what that means for all.
+    /// Changes the state, and cancels `gone` if the Node is gone.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let result = change(&mut state);
@@ -134,7 +134,7 @@ impl Shared {
     }
 }
 
-/// Guards the machine until `shutdown`.
+/// Runs the proxy until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), GuardError> {
     let Options { node, machine_dir, state_dir, listen, probes } = options;
     let dir = MachineDir::new(&machine_dir);
@@ -158,7 +158,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Gu
     ended
 }
 
-/// A guard that listens. It refuses everybody until it serves.
+/// A proxy that listens. Every request is refused until it serves.
 struct Guard {
     shared: Arc<Shared>,
     server: JoinHandle<io::Result<()>>,
@@ -166,7 +166,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// Takes the port, which must be one of loopback.
+    /// Binds the address, which must be a loopback one.
     async fn bind(address: SocketAddr, machine: Machine) -> Result<Self, GuardError> {
         if !address.ip().is_loopback() {
             return Err(GuardError::NotLoopback { address });
@@ -213,7 +213,8 @@ impl Guard {
         }
     }
 
-    /// Stops to listen. Whoever asked for what cannot be is told so before; watches would go on for ever.
+    /// Stops listening. Short responses such as refusals are sent before; watches, which never end, are cut
+    /// off.
     async fn end(mut self) {
         self.stop.cancel();
         if timeout(LAST_WORDS, &mut self.server).await.is_err() {

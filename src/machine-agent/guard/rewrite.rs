@@ -1,7 +1,9 @@
-//! What kubemark says of its Node and what the cluster hears instead, and the way back: values in, values out.
+//! Rewriting between the status that kubemark reports and the one that the cluster sees, in both directions:
+//! values in, values out.
 //!
-//! A kubelet computes its patches from the Node as it last read it. So what it reads is made to look as if all that it
-//! said had been written: else it would find a difference every ten seconds and write it again.
+//! A kubelet computes its patches from the Node as it last read it. So the Node that kubemark reads is made
+//! to show all that kubemark reported: otherwise it would find a difference every ten seconds and write it
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +14,10 @@ use kube_node_planner::{
 };
 use serde_json::{Map, Value, json};
 
-/// Values inside a status by section and key, such as `nodeInfo` and `bootID`. Null stands for one that is not there.
+/// Values inside a status by section and key, such as `nodeInfo` and `bootID`. Null stands for a missing one.
 pub type Leaves = BTreeMap<(&'static str, String), Value>;
 
-/// What a condition says, its times aside.
+/// A condition without its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
     status: String,
@@ -62,7 +64,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// That of a Node.
+    /// The Ready condition of a Node.
     #[must_use]
     pub fn by(node: &Value) -> Option<Self> {
         let ready = condition(node, "Ready")?;
@@ -70,8 +72,8 @@ impl Shown {
     }
 }
 
-/// What kubemark has said of its machine. What is not known is what kubemark 1.36 says of a healthy one: where that is
-/// wrong, it sees a difference and says so.
+/// Status that kubemark has reported. Unknown parts default to what kubemark 1.36 reports of a healthy
+/// machine: where that is wrong, kubemark sees a difference and reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportedStatus {
     leaves: Leaves,
@@ -81,7 +83,7 @@ pub struct ReportedStatus {
 impl Default for ReportedStatus {
     fn default() -> Self {
         let conditions = health::conditions(true).map(|condition| (condition.r#type, condition.into()));
-        // Its cadvisor knows of no boot. Were it shown ours, it would report a reboot.
+        // kubemark's cadvisor knows no boot ID. If kubemark read ours, it would report a reboot.
         let leaves = [(("nodeInfo", "bootID".to_owned()), json!(""))];
         Self { leaves: leaves.into(), conditions: conditions.into() }
     }
@@ -102,7 +104,7 @@ impl ReportedStatus {
         }
     }
 
-    /// Makes a Node that kubemark reads show what kubemark said.
+    /// Makes a Node that kubemark reads show what kubemark reported.
     pub fn uncover(&self, node: &mut Value, behaviour: Behaviour) {
         let Some(status) = node.get_mut("status") else { return };
         put(status, &self.leaves);
@@ -112,7 +114,8 @@ impl ReportedStatus {
                 continue;
             };
             let is_ours = match behaviour {
-                // The end of the phase is written by us; until then the truth is what kubemark should correct.
+                // The proxy writes the end of the phase; until then kubemark should correct the real
+                // conditions.
                 Behaviour::Healthy => false,
                 Behaviour::Reported => disrupted.are_in(shown),
                 // By now the controller-manager may have written Unknown, which kubemark cannot change.
@@ -124,7 +127,8 @@ impl ReportedStatus {
         }
     }
 
-    /// The strategic merge patch that makes `node` show what a machine of this behaviour is to show; None where it does.
+    /// Strategic merge patch that makes `node` show the conditions of this behaviour; None if it does
+    /// already.
     #[must_use]
     pub fn correction(&self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Option<Value> {
         let wanted = self.conditions.iter().map(|(r#type, words)| {
@@ -152,7 +156,7 @@ impl ReportedStatus {
                 Value::Object(condition)
             })
             .collect();
-        // With another UID the API server refuses: the field cannot change.
+        // The UID is a precondition: the field cannot change, so the API server refuses another one.
         Some(json!({
             "metadata": { "uid": node["metadata"]["uid"] },
             "status": { "conditions": conditions },
@@ -160,7 +164,7 @@ impl ReportedStatus {
     }
 }
 
-/// Makes a status that kubemark writes say what the cluster is to hear of a machine that is not silent.
+/// Rewrites a status of kubemark to the one that the cluster is to see, for a machine that is not silent.
 pub fn cover(status: &mut Value, worn: &Leaves, behaviour: Behaviour, shown: Option<&Shown>, now: Timestamp) {
     put(status, worn);
     if behaviour != Behaviour::Reported {
@@ -169,20 +173,21 @@ pub fn cover(status: &mut Value, worn: &Leaves, behaviour: Behaviour, shown: Opt
     let ready = conditions(status).find(|condition| condition["type"] == DISRUPTED.r#type);
     let Some(ready) = ready.and_then(Value::as_object_mut) else { return };
     Words::from(DISRUPTED).put_into(ready);
-    // kubemark sees another status than the API server has: what changed when is known here.
+    // kubemark sees a status that differs from the API server's, so the transition time is computed here.
     if let Some(shown) = shown {
         let since = shown.since.filter(|_| shown.status == DISRUPTED.status).unwrap_or(now);
         ready.insert("lastTransitionTime".to_owned(), time(since));
     }
 }
 
-/// Whether a kubelet has ever written this Node's status.
+/// Returns true if a kubelet has ever written this Node's status.
 #[must_use]
 pub fn is_posted(node: &Value) -> bool {
     node["status"]["nodeInfo"]["kubeletVersion"].as_str().is_some_and(|version| !version.is_empty())
 }
 
-/// Puts `leaves` into a status. What is no object stays as it is: the API server will say what is wrong with it.
+/// Puts `leaves` into a status. A section that is no object stays as it is: the API server will report the
+/// error.
 fn put(status: &mut Value, leaves: &Leaves) {
     let Some(status) = status.as_object_mut() else { return };
     for ((section, key), value) in leaves {
@@ -208,7 +213,7 @@ fn since(condition: &Value) -> Option<Timestamp> {
     condition["lastTransitionTime"].as_str()?.parse().ok()
 }
 
-/// A time as a status has it: to the second.
+/// A time in the precision of a status: seconds.
 fn time(time: Timestamp) -> Value {
     json!(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }

@@ -1,4 +1,4 @@
-//! What kubemark 1.36 writes and reads, as it was seen on the wire.
+//! Writes and reads of kubemark 1.36, as seen on the wire.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn worn() -> Leaves {
     ])
 }
 
-/// The first status of a kubelet: what differs from a Node that nobody has written yet.
+/// First status of a kubelet: the difference from a Node that has none yet.
 fn first() -> Value {
     json!({
         "$setElementOrder/conditions": [{"type": "Ready"}, {"type": "MemoryPressure"}],
@@ -30,7 +30,7 @@ fn first() -> Value {
     })
 }
 
-/// A Node of these conditions, all since the second 50.
+/// A Node with these conditions, all since second 50.
 fn node(behaviour: Behaviour, status: &str) -> Value {
     let conditions: Vec<Value> = health::conditions(behaviour != Behaviour::Reported)
         .iter()

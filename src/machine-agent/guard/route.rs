@@ -1,35 +1,35 @@
-//! What a request of kubemark is about, by its method and address.
+//! Classification of kubemark's requests by method and path.
 
 use http::{HeaderMap, Method, header::UPGRADE};
 
-/// Leases of Nodes.
+/// Collection of the Nodes' Leases.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-/// Nodes.
+/// Collection of Nodes.
 const NODES: &str = "/api/v1/nodes";
 
-/// What a request is about.
+/// Class of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// A connection that is to become something else.
+    /// Upgrade of the connection.
     Upgrade,
-    /// A Node is to be created.
+    /// Creation of a Node.
     Register,
-    /// What kubemark says of its own Node.
+    /// Write of the own Node's status.
     Status,
-    /// Its own Lease is to be written.
+    /// Write of the own Lease.
     Lease,
-    /// Nodes are read, or followed by a watch.
+    /// Read or watch of Nodes.
     Nodes {
-        /// Whether the answer goes on for ever.
+        /// True for a watch, whose response does not end.
         watch: bool,
     },
-    /// Something else is read.
+    /// Any other read.
     Read,
-    /// Something else is written.
+    /// Any other write.
     Write,
 }
 
-/// Reads what a request is about. `node` is the machine's own.
+/// Classifies a request. `node` is the machine's own.
 #[must_use]
 pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap, node: &str) -> Route {
     if headers.contains_key(UPGRADE) || method == Method::CONNECT {
@@ -56,7 +56,7 @@ pub fn route(method: &Method, path: &str, query: Option<&str>, headers: &HeaderM
     }
 }
 
-/// What follows `collection` in a path; empty for the collection itself.
+/// Part of a path after `collection`; empty for the collection itself.
 fn under<'a>(collection: &str, path: &'a str) -> Option<&'a str> {
     let rest = path.strip_prefix(collection)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }

@@ -1,4 +1,4 @@
-//! What the guard knows, and what it makes of it. One lock, no I/O.
+//! State and decisions of the kubemark proxy. One lock, no I/O.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use uuid::Uuid;
 use super::rewrite::{Leaves, ReportedStatus, Shown, cover, is_posted};
 use crate::machine_dir::Machine;
 
-/// How long after its last sign a kubelet is taken for alive: the life of its Lease.
+/// Time after its last sign of life during which a kubelet counts as alive: the duration of its Lease.
 const LIFE: Duration = Duration::from_secs(40);
 
-/// The Node is not this machine's any more.
+/// The Node is no longer this machine's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gone {
-    /// It does not exist.
+    /// The Node does not exist.
     #[error("Node {node} was deleted: this machine has nothing to do any more, and does not create it again")]
     Deleted {
-        /// Its name.
+        /// Name of the Node.
         node: String,
     },
     /// The name belongs to another Node.
@@ -31,36 +31,36 @@ pub enum Gone {
         "Node {node} has UID {found} and not {wanted}: it was deleted and made anew, and is another machine's"
     )]
     Another {
-        /// Its name.
+        /// Name of the Node.
         node: String,
         /// UID of the machine's Node.
         wanted: String,
-        /// UID of the Node that there is.
+        /// UID of the existing Node.
         found: String,
     },
 }
 
-/// How the machine stands at a moment.
+/// Behaviour of the machine at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// What the cluster is to hear of it.
+    /// Behaviour that the cluster is to see.
     pub behaviour: Behaviour,
-    /// How long from now until that changes; None when it never does.
+    /// Time until the behaviour changes; None if it never does.
     pub changes_in: Option<Duration>,
-    /// Whether its kubelet lives. Nothing is said for a dead one.
+    /// True if the kubelet is alive. For a dead one nothing is written.
     pub is_alive: bool,
 }
 
-/// What becomes of a status that kubemark writes.
+/// Decision about a status that kubemark writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// It goes to the API server, so.
+    /// Send this status to the API server.
     Goes(Value),
-    /// The machine is silent.
+    /// Hold the status back: the machine is silent.
     Stays,
 }
 
-/// Everything.
+/// State of the proxy.
 #[derive(Debug)]
 pub struct State {
     machine: Machine,
@@ -69,13 +69,13 @@ pub struct State {
     claims: ReportedStatus,
     shown: Option<Shown>,
     heard: Option<Timestamp>,
-    /// What a silent machine kept to itself while its Node had no status yet.
+    /// Status that a silent machine held back while its Node had none yet.
     withheld: Option<Value>,
     gone: Option<Gone>,
 }
 
 impl State {
-    /// Of a machine nothing is known of.
+    /// State of a machine about which nothing is known.
     #[must_use]
     pub fn new(machine: Machine) -> Self {
         Self {
@@ -90,18 +90,18 @@ impl State {
         }
     }
 
-    /// Other failures, in place.
+    /// Replaces the fault injection settings.
     pub fn set_failures(&mut self, failures: Option<Failures>) {
         self.failures = failures;
     }
 
-    /// Why the machine has nothing to do any more.
+    /// Reason why the Node is no longer this machine's.
     #[must_use]
     pub fn gone(&self) -> Option<&Gone> {
         self.gone.as_ref()
     }
 
-    /// How the machine stands.
+    /// Behaviour of the machine at `now`.
     #[must_use]
     pub fn look(&self, now: Timestamp) -> Look {
         let phase = disruptor::phase(self.failures.as_ref(), boot::age(self.boot, now));
@@ -114,17 +114,17 @@ impl State {
         }
     }
 
-    /// Kubemark gives a sign of life.
+    /// Records a sign of life of kubemark.
     pub fn heard(&mut self, now: Timestamp) {
         self.heard = Some(now);
     }
 
-    /// Kubemark writes the status of its Node: a patch, or the whole Node.
+    /// Takes a status that kubemark writes: a patch, or the whole Node.
     pub fn says(&mut self, mut body: Value, now: Timestamp) -> Said {
         self.heard(now);
         let mut wear = None;
         if let Some(status) = body.get("status") {
-            // The first status is the boot, unless the Node has one on record.
+            // The first status is the boot, unless the Node has a recorded one.
             let boot = *self.boot.get_or_insert_with(|| boot::first(&self.machine.uid, now));
             self.claims.learn(status, wear.insert(worn(&self.machine, boot)));
         }
@@ -139,7 +139,8 @@ impl State {
         Said::Goes(body)
     }
 
-    /// Kubemark is about to read `object`: a Node, a list of Nodes, or what an event of a watch carries.
+    /// Rewrites an object that kubemark is about to read: a Node, a list of Nodes, or the object of a watch
+    /// event.
     pub fn reads(&mut self, object: &mut Value, now: Timestamp) {
         for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
             self.reads(item, now);
@@ -149,7 +150,7 @@ impl State {
         }
     }
 
-    /// Kubemark is about to read this event of a watch.
+    /// Rewrites a watch event that kubemark is about to read.
     pub fn follows(&mut self, event: &mut Value, now: Timestamp) {
         let is_deletion = event["type"] == "DELETED";
         let Some(object) = event.get_mut("object") else { return };
@@ -161,7 +162,7 @@ impl State {
         }
     }
 
-    /// The API server shows an object; whether it is the machine's own Node.
+    /// Takes an object that the API server shows. Returns true if it is the machine's own Node.
     pub fn saw(&mut self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         if metadata["name"] != *self.machine.node {
@@ -182,12 +183,12 @@ impl State {
         true
     }
 
-    /// The API server says that there is no such Node.
+    /// Notes that the API server has no such Node.
     pub fn is_missing(&mut self) {
         self.gone.get_or_insert_with(|| Gone::Deleted { node: self.machine.node.clone() });
     }
 
-    /// What is to be written onto `node`, just read, for a machine that behaves so.
+    /// Write that makes `node`, just read, show this behaviour.
     pub fn correction(&mut self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Correction {
         if is_posted(node) {
             self.withheld = None;
@@ -202,18 +203,18 @@ impl State {
     }
 }
 
-/// What is to be written onto a Node.
+/// Write to a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Correction {
-    /// It shows all that is to be said.
+    /// None: the Node shows the behaviour already.
     Needless,
     /// This strategic merge patch.
     Patch(Value),
-    /// Its kubelet has said nothing yet.
+    /// None yet: the kubelet has not reported a status.
     NotYet,
 }
 
-/// Two patches, one after the other, as one.
+/// Merges a second patch into the first.
 fn merge(first: &mut Value, second: Value) {
     match (first, second) {
         (Value::Object(first), Value::Object(second)) => {
@@ -225,7 +226,7 @@ fn merge(first: &mut Value, second: Value) {
     }
 }
 
-/// What the Node of a machine shows instead of what kubemark says.
+/// Values that the Node shows in place of those that kubemark reports.
 fn worn(machine: &Machine, boot: Uuid) -> Leaves {
     let amounts = [("capacity", &machine.capacity), ("allocatable", &machine.allocatable)];
     let amounts = amounts.into_iter().flat_map(|(section, amounts)| {

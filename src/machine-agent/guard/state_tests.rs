@@ -1,4 +1,4 @@
-//! Scripts: what kubemark does, and what the cluster hears.
+//! Scenarios: actions of kubemark, and the results that the cluster sees.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn state(failures: Option<Failures>) -> State {
     state
 }
 
-/// Unhealthy for 10 s, healthy for 20 s, and again.
+/// Unhealthy for 10 s, healthy for 20 s, periodically.
 fn by_turns(mode: FailureMode) -> Failures {
     Failures {
         unhealthy_duration: GoDuration(Duration::from_secs(10)),
@@ -89,7 +89,7 @@ fn a_guard_that_starts_again_goes_on_counting() {
     assert_eq!(state.look(at(12)).changes_in, Some(Duration::from_secs(18)));
     let Said::Goes(body) = state.says(status(), at(35)) else { panic!("reported") };
     assert_eq!(body["status"]["nodeInfo"]["bootID"], *boot);
-    // kubemark is shown no boot, and its own words of its health.
+    // kubemark reads no boot ID, and its own report of its health.
     let mut read = node("u", &boot);
     state.reads(&mut read, at(36));
     assert_eq!(read["status"]["nodeInfo"]["bootID"], "");
@@ -114,7 +114,7 @@ fn a_silent_machine_keeps_its_first_status_for_later() {
     assert_eq!(patch["metadata"], labels["metadata"]);
     assert_eq!(patch["status"]["conditions"], status()["status"]["conditions"]);
     assert_eq!(patch["status"]["nodeInfo"]["containerRuntimeVersion"], "containerd://2.1.0");
-    // Once the Node shows it, the conditions alone are looked at.
+    // Once the Node shows that status, only its conditions are compared.
     let Correction::Patch(patch) = state.correction(&node("u", ""), Behaviour::Healthy, at(12)) else {
         panic!("Ready is to be True")
     };
@@ -142,7 +142,7 @@ fn a_node_that_is_gone_or_another_is_noticed_wherever_it_is_read() {
     let mut state_ = state(None);
     let mut elsewhere = json!({"type": "DELETED", "object": {"metadata": {"name": "b", "uid": "v"}}});
     state_.follows(&mut elsewhere, at(0));
-    // The end of an earlier Node of that name is not ours either.
+    // The deletion of an earlier Node of that name does not matter either.
     let mut earlier = json!({"type": "DELETED", "object": {"metadata": {"name": "a", "uid": "v"}}});
     state_.follows(&mut earlier, at(0));
     state_.follows(&mut json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}), at(0));

@@ -1,5 +1,5 @@
-//! The bootstrap kubeconfig: where the API server is, and a token that is good for asking for a certificate. It is written
-//! by [`super::token`], so it is JSON: a machine carries no parser of YAML.
+//! Bootstrap kubeconfig: the address of the API server, and a token that may request a certificate. The file
+//! is written by [`super::token`], as JSON: a machine has no YAML parser.
 
 use std::{
     fs,
@@ -21,20 +21,19 @@ use serde::Deserialize;
 
 use super::{IdentityError, store::Certificate};
 
-/// The file as it was read.
+/// The parsed file.
 pub(super) struct Bootstrap {
     path: PathBuf,
     config: Config,
 }
 
-/// What of a token's claims is read here.
+/// Claims of a token that are read here.
 #[derive(Deserialize)]
 struct Claims {
     exp: i64,
 }
 
 impl Bootstrap {
-    /// Reads the file.
     pub(super) async fn read(path: &Path) -> Result<Self, IdentityError> {
         let failed = |source| IdentityError::Bootstrap { path: path.to_owned(), source };
         let text = fs::read(path).map_err(|error| failed(error.into()))?;
@@ -44,7 +43,7 @@ impl Bootstrap {
         Ok(Self { path: path.to_owned(), config })
     }
 
-    /// A client that shows the token.
+    /// A client that authenticates by the token.
     pub(super) fn begin(self) -> Result<Beginning, IdentityError> {
         let Some(token) = &self.config.auth_info.token else {
             return Err(IdentityError::NoToken { path: self.path });
@@ -54,7 +53,7 @@ impl Bootstrap {
         Ok(Beginning { client, kept: expires.map(|expires| (self.path, expires)) })
     }
 
-    /// A client that shows the certificate.
+    /// A client that authenticates by the certificate.
     pub(super) fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
         self.client_with(showing(certificate))
     }
@@ -67,7 +66,7 @@ impl Bootstrap {
     }
 }
 
-/// What shows a certificate, and nothing else.
+/// Credentials of a certificate only.
 pub(super) fn showing(certificate: &Certificate) -> AuthInfo {
     let encoded = |pem: &str| STANDARD.encode(pem);
     AuthInfo {
@@ -77,26 +76,26 @@ pub(super) fn showing(certificate: &Certificate) -> AuthInfo {
     }
 }
 
-/// What a machine begins with.
+/// Client for the first certificate of a machine.
 pub struct Beginning {
-    /// Shows the token.
+    /// Client that authenticates by the token.
     pub(super) client: Client,
-    /// The file that holds the token, and until when that is good, by its own words; None where it was just requested.
+    /// File that holds the token, and the expiry that the token claims; None if the token was just requested.
     pub(super) kept: Option<(PathBuf, Timestamp)>,
 }
 
 impl Beginning {
-    /// Why the API server does not take the token of `node`.
+    /// Reason why the API server refuses the token of `node`.
     pub(super) fn refused(self, node: &str, now: Timestamp) -> IdentityError {
         match self.kept.filter(|(_, expires)| *expires <= now) {
             Some((path, since)) => IdentityError::TokenExpired { path, since },
-            // The kubelet brings a new token to the folder up to a minute later.
+            // The kubelet writes a new token to the folder up to a minute late.
             None => IdentityError::NodeGone { node: node.to_owned() },
         }
     }
 }
 
-/// The expiry that a token names. Its signature is the API server's business.
+/// Expiry that a token claims. Its signature is left to the API server.
 fn expiry(token: &str) -> Option<Timestamp> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let Claims { exp } = serde_json::from_slice(&claims).ok()?;

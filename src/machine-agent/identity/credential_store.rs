@@ -1,4 +1,4 @@
-//! Where a machine begins, and what keeps its certificate.
+//! Credential stores: the source of the bootstrap token, and the storage of the certificate.
 
 use std::path::PathBuf;
 
@@ -8,30 +8,30 @@ use kube::Client;
 use super::{IdentityError, bootstrap::Bootstrap, store::Store};
 pub use super::{bootstrap::Beginning, store::Certificate};
 
-/// Where a machine begins, and what keeps its certificate.
+/// Source of the bootstrap token, and storage of the certificate.
 pub trait CredentialStore: Send + Sync + 'static {
-    /// A client that shows a token which is good for asking for a certificate; another one for each try.
+    /// A client whose token may request a certificate; another client for each try.
     fn begin(&self, node: &str) -> impl Future<Output = Result<Beginning, IdentityError>> + Send;
 
-    /// A client that shows the certificate; its connections are shared with nobody.
+    /// A client that authenticates by the certificate; its connections are shared with nobody.
     fn client_of(
         &self,
         certificate: &Certificate,
     ) -> impl Future<Output = Result<Client, IdentityError>> + Send;
 
-    /// The certificate that is kept, where it is good at `now`.
+    /// The stored certificate, if it is valid at `now`.
     fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError>;
 
-    /// Keeps a certificate in the place of the one before.
+    /// Stores a certificate in place of the former one.
     fn save(&self, certificate: &Certificate) -> Result<(), IdentityError>;
 }
 
-/// The folders of a machine that is a pod of its own.
+/// Folders of a machine with a pod of its own.
 #[derive(Clone, Debug)]
 pub struct Folders {
-    /// The bootstrap kubeconfig. Read anew for each try: the provider may replace it while the machine waits.
+    /// Bootstrap kubeconfig. Read for each try: the provider may replace it while the machine waits.
     pub bootstrap: PathBuf,
-    /// Folder for the certificate and its key, of this machine alone.
+    /// Folder for the certificate and its key, used by this machine only.
     pub state_dir: PathBuf,
 }
 

@@ -1,78 +1,78 @@
-//! Why a machine has no identity.
+//! Errors of a machine's identity.
 
 use std::{io, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 
-/// Why a machine has no identity, or no longer. What can be done about it is part of the text: it becomes the last line of
-/// the machine's container.
+/// Reason why a machine has no identity, or no longer. The text includes the remedy: it becomes the last line
+/// of the machine's container.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The bootstrap kubeconfig cannot be used.
     #[error("the bootstrap kubeconfig {} cannot be used: it must be as the operator writes it", path.display())]
     Bootstrap {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It has no token.
+    /// The bootstrap kubeconfig has no token.
     #[error("the bootstrap kubeconfig {} has no token of a ServiceAccount", path.display())]
     NoToken {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// No client can be made of it.
+    /// No client can be built from the kubeconfig.
     #[error("cannot make a client for {url}")]
     Client {
-        /// Of the API server.
+        /// URL of the API server.
         url: String,
-        /// Why.
+        /// Cause.
         source: Box<kube::Error>,
     },
-    /// There is no token to ask with.
+    /// No token could be requested.
     #[error(transparent)]
     Token(#[from] super::token::TokenError),
-    /// Its token is too old.
+    /// The token has expired.
     #[error(
         "the token in {} expired at {since}: the operator replaces it while it runs; see its logs, or delete the pod",
         path.display()
     )]
     TokenExpired {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Since when.
+        /// Expiry of the token.
         since: Timestamp,
     },
-    /// Its token is good by its time and refused nevertheless: what it is bound to is gone.
+    /// The token is refused before its expiry: the Node that it is bound to is gone.
     #[error("the API server takes the token of Node {node} no more: that Node is gone, or was made anew")]
     NodeGone {
         /// Name of the Node.
         node: String,
     },
-    /// The certificate was asked for with a certificate that the API server does not take any more.
+    /// The API server no longer accepts the certificate that the renewal was requested with.
     #[error("the API server does not take the certificate any more")]
     Unauthenticated {
-        /// What it says.
+        /// Error of the API server.
         source: Box<kube::Error>,
     },
-    /// The approver says no.
+    /// The approver denied the CSR.
     #[error("the certificate is denied: {reason}: {message}")]
     Denied {
         /// Reason of the condition.
         reason: String,
-        /// Its message.
+        /// Message of the condition.
         message: String,
     },
-    /// The signer cannot.
+    /// The signer failed.
     #[error("the signer failed: {reason}: {message}")]
     Failed {
         /// Reason of the condition.
         reason: String,
-        /// Its message.
+        /// Message of the condition.
         message: String,
     },
-    /// Nobody has answered the request.
+    /// The CSR was not answered in time.
     #[error(
         "request {name} has no certificate after {} s: the operator approves it and kube-controller-manager signs it; see whether both run",
         waited.as_secs()
@@ -80,46 +80,46 @@ pub enum IdentityError {
     Unanswered {
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// For how long.
+        /// Time waited.
         waited: Duration,
     },
-    /// The API server refuses.
+    /// The API server refused a call.
     #[error("cannot {action}")]
     Refused {
-        /// What was being done.
+        /// Attempted action.
         action: String,
-        /// What it says.
+        /// Error of the API server.
         source: Box<kube::Error>,
     },
-    /// No answer, or none of an API server.
+    /// No response, or none of an API server.
     #[error("cannot {action}: the API server cannot be reached")]
     Unreachable {
-        /// What was being done.
+        /// Attempted action.
         action: String,
-        /// What happened; None when nothing came back in time.
+        /// Cause; None for a timeout.
         source: Option<Box<kube::Error>>,
     },
-    /// The state folder.
+    /// The state folder cannot be used.
     #[error("cannot use {}: it must be a folder that this user may write", path.display())]
     State {
         /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// No key, or no request of it.
+    /// The key or the CSR cannot be created.
     #[error("cannot make a key and a request for a certificate")]
     Key(#[source] rcgen::Error),
-    /// What was issued is no certificate for the key.
+    /// The issued certificate does not fit the key or the machine.
     #[error("what was issued is no certificate of this machine: {what}")]
     Unusable {
-        /// What is wrong with it.
+        /// Defect of the certificate.
         what: String,
     },
 }
 
 impl IdentityError {
-    /// Whether waiting can help.
+    /// Returns true if waiting may help.
     #[must_use]
     pub fn may_come_right(&self) -> bool {
         match self {
@@ -133,7 +133,7 @@ impl IdentityError {
             Self::Refused { source, .. } => {
                 matches!(&**source, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
             }
-            // With the token there may be another certificate.
+            // With the token another certificate may be obtained.
             Self::Unauthenticated { .. }
             | Self::NodeGone { .. }
             | Self::Denied { .. }

@@ -1,5 +1,6 @@
-//! A machine in a process with others: it begins with a token that the process requests, its key is in memory alone, and its
-//! clients connect as a kubelet's do. A process that starts anew asks for all certificates anew.
+//! Credential store of a machine that shares its process with others: the process requests the bootstrap
+//! token, the key is in memory only, and the clients connect as a kubelet's do. A restarted process requests
+//! all certificates again.
 
 use std::sync::Arc;
 
@@ -16,17 +17,17 @@ use super::{
     token::{self, LIFETIME_MIN},
 };
 
-/// What all machines of a process have in common.
+/// Bootstrap client of all machines in a process.
 pub struct BootstrapClient {
-    /// Requests tokens.
+    /// Client that requests tokens.
     pub requester: Client,
-    /// Where the API server is, and what it is known by.
+    /// Address and certificate authority of the API server.
     pub server: Config,
-    /// What machines write goes through it.
+    /// Fence for all writes of the machines.
     pub fence: Fence,
 }
 
-/// One machine of a process.
+/// Credential store of one machine in the process.
 #[derive(Clone)]
 pub struct MemoryStore {
     uid: Arc<str>,
@@ -35,13 +36,13 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// The place of the machine of the Node with this UID.
+    /// Credential store for the machine of the Node with this UID.
     #[must_use]
     pub fn new(uid: Arc<str>, road: Arc<BootstrapClient>) -> Self {
         Self { uid, road, rate: Arc::default() }
     }
 
-    /// How fast its clients ask, all together.
+    /// Rate limit that all clients of the machine share.
     #[must_use]
     pub fn rate(&self) -> Arc<Rate> {
         Arc::clone(&self.rate)

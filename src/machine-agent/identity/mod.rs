@@ -1,11 +1,13 @@
-//! The identity of a machine: a client certificate `system:node:<name>`, so that Node authorization and `NodeRestriction` hold
-//! it to its own Node, Lease and pods. Machines that are pods have one, and hollow machines whose class wants so.
+//! Identity of a machine: a client certificate `system:node:<name>`, so that Node authorization and
+//! `NodeRestriction` limit the machine to its own Node, Lease and pods. Machines with pods of their own have
+//! one, and hollow machines whose class asks for it.
 //!
-//! [`token`] is the provider's side: a short-lived token of a ServiceAccount that may do nothing but ask for certificates,
-//! bound to the Node by name and UID, in a bootstrap kubeconfig. [`Identity`] is the machine's: with that token it asks for a
-//! certificate (`certificates.k8s.io`), which the operator's approver compares with the Node; from then on it renews the
-//! certificate with the certificate itself. Where it begins, and what keeps its key, is its [`CredentialStore`]: a pod has [`Folders`], a
-//! machine in a process with others has [`MemoryStore`]. The key is made here and never leaves that place.
+//! [`token`] is the provider's side: a short-lived token of a ServiceAccount that may only request
+//! certificates, bound to the Node by name and UID, in a bootstrap kubeconfig. [`Identity`] is the machine's
+//! side: with that token it requests a certificate (`certificates.k8s.io`), which the operator's approver
+//! compares with the Node; from then on it renews the certificate with the certificate itself. The
+//! [`CredentialStore`] supplies the token and keeps the key: [`Folders`] for a pod, [`MemoryStore`] for a
+//! machine in a process with others. The key is generated here and never leaves that store.
 
 mod bootstrap;
 mod credential_store;
@@ -32,35 +34,36 @@ pub use request::PendingCsr;
 use self::rotating::Rotating;
 pub use self::store::Certificate;
 
-/// What a certificate is asked to live: all that is granted.
+/// Requested lifetime of a certificate: all that is granted.
 pub const LIFETIME: Duration = LIFETIME_MAX;
-/// When a certificate is renewed, as parts of its life; by chance, so that machines made together do not stay together.
+/// Time of renewal, as a fraction of the certificate's lifetime; random, so that machines created together do
+/// not stay together.
 pub const RENEW_AT: RangeInclusive<f64> = 0.7..=0.9;
-/// How long a machine waits for what may come right by itself: an API server that is away, a token that is about to be
-/// replaced, an approver that restarts. Then it ends, and its pod shows why.
+/// Time limit for temporary failures: an unreachable API server, a token that is about to be replaced, an
+/// approver that restarts. After that the machine ends, and its pod shows the reason.
 pub const PATIENCE: Duration = Duration::from_mins(5);
 /// First wait between two tries.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// Longest wait between two tries.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// What a machine needs to come by its identity.
+/// Settings of an identity.
 #[derive(Clone, Debug)]
 pub struct Options<P = Folders> {
-    /// Name of its Node.
+    /// Name of the machine's Node.
     pub node: String,
-    /// Where it begins, and what keeps the certificate and its key.
+    /// Credential store.
     pub place: P,
-    /// What a certificate is asked to live; the API takes 10 minutes at least.
+    /// Requested lifetime of a certificate; the API accepts 10 minutes at least.
     pub lifetime: Duration,
-    /// When a certificate is renewed, as parts of its life.
+    /// Time of renewal, as a fraction of the certificate's lifetime.
     pub renew_at: RangeInclusive<f64>,
-    /// How long to wait for what may come right by itself.
+    /// Time limit for temporary failures.
     pub patience: Duration,
 }
 
 impl Options {
-    /// In the folders of a pod, with the usual times.
+    /// Options with the folders of a pod and the default times.
     #[must_use]
     pub fn new(node: impl Into<String>, bootstrap: PathBuf, state_dir: PathBuf) -> Self {
         Self::at(node, Folders { bootstrap, state_dir })
@@ -68,14 +71,14 @@ impl Options {
 }
 
 impl<P> Options<P> {
-    /// At a place, with the usual times.
+    /// Options with a credential store and the default times.
     #[must_use]
     pub fn at(node: impl Into<String>, place: P) -> Self {
         Self { node: node.into(), place, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
     }
 }
 
-/// A machine's identity.
+/// Identity of a machine.
 pub struct Identity<P = Folders> {
     options: Options<P>,
     rotating: Arc<Rotating>,
@@ -83,13 +86,13 @@ pub struct Identity<P = Folders> {
 }
 
 impl<P: CredentialStore> Identity<P> {
-    /// The identity that its place keeps, else a new one. Waits for what may come right by itself, as long as
-    /// `patience` says; what never will is an error at once.
+    /// The stored identity, else a new one. Retries temporary failures for `patience`; a permanent one is
+    /// returned at once.
     pub async fn obtain(options: Options<P>) -> Result<Self, IdentityError> {
         Self::pursue(options, &mut PendingCsr::default()).await
     }
 
-    /// The same, going on with a request that was made before.
+    /// Like [`Self::obtain`], continuing a pending CSR.
     pub async fn pursue(options: Options<P>, pursuit: &mut PendingCsr) -> Result<Self, IdentityError> {
         let certificate = if let Some(kept) = options.place.load(&options.node, Timestamp::now())? {
             info!(until = %kept.not_after, "going on with the certificate that is kept");
@@ -110,13 +113,13 @@ impl<P: CredentialStore> Identity<P> {
         Ok(Self { rotating: Rotating::new(client), options, certificate })
     }
 
-    /// A client whose connections use the newest certificate. Clones and their connections are shared.
+    /// A client that always uses the newest certificate. Clones share its connections.
     #[must_use]
     pub fn client(&self) -> Client {
         self.rotating.client()
     }
 
-    /// Renews the certificate in time, for as long as that goes; comes back with the error that ends it.
+    /// Renews the certificate in time for as long as possible; returns the error that ends this.
     pub async fn keep(mut self) -> IdentityError {
         loop {
             if let Err(error) = self.renewed().await {
@@ -125,23 +128,23 @@ impl<P: CredentialStore> Identity<P> {
         }
     }
 
-    /// Waits until the certificate is to be renewed, and does that. From then on there is another connection; what runs on the
-    /// one before is to be dropped.
+    /// Waits until the renewal is due, and renews the certificate. Later requests use a new connection;
+    /// requests on the former one should be dropped.
     pub async fn renewed(&mut self) -> Result<(), IdentityError> {
         let renewal = self.certificate.renewal(&self.options.renew_at);
         sleep(from_now(renewal)).await;
         self.renew().await
     }
 
-    /// Ends all connections, once what runs on them is dropped. The next request makes another one.
+    /// Ends all connections, once the requests on them are dropped. The next request opens another one.
     pub async fn hang_up(&self) -> Result<(), IdentityError> {
         self.rotating.replace(self.options.place.client_of(&self.certificate).await?);
         Ok(())
     }
 
-    /// Asks with the certificate itself while that is good, with the token of the bootstrap kubeconfig after that.
+    /// Renews by the certificate itself while it is accepted, then by the token of the bootstrap kubeconfig.
     async fn renew(&mut self) -> Result<(), IdentityError> {
-        // While the certificate lives, nothing is lost.
+        // While the certificate is valid, a failure costs nothing.
         let lives = from_now(self.certificate.not_after);
         let mut patience = Backoff::until(Instant::now() + lives + self.options.patience);
         let client = self.client();
@@ -164,12 +167,12 @@ impl<P: CredentialStore> Identity<P> {
     }
 }
 
-/// How long until `time`.
+/// Time until `time`.
 fn from_now(time: Timestamp) -> Duration {
     Duration::try_from(time.duration_since(Timestamp::now())).unwrap_or_default()
 }
 
-/// Between two tries.
+/// Backoff between two tries.
 struct Backoff {
     deadline: Instant,
     wait: Duration,
@@ -180,7 +183,7 @@ impl Backoff {
         Self { deadline, wait: FIRST_WAIT }
     }
 
-    /// Waits after a failure; gives it back when it cannot come right, or the time is over.
+    /// Waits after a failure; returns the error if it is permanent or the time is over.
     async fn after(&mut self, error: IdentityError) -> Result<(), IdentityError> {
         if !error.may_come_right() || Instant::now() + self.wait >= self.deadline {
             return Err(error);

@@ -1,4 +1,4 @@
-//! One request for a certificate, from the key to what was issued.
+//! One certificate request, from the key to the issued certificate.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{CredentialStore, IdentityError, Options, store::Certificate};
 
-/// How long a request waits for its certificate before that is said.
+/// Time that a CSR may stay unanswered before that is reported.
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
-/// Longest that a call may take.
+/// Time limit of a call.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// How long a watch takes at most to show what is there: longer than its call.
+/// Time limit for a watch to show the existing CSR: longer than that of its call.
 const STILL_THERE: Duration = Duration::from_secs(15);
-/// Of the versions that a watch can begin at, the one that the API server has.
+/// Resource version at which a watch starts from any state that the API server has.
 const ANY_VERSION: &str = "0";
-/// Wait between two watches of one request.
+/// Wait between two watches of one CSR.
 const WATCH_AGAIN: Duration = Duration::from_millis(500);
 
-/// A request for a certificate, over all tries: while it is not answered it is followed, and no other one is made.
+/// Pending CSR, over all tries: until it is answered it is followed, and no other one is created.
 #[derive(Default)]
 pub struct PendingCsr(Option<(KeyPair, CertificateSigningRequest)>);
 
 impl PendingCsr {
-    /// A certificate, asked for with the token.
+    /// Obtains a certificate by the token.
     pub(super) async fn with_token<P: CredentialStore>(
         &mut self,
         options: &Options<P>,
@@ -48,7 +48,7 @@ impl PendingCsr {
         }
     }
 
-    /// A certificate, asked for by `client`.
+    /// Obtains a certificate by `client`.
     pub(super) async fn with_client<P>(
         &mut self,
         client: &Client,
@@ -56,7 +56,7 @@ impl PendingCsr {
     ) -> Result<Certificate, IdentityError> {
         let api: Api<CertificateSigningRequest> = Api::all(client.clone());
         if let Some((_, made)) = &mut self.0 {
-            // It is there still, or it was deleted meanwhile.
+            // The CSR is there still, or was deleted meanwhile.
             match timeout(STILL_THERE, change(&api, made, ANY_VERSION)).await {
                 Ok(seen) => *made = seen?,
                 Err(_) => self.0 = None,
@@ -69,11 +69,11 @@ impl PendingCsr {
             let wanted = request(options, &key)?;
             (key, call("ask for a certificate", api.create(&PostParams::default(), &wanted)).await?)
         };
-        // Kept before it is waited for: whoever drops this comes back to it.
+        // Stored before the wait: a caller that drops this future continues with the same CSR.
         let (key, made) = self.0.insert((key, made));
         let pem = match answer(&api, made).await {
             Err(error) if error.may_come_right() => return Err(error),
-            // What the API server says to the one who follows says nothing about the request.
+            // A refusal of the watch says nothing about the CSR.
             Err(error @ (IdentityError::Unauthenticated { .. } | IdentityError::Refused { .. })) => {
                 return Err(error);
             }
@@ -104,7 +104,7 @@ fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningR
     })
 }
 
-/// Follows a request until it is answered.
+/// Follows a CSR until it is answered.
 async fn answer(
     api: &Api<CertificateSigningRequest>,
     seen: &mut CertificateSigningRequest,
@@ -123,7 +123,7 @@ async fn answer(
     }
 }
 
-/// What the request's status says: the certificate, a refusal, or nothing yet.
+/// Answer in the CSR's status: the certificate, a refusal, or nothing yet.
 fn said(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityError> {
     let Some(status) = &request.status else { return Ok(None) };
     for condition in status.conditions.iter().flatten().filter(|condition| condition.status == "True") {
@@ -140,7 +140,7 @@ fn said(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityE
     String::from_utf8(certificate.clone()).map(Some).map_err(unusable)
 }
 
-/// The request once it is not as it was in `version`.
+/// Waits until the CSR has changed since `version`.
 async fn change(
     api: &Api<CertificateSigningRequest>,
     seen: &CertificateSigningRequest,
@@ -158,13 +158,14 @@ async fn change(
                 return Ok(changed);
             }
         }
-        // It has ended, or its version is too old. One from any version begins with the object as it is.
+        // The watch has ended, or its version is too old. A watch from any version starts with the current
+        // object.
         sleep(WATCH_AGAIN).await;
         version = ANY_VERSION;
     }
 }
 
-/// A call with its time limit; `action` says what it does.
+/// Runs a call within the time limit; `action` names it in errors.
 async fn call<T>(action: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, IdentityError> {
     let action = || action.to_owned();
     match timeout(TIME_LIMIT, future).await {

@@ -1,14 +1,15 @@
-//! A client whose certificate changes under it.
+//! A client whose certificate can be replaced while it is in use.
 //!
-//! The API server looks at the certificate of a connection at each request, so a connection must not outlive it: with a new
-//! certificate comes a new pool of connections. What runs on the old one (a watch) ends by itself.
+//! The API server checks the certificate of a connection at each request, so a connection must not outlive
+//! its certificate: a new certificate comes with a new connection pool. Requests on the old pool (watches)
+//! end by themselves.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kube::{Client, client::Body};
 use tower::service_fn;
 
-/// The newest client, shared with the one that hands requests to it.
+/// The newest client, shared with the client that forwards requests to it.
 pub(super) struct Rotating {
     newest: RwLock<Client>,
 }
@@ -18,7 +19,7 @@ impl Rotating {
         Arc::new(Self { newest: RwLock::new(client) })
     }
 
-    /// From now on requests go by `client`.
+    /// Sends all later requests by `client`.
     pub(super) fn replace(&self, client: Client) {
         *self.newest.write().unwrap_or_else(PoisonError::into_inner) = client;
     }
@@ -27,7 +28,7 @@ impl Rotating {
         self.newest.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A client that hands each request to the newest one.
+    /// A client that forwards each request to the newest one.
     pub(super) fn client(self: &Arc<Self>) -> Client {
         let rotating = Arc::clone(self);
         let namespace = self.newest().default_namespace().to_owned();
@@ -45,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// A client whose server answers with this.
+    /// A client whose server responds with this text.
     fn answering(text: &'static str) -> Client {
         let answer = move |_: http::Request<Body>| async move {
             Ok::<_, Infallible>(http::Response::new(Body::from(text.as_bytes().to_vec())))

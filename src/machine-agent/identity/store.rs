@@ -1,4 +1,4 @@
-//! The certificate and its key: as one file, so that both always belong together, with mode 0600.
+//! Storage of a certificate and its key: one file, so that both always match, with mode 0600.
 
 use std::{
     fs, io,
@@ -13,12 +13,12 @@ use x509_parser::{certificate::X509Certificate, pem::Pem, time::ASN1Time};
 
 use super::IdentityError;
 
-/// The file in the state folder: the key, then the certificate.
+/// File in the state folder: the key, then the certificate.
 const FILE: &str = "client.pem";
-/// How the certificate in it begins.
+/// First line of the certificate in the file.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-/// A certificate that fits its key and its machine.
+/// A certificate that matches its key and its machine.
 #[derive(Clone)]
 pub struct Certificate {
     /// The certificate, PEM.
@@ -26,12 +26,12 @@ pub struct Certificate {
     /// The private key, PKCS #8 as PEM.
     pub(super) key: String,
     not_before: Timestamp,
-    /// When it expires.
+    /// Expiry.
     pub(super) not_after: Timestamp,
 }
 
 impl Certificate {
-    /// Whether `pem` is a certificate of `node` for `key`, and what it says of its life.
+    /// Checks that `pem` is a certificate of `node` for `key`, and reads its validity.
     pub(super) fn new(pem: String, key: &KeyPair, node: &str) -> Result<Self, IdentityError> {
         let unusable = |what: &str| IdentityError::Unusable { what: what.to_owned() };
         let first = Pem::iter_from_buffer(pem.as_bytes()).next();
@@ -50,7 +50,7 @@ impl Certificate {
         Ok(Self { key: key.serialize_pem(), not_before, not_after, pem })
     }
 
-    /// When to renew it: by chance, between these parts of its life.
+    /// Renewal time, drawn between these fractions of the lifetime.
     pub(super) fn renewal(&self, parts: &RangeInclusive<f64>) -> Timestamp {
         let life = self.not_after.duration_since(self.not_before);
         let part = rand::random_range(parts.clone());
@@ -70,7 +70,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// The folder must be there; in a pod it is a volume.
+    /// Opens the folder, which must exist; in a pod it is a volume.
     pub(super) fn open(dir: &Path) -> Result<Self, IdentityError> {
         let failed = |source| IdentityError::State { path: dir.to_owned(), source };
         if !fs::metadata(dir).map_err(failed)?.is_dir() {
@@ -79,7 +79,7 @@ impl Store {
         Ok(Self { file: dir.join(FILE) })
     }
 
-    /// The certificate that is kept, where it is good at `now`. One that cannot be used is as none: another is asked for.
+    /// The stored certificate, if it is valid at `now`. An unusable one counts as none: another is requested.
     pub(super) fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
         let text = match fs::read_to_string(&self.file) {
             Ok(text) => text,
@@ -93,7 +93,7 @@ impl Store {
         Ok(kept.filter(|kept| kept.not_before <= now && now < kept.not_after))
     }
 
-    /// Keeps a certificate in the place of the one before.
+    /// Stores a certificate in place of the former one.
     pub(super) fn save(&self, certificate: &Certificate) -> Result<(), IdentityError> {
         let content = format!("{}{}", certificate.key, certificate.pem);
         write_private(&self.file, &content)
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate of `name` that lives from an hour ago to an hour from now.
+    /// A certificate of `name`, valid from an hour ago to an hour from now.
     fn issued(name: &str, key: &KeyPair) -> String {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);

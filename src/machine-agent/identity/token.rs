@@ -1,7 +1,8 @@
-//! The provider's side: a token that is good for asking for a certificate of one machine, and the kubeconfig around it.
+//! Provider's side of the identity: a token that may request the certificate of one machine, and its
+//! kubeconfig.
 //!
-//! The token is bound to the Node by name and UID. The API server puts both into what it knows of the token's user
-//! (`authentication.kubernetes.io/node-name`, `node-uid`), and takes the token no more once that Node is gone.
+//! The token is bound to the Node by name and UID. The API server adds both to the token's user
+//! (`authentication.kubernetes.io/node-name`, `node-uid`), and refuses the token once that Node is gone.
 
 use std::time::Duration;
 
@@ -22,40 +23,40 @@ use kube_node_planner::approval::Account;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-/// The shortest life of a token that the API server grants.
+/// Shortest lifetime of a token that the API server grants.
 pub const LIFETIME_MIN: Duration = Duration::from_mins(10);
-/// Longest that a call may take.
+/// Time limit of a call.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// A token. Its text is shown to nobody by accident.
+/// A token. Its text does not appear in logs.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// What is shown to the API server.
+    /// Text of the token.
     pub secret: SecretString,
-    /// When it expires.
+    /// Expiry.
     pub expires: Timestamp,
 }
 
-/// Why there is no token.
+/// Failure to request a token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The API server refuses, or cannot be reached.
+    /// The API server refused, or cannot be reached.
     #[error("cannot request a token of {account} for Node {node}")]
     Refused {
         /// Name of the ServiceAccount.
         account: &'static str,
         /// Name of the Node.
         node: String,
-        /// What came back.
+        /// Cause.
         source: Box<kube::Error>,
     },
-    /// It answers without one.
+    /// The response contains no token.
     #[error("the API server granted no token for Node {node}")]
     None {
         /// Name of the Node.
         node: String,
     },
-    /// Nothing came back in time.
+    /// No response in time.
     #[error("cannot request a token for Node {node}: no answer in {} s", TIME_LIMIT.as_secs())]
     TimedOut {
         /// Name of the Node.
@@ -63,7 +64,7 @@ pub enum TokenError {
     },
 }
 
-/// Asks for a token of `account` for the machine of a Node. It lives at least [`LIFETIME_MIN`].
+/// Requests a token of `account` for the machine of a Node. Its lifetime is at least [`LIFETIME_MIN`].
 pub async fn request(
     client: &Client,
     account: Account,
@@ -77,7 +78,7 @@ pub async fn request(
     let wanted = TokenRequest {
         metadata: ObjectMeta::default(),
         spec: Some(TokenRequestSpec {
-            // The API server's own audience.
+            // Empty for the API server's own audience.
             audiences: Some(Vec::new()),
             bound_object_ref: Some(BoundObjectReference {
                 api_version: Some("v1".to_owned()),
@@ -103,8 +104,8 @@ pub async fn request(
     }
 }
 
-/// The kubeconfig that a machine begins with. `server` is the URL of the API server as the machine reaches it, `ca` what it
-/// is known by (PEM).
+/// Bootstrap kubeconfig of a machine. `server` is the URL at which the machine reaches the API server, `ca`
+/// the certificate authority of the API server (PEM).
 #[must_use]
 pub fn bootstrap_kubeconfig(server: &str, ca: &str, token: &Token) -> String {
     let ca: Value = serde_json::to_value(ByteString(ca.as_bytes().to_vec())).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Node groups as the caches show them: sets with `spec.autoscaling`, their Nodes, and what a further Node would be.
-//! Nothing here asks the API server, but for a pinned revision that this process has not seen yet.
+//! Node groups from the caches: sets with `spec.autoscaling`, their Nodes, and the template of a further Node.
+//!
+//! Nothing here calls the API server, except to read a pinned revision that is not cached.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,19 +25,19 @@ use kube_node_planner::{
 use super::{index::Index, writer::Writer};
 use crate::controllers::Context;
 
-/// The groups.
+/// All node groups.
 pub(super) struct Groups {
     context: Arc<Context>,
     index: Arc<Index>,
     pub(super) writer: Arc<Writer>,
-    /// The last template of each set, by its UID.
+    /// The last template of each set, by UID of the set.
     templates: Mutex<HashMap<String, Node>>,
 }
 
-/// One group.
+/// One node group.
 pub(super) struct Group {
     pub(super) set: Arc<NodeSet>,
-    /// As the watch shows it.
+    /// Snapshot of the set, as the watch shows it.
     pub(super) shown: SetSnapshot,
 }
 
@@ -49,7 +50,7 @@ impl Group {
         self.set.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// For the logs of cluster-autoscaler.
+    /// Description for the logs of cluster-autoscaler.
     pub(super) fn describe(&self, bounds: Bounds) -> String {
         let replicas = self.shown.replicas;
         let class = &self.set.spec.node_class_name;
@@ -61,12 +62,12 @@ impl Group {
         )
     }
 
-    /// Whether a rollout is under way, even a halted one.
+    /// Returns true if a rollout is in progress, even a halted one.
     pub(super) fn has_rollout(&self) -> bool {
         self.set.status.as_ref().is_some_and(|status| status.rollout.is_some())
     }
 
-    /// Whether a Node is what the set asks for now.
+    /// Returns true if a Node is what the set asks for now.
     fn is_updated(&self, node: &NodeView) -> bool {
         let newest = self.set.status.as_ref().and_then(|status| status.update_revision.as_deref());
         let annotations = self.set.metadata.annotations.as_ref();
@@ -76,7 +77,7 @@ impl Group {
             && restarted.is_none_or(|at| node.created.is_some_and(|created| created >= at))
     }
 
-    /// The rollout that works.
+    /// The rollout in progress, unless it is halted or paused.
     fn rolling(&self) -> Option<Rolling> {
         let rollout = self.set.status.as_ref()?.rollout.as_ref()?;
         let works = rollout.halt_time.is_none() && self.set.spec.paused != Some(true);
@@ -93,20 +94,20 @@ impl Group {
 }
 
 impl Groups {
-    /// To be made before the watches begin.
+    /// Must be created before the watches start.
     pub(super) fn new(context: Arc<Context>) -> Self {
         let index = Index::of(&context.nodes);
         let writer = Writer::new(context.client.clone());
         Self { context, index, writer, templates: Mutex::default() }
     }
 
-    /// Whether everything was listed once.
+    /// Returns true once everything was listed.
     pub(super) fn in_sync(&self) -> bool {
         let Context { nodes, sets, classes, .. } = &*self.context;
         nodes.in_sync() && sets.in_sync() && classes.in_sync()
     }
 
-    /// All groups, by name.
+    /// All groups, sorted by name.
     pub(super) fn all(&self) -> Vec<Group> {
         let sets = self.context.sets.all();
         let mut groups: Vec<Group> =
@@ -121,21 +122,21 @@ impl Groups {
         group.ok_or_else(|| Refusal::NoGroup(id.to_owned()))
     }
 
-    /// The group of this name, where it is the set that an order is decided on; another one may have its name by now.
+    /// The group of this name if it still is the set of a scale request; another set may have the name by now.
     pub(super) fn same(&self, id: &str, standing: &SetSnapshot) -> Result<Group, Refusal> {
         self.get(id).and_then(|group| {
             if group.shown.uid == standing.uid { Ok(group) } else { Err(Refusal::NoGroup(id.to_owned())) }
         })
     }
 
-    /// The group of a Node, or of a vacancy; None where it has none.
+    /// The group of a Node or of a vacancy; None if it belongs to none.
     pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, Refusal> {
         if let Some(group) = autoscaling::vacancy_of(wanted.provider_id) {
             return Ok(self.get(group).ok());
         }
         let node = match self.find(wanted) {
             Ok(Some(node)) => node,
-            // Another Node of that name is no Node of ours.
+            // Another Node of that name is none of ours.
             Ok(None) | Err(Refusal::OtherId { .. }) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };
@@ -145,7 +146,7 @@ impl Groups {
 
     fn find(&self, wanted: Wanted<'_>) -> Result<Option<Arc<NodeView>>, Refusal> {
         let nodes = &self.context.nodes;
-        // cluster-autoscaler names both, and then one look is enough.
+        // cluster-autoscaler names both, so one lookup is enough.
         let by_name = nodes.get(wanted.name);
         if let Some(node) = &by_name
             && !wanted.provider_id.is_empty()
@@ -161,7 +162,7 @@ impl Groups {
         )
     }
 
-    /// What an order to delete comes to: `wanted` are providerID and name of each Node.
+    /// Decides a scale request that deletes Nodes; `wanted` are providerID and name of each.
     pub(super) fn delete(
         &self,
         standing: &SetSnapshot,
@@ -191,10 +192,10 @@ impl Groups {
         autoscaling::delete(id, standing, staying, &targets)
     }
 
-    /// The machines of a group, and how many more were asked for and are not shown yet.
+    /// The machines of a group, and the number of expected creations that the watch has not shown.
     pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
         let startup = self.startup_taints(group);
-        // Before the Nodes: one that is shown in between counts once.
+        // Read before the Nodes: a Node shown in between counts once.
         let expectations = self.context.expectations.now(group.name());
         let nodes = self.context.nodes.group(group.name());
         let machines: Vec<Machine<'_>> = nodes
@@ -213,7 +214,7 @@ impl Groups {
                 trouble: trouble(node),
             })
             .collect();
-        // Mostly there are none, and this is asked for thousands of times a loop.
+        // Mostly there are none, and cluster-autoscaler asks for this thousands of times per loop.
         let coming = if expectations.pending_creations() == 0 {
             0
         } else {
@@ -223,8 +224,8 @@ impl Groups {
         with(&machines, coming)
     }
 
-    /// Sizes that the group may have: those of its set, and no more than `NodeClass.spec.limits.nodes` leaves beside the
-    /// Nodes of the class that are not the set's.
+    /// Bounds of the group: those of its set, limited by what `NodeClass.spec.limits.nodes` leaves beside the
+    /// class's Nodes of other sets.
     pub(super) fn bounds(&self, group: &Group, bounds: Bounds) -> Bounds {
         let limit = self.class(group).and_then(|class| class.spec.limits.as_ref()?.nodes);
         let Some(limit) = limit else { return bounds };
@@ -235,7 +236,7 @@ impl Groups {
         Bounds { max: bounds.max.min(left).max(bounds.min), ..bounds }
     }
 
-    /// How many machines the group is to have; None while that is open.
+    /// Target size of the group; None while the result of a write is unknown.
     pub(super) fn target_size(&self, group: &Group) -> Option<i32> {
         let standing = self.writer.standing(group.name(), &group.shown)?;
         Some(self.machines(group, |machines, coming| {
@@ -253,7 +254,7 @@ impl Groups {
         Desired::merge(of_class, group.set.spec.template.as_ref())
     }
 
-    /// Those of class and set: a taint that both have is there twice, and holds up as long.
+    /// Startup taints of class and set. One that both have is listed twice, and holds up just as long.
     fn startup_taints(&self, group: &Group) -> Vec<Taint> {
         let class = self.class(group);
         let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
@@ -261,8 +262,8 @@ impl Groups {
         templates.flat_map(|template| &template.startup_taints).cloned().collect()
     }
 
-    /// What a further Node of the group would look like; as far as that is not known any more, as it was known last. A group that
-    /// once had a template and has none keeps cluster-autoscaler from growing others, where it has a Node or an order that waits.
+    /// Template of a further Node of the group, or the last known one. A group that loses its template, and
+    /// has a Node or a pending scale request, would keep cluster-autoscaler from growing other groups.
     pub(super) async fn template_node(&self, group: &Group) -> Result<Node, Refusal> {
         let known = self.resolve_template(group).await;
         let mut last = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -313,12 +314,12 @@ impl Groups {
         autoscaling::node(blueprint, Timestamp::now())
     }
 
-    /// All classes that can be read.
+    /// All readable classes.
     pub(super) fn classes(&self) -> Vec<Arc<NodeClass>> {
         self.context.classes.all().iter().filter_map(|class| class.object.clone().ok()).collect()
     }
 
-    /// The class of a Node: by its label, which a template has as well.
+    /// The class of a Node, by its label; a template has the label too.
     pub(super) fn class_of(
         &self,
         wanted: Wanted<'_>,

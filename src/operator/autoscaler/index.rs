@@ -1,4 +1,4 @@
-//! Nodes by providerID: cluster-autoscaler names machines that it has not seen a Node of by nothing else.
+//! Index of Nodes by providerID: cluster-autoscaler has no other name for a machine whose Node it has not seen.
 
 use std::{
     collections::HashMap,
@@ -7,12 +7,12 @@ use std::{
 
 use kube_node_cache::{Cache, EventHandler, NodeView};
 
-/// Names of Nodes by their providerID, byte for byte.
+/// Names of Nodes by providerID, byte for byte.
 #[derive(Debug, Default)]
 pub(super) struct Index(RwLock<HashMap<String, Arc<str>>>);
 
 impl Index {
-    /// An index that follows `nodes`; to be made before their watch begins.
+    /// An index that follows `nodes`. Must be created before their watch starts.
     pub(super) fn of(nodes: &Cache<NodeView>) -> Arc<Self> {
         let index = Arc::new(Self::default());
         nodes.observe(index.clone());
@@ -36,7 +36,7 @@ impl EventHandler<NodeView> for Index {
             return;
         }
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        // Of two Nodes with one providerID, which nobody ought to make, the later one is known.
+        // If two Nodes share a providerID, which should never happen, the later one is indexed.
         if let (Some(before), Some(old)) = (before, old)
             && names.get(&before).is_some_and(|name| *name == old.name)
         {

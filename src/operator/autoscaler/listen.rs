@@ -1,4 +1,4 @@
-//! The door: a port or a unix socket, and what comes through it once it has shown who it is.
+//! Listener: a port or a unix socket, and the connections of clients that have authenticated.
 
 use std::{
     fmt, io,
@@ -26,14 +26,15 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-/// How long a client may take to show its certificate.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Handshakes at once: there is one cluster-autoscaler, perhaps two; of all others the oldest make way.
+/// Concurrent handshakes. There are one or two cluster-autoscalers; beyond the limit the oldest handshakes
+/// are evicted.
 const HANDSHAKES: usize = 64;
-/// After an error of the system, such as too many open files.
+/// Pause after a failed accept, for example because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where it listens.
+/// Listen address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A port.
@@ -43,7 +44,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether only this machine reaches it.
+    /// Returns true if only this machine can reach the address.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
@@ -81,11 +82,11 @@ impl FromStr for Address {
     }
 }
 
-/// Who is let in by TLS.
+/// Clients that TLS lets in.
 pub(super) struct Clients {
-    /// What the server shows, and the authority of its clients.
+    /// Certificate of the server, and CA of its clients.
     pub(super) certificates: Arc<Certificates>,
-    /// A client's certificate has one of these names: its authority may have signed others.
+    /// Allowed names: a client's certificate must have one of them, since the CA may have signed others.
     pub(super) names: Vec<String>,
 }
 
@@ -94,12 +95,12 @@ pub(super) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Held until the listener goes.
+        /// Removed with the listener.
         _file: SocketFile,
     },
 }
 
-/// The file of a unix socket goes with its listener.
+/// File of a unix socket, removed on drop.
 pub(super) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -116,7 +117,7 @@ impl Listener {
                 forget_dead_socket(path).await?;
                 let listener = UnixListener::bind(path)?;
                 let file = SocketFile(path.clone());
-                // Whoever may open it may resize the cluster.
+                // A client that may open the socket may resize the cluster.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
                 Ok(Self::Unix { listener, _file: file })
             }
@@ -134,7 +135,7 @@ impl Listener {
         }
     }
 
-    /// Lets connections in until nobody takes them any more. Without `clients` there is no TLS.
+    /// Accepts connections until the receiver is closed. Without `clients` there is no TLS.
     pub(super) async fn run(self, clients: Option<Clients>, to: mpsc::Sender<io::Result<Connection>>) {
         let clients = clients.map(Arc::new);
         let limiter = ConnectionLimiter::new(HANDSHAKES);
@@ -172,7 +173,7 @@ impl Listener {
     }
 }
 
-/// Takes away the file of a socket that nobody listens at.
+/// Removes the file of a socket that has no listener.
 async fn forget_dead_socket(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket
@@ -199,7 +200,7 @@ async fn shake_hands(stream: Stream, clients: Option<&Clients>) -> io::Result<Co
 }
 
 impl Clients {
-    /// The connection, if the certificate of its client has an allowed name.
+    /// Returns the connection if its client's certificate has an allowed name.
     fn check<S>(&self, stream: TlsStream<S>) -> io::Result<TlsStream<S>> {
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let names = shown.map(|own| tls::names_of(own)).unwrap_or_default();
@@ -223,7 +224,7 @@ trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
 
-/// A client that is let in.
+/// Connection of an accepted client.
 pub(super) struct Connection(Box<dyn ReadWrite>);
 
 impl Connected for Connection {
@@ -310,7 +311,7 @@ mod tests {
             connections: mpsc::Receiver<io::Result<Connection>>,
         }
 
-        /// A listener that lets clients with these names in. The connector has the certificate of cluster-autoscaler.
+        /// A listener that accepts clients with these names. The connector has the certificate of cluster-autoscaler.
         async fn serve(names: &[&str]) -> Served {
             let all = AutoscalerCertificates::make(&["localhost"], &[]).unwrap();
             let pem = |text: &str| Pem { path: "test".into(), text: text.as_bytes().to_vec() };

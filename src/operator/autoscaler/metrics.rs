@@ -1,4 +1,4 @@
-//! How the calls go: count and time by method and code. Only methods that there are become labels.
+//! Metrics of calls: count and time by method and code. Only existing methods become labels.
 
 use std::{
     pin::Pin,
@@ -13,11 +13,11 @@ use tower::{Layer, Service};
 
 use super::ServeError;
 
-/// Upper bounds of the time of a call, in seconds.
+/// Histogram bounds for the time of a call, in seconds.
 const CALL_SECONDS: [f64; 8] = [0.000_1, 0.000_5, 0.002, 0.01, 0.05, 0.25, 1.0, 5.0];
-/// The service whose methods are told apart.
+/// The service whose methods get labels of their own.
 const SERVICE: &str = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/";
-/// Its methods.
+/// Methods of the service.
 const METHODS: [&str; 15] = [
     "NodeGroups",
     "NodeGroupForNode",
@@ -36,7 +36,7 @@ const METHODS: [&str; 15] = [
     "NodeGroupGetOptions",
 ];
 
-/// Whatever else somebody calls, such as its health.
+/// Label of all other calls, such as health checks.
 const OTHER: &str = "other";
 
 /// The server's metrics.
@@ -92,13 +92,13 @@ impl Metrics {
     }
 }
 
-/// The method of a request, `other` for what is not the service's.
+/// Method of a request; `other` if it is not one of the service.
 fn method(path: &str) -> &'static str {
     let name = path.strip_prefix(SERVICE);
     METHODS.into_iter().find(|method| name == Some(*method)).unwrap_or(OTHER)
 }
 
-/// The names of gRPC's codes, by number.
+/// Names of the gRPC codes, by number.
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -119,7 +119,7 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// A refusal has its code among the headers; an answer has it behind its body, and it is OK.
+/// Code of a response. A refusal has it in the headers, a success only behind the body.
 fn code(headers: &http::HeaderMap) -> &'static str {
     let number =
         headers.get("grpc-status").map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));

@@ -1,8 +1,9 @@
-//! cluster-autoscaler's `externalgrpc` cloud provider over NodeSets: every set with `spec.autoscaling` is a node group.
+//! cluster-autoscaler's `externalgrpc` cloud provider over NodeSets: every set with `spec.autoscaling` is a
+//! node group.
 //!
-//! Calls are answered from the caches of the process; only orders to resize ask the API server, one write each
-//! ([`writer`]). What they come to is decided in `core::autoscaling`. A server that cannot start says so in one sentence,
-//! and is tried again: the controllers go on without it.
+//! Calls are answered from the caches of the process; only scale requests call the API server, with one write
+//! each (`writer`). [`kube_node_planner::autoscaling`] decides. A server that cannot start reports the cause
+//! in one sentence and tries again: the controllers go on without it.
 
 mod groups;
 mod index;
@@ -38,40 +39,40 @@ use self::{
 };
 use crate::controllers::Context;
 
-/// How long until a server that could not start is tried again, and how often its certificates are looked at.
+/// Delay before another try to start, and interval at which certificates are checked for changes.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether the watches are in sync.
+/// Poll interval until the watches are in sync.
 const SYNC_POLL: Duration = Duration::from_millis(100);
-/// Longest time for a call, whatever its sender says: an order takes less.
+/// Time limit of a call, whatever the client asks for: a scale request takes less.
 const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// Largest message that is taken, in bytes: a Node is named with all its labels and annotations.
+/// Maximum size of a message, in bytes: a Node comes with all its labels and annotations.
 const LARGEST_MESSAGE: usize = 4 << 20;
-/// Calls of one connection at once.
+/// Concurrent calls of one connection.
 const CALLS_AT_ONCE: usize = 64;
-/// Largest headers that are taken, in bytes.
+/// Maximum size of headers, in bytes.
 const LARGEST_HEADERS: u32 = 16 << 10;
-/// How often a silent client is asked whether it lives, and how long it may take to say so.
+/// Interval of keepalive pings to a silent client, and time limit of the response.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
-/// After this a client is to connect anew: certificates may have changed, and its own may not be good any more.
+/// Maximum age of a connection: certificates may have changed, and the client's own may have expired.
 const CONNECTION_AGE: Duration = Duration::from_mins(30);
 
-/// Why no call is answered yet.
+/// Message of the refusal while the watches are not in sync.
 const NOT_LISTED: &str = "not all Nodes, NodeSets and NodeClasses are listed yet";
 
-/// What the server needs.
+/// Options of the server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens.
+    /// Listen address.
     pub address: Address,
-    /// Its certificates; none where it speaks plainly, on this machine alone.
+    /// Certificates; None: plaintext, on this machine only.
     pub tls: Option<Files>,
-    /// Names of which a client's certificate must have one.
+    /// Allowed names: a client's certificate must have one of them.
     pub client_names: Vec<String>,
-    /// Whether options of sets are served: cluster-autoscaler has to be one that understands the answer.
+    /// True if options of sets are served: cluster-autoscaler must be a release that understands the answer.
     pub options: bool,
 }
 
-/// Why the server does not run.
+/// Reason why the server does not run.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error("cannot listen on {address}")]
@@ -91,7 +92,7 @@ enum ServeError {
 }
 
 impl ServeError {
-    /// All that [`Self::reason`] says.
+    /// All values of [`Self::reason`].
     const REASONS: [&str; 7] = [
         "AddressNotAvailable",
         "CertificatesUnreadable",
@@ -112,7 +113,7 @@ impl ServeError {
     }
 }
 
-/// The server.
+/// Server for cluster-autoscaler.
 pub struct Autoscaler {
     options: Options,
     groups: Arc<Groups>,
@@ -120,7 +121,7 @@ pub struct Autoscaler {
 }
 
 impl Autoscaler {
-    /// A server over the caches of `context`; to be made before their watches begin.
+    /// A server over the caches of `context`. Must be created before their watches start.
     pub fn new(
         options: Options,
         context: Arc<Context>,
@@ -129,7 +130,7 @@ impl Autoscaler {
         Ok(Self { options, groups: Arc::new(Groups::new(context)), metrics: Metrics::register(registry)? })
     }
 
-    /// Serves until `shutdown`; then no further call is taken, and those under way are answered.
+    /// Serves until `shutdown`, then takes no further call and answers those in flight.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut said = String::new();
         while !shutdown.is_cancelled() {
@@ -171,7 +172,7 @@ impl Autoscaler {
         }
         let service = Service { groups: Arc::clone(&self.groups), options: *options };
         let service = CloudProviderServer::new(service).max_decoding_message_size(LARGEST_MESSAGE);
-        // From half a list everything looks wrong: groups would be missing, and Nodes that are there would be gone.
+        // With incomplete caches, groups would be missing and existing Nodes would seem gone.
         let groups = Arc::clone(&self.groups);
         let service = InterceptedService::new(service, move |request| {
             if groups.in_sync() { Ok(request) } else { Err(Status::unavailable(NOT_LISTED)) }
@@ -211,7 +212,7 @@ impl Autoscaler {
         ended.map_err(ServeError::Serve)
     }
 
-    /// Says how healthy the server is, and looks after its certificates; comes back at shutdown.
+    /// Reports the health of the server and reloads its certificates, until shutdown.
     async fn attend(
         &self,
         health: HealthReporter,

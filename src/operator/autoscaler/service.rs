@@ -1,4 +1,4 @@
-//! The calls, one by one: what cluster-autoscaler says in, what `core` makes of it out.
+//! The gRPC calls: requests of cluster-autoscaler in, decisions of [`kube_node_planner::autoscaling`] out.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,16 +30,16 @@ use super::{
     writer::{ORDER_LIMIT, ScaleError},
 };
 
-/// How cluster-autoscaler numbers a failure for want of room, and any other.
+/// Error classes of cluster-autoscaler: out of resources, and any other.
 const CLASS_OUT_OF_RESOURCES: i32 = 1;
 const CLASS_OTHER: i32 = 99;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The service.
+/// The gRPC service.
 pub(super) struct Service {
     pub(super) groups: Arc<Groups>,
-    /// Whether options of sets are served.
+    /// True if options of sets are served.
     pub(super) options: bool,
 }
 
@@ -95,7 +95,7 @@ impl Service {
         }
     }
 
-    /// Carries an order to resize out; `decide` says what it comes to, as the set stands then.
+    /// Executes a scale request. `decide` computes the change from the snapshot of the set at that time.
     async fn order(
         &self,
         order: ScaleRequest,
@@ -218,7 +218,7 @@ impl CloudProvider for Service {
     ) -> Answer<NodeGroupAutoscalingOptionsResponse> {
         let NodeGroupAutoscalingOptionsRequest { id, defaults } = request.into_inner();
         let defaults = defaults.unwrap_or_default();
-        // A release that does not know this field takes any answer for «may take no time to start».
+        // A release without this field reads any answer as «may take no time to start».
         if !self.options || defaults.max_node_startup_duration.is_none() {
             return Err(Status::unimplemented("options of node groups are not served"));
         }
@@ -298,7 +298,7 @@ impl CloudProvider for Service {
     }
 
     async fn cleanup(&self, _: Request<CleanupRequest>) -> Answer<CleanupResponse> {
-        // Nothing is kept for a caller.
+        // No state is kept for a client.
         Ok(Response::new(CleanupResponse {}))
     }
 }
@@ -321,9 +321,9 @@ fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
     Instance { id: instance.id.into_owned(), status: Some(status) }
 }
 
-/// What the set wishes, and for the rest what it is offered.
+/// The options of the set, and the offered defaults for the rest.
 fn options(asked: &AutoscalingOptions, defaults: NodeGroupAutoscalingOptions) -> NodeGroupAutoscalingOptions {
-    // The schema has checked the form; a set from before it keeps the default.
+    // The schema checks the form; a set older than that rule keeps the default.
     let share = |asked: Option<&String>, default| asked.and_then(|text| text.parse().ok()).unwrap_or(default);
     let time = |asked: Option<GoDuration>, default| asked.map_or(default, |time| span(time.0));
     NodeGroupAutoscalingOptions {

@@ -1,7 +1,7 @@
-//! Orders that change a set: one after another for each set, each one write under the version it was decided on.
+//! Executes scale requests: one at a time for each set, each as one write under the version it was decided on.
 //!
-//! An order is a task of its own: whoever gave it may hang up, and what was sent has to be followed to its end. What to ask
-//! and what to make of the answers is [`ScaleRequest`]'s and [`WriteCache`]'s.
+//! A scale request runs in a task of its own: its client may hang up, and a write that was sent has to be
+//! followed to its end. [`ScaleRequest`] and [`WriteCache`] decide on API calls and interpret the responses.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,27 +23,27 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
-/// How long an order may take: less than the 5 s that cluster-autoscaler waits.
+/// Time limit of a scale request: less than the 5 s that cluster-autoscaler waits.
 pub(super) const ORDER_LIMIT: Duration = Duration::from_millis(4_500);
-/// How long one call to the API server may take: an answer that comes later is of no use to the order.
+/// Time limit of one API call: a later response is of no use to the scale request.
 const CALL_LIMIT: Duration = Duration::from_millis(1_500);
 
-/// Why an order was not carried out.
+/// Reason why a scale request was not executed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScaleError {
-    /// It is not to be.
+    /// Refused by the decision.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It failed on its way.
+    /// Failed during the API calls.
     #[error("NodeSet {set} could not be changed: {failure}")]
     Failed {
         set: String,
         failure: Failure,
-        /// What the API server said last.
+        /// Last error of the API server.
         #[source]
         source: Option<Box<kube::Error>>,
     },
-    /// Not in time, and without effect.
+    /// Too late, and without effect.
     #[error("NodeSet {set} could not be changed within {} ms", ORDER_LIMIT.as_millis())]
     Late { set: String },
 }
@@ -63,7 +63,7 @@ impl ScaleError {
     }
 }
 
-/// What is written to sets.
+/// Writer of sets.
 pub(super) struct Writer {
     api: Api<NodeSet>,
     sets: Mutex<HashMap<String, Arc<Entry>>>,
@@ -78,11 +78,11 @@ struct Entry {
 #[derive(Default)]
 struct State {
     memory: WriteCache,
-    /// Numbers the orders.
+    /// Number of the last scale request.
     orders: u64,
-    /// Orders under way.
+    /// Scale requests in flight.
     under_way: BTreeSet<u64>,
-    /// Those of them whose sender is not there any more: what they come to is open.
+    /// Scale requests in flight whose client has hung up: their result is unknown.
     abandoned: BTreeSet<u64>,
 }
 
@@ -97,7 +97,7 @@ impl Writer {
         Arc::new(Self { api: Api::all(client), sets: Mutex::default() })
     }
 
-    /// How a set stands that the watch shows so; None while that is open.
+    /// Snapshot of a set that the watch shows as `shown`; None while the result of a write is unknown.
     pub(super) fn standing(&self, set: &str, shown: &SetSnapshot) -> Option<SetSnapshot> {
         let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = sets.get(set).cloned() else { return Some(shown.clone()) };
@@ -109,8 +109,8 @@ impl Writer {
         state.memory.current(shown).cloned()
     }
 
-    /// Carries an order out. `decide` may be asked again, each time with how the set stands then; `shown` says how the
-    /// watch has it.
+    /// Executes a scale request. `decide` may be called several times, each time with the present snapshot of
+    /// the set; `shown` returns the snapshot that the watch shows.
     pub(super) async fn order(
         self: &Arc<Self>,
         order: ScaleRequest,
@@ -118,14 +118,14 @@ impl Writer {
         shown: impl Fn() -> Result<SetSnapshot, Refusal> + Send + Sync + 'static,
         decide: impl Fn(&SetSnapshot) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
     ) -> Result<(), ScaleError> {
-        // Whoever asks for what there is not leaves nothing behind.
+        // A request for an unknown group leaves no entry behind.
         shown()?;
         let (writer, name, entry) = (Arc::clone(self), set.to_owned(), self.entry(set));
         let deadline = Instant::now() + ORDER_LIMIT;
         let under_way = UnderWay::begin(&entry);
         let _sender = Sender { entry: Arc::clone(&entry), order: under_way.number };
         let task = tokio::spawn(async move {
-            // Dropped with the task, however that ends.
+            // Dropped with the task, however it ends.
             let _under_way = under_way;
             writer.carry_out(order, &name, &entry, (shown, decide), deadline).await
         });
@@ -133,7 +133,7 @@ impl Writer {
         task.await.unwrap_or_else(|error| Err(open(error)))
     }
 
-    /// Settles every set whose last write has no answer.
+    /// Settles every set whose last write has no response.
     pub(super) async fn settle_all(&self) -> Result<(), ScaleError> {
         for (set, entry) in self.unsettled() {
             let nothing = |_: &SetSnapshot| Ok(None);
@@ -141,7 +141,7 @@ impl Writer {
             let deadline = Instant::now() + ORDER_LIMIT;
             match self.carry_out(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await
             {
-                // It is no group any more: there is nothing left to know.
+                // The set is no group any more: nothing is left to settle.
                 Ok(()) | Err(ScaleError::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -184,7 +184,8 @@ impl Writer {
                 }
                 Step::ApiCall(ApiCall::Read) => self.get(set).await,
                 Step::ApiCall(ApiCall::Write { on, change }) => {
-                    // Whoever asked takes no answer for a failure: what has not been sent by then must not be.
+                    // The client takes a missing response for a failure: a write that could be answered too
+                    // late must not be sent.
                     if Instant::now() + CALL_LIMIT > deadline {
                         return Err(late());
                     }
@@ -211,12 +212,12 @@ impl Writer {
         }
     }
 
-    /// How the set stands on the server; None where it is no group any more.
+    /// Reads the set from the API server; None if it is no group any more.
     async fn get(&self, set: &str) -> Result<Option<SetSnapshot>, CallError> {
         Ok(SetSnapshot::of(&limited(self.api.get(set)).await?))
     }
 
-    /// Writes a change of a set in exactly this state; None where it is no group afterwards.
+    /// Writes a change of a set, only in exactly this state; None if it is no group afterwards.
     async fn write(
         &self,
         set: &str,
@@ -232,7 +233,7 @@ impl Writer {
     }
 }
 
-/// An order as a merge patch.
+/// Merge patch for a change.
 fn wanted(standing: &SetSnapshot, change: &Change) -> Value {
     let mut patch = json!({ "metadata": {}, "spec": { "replicas": change.replicas } });
     if change.victims != standing.victims {
@@ -241,7 +242,7 @@ fn wanted(standing: &SetSnapshot, change: &Change) -> Value {
     patch
 }
 
-/// A call to the API server that did not succeed; without an error it had no answer in time.
+/// A failed API call; without an error there was no response in time.
 struct CallError(Option<Box<kube::Error>>);
 
 impl CallError {
@@ -267,7 +268,7 @@ async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Ca
     answer.map_err(|error| CallError(Some(Box::new(error))))
 }
 
-/// An order under way.
+/// A scale request in flight.
 struct UnderWay {
     entry: Arc<Entry>,
     number: u64,
@@ -292,7 +293,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whoever waits for an order; one that hangs up before its end takes the silence for a failure.
+/// The client of a scale request. If it hangs up early, it takes the missing response for a failure.
 struct Sender {
     entry: Arc<Entry>,
     order: u64,

@@ -1,4 +1,6 @@
-//! Calls to the API server: each with a time limit, each error with what was being done and what may be concluded.
+//! Calls to the API server, each with a time limit.
+//!
+//! Output: the response, or an [`ApiError`] that names the action and tells what may be concluded.
 
 use std::{cell::LazyCell, time::Duration};
 
@@ -16,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tracing::{Instrument, debug_span, instrument::Instrumented};
 
-/// Longest that a call may take; kube-apiserver itself gives up after 60 s.
+/// Time limit of a call; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 pub use kube_node_api::names::FIELD_MANAGER;
@@ -24,28 +26,28 @@ pub use kube_node_api::names::FIELD_MANAGER;
 /// A call that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The API server, or the way to it, refused.
+    /// Refused by the API server, or by something on the way to it.
     #[error("cannot {action}")]
     Refused {
-        /// What was being done.
+        /// Description of the call.
         action: String,
-        /// What came back.
+        /// Cause.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The same, for a request of our own making.
+    /// The same, for a request sent by [`kube_ext::wire`].
     #[error("cannot {action}")]
     Wire {
-        /// What was being done.
+        /// Description of the call.
         action: String,
-        /// What came back.
+        /// Cause.
         #[source]
         source: WireError,
     },
-    /// Nothing came back in time; whether it took effect is not known.
+    /// No response in time; the call may have taken effect.
     #[error("cannot {action}: no answer in {} s", TIME_LIMIT.as_secs())]
     TimedOut {
-        /// What was being done.
+        /// Description of the call.
         action: String,
     },
 }
@@ -63,38 +65,39 @@ impl ApiError {
         self.code() == Some(code.as_u16())
     }
 
-    /// The object changed since it was read, or a precondition does not hold.
+    /// Returns true if the object changed since it was read, or a precondition does not hold.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.is(StatusCode::CONFLICT)
     }
 
-    /// The object does not exist.
+    /// Returns true if the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.is(StatusCode::NOT_FOUND)
     }
 
-    /// What the server says of the disruption budget that refused an eviction; None where that is not why. It names the
-    /// budget.
+    /// The API server's message about the disruption budget that refused an eviction; it names the budget.
+    /// None if the call failed for another reason.
     #[must_use]
     pub fn disruption_budget(&self) -> Option<String> {
         let status = self.status()?;
         if let Some(said) = self.cause("DisruptionBudget").filter(|_| status.code == 429) {
             return Some(said.to_owned());
         }
-        // A pod that several budgets cover cannot be evicted at all, and no cause says so.
+        // A pod that several budgets cover cannot be evicted at all; the response has no cause.
         let several = status.code == 500 && status.message.contains("more than one PodDisruptionBudget");
         several.then(|| status.message.clone())
     }
 
-    /// The namespace is being deleted, and its pods with it: the server lets nothing be created there, evictions included.
+    /// Returns true if the namespace is being deleted, and its pods with it: the API server then creates
+    /// nothing there, evictions included.
     #[must_use]
     pub fn is_in_leaving_namespace(&self) -> bool {
         self.is(StatusCode::FORBIDDEN) && self.cause("NamespaceTerminating").is_some()
     }
 
-    /// What the API server said.
+    /// Message of the API server; the error chain if there is none.
     #[must_use]
     pub fn server_message(&self) -> String {
         self.status().map_or_else(|| self.chain(), |status| status.message.clone())
@@ -106,24 +109,25 @@ impl ApiError {
         Some(status)
     }
 
-    /// The text of a cause by its type.
+    /// Message of a cause by its type.
     fn cause(&self, reason: &str) -> Option<&str> {
         let causes = self.status()?.details.iter().flat_map(|details| &details.causes);
         causes.into_iter().find(|cause| cause.reason == reason).map(|cause| cause.message.as_str())
     }
 
-    /// The call certainly had no effect, and would have none at once: the request itself is refused, until somebody mends
-    /// a right, a quota, a policy or the request. Credentials that are not accepted (401) are renewed without anybody.
+    /// Returns true if the call had no effect and a retry would have none: the request is refused until
+    /// somebody changes a right, a quota, a policy or the request. Excludes 401: rejected credentials are
+    /// renewed automatically.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 401 | 408 | 409 | 429))
     }
 
-    /// All that [`Self::reason`] says.
+    /// All values of [`Self::reason`].
     pub const REASONS: [&str; 7] =
         ["Forbidden", "Conflict", "Invalid", "TooManyRequests", "ServerError", "Refused", "Unreachable"];
 
-    /// The reason for conditions, events and metric labels.
+    /// Reason for conditions, events and metric labels.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self.code() {
@@ -137,14 +141,14 @@ impl ApiError {
         }
     }
 
-    /// Everything that is known, for people: this error and what caused it.
+    /// This error and its causes, for people.
     #[must_use]
     pub fn chain(&self) -> String {
         chain(self)
     }
 }
 
-/// A call with its time limit; `action` says what it does, as in «cannot create Node a».
+/// Runs a call with the time limit. `action` describes it, as in «cannot create Node a».
 pub async fn call<T>(
     action: impl FnOnce() -> String,
     future: impl Future<Output = kube::Result<T>>,
@@ -157,7 +161,7 @@ pub async fn call<T>(
     }
 }
 
-/// The same for a request of our own making; of the answer only its version is parsed.
+/// Sends a request by [`wire`]; of the response only the resource version is parsed.
 pub async fn send(
     client: &Client,
     action: impl FnOnce() -> String,
@@ -170,7 +174,7 @@ pub async fn send(
     answer.map(AnyObject::into_version).map_err(|source| ApiError::Wire { action: action.clone(), source })
 }
 
-/// Reads what is at `url` in protobuf.
+/// Reads `url` in protobuf.
 pub async fn read<T: Message + Default>(
     client: &Client,
     action: impl FnOnce() -> String,
@@ -181,23 +185,25 @@ pub async fn read<T: Message + Default>(
     answer.map_err(|source| ApiError::Wire { action: action.clone(), source })
 }
 
-/// A span of its own in traces; nothing is put into words where nobody traces.
+/// Gives the call its own span. `action` is formatted only if the span is recorded.
 fn traced<F>(action: &LazyCell<String, impl FnOnce() -> String>, future: F) -> Instrumented<F> {
     future.instrument(debug_span!("call", action = action.as_str()))
 }
 
-/// Who an object was when it was read: a write that names this reaches no other one, and no newer state.
+/// Identity and version of an object as it was read. A write with these preconditions reaches no other object
+/// and no newer state.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// Name.
     pub name: &'a str,
     /// UID.
     pub uid: &'a str,
-    /// Version.
+    /// Resource version.
     pub resource_version: &'a str,
 }
 
-/// A JSON merge patch of a cluster-scoped object in exactly the state that was seen. `change` is an object.
+/// Sends a JSON merge patch for a cluster-scoped object, only in exactly the state that was seen. `change` is
+/// an object.
 pub async fn patch<K>(
     client: &Client,
     seen: Seen<'_>,
@@ -218,9 +224,9 @@ where
     call(action, api.patch(seen.name, &params, &Patch::Merge(&change))).await.map(drop)
 }
 
-/// Replaces the status of a cluster-scoped object as a whole: what it says no more must not stay. Returns the object as
-/// the API server stored it. Where others write
-/// there too, `seen` is the resourceVersion that `status` comes from: what they wrote meanwhile is a conflict.
+/// Replaces the whole status of a cluster-scoped object: fields that are no longer set must disappear.
+/// Returns the object as the API server stored it. Where others write the status too, `seen` is the resource
+/// version that `status` is based on: their writes in between are then a conflict.
 pub async fn replace_status<K>(
     client: &Client,
     name: &str,
@@ -245,7 +251,7 @@ where
     call(action, client.request::<K>(request)).await
 }
 
-/// A JSON merge patch of the status of a cluster-scoped object.
+/// Sends a JSON merge patch for the status of a cluster-scoped object.
 pub async fn patch_status<K>(client: &Client, name: &str, status: &impl Serialize) -> Result<(), ApiError>
 where
     K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
@@ -259,7 +265,7 @@ where
     call(action, api.patch_status(name, &params, &Patch::Merge(json!({ "status": status })))).await.map(drop)
 }
 
-/// Deletes a cluster-scoped object in exactly the state that was seen.
+/// Deletes a cluster-scoped object, only in exactly the state that was seen.
 pub async fn delete<K>(client: &Client, seen: Seen<'_>) -> Result<(), ApiError>
 where
     K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>

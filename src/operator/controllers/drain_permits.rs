@@ -1,8 +1,10 @@
-//! Whose drain may begin. A Node of a set that was deleted, by hand or by its set, keeps working until its set's budget
-//! has room: the NodeSetController grants turns, the NodeController begins no drain without one.
+//! Drain permits: which deleted Nodes may start draining now.
 //!
-//! Kept in memory alone: a new process grants again from what it sees, and a drain that has begun (the Node is cordoned)
-//! needs no turn any more.
+//! The NodeSetController grants permits within the set's budget; the NodeController starts a drain only with
+//! one. A deleted Node without a permit keeps serving its pods.
+//!
+//! Invariant: permits live in memory only. After a restart they are granted again from the observed state; a
+//! drain that has started is visible as a cordoned Node and needs no permit.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,12 +14,12 @@ use std::{
 
 type OnGrant = Box<dyn Fn(&Arc<str>) + Send + Sync>;
 
-/// The turns of all sets.
+/// Permits of all NodeSets in this process.
 #[derive(Default)]
 pub struct DrainPermits {
-    /// Whether everybody may begin at once.
+    /// True if no NodeSetController runs in this process: every drain may start at once.
     unlimited: bool,
-    /// UIDs of Nodes, by set.
+    /// Granted Node UIDs by NodeSet name.
     granted: Mutex<HashMap<Arc<str>, HashSet<Arc<str>>>>,
     on_grant_fn: OnceLock<OnGrant>,
 }
@@ -29,24 +31,25 @@ impl fmt::Debug for DrainPermits {
 }
 
 impl DrainPermits {
-    /// For a NodeController that runs without a NodeSetController beside it: nobody would grant a turn.
+    /// Permits for a NodeController that runs without a NodeSetController: nothing would grant any.
     #[must_use]
     pub fn unlimited() -> Self {
         Self { unlimited: true, ..Self::default() }
     }
 
-    /// Who is told the name of a Node that got its turn. The first caller stays.
+    /// Registers the callback for new permits; it gets the name of the Node. Only the first registration counts.
     pub fn on_grant(&self, on_grant_fn: impl Fn(&Arc<str>) + Send + Sync + 'static) {
         drop(self.on_grant_fn.set(Box::new(on_grant_fn)));
     }
 
-    /// Grants a turn to a Node that its set is about to delete.
+    /// Grants a permit to a Node that its NodeSet is about to delete.
     pub fn grant(&self, set: &str, uid: &Arc<str>) {
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         granted.entry(set.into()).or_default().insert(Arc::clone(uid));
     }
 
-    /// Sets the turns of a set: UIDs and names. Those that are new are told.
+    /// Replaces the permits of a NodeSet, given as UIDs and names, and reports the new ones to the `on_grant`
+    /// callback.
     pub fn set(&self, set: &str, drain_permits: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let before = granted.remove(set).unwrap_or_default();
@@ -67,7 +70,7 @@ impl DrainPermits {
         }
     }
 
-    /// Whether the drain of a Node of this set may begin.
+    /// Returns true if this Node of the set may start draining.
     #[must_use]
     pub fn is_granted(&self, set: &str, uid: &str) -> bool {
         if self.unlimited {

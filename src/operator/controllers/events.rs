@@ -1,9 +1,9 @@
-//! Events, for people: each said once, and again only when it has changed or an hour has passed.
+//! Event recorder: each event is written once, and again when its text has changed or an hour has passed.
 //!
-//! Input: what a reconciliation has to say. Output: Event objects, written by a task of their own.
+//! Input: events of reconciliations. Output: Event objects, written by a task of its own.
 //!
-//! Invariant: a reconciliation never waits for an Event. A queue that is full, or an API server that does not answer,
-//! costs Events alone; a condition says the same.
+//! Invariant: a reconciliation never waits for an Event. A full queue, or an API server that does not answer,
+//! costs Events only; a condition says the same.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,28 +26,28 @@ use tokio::{
 };
 use tracing::debug;
 
-/// How long an event that was said is not said again.
+/// Time for which an unchanged event is not repeated.
 const QUIET: Duration = Duration::from_hours(1);
-/// Events remembered at most; beyond that the oldest is forgotten, and may be said again.
+/// Maximum number of events remembered; beyond it the oldest is forgotten, and may be repeated.
 const REMEMBERED: usize = 65_536;
-/// Events that may wait to be written.
+/// Maximum number of events in the queue.
 const QUEUED: usize = 1_024;
-/// Events written at once.
+/// Concurrent writes.
 const AT_ONCE: usize = 4;
-/// Longest that the write of one may take.
+/// Time limit of one write.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Results of an Event, as the metric names them: written, refused or unanswered, without a place in the queue.
+/// Results in the metric: written, refused or unanswered, queue full.
 const RESULTS: [&str; 3] = ["success", "error", "dropped"];
 
-/// Says events. What it has said is remembered by object and reason.
+/// Event recorder. Events are remembered by object and reason.
 pub struct Events {
     queue: Sender<Pending>,
     said: Arc<Mutex<Said>>,
     results: IntCounterVec,
 }
 
-/// An event that waits to be written.
+/// A queued event.
 struct Pending {
     on: ObjectReference,
     event: Event,
@@ -55,7 +55,8 @@ struct Pending {
 }
 
 impl Events {
-    /// Events in the name of `controller`, written by a task that ends when this is dropped. Needs a runtime.
+    /// A recorder that reports as `controller`. Its writer task ends when the recorder is dropped. Requires a
+    /// Tokio runtime.
     pub fn register(client: Client, controller: &str, registry: &Registry) -> Result<Self, Error> {
         let reporter =
             Reporter { controller: controller.to_owned(), instance: std::env::var("POD_NAME").ok() };
@@ -71,12 +72,12 @@ impl Events {
         Ok(Self { queue, said, results })
     }
 
-    /// Something went as it should.
+    /// Records a normal event.
     pub fn normal(&self, on: &ObjectReference, reason: &str, action: &str, note: String) {
         self.say(on, EventType::Normal, reason, action, note);
     }
 
-    /// Something stands in the way. False when that was said already.
+    /// Records a warning. Returns false if the same one was recorded before.
     #[expect(clippy::must_use_candidate, reason = "most say it and go on")]
     pub fn warn(&self, on: &ObjectReference, reason: &str, action: &str, note: String) -> bool {
         self.say(on, EventType::Warning, reason, action, note)
@@ -92,7 +93,7 @@ impl Events {
     ) -> bool {
         let uid = on.uid.as_deref().unwrap_or_default();
         let Some(key) = said(&self.said).is_new((uid, reason), &note, Instant::now()) else { return false };
-        // The API takes 1,024 bytes.
+        // The API server accepts at most 1,024 bytes.
         note.truncate(note.floor_char_boundary(1_000));
         let event = Event {
             type_: kind,
@@ -109,7 +110,7 @@ impl Events {
     }
 }
 
-/// Writes the events of a queue until its other end is dropped.
+/// Writes queued events until the sender is dropped.
 async fn publish(
     recorder: Recorder,
     pending: Receiver<Pending>,
@@ -142,18 +143,18 @@ fn said(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
     said.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was said, as hashes: a text may have a thousand bytes.
+/// Recorded events, as hashes: a text may have a thousand bytes.
 #[derive(Default)]
 struct Said {
     hasher: RandomState,
-    /// Hash of the text and when it was said, by the hash of object and reason.
+    /// Hash of the text and time of the record, by the hash of object and reason.
     last: HashMap<u64, (u64, Instant)>,
-    /// The same keys in the order in which they were said; one that was said again since is there again.
+    /// The same keys in order of time; a key recorded again has a second entry.
     order: VecDeque<(u64, Instant)>,
 }
 
 impl Said {
-    /// The key of an event that is to be said, which from now on it was; None where it was said already.
+    /// Records an event and returns its key; None if the same one was recorded before.
     fn is_new(&mut self, of: (&str, &str), note: &str, now: Instant) -> Option<u64> {
         self.expire(now);
         let (key, note) = (self.hasher.hash_one(of), self.hasher.hash_one(note));
@@ -165,12 +166,12 @@ impl Said {
         Some(key)
     }
 
-    /// It was not said after all.
+    /// Forgets an event that was not written.
     fn forget(&mut self, key: u64) {
         self.last.remove(&key);
     }
 
-    /// Forgets what is old, and what is too much; each entry is looked at once in its life.
+    /// Forgets expired and surplus entries. Each entry is visited once.
     fn expire(&mut self, now: Instant) {
         while let Some((key, at)) = self.order.front().copied()
             && (self.order.len() >= REMEMBERED || now.duration_since(at) >= QUIET)
@@ -202,7 +203,7 @@ mod tests {
         }
     }
 
-    /// A client whose server never answers, and how often it was asked.
+    /// A client whose server never answers, and the number of its requests.
     fn silent() -> (Client, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
@@ -247,7 +248,7 @@ mod tests {
         assert!(is_new("A", "two", 7_199));
     }
 
-    /// With the clock that does not move.
+    /// Start of the test's paused clock.
     fn begin() -> Instant {
         Instant::now()
     }

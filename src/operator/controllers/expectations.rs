@@ -1,5 +1,6 @@
-//! What was asked of the API server for each set and is not shown by the watch yet: the controller counts on it, and so
-//! does whoever tells others how large a set is.
+//! Expectations of all sets: creations and deletions that were sent and that the watch has not shown yet.
+//!
+//! The NodeSetController counts on them, and so does the server that tells cluster-autoscaler the size of a set.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,13 +15,13 @@ use kube_node_planner::expectations::Expectations;
 pub struct ExpectationStore(Mutex<HashMap<String, Expectations>>);
 
 impl ExpectationStore {
-    /// Reads or changes those of a set.
+    /// Reads or changes the expectations of a set.
     pub(super) fn of<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
         with(self.all().entry(set.to_owned()).or_default())
     }
 
-    /// Notes the creations of a set that `choose` picks out of sight of what is outstanding for each set: nobody else notes
-    /// any meanwhile.
+    /// Records the creations of a set that `choose` picks from the expectations of all sets. No other set
+    /// records any meanwhile.
     pub(super) fn reserve(
         &self,
         set: &str,
@@ -35,28 +36,28 @@ impl ExpectationStore {
         names
     }
 
-    /// Reads what is outstanding for all sets.
+    /// Reads the expectations of all sets.
     pub fn read<T>(&self, read: impl FnOnce(&HashMap<String, Expectations>) -> T) -> T {
         read(&self.all())
     }
 
-    /// Those of a set as they are now; a set that nobody has asked anything for stays unknown.
+    /// Copy of the present expectations of a set. Adds no entry for a set without any.
     #[must_use]
     pub fn now(&self, set: &str) -> Expectations {
         self.all().get(set).cloned().unwrap_or_default()
     }
 
-    /// Names of all Nodes that were asked for and are not shown.
+    /// Names of all Nodes whose creation was sent and that the watch has not shown.
     pub(super) fn creations(&self) -> HashSet<String> {
         self.all().values().flat_map(Expectations::creations).map(str::to_owned).collect()
     }
 
-    /// The set is gone.
+    /// Drops the expectations of a deleted set.
     pub(super) fn forget(&self, set: &str) {
         self.all().remove(set);
     }
 
-    /// The watch showed a Node of the set as it is now, or that it is gone.
+    /// Records that the watch showed a Node of the set in this state, or its deletion (None).
     pub(super) fn shown(&self, set: &str, name: &str, now: Option<&NodeView>) {
         if let Some(expectations) = self.all().get_mut(set) {
             match now {
@@ -66,12 +67,12 @@ impl ExpectationStore {
         }
     }
 
-    /// The watch begins anew.
+    /// Records that a new list has started.
     pub(super) fn relisting(&self) {
         self.all().values_mut().for_each(Expectations::relisting);
     }
 
-    /// The list is there.
+    /// Records that the new list is complete.
     pub(super) fn on_resync(&self, listed: impl Fn(&str) -> bool) {
         for expectations in self.all().values_mut() {
             expectations.on_resync(&listed);

@@ -1,5 +1,7 @@
-//! What there is, counted from the caches at the moment somebody asks: Nodes of classes by their stage, the Nodes that
-//! the sets want, and the sets by what their conditions say and by what they wait for.
+//! Inventory collector: gauges computed from the caches at each scrape.
+//!
+//! Output: Nodes of classes by stage, Nodes that the sets want, and sets by the status of each condition and
+//! by wait reason.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +20,10 @@ use prometheus::{
 
 use crate::providers::Provider;
 
-/// What a condition can say.
+/// Values of a condition's status.
 const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 
-/// The count.
+/// Collector of Nodes and sets.
 #[derive(Clone)]
 pub struct InventoryCollector {
     all_nodes: Arc<Cache<NodeView>>,
@@ -33,7 +35,7 @@ pub struct InventoryCollector {
 }
 
 impl InventoryCollector {
-    /// Registers it.
+    /// Registers the collector.
     pub fn register(
         registry: &Registry,
         all_nodes: Arc<Cache<NodeView>>,
@@ -99,7 +101,7 @@ impl Collector for InventoryCollector {
     }
 }
 
-/// The machines of each provider, counted at the moment somebody asks.
+/// Collector of the machines of each provider, counted at each scrape.
 #[derive(Clone)]
 pub struct Machines {
     providers: BTreeMap<&'static str, Arc<dyn Provider>>,
@@ -107,7 +109,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Registers the count.
+    /// Registers the collector.
     pub fn register(
         registry: &Registry,
         providers: BTreeMap<&'static str, Arc<dyn Provider>>,

@@ -1,5 +1,5 @@
-//! What the machine of a Node is made from: the revision that the Node names, and what its class and its set say today.
-//! Whoever makes machines asks here: the NodeController, and hosts.
+//! Machine spec of a Node: the revision that the Node names, and the present settings of its class and set.
+//! Used by the NodeController and by workers.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use kube_node_planner::revision::Machine;
 use super::{Revisions, RevisionsError};
 use crate::providers::Settings;
 
-/// What the revision that a Node names has stored; None where it names none, or that is gone.
+/// Content of the revision that a Node names; None if the Node names none or the revision is gone.
 pub async fn stored(revisions: &Revisions, node: &NodeView) -> Result<Option<Arc<Machine>>, RevisionsError> {
     let Some(revision) = node.label(names::LABEL_REVISION) else { return Ok(None) };
     revisions.get(node.class().unwrap_or_default(), revision).await
 }
 
-/// What propagates in place: the class's, as the Node's set changes it.
+/// Settings that propagate in place: those of the class, with the overrides of the Node's set.
 pub fn settings(
     node: &NodeView,
     machine: &Machine,

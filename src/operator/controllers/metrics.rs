@@ -1,5 +1,5 @@
-//! Metrics of the controllers. Labels are few and bounded: controllers, results, reasons; never names of objects.
-//! docs/metrics.md says what each means.
+//! Metrics of the controllers. Labels are few and bounded (controllers, results, reasons), never object
+//! names. docs/metrics.md explains each metric.
 
 use std::time::Duration;
 
@@ -12,11 +12,10 @@ use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::{ApiError, pod_cidrs};
 
-/// The controllers, as metrics and logs name them.
+/// Names of the controllers in metrics and logs.
 pub(super) const CONTROLLERS: [&str; 4] = ["nodeset", "node", "nodeclass", "csr"];
-/// Upper bounds of the time of a reconciliation, in seconds.
+/// Histogram bounds for the time of a reconciliation, in seconds.
 const RECONCILE_SECONDS: [f64; 9] = [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
-/// The result of what went as it should.
 const SUCCESS: &str = "success";
 
 /// The controllers' metrics.
@@ -75,14 +74,14 @@ impl Metrics {
         })
     }
 
-    /// A reconciliation has ended.
+    /// Counts a reconciliation and its time.
     pub fn reconciled(&self, controller: &str, outcome: Action, took: Duration) {
         let result = if outcome == Action::Failed { "error" } else { SUCCESS };
         self.reconciliations.with_label_values(&[controller, result]).inc();
         self.reconcile_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
     }
 
-    /// A Node waits for something else than before; None: for nothing.
+    /// Moves a Node from one wait reason to another; None: the Node does not wait.
     pub fn waits(&self, before: Option<&'static str>, now: Option<&'static str>) {
         if before == now {
             return;
@@ -94,22 +93,22 @@ impl Metrics {
         }
     }
 
-    /// A Node's creation was asked for, with this result.
+    /// Counts a Node creation that was sent, by its result.
     pub fn node_created(&self, result: Result<(), &ApiError>) {
         self.nodes_created.with_label_values(&[word(result)]).inc();
     }
 
-    /// A Node's creation was not asked for, since it would lack something.
+    /// Counts a Node creation that was not sent because something that the Node needs is missing.
     pub fn node_not_created(&self, reason: &str) {
         self.nodes_created.with_label_values(&[reason]).inc();
     }
 
-    /// A Node was deleted to be replaced.
+    /// Counts a Node that was deleted to be replaced.
     pub fn node_replaced(&self, cause: DisruptionReason) {
         self.nodes_replaced.with_label_values(&[cause.reason()]).inc();
     }
 
-    /// A Node's deletion was asked for, with this result.
+    /// Counts a Node deletion that was sent, by its result.
     pub fn node_deleted(&self, result: Result<(), &ApiError>) {
         self.nodes_deleted.with_label_values(&[word(result)]).inc();
     }

@@ -1,4 +1,4 @@
-//! The controllers: each reconciles one object at a time: observe → plan → apply → status.
+//! The controllers. Each reconciliation concerns one object: observe → plan → apply → status.
 
 mod api;
 pub mod csr;
@@ -43,7 +43,7 @@ pub use secrets::Secrets;
 
 use crate::providers::Provider;
 
-/// What the controllers share.
+/// State that the controllers share.
 pub struct Context {
     /// Client of the operator's own identity.
     pub client: Client,
@@ -55,25 +55,25 @@ pub struct Context {
     pub classes: Arc<Cache<CustomObject<NodeClass>>>,
     /// All NodeSets.
     pub sets: Arc<Cache<CustomObject<NodeSet>>>,
-    /// What machines are made from.
+    /// Revisions, from which machines are made.
     pub revisions: Revisions,
-    /// What was asked for and is not shown yet.
+    /// Creations and deletions that were sent and that the watch has not shown yet.
     pub expectations: ExpectationStore,
-    /// Whose drain may begin.
+    /// Permits to start a drain.
     pub drain_permits: DrainPermits,
-    /// Events.
+    /// Event recorder.
     pub events: Events,
     /// Metrics.
     pub metrics: Metrics,
-    /// Providers by the name that a class calls them.
+    /// Providers by their name in `NodeClass.spec.nodeController`.
     pub providers: BTreeMap<&'static str, Arc<dyn Provider>>,
-    /// Who gives new Nodes their `spec.podCIDR`; None where others do.
+    /// Allocator of `spec.podCIDR` for new Nodes; None: another component assigns it.
     pub pod_cidrs: Option<Arc<PodCidrs>>,
-    /// How `spec.providerID` of a new Node begins.
+    /// Prefix of `spec.providerID` of new Nodes.
     pub provider_id_prefix: ProviderIdPrefix,
 }
 
-/// How `spec.providerID` of a new Node begins, before `://<node name>`.
+/// Prefix of `spec.providerID` of new Nodes, before `://<node name>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProviderIdPrefix {
     /// The provider's name.
@@ -81,14 +81,14 @@ pub enum ProviderIdPrefix {
     Provider,
     /// This text.
     Text(String),
-    /// It is left to somebody else: beside a cloud-controller-manager, which deletes Nodes whose providerID it does
-    /// not know.
+    /// No providerID is set, for clusters with a cloud-controller-manager: it deletes Nodes whose providerID
+    /// it does not know.
     None,
 }
 
 impl Context {
-    /// One reconciliation of an object by a controller: timed and counted. Each line that it logs names the object, and an id that
-    /// no other reconciliation has: what belongs together is found by it among the lines of all that goes on at once.
+    /// Runs one reconciliation of an object, timed and counted. Each line that it logs names the object and
+    /// an id unique to the reconciliation, which tells the lines of concurrent reconciliations apart.
     async fn reconcile(
         &self,
         controller: &'static str,
@@ -106,8 +106,9 @@ impl Context {
         outcome
     }
 
-    /// Counts the Nodes of a class: those that are shown, whoever made them and whether they leave or not, and those that
-    /// its sets have asked for. Nodes of the set `but_for` do not count. `expectations` is what was asked for by set.
+    /// Counts the Nodes of a class: all that the watch shows, whoever created them and including those that
+    /// leave, and those that the class's sets expect. Nodes of the set `but_for` are left out. `expectations`
+    /// are by set.
     #[must_use]
     pub fn nodes_of_class(
         &self,
@@ -124,7 +125,7 @@ impl Context {
         coming.count() + self.nodes.count(shown)
     }
 
-    /// The providerID of a Node; None where nobody here knows it.
+    /// The providerID of a Node; None if this operator does not set it.
     #[must_use]
     pub fn provider_id(&self, provider: &str, node: &str) -> Option<String> {
         let provider = self.providers.get(provider)?;
@@ -136,20 +137,20 @@ impl Context {
     }
 }
 
-/// A Node, as events name it.
+/// Reference to a Node, for Events.
 #[must_use]
 pub fn reference_to_node(node: &NodeView) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.name.to_string()),
-        // kubectl describe node looks for events by the name in the place of the UID, as kubelets write them.
+        // As kubelets do: `kubectl describe node` looks for Events with the Node's name as UID.
         uid: Some(node.name.to_string()),
         ..ObjectReference::default()
     }
 }
 
-/// An object of ours, as events name it.
+/// Reference to a custom object, for Events.
 #[must_use]
 pub fn reference_to<K: kube::Resource<DynamicType = ()>>(own: &CustomObject<K>) -> ObjectReference {
     ObjectReference {

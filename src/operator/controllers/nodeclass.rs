@@ -1,5 +1,5 @@
-//! Looks after NodeClasses: whether ours can serve them, how many Nodes they have, and that neither a class nor the Secret
-//! with its credentials goes while in use.
+//! `NodeClassController`: accepts classes, counts their Nodes, and keeps classes and their credentials Secrets
+//! while in use.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -32,19 +32,19 @@ use super::{
     secrets::{CHECK_INTERVAL, Stand},
 };
 
-/// Least time between two reconciliations of one class: its status counts Nodes.
+/// Minimum interval between two reconciliations of one class: its status counts Nodes.
 const CONFIG: Config = Config { concurrency: 2, min_interval: Duration::from_secs(1) };
 
-/// Time between two checks of the stored revisions of one class: it asks for a list.
+/// Interval between two checks of the stored revisions of one class; each check sends a LIST.
 const TIDY_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Who needs a class.
+/// Users of a class.
 struct Users {
-    /// How many Nodes.
+    /// Number of Nodes.
     nodes: usize,
-    /// NodeSets, by name.
+    /// Names of NodeSets.
     sets: Vec<String>,
-    /// What its Nodes are made from.
+    /// Revisions of the Nodes.
     revisions: BTreeSet<String>,
 }
 
@@ -54,7 +54,7 @@ impl Users {
     }
 }
 
-/// The Secret that a class names.
+/// Name of the class's credentials Secret.
 fn credentials(class: &CustomObject<NodeClass>) -> Option<&str> {
     let class = class.object.as_ref().ok()?;
     class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
@@ -63,15 +63,15 @@ fn credentials(class: &CustomObject<NodeClass>) -> Option<&str> {
 /// The controller.
 pub struct NodeClassController {
     context: Arc<Context>,
-    /// Credentials that classes name.
+    /// Credentials Secrets of classes.
     secrets: Secrets,
     requests: WorkQueue<String>,
-    /// When the revisions of a class were looked at last.
+    /// Time of the last check of the stored revisions, by class.
     tidied: Mutex<HashMap<String, Instant>>,
 }
 
 impl NodeClassController {
-    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
     #[must_use]
     pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
@@ -82,7 +82,7 @@ impl NodeClassController {
         (controller, queue)
     }
 
-    /// Works until `stop`, and finishes what is under way.
+    /// Reconciles until `stop`, then finishes reconciliations in flight.
     pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
         run(queue, CONFIG, &stop, |name| {
             let controller = Arc::clone(&self);
@@ -117,7 +117,7 @@ impl NodeClassController {
         };
         let users = self.users(name);
         if class.is_leaving() && users.is_none() {
-            // Before the class: afterwards nobody knows of it who begins anew.
+            // Before the class is deleted: a restarted operator would not know the Secret afterwards.
             if let Some(secret) = credentials(&class) {
                 self.give_up_credentials(name, secret).await?;
             }
@@ -125,7 +125,7 @@ impl NodeClassController {
             return Ok(Action::AwaitChange);
         }
         if !class.is_leaving() && self.set_finalizer(&class, true).await? {
-            // Its event brings the next reconciliation.
+            // The event of this patch enqueues the next reconciliation.
             return Ok(Action::AwaitChange);
         }
         let credentials = self.keep_credentials(&class).await?;
@@ -138,7 +138,6 @@ impl NodeClassController {
         })
     }
 
-    /// Who needs a class.
     fn users(&self, class: &str) -> Users {
         let all = self.context.nodes.all();
         let of_class = || all.iter().filter(|node| node.class() == Some(class));
@@ -148,12 +147,12 @@ impl NodeClassController {
         Users { nodes: of_class().count(), sets, revisions: revisions.map(str::to_owned).collect() }
     }
 
-    /// Sees to it that the Secret with the class's credentials stays, and says how it stands; None where it names none.
+    /// Keeps the class's credentials Secret and returns its state; None if the class names no Secret.
     async fn keep_credentials(
         &self,
         class: &CustomObject<NodeClass>,
     ) -> Result<Option<(String, Stand)>, ApiError> {
-        // What a class names that cannot be read is not known: what it named stays.
+        // The Secret of an unreadable class is unknown: the last known one stays.
         if class.object.is_err() {
             return Ok(None);
         }
@@ -166,16 +165,16 @@ impl NodeClassController {
         Ok(Some((secret.to_owned(), stand)))
     }
 
-    /// The class needs this Secret no more.
+    /// Releases a Secret that the class no longer needs.
     async fn give_up_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
-        // Two classes that leave at once must not each hold it for the other.
+        // Of two classes that leave at once, neither may keep the Secret because of the other.
         let stays = |own: &CustomObject<NodeClass>| !own.is_leaving() || !self.users(own.name()).is_none();
         let names = |own: &CustomObject<NodeClass>| own.object.is_err() || credentials(own) == Some(secret);
         let is_needed = self.context.classes.all().iter().any(|own| names(own) && stays(own));
         self.secrets.give_up(class, secret, is_needed).await
     }
 
-    /// Forgets revisions that no Node and no set names, now and then, and stores those again that were deleted.
+    /// Deletes revisions that no Node and no set names, and restores needed ones that were deleted; once per interval.
     async fn tidy_revisions(
         &self,
         own: &CustomObject<NodeClass>,
@@ -190,7 +189,7 @@ impl NodeClassController {
         self.tidied.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
         let mut limit = None;
         for own in self.context.sets.group(class) {
-            // What a set that cannot be read needs is not known.
+            // The revisions that an unreadable set needs are unknown.
             let Ok(set) = &own.object else { return Ok(Action::RequeueAfter(TIDY_INTERVAL)) };
             needed.extend(set.spec.revision.clone());
             let status = set.status.clone().unwrap_or_default();
@@ -209,7 +208,7 @@ impl NodeClassController {
         Ok(Action::RequeueAfter(TIDY_INTERVAL))
     }
 
-    /// Whether that changed anything.
+    /// Returns true if the finalizers changed.
     async fn set_finalizer(&self, class: &CustomObject<NodeClass>, wanted: bool) -> Result<bool, ApiError> {
         if class.has_finalizer(names::FINALIZER_IN_USE) == wanted {
             return Ok(false);
@@ -267,12 +266,13 @@ impl NodeClassController {
         if object.is_some() && status == old {
             return Ok(());
         }
-        // Somebody else's NodeController may accept it at the same time.
+        // A third party's NodeController may accept the class at the same time.
         let seen = class.metadata.resource_version.as_deref();
         api::replace_status::<NodeClass>(&self.context.client, class.name(), seen, &status).await.map(drop)
     }
 
-    /// `Accepted`; None for a class that somebody else's NodeController has to speak of.
+    /// The condition `Accepted`; None for a class of a third party's NodeController, which writes the
+    /// condition itself.
     fn acceptance(&self, class: &CustomObject<NodeClass>) -> Option<ConditionUpdate> {
         let says =
             |status, reason, message| Some(ConditionUpdate { r#type: "Accepted", status, reason, message });
@@ -301,7 +301,8 @@ impl NodeClassController {
     }
 }
 
-/// `Ready` by kstatus's rules for custom resources: whether the NodeController of the class has accepted it.
+/// The condition `Ready` by kstatus's rules for custom resources: true once the class's NodeController has
+/// accepted it.
 fn readiness(conditions: &[Condition]) -> ConditionUpdate {
     let accepted = conditions.iter().find(|condition| condition.type_ == "Accepted");
     let (status, reason, message) = match accepted {
@@ -312,7 +313,7 @@ fn readiness(conditions: &[Condition]) -> ConditionUpdate {
     ConditionUpdate { r#type: "Ready", status, reason, message }
 }
 
-/// Who keeps a class from going, up to five of them by name.
+/// Message that names the users of a leaving class, at most five sets by name.
 fn still_used_by(nodes: usize, sets: &[String]) -> String {
     let shown = sets.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
     let more = if sets.len() > 5 { format!(" and {} more", sets.len() - 5) } else { String::new() };

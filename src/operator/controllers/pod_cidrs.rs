@@ -1,7 +1,7 @@
-//! The blocks of pod addresses of all Nodes, as the watch shows them, and those of Nodes that are being created.
+//! Pod CIDRs of all Nodes: those that the watch shows, and those promised to Nodes in creation.
 //!
-//! A promise lasts as long as its creation is outstanding. It is made after the creation was noted, and whoever compares the
-//! two ([`PodCidrs::keep`]) holds the blocks meanwhile; so no promise is taken for one that is over.
+//! Invariant: a promise lasts as long as the expectation of its creation. It is made after the expectation
+//! was recorded, and [`PodCidrs::keep`] locks the CIDRs while it compares both, so no promise ends too early.
 
 use std::{
     collections::HashSet,
@@ -17,10 +17,11 @@ use kube_node_planner::{
 use prometheus::{IntGaugeVec, Registry};
 use tracing::warn;
 
-/// Why no Node is created, as kube-controller-manager's allocator says it: reason and metric label.
+/// Reason and metric label for a Node that is not created, as in kube-controller-manager's allocator.
 pub(super) const NOT_AVAILABLE: &str = "CIDRNotAvailable";
 
-/// Gives blocks to new Nodes. To be shown the Nodes before anybody who concludes from them that a creation is over.
+/// Allocator of pod CIDRs for new Nodes. Register it before any event handler that completes expectations of
+/// creations.
 #[derive(Debug)]
 pub struct PodCidrs {
     range: Range,
@@ -29,7 +30,7 @@ pub struct PodCidrs {
 }
 
 impl PodCidrs {
-    /// The blocks of a range, and the metric that counts them.
+    /// An allocator of the blocks of `range`, and its metric.
     pub fn register(range: Range, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
         let counts = gauges(
             registry,
@@ -46,7 +47,7 @@ impl PodCidrs {
         Ok(Arc::new(cidrs))
     }
 
-    /// `spec.podCIDR` of a Node that is about to be created, the same each time it is asked for.
+    /// `spec.podCIDR` for a Node that is about to be created; the same at each call.
     pub(super) fn promise(&self, node: &str) -> Result<String, Problem> {
         let mut blocks = self.blocks();
         let block = blocks.promise(node);
@@ -60,7 +61,8 @@ impl PodCidrs {
         })
     }
 
-    /// Keeps promises to Nodes alone that are on their way. Returns whether somebody who found no block would find one now.
+    /// Drops the promises to all Nodes but those `on_their_way`. Returns true if a Node that found no CIDR
+    /// would find one now.
     pub(super) fn keep(&self, on_their_way: impl FnOnce() -> HashSet<String>) -> bool {
         let mut blocks = self.blocks();
         if blocks.has_promises() {
@@ -70,7 +72,7 @@ impl PodCidrs {
         blocks.relieved()
     }
 
-    /// The same, after a Node went.
+    /// Returns true if a Node that found no CIDR would find one now, because another Node is gone.
     pub(super) fn relieved(&self) -> bool {
         self.blocks().relieved()
     }
@@ -92,7 +94,7 @@ impl EventHandler<NodeView> for PodCidrs {
         let block = |node: Option<&'_ Arc<NodeView>>| node.and_then(|node| node.pod_cidr.clone());
         let (before, now) = (block(old), block(new));
         let Some(node) = new.or(old) else { return };
-        // It has nothing new to say in the rest of its life.
+        // A Node's CIDR never changes once it is set.
         if old.is_some() && new.is_some() && before == now {
             return;
         }

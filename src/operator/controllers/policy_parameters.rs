@@ -1,10 +1,11 @@
-//! Parameters of the admission policies: which Nodes are not hollow, and whose names NodeSets have taken.
+//! Parameters of the admission policies: names of Nodes that are not hollow, and names that NodeSets have taken.
 //!
-//! Input: the caches of Nodes and NodeSets. Output: two annotations of the operator's `ServiceAccount`, an object that
-//! kube-apiserver keeps in memory anyway. Each name stands between spaces, so that a policy finds it by one search.
+//! Input: the caches of Nodes and NodeSets. Output: two annotations of the operator's ServiceAccount, an
+//! object that kube-apiserver keeps in memory anyway. Each name stands between spaces, so that a policy finds
+//! it by one search.
 //!
-//! Invariant: the name of a NodeSet stays after the NodeSet is gone, since certificates of its machines outlive it. A
-//! successor of this operator reads the names back.
+//! Invariant: the name of a NodeSet stays after the NodeSet is gone, since certificates of its machines
+//! outlive it. The next leader reads the names back.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -24,7 +25,7 @@ use super::{ApiError, Context, api::call};
 
 /// Time between two comparisons of the annotations with the caches.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Comparisons after which the annotations are written although nothing changed: somebody may have removed them.
+/// Comparisons after which unchanged annotations are written again: somebody may have removed them.
 const REWRITE_AFTER: u32 = 150;
 /// Longest annotation with names of Nodes, in bytes. All annotations of an object may have 256 KiB together.
 const NODES_MAX: usize = 192 << 10;
@@ -40,7 +41,7 @@ pub struct PolicyParameters {
     sets: Arc<Cache<CustomObject<NodeSet>>>,
 }
 
-/// What the annotations hold, as far as this process knows.
+/// Content of the annotations, as far as this process knows.
 #[derive(Debug)]
 struct Written {
     nodesets: Vec<String>,
@@ -75,7 +76,7 @@ impl PolicyParameters {
                     } else {
                         warn!(error, "the admission policies do not learn of new Nodes and NodeSets");
                     }
-                    // A write without an answer may have taken effect or not.
+                    // A write without a response may have taken effect.
                     written = None;
                 }
             }
@@ -123,7 +124,8 @@ impl PolicyParameters {
     }
 }
 
-/// Adds the names in `current` to those known. When there are too many, the oldest name without a NodeSet is forgotten.
+/// Adds the names in `current` to those known. When there are too many, the oldest name without a NodeSet is
+/// forgotten.
 fn remember(mut known: Vec<String>, current: &BTreeSet<String>) -> Vec<String> {
     let new: Vec<String> = current.iter().filter(|name| !known.contains(name)).cloned().collect();
     known.extend(new);
@@ -136,7 +138,8 @@ fn remember(mut known: Vec<String>, current: &BTreeSet<String>) -> Vec<String> {
     known
 }
 
-/// Names of the Nodes that the shared hollow identity does not serve, as an annotation, and how many did not fit.
+/// Annotation with the Nodes that the shared hollow identity does not serve, and the number of names that did
+/// not fit.
 fn not_hollow(nodes: &[Arc<NodeView>]) -> (String, usize) {
     let mut names: Vec<&str> = nodes.iter().filter(|node| !is_hollow(node)).map(|node| &*node.name).collect();
     names.sort_unstable();
@@ -149,7 +152,7 @@ fn not_hollow(nodes: &[Arc<NodeView>]) -> (String, usize) {
     (between_spaces(&names[..count]), names.len() - count)
 }
 
-/// A Node of a class gets its provider's label soon, if it was written by hand.
+/// Returns true also for a Node of a class without a provider label: a Node created by hand gets that label soon.
 fn is_hollow(node: &NodeView) -> bool {
     match node.label(names::LABEL_NODE_CONTROLLER) {
         Some(provider) => provider == HOLLOW,

@@ -1,5 +1,5 @@
-//! Revisions as `ControllerRevision`s in the operator's namespace: what each Node's machine is made from, kept for as
-//! long as a Node or a set names it, and some longer, for a rollback.
+//! Revisions: machine specs, stored as `ControllerRevision`s in the operator's namespace. A revision is kept
+//! while a Node or a set names it, and some longer, for a rollback.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,55 +25,55 @@ use kube_node_planner::{
 
 use super::api::{ApiError, FIELD_MANAGER, call};
 
-/// Why a revision cannot be had.
+/// Reason why a revision is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum RevisionsError {
-    /// The machine has none.
+    /// The machine spec has no revision.
     #[error(transparent)]
     Revision(#[from] RevisionError),
-    /// The API server did not answer as hoped.
+    /// A call to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// What is stored is no machine.
+    /// The stored object is no machine spec.
     #[error("ControllerRevision {name} cannot be read: delete it if no Node needs it")]
     Unreadable {
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// What is wrong with it.
+        /// Cause.
         source: serde_json::Error,
     },
-    /// Two machines have one name.
+    /// The stored object holds another machine spec than its name says.
     #[error("ControllerRevision {name} holds another machine: somebody changed it")]
     Changed {
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
 }
 
-/// The revisions that are known, and the way to those that are not.
+/// Cached revisions, and access to the others.
 pub struct Revisions {
     api: Api<ControllerRevision>,
-    /// By name of the object.
+    /// By object name.
     known: Mutex<HashMap<String, Known>>,
 }
 
 #[derive(Clone)]
 struct Known {
-    /// UID of the class that owns it: another class of this name does not keep it from being collected.
+    /// UID of the owning class. A later class of the same name does not protect the revision from garbage collection.
     owner: Option<String>,
-    /// Its place in the history.
+    /// Number in the history.
     number: i64,
     machine: Arc<Machine>,
 }
 
 impl Revisions {
-    /// Revisions kept in `namespace`.
+    /// Revisions stored in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), known: Mutex::default() }
     }
 
-    /// Stores the machine where it is not stored yet, and returns its revision.
+    /// Stores the machine spec unless it is stored, and returns its revision.
     pub async fn ensure(&self, class: &NodeClass, machine: &Machine) -> Result<String, RevisionsError> {
         let revision = machine.revision()?;
         let name = object_name(class.metadata.name.as_deref().unwrap_or_default(), &revision);
@@ -81,7 +81,7 @@ impl Revisions {
             Some(known) => known,
             None => self.store(class, &name, machine).await?,
         };
-        // Equal by revision: amounts may be written in another form.
+        // Compared by revision: quantities may be written in another form.
         if stored.machine.revision()? == revision {
             Ok(revision)
         } else {
@@ -89,7 +89,7 @@ impl Revisions {
         }
     }
 
-    /// What a Node's machine is made from; None where the revision is gone.
+    /// The machine spec of a revision; None if the revision is gone.
     pub async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
         let name = object_name(class, revision);
         if let Some(known) = self.known(&name) {
@@ -99,8 +99,8 @@ impl Revisions {
         stored.map(|stored| Ok(self.remember(&name, &stored)?.machine)).transpose()
     }
 
-    /// Makes a revision that is asked for again the youngest of its class, as `StatefulSet`s do it: the history tells what
-    /// came after what.
+    /// Makes a revision that is requested again the newest of its class, as `StatefulSet`s do: the history
+    /// shows the order of rollouts.
     pub async fn raise(&self, class: &str, revision: &str) -> Result<(), ApiError> {
         let listed =
             call(|| format!("list the revisions of {class}"), self.api.list(&of_class(class))).await?;
@@ -117,8 +117,8 @@ impl Revisions {
             .map(drop)
     }
 
-    /// Forgets revisions of a class that are not `needed`, beyond the `limit` youngest, and stores those again that are
-    /// needed and known, and that somebody has deleted. How many went and came.
+    /// Deletes revisions of a class that are not `needed`, beyond the `limit` newest, and restores deleted
+    /// ones that are needed and cached. Returns the numbers of deleted and of restored revisions.
     pub async fn tidy(
         &self,
         class: &ObjectMeta,
@@ -165,9 +165,9 @@ impl Revisions {
         Ok((surplus.len(), restored))
     }
 
-    /// Drops what is known of a class that is gone.
+    /// Drops the cached revisions of a deleted class.
     pub fn forget(&self, class: &str) {
-        // A class whose name begins in the same way reads its own again.
+        // A class whose name has the same prefix reads its revisions again.
         let prefix = object_name(class, "");
         self.known
             .lock()
@@ -190,7 +190,7 @@ impl Revisions {
         let others = call(action, self.api.list(&of_class(class_name))).await?;
         let last = others.items.iter().map(|other| other.revision).max().unwrap_or(0);
         match self.create(class, name, machine, last.saturating_add(1)).await {
-            // Somebody was faster, or an earlier call had succeeded after all.
+            // Another writer was faster, or an earlier call had succeeded after all.
             Err(RevisionsError::Api(error)) if error.is_conflict() => match read().await? {
                 Some(stored) => self.take_over(class, name, stored).await,
                 None => Err(error.into()),
@@ -199,7 +199,8 @@ impl Revisions {
         }
     }
 
-    /// A revision that an earlier class of this name left behind would be collected with it.
+    /// Changes the owner of a revision left behind by an earlier class of this name: it would be collected
+    /// with that class.
     async fn take_over(
         &self,
         class: &ObjectMeta,
@@ -267,7 +268,7 @@ fn owned_by(class: &ObjectMeta) -> Vec<OwnerReference> {
     }]
 }
 
-/// UID of the class that a revision belongs to.
+/// UID of the class that owns a revision.
 fn owner_of(stored: &ControllerRevision) -> Option<String> {
     stored
         .metadata

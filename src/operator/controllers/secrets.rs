@@ -1,7 +1,8 @@
-//! Keeps credentials Secrets from going while a class needs them, by a finalizer. Only their metadata is read here.
+//! Keeps credentials Secrets by a finalizer while a class needs them. Only their metadata is read here.
 //!
-//! There is no watch: it would take the right to list every Secret of the namespace. What each class was seen to name is
-//! remembered, so that it can be let go also when the class names another one, or went by force.
+//! There is no watch: it would take the right to list every Secret of the namespace. The Secret that each
+//! class last named is remembered, so that it can be released when the class names another one or was deleted
+//! by force.
 
 use std::{
     collections::HashMap,
@@ -21,26 +22,26 @@ use serde_json::json;
 
 use super::{ApiError, api::call};
 
-/// How often a Secret is looked at: it may come, or its deletion may be asked for.
+/// Interval between two checks of a Secret: it may be created, or its deletion requested.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// The condition of a class that speaks of its credentials.
+/// Type of the class's condition about its credentials.
 const CONDITION: &str = "Credentials";
 
-/// How a Secret stands that is needed.
+/// State of a needed Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stand {
-    /// It is not there yet.
+    /// Not created yet.
     Missing,
-    /// It is kept.
+    /// Protected by the finalizer.
     Kept,
-    /// Its deletion was asked for; it serves until it is needed no more.
+    /// Deletion requested; the Secret serves until it is no longer needed.
     Deleting,
-    /// Its deletion was asked for before it could be kept: somebody else's finalizer holds it.
+    /// Deletion requested before the finalizer was set: only a third party's finalizer holds the Secret.
     Lost,
 }
 
 impl Stand {
-    /// What a class says of the Secret that it names.
+    /// Condition update for a class that names this Secret.
     #[must_use]
     pub fn says(self, secret: &str, namespace: &str) -> ConditionUpdate {
         let (status, reason, message) = match self {
@@ -69,7 +70,7 @@ impl Stand {
     }
 }
 
-/// The Secret that a class names, as it was seen last.
+/// The Secret that a class names, as of the last check.
 #[derive(Debug)]
 struct Named {
     secret: String,
@@ -77,7 +78,7 @@ struct Named {
     reconciled: Instant,
 }
 
-/// The Secrets that classes name.
+/// Credentials Secrets of classes.
 #[derive(Debug)]
 pub struct Secrets {
     api: Api<Secret>,
@@ -87,7 +88,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Those in `namespace`.
+    /// Secrets in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
@@ -97,19 +98,19 @@ impl Secrets {
         }
     }
 
-    /// Where they are.
+    /// Namespace of the Secrets.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The Secret that a class was seen to name.
+    /// The Secret that a class last named.
     #[must_use]
     pub fn of(&self, class: &str) -> Option<String> {
         self.lock().get(class).map(|named| named.secret.clone())
     }
 
-    /// Sees to it that the Secret stays for this class. Looks at most once in [`CHECK_INTERVAL`].
+    /// Sets the finalizer of a Secret that this class needs. Reads the Secret at most once per [`CHECK_INTERVAL`].
     pub async fn keep(&self, class: &str, secret: &str) -> Result<Stand, ApiError> {
         let known = self.lock().get(class).filter(|named| named.secret == secret).map(|named| {
             let is_fresh = named.reconciled.elapsed() < CHECK_INTERVAL;
@@ -124,7 +125,7 @@ impl Secrets {
         Ok(stand)
     }
 
-    /// The class needs this Secret no more; where no other one does, it may go.
+    /// Drops the class's need of this Secret, and the finalizer unless another class needs the Secret.
     pub async fn give_up(&self, class: &str, secret: &str, is_needed: bool) -> Result<(), ApiError> {
         if !is_needed {
             self.set_finalizer(secret, false).await?;
@@ -141,7 +142,7 @@ impl Secrets {
         let is_leaving = metadata.deletion_timestamp.is_some();
         match (wanted, has) {
             (true, true) if is_leaving => return Ok(Stand::Deleting),
-            // The API server takes no further finalizer by then.
+            // The API server accepts no new finalizer after the deletion.
             (true, false) if is_leaving => return Ok(Stand::Lost),
             (true, false) => finalizers.push(names::FINALIZER_IN_USE.to_owned()),
             (false, true) => finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE),

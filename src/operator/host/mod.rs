@@ -1,8 +1,10 @@
-//! A host: a process that carries the hollow machines of Nodes whose class names its group, in the operator's place.
+//! A worker: a process that runs the hollow machines of Nodes whose class names its group, in the operator's place.
 //!
-//! It is present by a Lease of its own, held as a leader holds the operators' one: nothing is written without it, and who
-//! loses it ends. What it carries follows from who is present ([`crate::hosts`]), and what a machine is from Node, revision,
-//! class and set: so hosts need nobody to tell them anything, and work on while no operator does.
+//! Input: the present workers decide which machines it runs ([`crate::hosts`]); Node, revision, class and set
+//! describe each machine. So workers need no instructions, and go on while no operator runs.
+//!
+//! Invariant: a worker writes nothing without its own Lease, held as a leader holds the operators' Lease; a
+//! worker that loses the Lease exits.
 
 mod reconciler;
 
@@ -31,27 +33,27 @@ use crate::{
     providers::{Dependencies, InProcess, Room},
 };
 
-/// What a host needs.
+/// Options of [`run`].
 pub struct Options {
-    /// Its identity.
+    /// Identity of the worker.
     pub client: Access,
-    /// Where its kubelets are reached; None: nowhere.
+    /// Listener of the kubelet endpoints; None: endpoints are not served.
     pub endpoints: Option<server::Options>,
-    /// Most machines of this process.
+    /// Maximum number of machines in this process.
     pub max_machines: usize,
-    /// Namespace of the operator: of revisions, and of the Leases of hosts.
+    /// Namespace of the operator: revisions and worker Leases.
     pub namespace: String,
-    /// The group that it belongs to.
+    /// Group of the worker.
     pub group: String,
-    /// Its name in that group: no other process has it, but one before may have had it.
+    /// Name in the group. No other process has it now; a previous one may have had it.
     pub name: String,
-    /// Where health and metrics are served.
+    /// Listen address of health and metrics.
     pub admin_address: SocketAddr,
-    /// By which Lease it is present.
+    /// Lease by which the worker is present.
     pub presence: leader::Options,
 }
 
-/// Carries machines until `shutdown`.
+/// Runs machines until `shutdown`.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let Options { client: access, endpoints, max_machines, namespace, group, name, admin_address, presence } =
         options;
@@ -95,7 +97,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let fenced = access.fenced(standing.fence())?;
     caches.fill_for(&group, &fenced, &namespace, &mut parts);
     tokio::select! {
-        // One before it of this name may not be over yet.
+        // A previous process of this name may not have ended yet.
         won = election.win() => won?,
         error = parts.one_ends() => return Err(error),
         () = shutdown.cancelled() => return leave(Some(election)).await,

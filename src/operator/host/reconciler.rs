@@ -1,4 +1,4 @@
-//! Makes and drops the machines of this host, as Nodes, classes, sets and hosts come and go.
+//! Host reconciler: creates and removes the machines of this worker as Nodes, classes, sets and workers change.
 
 use std::{
     collections::BTreeSet,
@@ -27,32 +27,32 @@ use crate::{
     providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, Provider, ProviderError},
 };
 
-/// Nodes reconciled at once; a reconciliation waits for no more than a revision that is not known yet.
+/// Concurrent reconciliations. None waits for more than the read of a revision that is not cached.
 const CONCURRENCY: usize = 8;
-/// How long a host that comes waits after its Lease is seen: the others have dropped by then what it is about to carry.
+/// Delay of a new worker after its Lease is seen. By then the other workers have removed the machines that it
+/// takes over.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A list, and a watch that catches up, show Leases one after another: who seems lost may be the next one.
+/// Delay before a missing worker counts as lost: a list, and a watch that catches up, show Leases one after another.
 const DOUBT: Duration = Duration::from_millis(500);
-/// How often it is looked at whether the watch of the Leases is alive.
+/// Interval of the checks that the watch of the Leases works.
 const LISTEN: Duration = Duration::from_secs(2);
-/// A watch that shows nothing of our own renewals for this long is made anew.
+/// Time without own heartbeats after which the watch of the Leases is restarted.
 const DEAF_AFTER: Duration = Duration::from_secs(8);
 
-/// Why a machine is not carried.
+/// Reason why a machine is not run.
 #[derive(Debug, thiserror::Error)]
 enum MachineError {
-    /// What it is made from cannot be read.
+    /// The revision of the machine cannot be read.
     #[error(transparent)]
     Revisions(#[from] RevisionsError),
-    /// What it is made from is not there.
     #[error("its revision is not stored")]
     NoRevision,
-    /// There can be no such machine.
+    /// The machine cannot be created.
     #[error(transparent)]
     Provider(#[from] ProviderError),
 }
 
-/// What this host carries, and what it knows.
+/// Machines of this worker, and the state that they follow from.
 pub(super) struct HostReconciler {
     group: Arc<str>,
     host: Arc<str>,
@@ -60,14 +60,14 @@ pub(super) struct HostReconciler {
     caches: Caches,
     revisions: Revisions,
     members: Arc<MembershipWatch>,
-    /// Who was present when shares were looked at last.
+    /// Present workers at the last computation of the shares.
     present: Mutex<Present>,
     machines: InProcess,
     requests: WorkQueue<Arc<str>>,
 }
 
 impl HostReconciler {
-    /// Carries nothing yet. `caches` must be filled by watches that concern the group.
+    /// A reconciler without machines. `caches` must be filled by watches that cover the group.
     pub(super) fn new(
         (group, host): (&str, &str),
         client: Client,
@@ -97,7 +97,7 @@ impl HostReconciler {
         (carrier, queue)
     }
 
-    /// Waits until every other host knows of this one.
+    /// Waits until every other worker knows of this one.
     pub(super) async fn settle(&self) {
         let mut known = Present::new();
         while !self.is_present(&known) {
@@ -110,7 +110,7 @@ impl HostReconciler {
         present.get(&self.group).is_some_and(|hosts| hosts.contains(&self.host))
     }
 
-    /// Works until `stop`, and finishes what is under way. `peers` shows how many hosts there are.
+    /// Reconciles until `stop`, then finishes work in flight. `peers` is the gauge of present workers.
     pub(super) async fn run(
         self: Arc<Self>,
         queue: Consumer<Arc<str>>,
@@ -126,7 +126,7 @@ impl HostReconciler {
         tokio::join!(work, stop.run_until_cancelled(following));
     }
 
-    /// Looks at the Node of each machine that has news, such as a place in this process.
+    /// Enqueues the Node of each machine that changed, for example because there is room for it now.
     async fn follow_machines(&self) {
         let mut changes = self.machines.watch();
         while let Some(id) = changes.next().await {
@@ -134,9 +134,9 @@ impl HostReconciler {
         }
     }
 
-    /// Looks at all Nodes whenever a host came or went.
+    /// Enqueues all Nodes whenever a worker joins or leaves.
     async fn follow_hosts(&self, peers: IntGauge) {
-        // Before the first reconciliation nobody is known: then everybody has come.
+        // Before the first reconciliation no worker is known, so every present one counts as new.
         let mut known = Present::new();
         loop {
             if let Ok(mut present) = timeout(LISTEN, self.members.changed(&known)).await {
@@ -194,8 +194,8 @@ impl HostReconciler {
         }
     }
 
-    /// Says on the Node that there is no room for its machine, and that there is again: the operator cannot know. Nothing else
-    /// of the machine is said here.
+    /// Writes on the Node that there is no room for its machine, and later that there is: the operator cannot
+    /// know. Nothing else about the machine is written here.
     async fn say(&self, node: &NodeView, says: (bool, &str, &str)) -> Action {
         let was_full =
             node.condition(names::CONDITION_MACHINE).is_some_and(|said| &*said.reason == OUT_OF_RESOURCES);
@@ -217,9 +217,9 @@ impl HostReconciler {
         share::carrier(hosts.map(|host| &**host), &node.uid) == Some(&self.host)
     }
 
-    /// Makes the machine of a Node, or brings its settings up to date.
+    /// Creates the machine of a Node, or updates its settings.
     async fn carry(&self, node: &NodeView) -> Result<(), MachineError> {
-        // The operator says on the Node where its revision is gone, and the set may store it again.
+        // The operator reports a missing revision on the Node, and the set may store it again.
         let Some(machine) = machine_spec::stored(&self.revisions, node).await? else {
             return Err(MachineError::NoRevision);
         };
@@ -235,14 +235,14 @@ impl HostReconciler {
     }
 }
 
-/// Whether somebody was there who is not any more.
+/// Returns true if a worker is missing that was present before.
 fn is_lost(before: &Present, after: &Present) -> bool {
     before.iter().any(|(group, hosts)| after.get(group).is_none_or(|left| !hosts.is_subset(left)))
 }
 
 impl EventHandler<NodeView> for HostReconciler {
     fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        // What a machine is made from is said by labels; its status is of its own making.
+        // A machine is made from the labels of its Node; the status is the machine's own output.
         let made_from =
             |node: Option<&Arc<NodeView>>| node.map(|node| (Arc::clone(&node.uid), node.labels.clone()));
         if made_from(old) != made_from(new)

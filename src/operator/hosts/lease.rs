@@ -1,4 +1,4 @@
-//! The Lease of a host, and what is kept of it.
+//! The Lease of a worker and its pruned form.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,26 +7,26 @@ use kube::ResourceExt;
 use kube_node_api::names;
 use kube_node_cache::View;
 
-/// What the names of these Leases begin with: an admission policy knows them by it.
+/// Prefix of the names of these Leases; an admission policy matches it.
 const PREFIX: &str = "hollow-host";
 
-/// Name of the Lease of a host.
+/// Name of a worker's Lease.
 #[must_use]
 pub fn lease_name(group: &str, host: &str) -> String {
     format!("{PREFIX}.{group}.{host}")
 }
 
-/// The Lease of a host, pruned.
+/// Pruned Lease of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostView {
     key: String,
-    /// The group that it belongs to.
+    /// Group of the worker.
     pub group: Arc<str>,
-    /// Its name there.
+    /// Name of the worker in its group.
     pub host: Arc<str>,
-    /// Version of this state: each renewal makes another one.
+    /// Resource version: each renewal changes it.
     pub version: String,
-    /// How long it is present after a renewal; None where it gave the Lease back.
+    /// Validity after a renewal; None once the worker has released the Lease.
     pub lasts: Option<Duration>,
 }
 

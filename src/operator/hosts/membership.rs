@@ -1,7 +1,8 @@
-//! Who is present, decided without I/O or a clock of its own.
+//! Membership: the workers that are present, decided without I/O and without a clock.
 //!
-//! The times are those of whoever keeps the roll: a host is present for the duration of its Lease from the moment at which
-//! its last renewal was seen here. Its own claim ends before (see `runtime::leader::claim`), whatever the clocks show.
+//! Times are those of the process that keeps the membership. A worker is present for the duration of its
+//! Lease from the moment at which its last renewal was seen here. The worker's own claim ends earlier (see
+//! `kube_ext::leader`), whatever the clocks show.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +12,10 @@ use std::{
 
 use kube_ext::leader::clock::Moment;
 
-/// By group, the names of its hosts.
+/// Names of workers by group.
 pub type Present = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
 
-/// What was heard of hosts.
+/// Workers and the expiry of their Leases.
 #[derive(Clone, Debug, Default)]
 pub struct Membership {
     hosts: BTreeMap<(Arc<str>, Arc<str>), Heard>,
@@ -22,27 +23,27 @@ pub struct Membership {
 
 #[derive(Clone, Debug)]
 struct Heard {
-    /// Of its Lease.
+    /// Resource version of the Lease.
     version: String,
     until: Moment,
 }
 
 impl Membership {
-    /// A Lease of a host was seen, in this version, which lasts so long.
+    /// Records a version of a worker's Lease, which is valid for `lasts`.
     pub fn saw(&mut self, group: &Arc<str>, host: &Arc<str>, version: &str, lasts: Duration, now: Moment) {
         let key = (Arc::clone(group), Arc::clone(host));
-        // A list shows again what is known.
+        // A new list shows known versions again: they are no renewals.
         if self.hosts.get(&key).is_none_or(|heard| heard.version != version) {
             self.hosts.insert(key, Heard { version: version.to_owned(), until: now.after(lasts) });
         }
     }
 
-    /// It gave its Lease back, or somebody took it away.
+    /// Removes a worker whose Lease was released or deleted.
     pub fn left(&mut self, group: &Arc<str>, host: &Arc<str>) {
         self.hosts.remove(&(Arc::clone(group), Arc::clone(host)));
     }
 
-    /// Who is present.
+    /// The workers that are present.
     #[must_use]
     pub fn present(&self, now: Moment) -> Present {
         let mut present = Present::new();
@@ -52,7 +53,7 @@ impl Membership {
         present
     }
 
-    /// When somebody present is not any more, if nothing is heard of it until then.
+    /// Time at which the next worker expires if no renewal is seen until then.
     #[must_use]
     pub fn next_end(&self, now: Moment) -> Option<Moment> {
         self.hosts.values().map(|heard| heard.until).filter(|until| now < *until).min()

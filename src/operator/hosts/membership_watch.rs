@@ -1,4 +1,4 @@
-//! The roll of all hosts, kept by the watch of their Leases.
+//! Membership watch: the membership of all groups, kept by the watch of the workers' Leases.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::sleep};
 
 use super::{HostView, Membership, Present};
 
-/// Who is present, for all that the watch has shown.
+/// The workers that are present, as far as the watch has shown them.
 #[derive(Debug, Default)]
 pub struct MembershipWatch {
     heard: Mutex<Heard>,
@@ -23,11 +23,11 @@ pub struct MembershipWatch {
 #[derive(Debug, Default)]
 struct Heard {
     roll: Membership,
-    /// Whose renewals prove that the watch is alive; None: it is taken for granted.
+    /// Own heartbeat, which proves that the watch works; None: the watch is trusted.
     echo: Option<OwnHeartbeat>,
 }
 
-/// The Lease of this process, which renews it all the time.
+/// The Lease of this process, which renews it continuously.
 #[derive(Debug)]
 struct OwnHeartbeat {
     group: Arc<str>,
@@ -36,8 +36,8 @@ struct OwnHeartbeat {
 }
 
 impl Heard {
-    /// Until when something is known. Where the watch shows not even what this process writes, silence says nothing of
-    /// others, so time stands still: nobody is taken for lost by one who is deaf.
+    /// Time up to which the membership is known. A worker that has stopped receiving its own heartbeats does
+    /// not declare other workers lost: without them this time stands still.
     fn now(&self) -> Moment {
         let now = Moment::now();
         self.echo.as_ref().map_or(now, |echo| echo.seen.min(now))
@@ -45,13 +45,13 @@ impl Heard {
 }
 
 impl MembershipWatch {
-    /// Of whoever only wants to know.
+    /// Membership for a process that is no worker.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Of a host, which takes over what others leave.
+    /// Membership for a worker, which takes over the machines of lost workers.
     #[must_use]
     pub fn seen_by(group: &str, host: &str) -> Arc<Self> {
         let echo = OwnHeartbeat { group: group.into(), host: host.into(), seen: Moment::BEGINNING };
@@ -61,30 +61,30 @@ impl MembershipWatch {
         })
     }
 
-    /// Who is present.
+    /// The workers that are present.
     #[must_use]
     pub fn present(&self) -> Present {
         let heard = self.heard();
         heard.roll.present(heard.now())
     }
 
-    /// How many hosts of a group are present.
+    /// Number of present workers of a group.
     #[must_use]
     pub fn count(&self, group: &str) -> usize {
         self.present().get(group).map_or(0, BTreeSet::len)
     }
 
-    /// When this host was seen by itself last.
+    /// Time at which the watch last showed this worker's own heartbeat.
     #[must_use]
     pub fn echoed(&self) -> Option<Moment> {
         self.heard().echo.as_ref().map(|echo| echo.seen)
     }
 
-    /// Waits until others are present than those that are `known`.
+    /// Waits until the present workers differ from `known`.
     pub async fn changed(&self, known: &Present) -> Present {
         loop {
             let mut news = pin!(self.news.notified());
-            // From here on nothing is missed.
+            // From here on no notification is missed.
             news.as_mut().enable();
             let (present, end) = {
                 let heard = self.heard();
@@ -97,7 +97,7 @@ impl MembershipWatch {
             let end = async {
                 match end {
                     Some(end) => sleep(Moment::now().until(end)).await,
-                    // Each echo is news.
+                    // Each own heartbeat notifies.
                     None => pending().await,
                 }
             };

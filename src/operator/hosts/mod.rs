@@ -1,7 +1,8 @@
-//! Hollow hosts: processes that carry hollow machines in the operator's place, in groups that classes name.
+//! Workers (shards): processes that run hollow machines in the operator's place, in groups that classes name.
 //!
-//! A host is present by a Lease of its own, which it renews as a leader does. All who watch these Leases keep a [`Membership`] of
-//! who is present, and agree on who carries what by [`share`] alone: nobody assigns anything.
+//! A worker is present by a Lease of its own, which it renews as a leader does. Every process that watches
+//! these Leases keeps a [`Membership`] and derives from it which worker runs which machine ([`share`]): there
+//! is no coordinator.
 
 mod lease;
 mod membership;

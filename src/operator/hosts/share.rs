@@ -1,15 +1,16 @@
-//! Which host of a group carries a machine: rendezvous hashing (Thaler and Ravishankar, 1996). Each pair of host and
-//! machine has a weight, and the heaviest pair of a machine wins. So a host that comes takes its even share from all, and
-//! one that goes leaves its own to all; nothing else moves.
+//! Assignment of machines to the workers of a group: rendezvous hashing (Thaler and Ravishankar, 1996).
+//!
+//! Each pair of worker and machine has a weight, and the heaviest pair of a machine wins. So a worker that
+//! joins takes an even share from all, one that leaves hands its share to all, and nothing else moves.
 
 use sha2::{Digest, Sha256};
 
-/// The host that carries the machine of this UID; None where there is no host.
+/// The worker that runs the machine of this UID; None if there are no workers.
 pub fn carrier<'a>(hosts: impl IntoIterator<Item = &'a str>, uid: &str) -> Option<&'a str> {
     hosts.into_iter().max_by_key(|host| (weight(host, uid), *host))
 }
 
-/// Every process has to come to the same, in whatever version: a hash that never changes.
+/// The hash must never change: processes of all versions have to compute the same weight.
 fn weight(host: &str, uid: &str) -> [u8; 8] {
     let hash = Sha256::new().chain_update(host).chain_update([0]).chain_update(uid).finalize();
     let mut weight = [0; 8];
@@ -39,7 +40,7 @@ mod tests {
 
     #[test]
     fn all_versions_agree() {
-        // Two processes of different versions meet while a StatefulSet rolls: these may never change.
+        // Processes of two versions meet while a StatefulSet rolls: these results may never change.
         let of = |uid| carrier(["a", "b", "c"], uid).unwrap();
         assert_eq!([of("1"), of("2"), of("3"), of("4"), of("5")], ["b", "a", "a", "c", "b"]);
         assert_eq!(carrier([], "1"), None);
@@ -66,7 +67,7 @@ mod tests {
         for (before, after) in before.iter().zip(&after) {
             assert!(before == after || *after == all[4], "{before} gave to {after}");
         }
-        // The order in which somebody heard of them does not matter.
+        // The order of the workers does not matter.
         let turned: Vec<_> = all.iter().rev().cloned().collect();
         assert_eq!(after, carried(&turned));
     }

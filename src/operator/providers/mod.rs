@@ -1,4 +1,5 @@
-//! Providers make machines. A machine is known by the UID of its Node, so that asking twice makes one.
+//! Providers create, change and delete machines. The UID of its Node identifies a machine, so a repeated
+//! request makes one.
 
 mod hollow;
 pub mod kubemark;
@@ -15,26 +16,27 @@ use machine_agent::machine_dir;
 pub use hollow::{Dependencies, HollowProvider, InProcess, Room};
 pub use kubemark::KubemarkProvider;
 
-/// A machine to be made.
+/// Request for a machine.
 #[derive(Clone, Debug)]
 pub struct MachineRequest {
-    /// Who it is.
+    /// Identity of the machine.
     pub id: MachineId,
-    /// What it is made from: the content of the revision that the Node names.
+    /// Machine spec: the content of the revision that the Node names.
     pub machine: revision::Machine,
-    /// What can change while it lives.
+    /// Settings that can change while the machine exists.
     pub settings: Settings,
-    /// The Secret in the operator's namespace that leads to where the machine is to be; None: the provider's own place.
+    /// Credentials Secret, in the operator's namespace, of the cluster that hosts the machine; None: the
+    /// provider's default.
     pub credentials: Option<String>,
 }
 
-/// What a hollow machine's kubelet says it is, unless its class says otherwise.
+/// Default kubelet version of a hollow machine.
 const KUBELET_VERSION: &str = "v1.36.3";
-/// What it says its container runtime is, unless its class says otherwise.
+/// Default container runtime of a hollow machine: name and version.
 const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 
 impl MachineRequest {
-    /// What a hollow machine is told that it is.
+    /// Description of the machine for its hollow kubelet.
     fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
         let invalid =
             |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
@@ -58,16 +60,16 @@ impl MachineRequest {
     }
 }
 
-/// What of a class changes a living machine in place.
+/// Settings of a class that change an existing machine in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The disruptor.
+    /// Fault injection.
     pub failures: Option<Failures>,
-    /// What its containers do by default.
+    /// Default behaviour of its containers.
     pub containers: ContainerDefaults,
 }
 
-/// Who a machine is.
+/// Identity of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MachineId {
     /// UID of its Node: its identity.
@@ -77,109 +79,108 @@ pub struct MachineId {
 }
 
 impl MachineId {
-    /// The machine of a Node.
+    /// The identity of a Node's machine.
     #[must_use]
     pub fn of(node: &NodeView) -> Self {
         Self { uid: Arc::clone(&node.uid), node: Arc::clone(&node.name) }
     }
 }
 
-/// A machine as its provider sees it.
+/// State of a machine, as its provider reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Existing {
-    /// Where in its life it is.
+    /// Stage of its life.
     pub stage: Stage,
-    /// When its kubelet renewed its Lease last.
+    /// Last renewal of its Lease.
     pub lease: Renewed,
-    /// What stands in its way.
+    /// Present obstacle.
     pub trouble: Option<Trouble>,
-    /// How it ended last, where it was started again.
+    /// Last end of a machine that was restarted.
     pub last_end: Option<Trouble>,
 }
 
-/// When a kubelet renewed its Lease last, as far as the provider of its machine knows.
+/// Last renewal of a Lease, as far as the provider of the machine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewed {
-    /// The Lease itself must be read.
+    /// Unknown: the Lease itself must be read.
     Unknown,
-    /// Not yet.
+    /// Not renewed yet.
     Never,
-    /// Then.
+    /// Time of the renewal.
     At(Timestamp),
 }
 
-/// Where in its life a machine is that exists.
+/// Stage in the life of an existing machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It is on its way.
+    /// Starting.
     Starting,
-    /// It works, or something stands in its way.
+    /// Started: it works, or meets an obstacle.
     Up,
-    /// It has ended and will not come back by itself.
+    /// Ended; it will not come back by itself.
     Dead,
-    /// Its deletion is under way.
+    /// Being deleted.
     Leaving,
 }
 
-/// What stands in the way of a machine: whoever runs it tries again.
+/// Obstacle of a machine. The component that runs the machine tries again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// In the form of a condition's reason.
+    /// Reason, in the form of a condition's reason.
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
-/// Why a provider did not do what it was asked for.
+/// Failure of a provider call.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// It never will, until the class changes.
+    /// Invalid until the class changes.
     #[error("{message}")]
     Invalid {
-        /// What is wrong, and what to write instead.
+        /// Error and remedy.
         message: String,
     },
-    /// It has no room now.
+    /// There is no room now.
     #[error("{message}")]
     OutOfResources {
-        /// What is missing.
+        /// Missing resource.
         message: String,
     },
-    /// This process has no room for it, and tells ([`Provider::watch`]) when there is some.
+    /// This process has no room; [`Provider::watch`] reports when it has.
     #[error("{message}")]
     Full {
-        /// What it is full of, and what makes room.
+        /// Limit and remedy.
         message: String,
     },
-    /// Something that the class names does not exist.
+    /// An object that the class names does not exist.
     #[error("{message}")]
     NotFound {
-        /// What, and where it was looked for.
+        /// The object, and where it was looked for.
         message: String,
     },
-    /// Where the machine is to be cannot be reached, or refuses.
+    /// The cluster that should host the machine is unreachable or refuses.
     #[error("{message}")]
     Unreachable {
-        /// Which place, and why.
+        /// The cluster and the cause.
         message: String,
     },
-    /// It will be known or possible in a moment: something of the machine before is still in the way, or not all machines are
-    /// known yet.
+    /// Not possible or not known yet: the previous machine is not gone, or not all machines are listed.
     #[error("{message}")]
     Busy {
-        /// What.
+        /// Cause.
         message: String,
     },
-    /// It may work the next time.
+    /// Another failure; the next try may succeed.
     #[error("the provider failed")]
     Retryable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Reason of what has no room.
+/// Reason of a machine without room.
 pub const OUT_OF_RESOURCES: &str = "OutOfResources";
 
 impl ProviderError {
-    /// The reason for conditions, events and metric labels.
+    /// Reason for conditions, events and metric labels.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -192,14 +193,15 @@ impl ProviderError {
         }
     }
 
-    /// Whether room is missing, and nothing else.
+    /// Returns true if nothing but room is missing.
     #[must_use]
     pub const fn is_want_of_room(&self) -> bool {
         matches!(self, Self::OutOfResources { .. } | Self::Full { .. })
     }
 
-    /// When to try again: what is invalid waits for a change of its class and is looked at now and then only; room is
-    /// made, and what is missing created, by others, which only one that is full tells; `None` leaves it to the Node's own back-off.
+    /// Requeue delay. An invalid machine waits for a change of its class, and is retried only now and then.
+    /// Room and missing objects come from others, unannounced except by a full process. `None` leaves the
+    /// delay to the Node's own back-off.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -212,44 +214,44 @@ impl ProviderError {
     }
 }
 
-/// Makes, changes and deletes machines. Every call is idempotent.
+/// Creates, changes and deletes machines. Every call is idempotent.
 pub trait Provider: Send + Sync {
-    /// Its name: what `NodeClass.spec.nodeController` says, and the prefix of its providerIDs.
+    /// Name in `NodeClass.spec.nodeController`, and prefix of the providerIDs.
     fn name(&self) -> &'static str;
 
-    /// Whether its machines live in this process, so that a restart loses them all.
+    /// Returns true if the machines live in this process, so that a restart loses them all.
     fn is_volatile(&self) -> bool {
         false
     }
 
-    /// The `ServiceAccount` by whose token the machine of a Node asks for its certificate `system:node:<name>`, which the
-    /// operator approves; None where the machine has no identity of its own.
+    /// The `ServiceAccount` with whose token the Node's machine requests its certificate
+    /// `system:node:<name>`, which the operator approves; None if the machine has no identity of its own.
     fn account(&self, _: &NodeView) -> Option<Account> {
         None
     }
 
-    /// Makes a machine; one that exists already is left as it is.
+    /// Creates a machine. An existing one is left as it is.
     fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>>;
 
-    /// Brings the settings of a machine up to date; costs nothing where they are.
+    /// Updates the settings of a machine; costs nothing if they are up to date.
     fn update<'a>(
         &'a self,
         id: &'a MachineId,
         settings: &'a Settings,
     ) -> BoxFuture<'a, Result<(), ProviderError>>;
 
-    /// Whether the machine exists.
+    /// State of a machine; None if it does not exist.
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>>;
 
-    /// Begins to delete a machine; one that does not exist is no error.
+    /// Starts the deletion of a machine. A missing one is no error.
     fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>>;
 
-    /// All machines that exist.
+    /// All existing machines.
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>>;
 
-    /// How many machines exist, as far as that is known. Asked at every scrape: it must not wait.
+    /// Number of machines, as far as known. Called at every scrape, so it must not wait.
     fn count(&self) -> usize;
 
-    /// Machines to look at again: they came, went, or changed by themselves.
+    /// Machines to reconcile again: they came, went, or changed by themselves.
     fn watch(&self) -> BoxStream<'static, MachineId>;
 }

@@ -1,8 +1,9 @@
-//! Whether a machine gets the client certificate that it asks for.
+//! Approval of the client certificates that machines request.
 //!
-//! A machine asks first with the token of the machines' ServiceAccount that is bound to its Node: the API server vouches for
-//! the Node's name and UID in what the request says of its user. Later it asks with the certificate itself. Requests of
-//! others are left alone: others may approve the nodes of others.
+//! A machine's first request uses a token of the machines' ServiceAccount that is bound to its Node: the API server
+//! puts the Node's name and UID into the request's `extra` fields. Later requests use the certificate itself.
+//!
+//! Invariant: requests that are not from machines of this operator are ignored: other approvers may serve other Nodes.
 
 mod subject;
 #[cfg(test)]
@@ -14,67 +15,67 @@ pub use subject::{Subject, SubjectError};
 
 use kube_node_api::names;
 
-/// Signer of client certificates of kubelets.
+/// Signer of kubelets' client certificates.
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// What such a certificate is good for.
+/// Key usages of such a certificate.
 pub const USAGES: [&str; 2] = ["digital signature", "client auth"];
-/// How the user name of a node begins.
+/// Prefix of a node's user name.
 pub const USER_PREFIX: &str = "system:node:";
 /// Group of all nodes.
 pub const GROUP: &str = "system:nodes";
-/// The longest life that a certificate may ask for: a stolen one is of no use soon.
+/// Maximum lifetime that a request may ask for: limits the use of a stolen certificate.
 pub const LIFETIME_MAX: Duration = Duration::from_hours(1);
-/// What the API server says of a token that is bound to a Node, or to a pod on one.
+/// `extra` keys of a token that is bound to a Node, or to a pod on a Node.
 const EXTRA_NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const EXTRA_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
-/// What it says of a token that is bound to a pod.
+/// `extra` key of a token that is bound to a pod.
 const EXTRA_POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 
-/// A request for a certificate. What it says of its user was written by the API server.
+/// A `CertificateSigningRequest`. The API server wrote its user fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who is to sign.
+    /// Signer name.
     pub signer: String,
-    /// Who asks.
+    /// User name of the requester.
     pub username: String,
-    /// Groups of that user.
+    /// Groups of the requester.
     pub groups: Vec<String>,
-    /// What else is known of that user.
+    /// `extra` fields of the requester.
     pub extra: BTreeMap<String, Vec<String>>,
-    /// What the certificate is to be good for.
+    /// Requested key usages.
     pub usages: Vec<String>,
-    /// How long it is to live; None leaves it to the signer.
+    /// Requested lifetime; None leaves it to the signer.
     pub lifetime: Option<Duration>,
-    /// Whom it is to name.
+    /// Requested subject.
     pub subject: Result<Subject, SubjectError>,
 }
 
-/// The Node that a request speaks of.
+/// The Node that a request refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its UID.
+    /// UID of the Node.
     pub uid: String,
-    /// Who serves it.
+    /// Provider that serves the Node.
     pub server: Server,
-    /// Whether it has a machine that is to stay.
+    /// True if the Node has a machine that is not being deleted.
     pub has_machine: bool,
 }
 
-/// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. Who may request tokens of one of them may be none of
-/// the machines of the other.
+/// The `ServiceAccount`s of machines, in [`names::MACHINE_NAMESPACE`]. A process that may request tokens of
+/// one of them cannot pose as a machine of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
-    /// Of machines that are pods: the operator requests its tokens.
+    /// Account of machines that are pods: the operator requests its tokens.
     Pods,
-    /// Of hollow machines: whoever carries them requests its tokens.
+    /// Account of hollow machines: the operator or worker that runs them requests its tokens.
     Hollow,
 }
 
 impl Account {
-    /// Both.
+    /// Both accounts.
     pub const ALL: [Self; 2] = [Self::Pods, Self::Hollow];
 
-    /// Its name.
+    /// Name of the `ServiceAccount`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,36 +84,36 @@ impl Account {
         }
     }
 
-    /// Its user name.
+    /// User name of the `ServiceAccount`.
     #[must_use]
     pub fn user(self) -> String {
         format!("system:serviceaccount:{}:{}", names::MACHINE_NAMESPACE, self.name())
     }
 }
 
-/// Who serves a Node.
+/// Provider that serves a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// A provider of this process, for a machine with an identity that begins with a token of this `ServiceAccount`.
+    /// A provider in this process, for machines whose identity starts with a token of this `ServiceAccount`.
     Own(Account),
-    /// A provider of this process, for a machine that shares the identity of others.
+    /// A provider in this process, for machines that share an identity.
     Shared,
-    /// Nobody in this process.
+    /// No provider in this process.
     Elsewhere,
 }
 
-/// What becomes of a request.
+/// Decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is what it says.
+    /// Approve: the request is valid.
     Approve,
-    /// It is not.
+    /// Deny: the request is invalid.
     Deny(Refusal),
-    /// It is somebody else's.
+    /// Ignore: the request is left to other approvers.
     Ignore,
 }
 
-/// Why a request is denied.
+/// Reason why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Reason of the condition.
@@ -121,23 +122,23 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Who asks.
+/// Kind of requester.
 enum Asker<'a> {
-    /// A machine that begins, by whose token it is and what that is bound to.
+    /// A machine without a certificate, with the token's account and binding.
     Token(Account, Result<Binding<'a>, Refusal>),
     /// A node with its own certificate.
     Node(&'a str),
     Somebody,
 }
 
-/// What a token is bound to.
+/// Node that a token is bound to.
 #[derive(Clone, Copy)]
 struct Binding<'a> {
     node: &'a str,
     uid: &'a str,
 }
 
-/// The Node to look at before [`decide`]; None where that would change nothing.
+/// The Node to read before [`decide`]; None if no Node would change the decision.
 #[must_use]
 pub fn node_of(request: &Request) -> Option<&str> {
     match asker(request) {
@@ -147,7 +148,7 @@ pub fn node_of(request: &Request) -> Option<&str> {
     }
 }
 
-/// Decides on a request; `node` is what [`node_of`] named, None where there is none.
+/// Decides on a request; `node` is the Node that [`node_of`] named, None if it does not exist.
 #[must_use]
 pub fn decide(request: &Request, node: Option<&Node>) -> Verdict {
     let checked = match asker(request) {
@@ -160,7 +161,7 @@ pub fn decide(request: &Request, node: Option<&Node>) -> Verdict {
     };
     match (checked, node) {
         (Err(refusal), _) => Verdict::Deny(refusal),
-        // Who serves it knows its machine.
+        // Only the provider that serves the Node knows its machine.
         (Ok(()), Some(Node { server: Server::Elsewhere, .. })) => Verdict::Ignore,
         (Ok(()), _) => Verdict::Approve,
     }
@@ -182,7 +183,7 @@ fn asker(request: &Request) -> Asker<'_> {
 }
 
 fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
-    // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could speak for its Node.
+    // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could pose as its Node.
     if request.extra.contains_key(EXTRA_POD_NAME) {
         return Err(refusal(
             "TokenOfPod",
@@ -234,7 +235,7 @@ fn has_machine(name: &str, node: &Node) -> Result<(), Refusal> {
     Err(refusal("NoMachine", format!("Node {name} has no machine, or one that is being deleted")))
 }
 
-/// Whether it asks for no more than the certificate of `node`.
+/// Checks that the request asks for no more than the certificate of `node`.
 fn asks_for(request: &Request, node: &str) -> Result<(), Refusal> {
     let subject =
         request.subject.as_ref().map_err(|error| refusal("Unreadable", format!("the request {error}")))?;
@@ -277,7 +278,7 @@ fn refusal(reason: &'static str, message: impl Into<String>) -> Refusal {
     Refusal { reason, message: message.into() }
 }
 
-/// Some of the words, for people; who asks chooses them, so they are kept short.
+/// Some of the requester's words, for people; the requester chooses them, so they are truncated.
 fn shown<T: AsRef<str>>(words: &[T]) -> String {
     let shown: Vec<String> =
         words.iter().take(4).map(|word| word.as_ref().chars().take(64).collect()).collect();

@@ -1,4 +1,4 @@
-//! Whom a request for a certificate names, read from its PKCS #10.
+//! Subject of a certificate request, parsed from its PKCS #10.
 
 use x509_parser::{
     certification_request::X509CertificationRequest,
@@ -9,39 +9,39 @@ use x509_parser::{
     prelude::FromDer,
 };
 
-/// Whom it names, and what else it asks for.
+/// Subject of a certificate request, and its other content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// Every CN.
+    /// All CNs.
     pub common_names: Vec<String>,
-    /// Every O: the groups.
+    /// All Os, which are the groups.
     pub organizations: Vec<String>,
-    /// Whether there are other attributes.
+    /// True if the subject has other attributes.
     pub has_others: bool,
-    /// Whether it asks for subject alternative names.
+    /// True if the request has subject alternative names.
     pub has_alternatives: bool,
-    /// Whether it asks for other extensions, or has attributes that are not known here.
+    /// True if the request has other extensions or unknown attributes.
     pub has_extensions: bool,
 }
 
-/// Why a request cannot be read.
+/// The request cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// Not PEM of a request.
+    /// The request is not one PEM block of a certificate request.
     #[error("is not PEM of a CERTIFICATE REQUEST")]
     NotPem,
-    /// No PKCS #10.
+    /// The content is not PKCS #10.
     #[error("is no PKCS #10")]
     NotARequest,
-    /// A name that is no text.
+    /// A name is not text.
     #[error("has a name that is no text")]
     NotText,
 }
 
 impl Subject {
-    /// Reads a request in PEM. The API server has checked its signature.
+    /// Parses a request in PEM. The API server has verified its signature.
     pub fn of(pem: &[u8]) -> Result<Self, SubjectError> {
-        // One block and nothing before it: else the signer might read another one than we do.
+        // Exactly one block with nothing before it: otherwise the signer might read another block.
         let begins = std::str::from_utf8(pem).is_ok_and(|text| {
             text.starts_with("-----BEGIN CERTIFICATE REQUEST-----") && text.matches("-----BEGIN").count() == 1
         });

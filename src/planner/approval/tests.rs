@@ -1,4 +1,4 @@
-//! Every forgery that a request can be, and that it is not approved.
+//! Forged certificate requests, none of which is approved.
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
 
@@ -7,10 +7,10 @@ use super::*;
 const NODE: &str = "workers-bcd234";
 const UID: &str = "0b8f6f0e-0000-4000-8000-000000000001";
 
-/// What makes an honest request another one.
+/// Forges an honest request.
 type Change = fn(&mut Request);
 
-/// A request in PEM of this subject; `change` makes it another one.
+/// A request in PEM with this subject, modified by `change`.
 fn pem(name: &str, group: &str, change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -25,7 +25,7 @@ fn subject(name: &str, group: &str) -> Result<Subject, SubjectError> {
     Subject::of(&pem(name, group, |_| {}))
 }
 
-/// What an honest machine asks first.
+/// First request of an honest machine.
 fn first() -> Request {
     let extra = [(EXTRA_NODE_NAME, NODE), (EXTRA_NODE_UID, UID)];
     Request {
@@ -39,7 +39,7 @@ fn first() -> Request {
     }
 }
 
-/// What it asks later.
+/// Renewal by an honest machine.
 fn renewal() -> Request {
     Request {
         username: format!("{USER_PREFIX}{NODE}"),
@@ -137,7 +137,7 @@ fn a_token_speaks_for_the_node_that_it_is_bound_to_alone() {
         ("TokenNotBound", |r| drop(r.extra.remove(EXTRA_NODE_UID))),
         ("TokenNotBound", |r| r.extra.get_mut(EXTRA_NODE_NAME).unwrap().push("other".to_owned())),
         ("TokenNotBound", |r| *r.extra.get_mut(EXTRA_NODE_NAME).unwrap() = vec![String::new()]),
-        // The kubelet's Node comes with a pod's token, too.
+        // A pod's token carries the Node of its kubelet too.
         ("TokenOfPod", |r| drop(r.extra.insert(EXTRA_POD_NAME.to_owned(), vec!["p".to_owned()]))),
         ("OtherName", |r| *r.extra.get_mut(EXTRA_NODE_NAME).unwrap() = vec!["other".to_owned()]),
     ];
@@ -173,11 +173,11 @@ fn requests_of_others_are_left_alone() {
         assert_eq!(reason(&request, Some(&node())), "ignored", "{request:?}");
         assert_eq!(node_of(&request), None);
     }
-    // A real node's, and one of which nobody knows whose it was.
+    // Requests of a real node, and of a Node whose machine shares an identity.
     for server in [Server::Elsewhere, Server::Shared] {
         assert_eq!(reason(&renewal(), Some(&Node { server, ..node() })), "ignored");
     }
-    // Who serves the Node decides; what is forged anybody may deny.
+    // The provider that serves the Node approves; any operator may deny a forged request.
     let elsewhere = Node { server: Server::Elsewhere, has_machine: false, ..node() };
     assert_eq!(reason(&first(), Some(&elsewhere)), "ignored");
     assert_eq!(reason(&Request { usages: Vec::new(), ..first() }, Some(&elsewhere)), "OtherUsages");

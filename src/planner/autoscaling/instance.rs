@@ -1,4 +1,4 @@
-//! The machines of a group, as cluster-autoscaler is told of them, and how many it is to count on.
+//! Instances of a node group as reported to cluster-autoscaler, and the group's target size.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -6,120 +6,122 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{MOST_VICTIMS, SetSnapshot};
 
-/// How long something must stand in the way of a machine before it is called a failure: a pod waits some seconds for
-/// its node, and a failure makes cluster-autoscaler delete the machine and avoid the group for minutes.
+/// Time that trouble must last before it is reported as a failure. A pod waits some seconds for its node, and
+/// a failure makes cluster-autoscaler delete the machine and avoid the group for minutes.
 const TROUBLE_LASTS: SignedDuration = SignedDuration::from_secs(30);
-/// How the id of a vacancy begins, before `<group>/<number>`.
+/// Prefix of a vacancy's id, before `<group>/<number>`.
 const VACANCY: &str = "kube-node-vacancy://";
-/// What providers and kubelets say of a place that has no room, by reason.
+/// Reasons of providers and kubelets for missing capacity.
 const NO_ROOM: [&str; 4] = ["OutOfResources", "Unschedulable", "QuotaExceeded", "Evicted"];
 
-/// A Node of the group, as the decision needs it.
+/// A Node of the group, as the decisions need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine<'a> {
-    /// Name of its Node.
+    /// Name of the Node.
     pub name: &'a str,
-    /// UID of its Node.
+    /// UID of the Node.
     pub uid: &'a str,
-    /// `spec.providerID`; None where somebody else has still to write it.
+    /// `spec.providerID`; None until another component writes it.
     pub provider_id: Option<&'a str>,
-    /// Whether its deletion was asked for.
+    /// True if the Node has a deletion timestamp.
     pub leaving: bool,
-    /// Whether a kubelet has posted a status.
+    /// True if a kubelet has posted a status.
     pub has_kubelet: bool,
-    /// Whether it ever took pods: it was Ready once, and its start-up taints are gone.
+    /// True if the Node has ever taken pods: it was Ready once, and its startup taints are gone.
     pub started: bool,
-    /// Whether it has the newest revision.
+    /// True if the Node has the newest revision.
     pub updated: bool,
-    /// Whether cluster-autoscaler is emptying it: no rollout replaces it then.
+    /// True while cluster-autoscaler drains the Node: no rollout replaces it then.
     pub claimed: bool,
-    /// When it was created.
+    /// Creation time.
     pub created: Timestamp,
-    /// What stands in the way of its machine.
+    /// Obstacle to the machine.
     pub trouble: Option<Trouble<'a>>,
 }
 
-/// What stands in the way of a machine.
+/// Obstacle to a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble<'a> {
-    /// In the form of a condition's reason.
+    /// Reason, in the form of a condition reason.
     pub reason: &'a str,
-    /// For people.
+    /// Message for people.
     pub message: &'a str,
-    /// Since when.
+    /// Start of the trouble.
     pub since: Option<Timestamp>,
 }
 
-/// A rollout that works.
+/// A rollout in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rolling {
-    /// Most machines above the replicas.
+    /// Maximum number of machines above the replicas.
     pub surge: usize,
-    /// Old Nodes that are to stay.
+    /// Number of outdated Nodes that stay.
     pub keep: usize,
 }
 
-/// How far a machine has come.
+/// State of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is there.
+    /// The machine runs.
     Running,
-    /// It is on its way.
+    /// The machine is being created.
     Creating,
-    /// It leaves.
+    /// The machine is being deleted.
     Deleting,
 }
 
-/// Whose fault it is that a machine does not come.
+/// Class of a machine's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// There is no room, or no quota.
+    /// Capacity or quota is missing.
     OutOfResources,
-    /// Something else.
+    /// Any other failure.
     Other,
 }
 
-/// Why a machine does not come.
+/// Failure of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceError<'a> {
-    /// A word.
+    /// Reason in `CamelCase`.
     pub code: &'a str,
-    /// A sentence.
+    /// Message for people.
     pub message: &'a str,
-    /// What cluster-autoscaler makes of it.
+    /// Class of the failure for cluster-autoscaler.
     pub class: ErrorClass,
 }
 
-/// A machine, as cluster-autoscaler is told of it.
+/// An instance as reported to cluster-autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance<'a> {
-    /// The providerID of its Node; one of no Node for a vacancy.
+    /// The providerID of the Node; for a vacancy an id that no Node has.
     pub id: Cow<'a, str>,
-    /// How far it has come.
+    /// State of the instance.
     pub state: State,
-    /// Why it does not come any further.
+    /// Failure of the machine, if any.
     pub error: Option<InstanceError<'a>>,
 }
 
 impl Machine<'_> {
-    /// Whether it goes, or was named to go.
+    /// Returns true if the Node is being deleted or is a victim.
     pub(super) fn goes(&self, victims: &BTreeSet<String>) -> bool {
         self.leaving || victims.contains(self.uid)
     }
 }
 
-/// All machines of a group, by name, and its vacancies; `coming` more were asked for and are not shown yet.
+/// All instances of a group: machines by name, then vacancies. `coming`: pending creations that the watch has
+/// not shown yet.
 ///
-/// A Node without a providerID is none yet: cluster-autoscaler would count it beside its own instance. An error makes
-/// cluster-autoscaler delete the machine at every loop, past the least size; so only as many are shown as may go, the
-/// youngest first, which are those it asked for itself. While a rollout is under way, even a halted one, none is: its new
-/// machines are not cluster-autoscaler's to give up, and each of them would take a replica along, until no Node is left
-/// that works.
+/// A Node without a providerID is no instance yet: cluster-autoscaler would count it in addition to its own instance.
 ///
-/// A *vacancy* is a replica that has no Node and may not be given up, because the group is as small as it may be.
-/// Without an instance for it cluster-autoscaler would call the group's size wrong, ask to lower it, and at the refusal
-/// end its loop for all groups (`fixNodeGroupSize` in its source). For an instance that never comes it looks at the least
-/// size itself, and leaves it.
+/// Cluster-autoscaler deletes a machine with an error at every loop, even below the minimum size. So errors
+/// are shown only for as many machines as may go, youngest first, which are those that cluster-autoscaler
+/// requested itself. During a rollout, even a halted one, no error is shown: its new machines are not
+/// cluster-autoscaler's to delete, and each would take a replica along, until no working Node is left.
+///
+/// A *vacancy* stands for a replica without a Node that may not be given up, because the group has its
+/// minimum size. Without an instance cluster-autoscaler would find the group's size wrong, ask to lower it,
+/// and at the refusal end its loop for all groups (`fixNodeGroupSize` in its source). For an instance that
+/// never starts cluster-autoscaler checks the minimum size itself and leaves the instance alone.
 #[must_use]
 pub fn instances<'a>(
     group: &str,
@@ -135,7 +137,7 @@ pub fn instances<'a>(
         .filter(|machine| !rollout && !machine.goes(&standing.victims) && has_failed(machine, now))
         .collect();
     failed.sort_by_key(|machine| (std::cmp::Reverse(machine.created), machine.name));
-    // All of them come back in one call.
+    // All of them come back as victims in one call.
     failed.truncate(may_go.min(MOST_VICTIMS.saturating_sub(standing.victims.len())));
     let failed: BTreeSet<&str> = failed.into_iter().map(|machine| machine.uid).collect();
     let mut sorted: Vec<&Machine<'a>> = machines.iter().collect();
@@ -171,7 +173,7 @@ pub fn instances<'a>(
         .collect()
 }
 
-/// The group that a vacancy is of; None for any other providerID.
+/// The group of a vacancy; None for any other providerID.
 #[must_use]
 pub fn vacancy_of(id: &str) -> Option<&str> {
     let (group, number) = id.strip_prefix(VACANCY)?.split_once('/')?;
@@ -184,16 +186,17 @@ fn has_failed(machine: &Machine<'_>, now: Timestamp) -> bool {
     !machine.has_kubelet && machine.trouble.is_some_and(lasts)
 }
 
-/// How many Nodes of a group stay; `coming` more were asked for and are not shown yet.
+/// Number of Nodes that stay, with `coming` pending creations.
 #[must_use]
 pub fn staying(standing: &SetSnapshot, machines: &[Machine<'_>], coming: usize) -> usize {
     coming + machines.iter().filter(|machine| !machine.goes(&standing.victims)).count()
 }
 
-/// How many machines cluster-autoscaler is to count on: the replicas, and what replacing makes besides.
+/// Target size of a group for cluster-autoscaler: the replicas, and the machines that replacements add.
 ///
-/// While a rollout runs, its surge stays when the replicas grow: new Nodes come for those and for the next old ones. Read
-/// from the machines alone, a scale-up in the middle of it would look one machine too small, and be ordered again.
+/// During a rollout the surge stays when the replicas grow: new Nodes come for the added replicas and for the
+/// next outdated Nodes. Computed from the machines alone, the target would be one too small after a scale-up
+/// during a rollout, and cluster-autoscaler would request the scale-up again.
 #[must_use]
 pub fn target_size(
     standing: &SetSnapshot,

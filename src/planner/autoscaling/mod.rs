@@ -1,12 +1,12 @@
-//! What cluster-autoscaler is told of NodeSets, and what its orders come to: pure decisions over what is known.
+//! NodeSets as node groups of cluster-autoscaler: pure decisions over observed state.
 //!
-//! - A set with `spec.autoscaling` is a node group of the same name; every Node of it is an instance, known by its
-//!   providerID byte for byte.
-//! - An order is one write of the set: its replicas, and with them the UIDs of the Nodes that are to go ([`Change`]). So
-//!   no moment lies between «smaller» and «these»: nobody else is taken for them, and nobody is made in their place.
-//! - Orders keep to the bounds of the set themselves; an order that was carried out already changes nothing.
-//! - What was written counts before the watch shows it, and a write whose fate is not known is settled before the set
-//!   is spoken of again ([`WriteCache`], [`ScaleRequest`]).
+//! - A set with `spec.autoscaling` is a node group of the same name. Each of its Nodes is an instance,
+//!   identified by its providerID byte for byte.
+//! - A scale request is one write of the set: the replicas together with the UIDs of the victims ([`Change`]). There
+//!   is no moment between «smaller» and «these Nodes», so no other Node is deleted and none is created in their place.
+//! - Scale requests respect the bounds of the set; a repeated request changes nothing.
+//! - A write counts before the watch shows it. A write with an unknown outcome is settled before the set is
+//!   used again ([`WriteCache`], [`ScaleRequest`]).
 
 mod instance;
 mod price;
@@ -27,17 +27,18 @@ pub use sizing::{Change, MOST_VICTIMS, Target, Wanted, decrease, delete, increas
 pub use template::{Blueprint, gpu_types, node};
 pub use write_cache::{SetSnapshot, WriteCache, record, victims};
 
-/// Label that names the kind of a Node's GPUs: a Node that has it and shows no GPU yet is waited for. It is one of our own,
-/// for templates of groups alone: where a Node that is in no group has it and shows none, cluster-autoscaler scales nothing
-/// at all. Nodes exist before they show anything, so another's label, which every set may have, would bring that about.
+/// Label with the GPU type of a Node: cluster-autoscaler waits for the GPU of a Node with this label. The
+/// label is our own, for templates of node groups only: while a Node outside all groups has it and no GPU,
+/// cluster-autoscaler scales nothing at all. Nodes exist before they report resources, so a common label,
+/// which any set may use, would cause that.
 pub const GPU_LABEL: &str = "autoscaler.kube-node.io/gpu";
 
-/// Fewest and most replicas of a group.
+/// Minimum and maximum replicas of a node group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Fewest.
+    /// Minimum.
     pub min: i32,
-    /// Most.
+    /// Maximum.
     pub max: i32,
 }
 

@@ -1,4 +1,4 @@
-//! What Nodes and pods cost, for cluster-autoscaler's price expander: it compares groups, so the unit is anybody's.
+//! Prices of Nodes and pods for cluster-autoscaler's price expander, which compares groups: any unit will do.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::api::core::v1::Pod;
@@ -7,19 +7,19 @@ use kube_node_api::Resources;
 use super::Refusal;
 use crate::quantity;
 
-/// Seconds of an hour.
+/// Seconds per hour.
 pub const HOUR: f64 = 3_600.0;
 
-/// A class that has a price.
+/// A class with a price.
 #[derive(Clone, Copy, Debug)]
 pub struct Price<'a> {
-    /// What a node costs an hour.
+    /// Price of a node per hour.
     pub an_hour: f64,
-    /// What it has.
+    /// Capacity of a node.
     pub capacity: &'a Resources,
 }
 
-/// A span of time in hours, from its ends in seconds.
+/// Length of a time span in hours, from its start and end in seconds.
 pub fn hours(start: Option<f64>, end: Option<f64>) -> Result<f64, Refusal> {
     match (start, end) {
         (Some(start), Some(end)) if end >= start => Ok((end - start) / HOUR),
@@ -27,15 +27,15 @@ pub fn hours(start: Option<f64>, end: Option<f64>) -> Result<f64, Refusal> {
     }
 }
 
-/// What a node of a class costs for so many hours.
+/// Price of a node of a class for this number of hours.
 pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64, Refusal> {
     let price: f64 =
         an_hour.and_then(|text| text.parse().ok()).ok_or_else(|| Refusal::NoPrice(class.to_owned()))?;
     Ok(price * hours)
 }
 
-/// What a pod costs at least: the cheapest share of a node that it would fill, by its scarcest resource. Nothing where no node with
-/// a price has all that it asks for: an error would take every group out of cluster-autoscaler's choice for this pod.
+/// Minimum price of a pod: the cheapest share of a node, by the pod's scarcest resource. 0 if no node with a price has
+/// all requested resources: an error would exclude every group from cluster-autoscaler's choice for this pod.
 #[must_use]
 pub fn least_pod_price(pod: &Pod, prices: &[Price<'_>], hours: f64) -> f64 {
     let requests = requests(pod);
@@ -43,7 +43,7 @@ pub fn least_pod_price(pod: &Pod, prices: &[Price<'_>], hours: f64) -> f64 {
     shares.min_by(f64::total_cmp).map_or(0.0, |an_hour| an_hour * hours)
 }
 
-/// The part of a node that requests fill; None where it has nothing of what is asked for.
+/// Share of a node that the requests fill; None if the node lacks a requested resource.
 fn share(requests: &[(&str, i128)], capacity: &Resources) -> Option<f64> {
     let mut greatest = 0.0_f64;
     for (name, asked) in requests {
@@ -53,7 +53,7 @@ fn share(requests: &[(&str, i128)], capacity: &Resources) -> Option<f64> {
     Some(greatest)
 }
 
-/// What the containers ask for together; init containers run before and are over.
+/// Sum of the containers' requests; init containers run before and are over.
 fn requests(pod: &Pod) -> Vec<(&str, i128)> {
     let mut sums: Vec<(&str, i128)> = Vec::new();
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);

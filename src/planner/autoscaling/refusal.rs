@@ -1,125 +1,125 @@
-//! Why an order is not carried out, and by which code of gRPC its sender is told.
+//! Reasons to refuse a scale request, with their gRPC codes.
 
-/// A code of gRPC, of those that are used here.
+/// The gRPC codes in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The order itself is wrong, whatever the state.
+    /// The request is invalid in any state.
     InvalidArgument,
-    /// There is no such group.
+    /// The group does not exist.
     NotFound,
-    /// Not in this state.
+    /// The request is invalid in the current state.
     FailedPrecondition,
-    /// Beyond a bound.
+    /// The request exceeds a bound.
     OutOfRange,
-    /// More than one call may ask for.
+    /// The request exceeds the limit of one call.
     ResourceExhausted,
-    /// Not offered.
+    /// The operation is not supported.
     Unimplemented,
-    /// Not now.
+    /// Temporarily unavailable.
     Unavailable,
-    /// The rights are missing.
+    /// Permissions are missing.
     PermissionDenied,
-    /// Too late.
+    /// The deadline has passed.
     DeadlineExceeded,
     /// The stored state is broken.
     Internal,
 }
 
-/// Why an order is not carried out. Nothing was changed then.
+/// Reason why a scale request is refused. A refused request has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such group.
+    /// The group does not exist.
     #[error("there is no NodeSet {0} with spec.autoscaling")]
     NoGroup(String),
-    /// A number of the wrong sign.
+    /// The delta has the wrong sign.
     #[error("a delta of {delta}: {wanted}")]
     Delta {
-        /// What was asked for.
+        /// Requested delta.
         delta: i32,
-        /// What may be asked for.
+        /// Description of a valid delta.
         wanted: &'static str,
     },
-    /// Beyond the greatest size.
+    /// The maximum size would be exceeded.
     #[error(
         "{replicas} replicas and {delta} more are beyond {max}, by maxReplicas or by the limits.nodes of the NodeClass"
     )]
     AboveMax {
-        /// Replicas.
+        /// Current replicas.
         replicas: i32,
-        /// How many more.
+        /// Requested delta.
         delta: i32,
-        /// The bound.
+        /// Maximum replicas.
         max: i32,
     },
-    /// Beyond the smallest size.
+    /// The size would fall below the minimum.
     #[error("{replicas} replicas without {victims} nodes are fewer than minReplicas ({min})")]
     BelowMin {
-        /// Replicas.
+        /// Current replicas.
         replicas: i32,
-        /// How many less.
+        /// Number of Nodes to remove.
         victims: usize,
-        /// The bound.
+        /// Minimum replicas.
         min: i32,
     },
-    /// A Node of somebody else.
+    /// The Node belongs to another group, or to none.
     #[error("node {node} is not of NodeSet {set}")]
     Foreign {
-        /// The Node.
+        /// Name of the Node.
         node: String,
-        /// The group that was named.
+        /// Name of the requested group.
         set: String,
     },
-    /// A Node of that name, but not that one.
+    /// A Node of this name exists with another providerID.
     #[error("node {name} has the providerID {has:?}, not {said:?}")]
     OtherId {
-        /// Its name.
+        /// Name of the Node.
         name: String,
-        /// Its providerID.
+        /// `ProviderID` of the Node.
         has: String,
-        /// What was said.
+        /// `ProviderID` in the request.
         said: String,
     },
-    /// A Node without a name.
+    /// The Node has no name and no providerID.
     #[error("a node has neither a providerID nor a name")]
     Nameless,
-    /// Too many at once.
+    /// The call names too many Nodes.
     #[error("{asked} nodes in one call: at most {most}")]
     TooMany {
-        /// How many.
+        /// Requested number.
         asked: usize,
-        /// How many may be.
+        /// Maximum number.
         most: usize,
     },
-    /// Every machine came.
+    /// All replicas that may go have a machine.
     #[error("all replicas that may go have a machine: delete the nodes by name instead")]
     NothingToTake,
-    /// What a Node of the set would be is not known.
+    /// The specification of further Nodes of the set is unknown.
     #[error("{0}")]
     NoTemplate(String),
-    /// No price.
+    /// The class has no price.
     #[error("NodeClass {0} has no spec.price: write for example price: \"0.25\"")]
     NoPrice(String),
-    /// Nobody here prices anything.
+    /// No class has a price.
     #[error("no NodeClass has a spec.price")]
     NoPrices,
-    /// A span of time that ends before it begins, or none.
+    /// The time span is incomplete or ends before it starts.
     #[error("a price needs a span of time: the end is before the start, or one of them is missing")]
     NoSpan,
-    /// A pod that cannot be read.
+    /// The pod cannot be decoded.
     #[error("pod_bytes are no core/v1 Pod: {0}")]
     BadPod(String),
 }
 
 impl Refusal {
-    /// How gRPC calls it.
+    /// The gRPC code of the refusal.
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
             Self::NoGroup(_) => Code::NotFound,
             Self::AboveMax { .. } => Code::OutOfRange,
             Self::TooMany { .. } => Code::ResourceExhausted,
-            // Any other code for a template ends the whole loop of cluster-autoscaler up to 1.33: no set would grow any more
-            // because of one.
+            // With any other code for a template, cluster-autoscaler up to 1.33 ends its whole loop: one
+            // group would keep all others from growing.
             Self::NoPrices | Self::NoTemplate(_) => Code::Unimplemented,
             Self::BelowMin { .. } | Self::NothingToTake | Self::NoPrice(_) => Code::FailedPrecondition,
             Self::Delta { .. }

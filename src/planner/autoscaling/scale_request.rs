@@ -1,81 +1,80 @@
-//! An order on its way: what to ask the API server next, out of what it said last. Whoever carries it out has no choices
-//! left.
+//! State machine of a scale request: the next API call, from the last response. The caller makes no decisions.
 //!
-//! A write names the version it was decided on. Where that is past, the set is read and the order decided anew; not where
-//! its spec has changed and the order says how many: that was counted on another size. Where no
-//! answer comes, the write may have happened, or may yet: before anything else the set is read, and where it still has
-//! that version, a write of no meaning takes the version away ([`ApiCall::Fence`]), so that the lost one can have no effect
-//! any more.
+//! A write has the version of its decision as a precondition. On a conflict the set is read and the request
+//! is decided again, except if the spec has changed and the request is a number: that number was computed for
+//! another size. Without a response, the write may have been applied, or may be applied later. The set is
+//! then read first; if it still has the old version, a write without meaning changes the version
+//! ([`ApiCall::Fence`]), so that the lost write can no longer take effect.
 
 use super::{Change, Refusal, SetSnapshot, WriteCache};
 
-/// How often an order is decided, because the set changes under it.
+/// Maximum number of decisions of one request, since the set may change in between.
 const DECISIONS: usize = 6;
-/// How often the API server is asked for one order.
+/// Maximum number of API calls of one request.
 const QUESTIONS: usize = 24;
 
-/// What to ask the API server.
+/// A call of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiCall {
-    /// How the set stands.
+    /// Read the set.
     Read,
-    /// To change the set, in exactly this state.
+    /// Change the set, with this state as a precondition.
     Write {
-        /// The state.
+        /// The expected state.
         on: SetSnapshot,
         /// The change.
         change: Change,
     },
-    /// To give the set another version, in exactly this state.
+    /// Change only the version of the set, with this state as a precondition.
     Fence {
-        /// The state.
+        /// The expected state.
         on: SetSnapshot,
     },
 }
 
-/// What the API server said.
+/// Response of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiResponse {
-    /// Nothing was asked yet.
+    /// No call yet.
     Begun,
-    /// The set stands like this, after the write where one was asked for.
+    /// State of the set, after the write if there was one.
     Stands(SetSnapshot),
-    /// There is no such group.
+    /// The group does not exist.
     NoGroup,
-    /// The set is not in that state; nothing was written.
+    /// The precondition failed; nothing was written.
     Conflict,
-    /// It may not be; nothing was written.
+    /// The API server refused the write; nothing was written.
     Refused,
-    /// No answer.
+    /// No response.
     Nothing,
 }
 
-/// How an order goes on.
+/// Next step of a scale request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// With a question.
+    /// Call the API server.
     ApiCall(ApiCall),
-    /// It is carried out.
+    /// The request is complete.
     Done,
-    /// It is not to be, and nothing was changed.
+    /// The request is refused, and nothing was changed.
     Refused(Refusal),
-    /// It failed.
+    /// The request failed.
     Failed(Failure),
 }
 
-/// Why an order failed.
+/// Cause of a failed scale request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Whether it was carried out is not known.
+    /// The outcome is unknown.
     #[error("whether it happened is not known: ask for the target size again")]
     Open,
-    /// The API server does not let it happen.
+    /// The API server refuses the write.
     #[error("the API server refuses")]
     Refused,
-    /// The API server could not be asked, and nothing was changed.
+    /// The API server is unreachable, and nothing was changed.
     #[error("the API server cannot be asked")]
     Unreachable,
-    /// Somebody else has changed the set, and nothing was changed by this order.
+    /// Another client has changed the set, and this request changed nothing.
     #[error("somebody else changed it meanwhile: ask for the target size again")]
     Changed,
     /// The set changes faster than it can be written.
@@ -98,32 +97,32 @@ enum Doing {
     Fencing,
 }
 
-/// An order on its way.
+/// A scale request in progress.
 #[derive(Clone, Debug, Default)]
 pub struct ScaleRequest {
-    /// Whether to carry it out twice is the same as once.
+    /// True if applying the request twice equals applying it once.
     repeatable: bool,
     doing: Doing,
-    /// A write of this order that had no answer.
+    /// A write of this request without a response.
     lost: Option<(SetSnapshot, Change)>,
     decisions: usize,
     questions: usize,
 }
 
 impl ScaleRequest {
-    /// One that says how many: twice would be twice as many.
+    /// A request for a number of Nodes: applied twice, it would count twice.
     #[must_use]
     pub fn of_number() -> Self {
         Self::default()
     }
 
-    /// One that says which: what goes already goes once.
+    /// A request for named Nodes: a Node that is already a victim is not counted again.
     #[must_use]
     pub fn of_names() -> Self {
         Self { repeatable: true, ..Self::default() }
     }
 
-    /// How it goes on. `shown` is how the watch has the set, `decide` what the order comes to.
+    /// The next step after the response `heard`. `shown` returns the state in the watch, `decide` the change to write.
     pub fn next(
         &mut self,
         heard: ApiResponse,
@@ -154,8 +153,8 @@ impl ScaleRequest {
             (Doing::Writing { on, .. }, _) => return self.ask(Doing::Reading { on }, ApiCall::Read),
             (Doing::Reading { on }, ApiResponse::Stands(live)) => {
                 memory.read(live.clone());
-                // Its number was counted on another size: perhaps by an order of a process before this one, that had no
-                // answer and is carried out now.
+                // The number was computed for another size, which may be the result of the same request: an
+                // earlier process sent it, got no response, and the write was applied now.
                 if live.generation != on.generation && !self.repeatable {
                     return Step::Failed(Failure::Changed);
                 }
@@ -171,7 +170,7 @@ impl ScaleRequest {
                     if change.is_done(&live) {
                         return Step::Done;
                     }
-                    // Somebody else has changed the spec: after ours, or before it.
+                    // Another client has changed the spec, before or after our write.
                     if live.generation != on.generation && !self.repeatable {
                         return Step::Failed(Failure::Open);
                     }

@@ -9,10 +9,10 @@ fn what_was_written_counts_until_the_watch_shows_it() {
     assert_eq!(memory.current(&before), Some(&before));
     memory.read(after.clone());
     assert_eq!(memory.current(&before), Some(&after));
-    // A change of somebody else that the watch shows later than that of ours.
+    // The change of another client, which the watch shows after ours.
     let later = SetSnapshot { generation: 3, version: "3".to_owned(), ..standing(4) };
     assert_eq!(memory.current(&later), Some(&later));
-    // A set of this name that was made anew.
+    // A recreated set of the same name.
     let other = SetSnapshot { uid: "other".to_owned(), ..standing(1) };
     assert_eq!(memory.current(&other), Some(&other));
 }
@@ -30,7 +30,7 @@ fn a_write_without_an_answer_is_settled_first() {
     assert_eq!(memory.current(&on), Some(&on));
 }
 
-/// An API server that is asked by an order: what it says to each question, and what it was asked.
+/// Runs a scale request against these responses; returns the last step and the calls.
 fn carried_out(
     mut order: ScaleRequest,
     memory: &mut WriteCache,
@@ -68,7 +68,7 @@ fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
     assert_eq!(end, Step::Done);
     assert!(matches!(&asked[2], ApiCall::Write { on, .. } if on.version == "2"), "{asked:?}");
 
-    // Raised already, perhaps by the same order to a process before this one.
+    // Already raised, perhaps by the same request to an earlier process.
     let raised =
         || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..standing(5) });
     let says = vec![ApiResponse::Conflict, raised()];
@@ -89,23 +89,23 @@ fn a_lost_answer_is_followed_to_its_end() {
         let (end, asked) = carried_out(ScaleRequest::of_number(), &mut memory, says);
         (end, asked, memory.unsettled().is_some())
     };
-    // It had happened.
+    // The write was applied.
     let (end, asked, open) = of(vec![ApiResponse::Nothing, done()]);
     assert_eq!((end, asked.len(), open), (Step::Done, 2, false));
-    // It had not, and cannot any more: it is asked for again.
+    // The write was not applied and can no longer be: it is sent again.
     let (end, asked, _) = of(vec![ApiResponse::Nothing, untouched(), fenced(), done()]);
     assert_eq!(end, Step::Done);
     assert!(
         matches!(asked[2], ApiCall::Fence { .. }) && matches!(asked[3], ApiCall::Write { .. }),
         "{asked:?}"
     );
-    // It happened while it was fenced off.
+    // The write was applied during the fencing.
     let (end, asked, _) = of(vec![ApiResponse::Nothing, untouched(), ApiResponse::Conflict, done()]);
     assert_eq!((end, asked.len()), (Step::Done, 4));
-    // Nobody knows: the next one settles it first.
+    // The outcome is unknown: the next request settles it first.
     let (end, _, open) = of(vec![ApiResponse::Nothing, ApiResponse::Nothing]);
     assert_eq!((end, open), (Step::Failed(Failure::Open), true));
-    // Somebody else has changed the spec, before it or after it.
+    // Another client has changed the spec, before or after the write.
     let other = ApiResponse::Stands(SetSnapshot { generation: 3, version: "7".to_owned(), ..standing(4) });
     assert_eq!(of(vec![ApiResponse::Nothing, other]).0, Step::Failed(Failure::Open));
     // The set is gone.

@@ -1,11 +1,11 @@
-//! Orders that change the size of a group: what each comes to, or why it is refused. An order is carried out as a whole
-//! or not at all.
+//! Scale requests that change the size of a group: the resulting write or the refusal. A request is applied
+//! completely or not at all.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
 use super::{Machine, Refusal, SetSnapshot};
 
-/// Most Nodes that one call may name, and most that a set keeps on record: cluster-autoscaler names one or a few.
+/// Maximum number of Nodes in one call and of victims recorded in a set; cluster-autoscaler names one or a few.
 pub const MOST_VICTIMS: usize = 1_000;
 
 /// One write of the set.
@@ -13,49 +13,50 @@ pub const MOST_VICTIMS: usize = 1_000;
 pub struct Change {
     /// `spec.replicas`.
     pub replicas: i32,
-    /// UIDs of all Nodes that are on record to go, those of earlier orders included.
+    /// UIDs of all recorded victims, those of earlier requests included.
     pub victims: BTreeSet<String>,
 }
 
 impl Change {
-    /// Whether the set stands as this asks for: another look at it may have found it done.
+    /// Returns true if the set already has this change; a later read may find it applied.
     #[must_use]
     pub fn is_done(&self, standing: &SetSnapshot) -> bool {
         standing.replicas == self.replicas && standing.victims.is_superset(&self.victims)
     }
 }
 
-/// A Node that an order names.
+/// A Node that a scale request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted<'a> {
-    /// Its providerID; empty where the sender knows none.
+    /// The providerID; empty if the sender does not know it.
     pub provider_id: &'a str,
-    /// Its name; the providerID again where the sender has never seen the Node.
+    /// The Node's name, or the providerID if the sender has never seen the Node.
     pub name: &'a str,
 }
 
-/// What such a Node is.
+/// Resolution of a named Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// There is none any more.
+    /// The Node no longer exists.
     Gone,
-    /// Of this group.
+    /// The Node belongs to this group.
     Ours {
-        /// Its UID.
+        /// UID of the Node.
         uid: &'a str,
-        /// Whether its deletion was asked for.
+        /// True if the Node has a deletion timestamp.
         leaving: bool,
     },
-    /// Of another group, or of none.
+    /// The Node belongs to another group, or to none.
     Foreign {
-        /// Its name.
+        /// Name of the Node.
         name: &'a str,
     },
 }
 
-/// The Node that is meant: by its providerID byte for byte, else by its name, unless that one has another providerID.
+/// Finds the named Node: by its providerID byte for byte, otherwise by its name, unless that Node has another
+/// providerID.
 ///
-/// `by_id` and `by_name` look a Node up, `id_of` says which providerID it has.
+/// `by_id` and `by_name` look up a Node; `id_of` returns its providerID.
 pub fn resolve<N>(
     wanted: Wanted<'_>,
     by_id: impl FnOnce(&str) -> Option<N>,
@@ -80,7 +81,7 @@ pub fn resolve<N>(
     }
 }
 
-/// So many more.
+/// Raises the replicas by `delta`.
 pub fn increase(standing: &SetSnapshot, delta: i32) -> Result<Change, Refusal> {
     if delta <= 0 {
         return Err(Refusal::Delta { delta, wanted: "a group grows by 1 or more" });
@@ -92,9 +93,11 @@ pub fn increase(standing: &SetSnapshot, delta: i32) -> Result<Change, Refusal> {
     }
 }
 
-/// Exactly these; None where all of them go already. `staying` Nodes of the set do not go so far: those above its
-/// replicas, such as the surge of a rollout, were counted as machines to their sender and are the first to be taken from.
-/// Else another Node, which nobody named, would have to go for them.
+/// Removes exactly these Nodes; None if all of them are already going.
+///
+/// `staying` is the number of Nodes of the set that are not going. Those above the replicas, such as the
+/// surge of a rollout, were counted as machines for the sender and are subtracted first: otherwise another
+/// Node, not named in the request, would have to go.
 pub fn delete(
     set: &str,
     standing: &SetSnapshot,
@@ -130,9 +133,8 @@ pub fn delete(
     }
 }
 
-/// So many that never came are not waited for any more: at most as many as have no machine that ever worked, and never
-/// below the least size. Replicas without a Node go first, then the youngest Nodes; while a rollout is under way none of these,
-/// since they are its replacements.
+/// Gives up replicas that never got a working machine, and never falls below the minimum. Replicas without a Node go
+/// first, then the youngest Nodes; during a rollout no Nodes, since the new ones are its replacements.
 pub fn decrease(
     standing: &SetSnapshot,
     machines: &[Machine<'_>],
@@ -145,7 +147,7 @@ pub fn decrease(
     let staying = || machines.iter().filter(|machine| !machine.goes(&standing.victims));
     let replicas = usize::try_from(standing.replicas).unwrap_or(0);
     let may = usize::try_from(standing.replicas.saturating_sub(standing.bounds.min)).unwrap_or(0);
-    // A rollout's new Nodes, which come before the old ones go, are no replicas that wait.
+    // New Nodes of a rollout, which exist before the old ones go, are no waiting replicas.
     let without = replicas.saturating_sub(staying().filter(|machine| machine.started).count());
     let asked = usize::try_from(delta.unsigned_abs()).unwrap_or(usize::MAX).min(may).min(without);
     let missing = replicas.saturating_sub(staying().count());

@@ -1,4 +1,4 @@
-//! What a further Node of a group would look like, once it takes pods: scale from zero is decided by it.
+//! Template of a further Node of a group, in its state once it takes pods: the basis of scale-from-zero.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,22 +17,22 @@ use crate::{
     template::Desired,
 };
 
-/// What Nodes of a group are made from.
+/// Sources of a group's Nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Blueprint<'a> {
     /// Name of the set.
     pub set: &'a str,
-    /// Name of its class.
+    /// Name of the class.
     pub class: &'a str,
-    /// Revision of its machines.
+    /// Revision of the machines.
     pub revision: &'a str,
-    /// The machine.
+    /// Specification of the machines.
     pub machine: &'a Machine,
-    /// What class and set put onto every Node.
+    /// Merged templates of class and set.
     pub template: &'a Desired,
 }
 
-/// The Node. Start-up taints are not on it: it shows what it is after they are gone.
+/// The Node, without startup taints: the template shows the Node after their removal.
 pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
     let Blueprint { set, class, revision, machine, template } = blueprint;
     if machine.capacity.is_empty() {
@@ -97,7 +97,7 @@ fn encoded(amounts: Resources) -> BTreeMap<String, PbQuantity> {
     amounts.into_iter().map(|(name, Quantity(text))| (name, PbQuantity { string: Some(text) })).collect()
 }
 
-/// The kinds of GPUs that the labels of these templates name.
+/// GPU types in the labels of these templates.
 pub fn gpu_types<'a>(templates: impl IntoIterator<Item = &'a NodeTemplate>) -> BTreeSet<String> {
     templates.into_iter().filter_map(|template| template.labels.get(GPU_LABEL).cloned()).collect()
 }

@@ -29,7 +29,7 @@ fn victims(uids: &[&str]) -> BTreeSet<String> {
     uids.iter().map(|uid| (*uid).to_owned()).collect()
 }
 
-/// A machine that takes pods; its name is its UID, too.
+/// A machine that takes pods; its name is also its UID.
 fn up(name: &'static str) -> Machine<'static> {
     Machine {
         name,
@@ -43,7 +43,7 @@ fn up(name: &'static str) -> Machine<'static> {
     }
 }
 
-/// One that never came.
+/// A machine that never started.
 fn awaited(name: &'static str, created: i64) -> Machine<'static> {
     Machine { has_kubelet: false, started: false, created: at(created), ..up(name) }
 }
@@ -67,7 +67,7 @@ fn growth_keeps_to_the_maximum_and_is_all_or_nothing() {
     ] {
         assert_eq!(increase(&standing(3), delta).unwrap_err().code(), code, "{delta}");
     }
-    // More than the maximum already, because somebody lowered that.
+    // The replicas exceed a maximum that was lowered.
     assert_eq!(increase(&standing(11), 1).unwrap_err().code(), Code::OutOfRange);
 }
 
@@ -89,7 +89,7 @@ fn a_deletion_that_comes_again_changes_nothing() {
     for target in [ours("a"), Target::Gone, Target::Ours { uid: "b", leaving: true }] {
         assert_eq!(delete("s", &again, 3, &[target]), Ok(None), "{target:?}");
     }
-    // Twice in one call is once.
+    // A Node named twice in one call counts once.
     assert_eq!(delete("s", &standing(3), 3, &[ours("a"), ours("a")]).unwrap().unwrap().replicas, 2);
     let mixed = delete("s", &again, 3, &[ours("a"), ours("b")]).unwrap().unwrap();
     assert_eq!(mixed, Change { replicas: 2, victims: victims(&["a", "b"]) });
@@ -97,11 +97,11 @@ fn a_deletion_that_comes_again_changes_nothing() {
 
 #[test]
 fn what_is_above_the_replicas_is_taken_from_first() {
-    // A rollout's surge: four machines were counted, and three are to be left.
+    // The surge of a rollout: four machines were counted, and three have to remain.
     let change = delete("s", &standing(3), 4, &[ours("a")]).unwrap().unwrap();
     assert_eq!(change, Change { replicas: 3, victims: victims(&["a"]) });
     assert_eq!(delete("s", &standing(3), 4, &[ours("a"), ours("b")]).unwrap().unwrap().replicas, 2);
-    // Even where the minimum was raised meanwhile: nothing is lowered.
+    // Even if the minimum was raised in the meantime: nothing is lowered.
     let low = SetSnapshot { bounds: Bounds { min: 5, max: 9 }, ..standing(3) };
     assert!(delete("s", &low, 4, &[ours("a")]).is_ok());
     assert!(delete("s", &low, 3, &[ours("a")]).is_err());
@@ -124,10 +124,10 @@ fn a_deletion_below_the_minimum_or_of_foreign_nodes_does_nothing_at_all() {
 #[test]
 fn giving_up_takes_only_what_has_no_machine() {
     let machines = [up("a"), up("b"), awaited("c", 5), awaited("d", 7)];
-    // One replica has no Node at all: it is the first to go, then the youngest.
+    // One replica has no Node: it goes first, then the youngest Node.
     let change = decrease(&standing(5), &machines, false, -2).unwrap();
     assert_eq!(change, Change { replicas: 3, victims: victims(&["d"]) });
-    // The whole delta of a scale-up of which most came.
+    // The whole delta of a scale-up that mostly succeeded.
     let change = decrease(&standing(5), &machines, false, -100).unwrap();
     assert_eq!(change, Change { replicas: 2, victims: victims(&["c", "d"]) });
     assert_eq!(decrease(&standing(2), &machines[..2], false, -1), Err(Refusal::NothingToTake));
@@ -140,7 +140,7 @@ fn giving_up_takes_only_what_has_no_machine() {
 fn giving_up_leaves_the_surge_of_a_rollout_alone() {
     let machines = [up("a"), up("b"), awaited("new", 5)];
     assert_eq!(decrease(&standing(2), &machines, true, -1), Err(Refusal::NothingToTake));
-    // Nor a replacement that came after its Node went; a replica without any goes.
+    // A replacement that started after its Node went stays too; a replica without a Node goes.
     let replacing = [up("a"), awaited("new", 5)];
     assert_eq!(decrease(&standing(2), &replacing, true, -1), Err(Refusal::NothingToTake));
     let change = Change { replicas: 2, victims: victims(&[]) };
@@ -190,7 +190,7 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
     let machines = [
         Machine { trouble: trouble("Unschedulable"), ..awaited("old", 10) },
         Machine { trouble: trouble("ImagePullBackOff"), ..awaited("young", 20) },
-        // One that worked once is judged by its Ready condition.
+        // A Node that once worked is judged by its Ready condition.
         Machine { trouble: trouble("CrashLoopBackOff"), ..up("up") },
     ];
     let told = |replicas, rollout, now| -> Vec<(String, ErrorClass)> {
@@ -219,7 +219,7 @@ fn a_replica_that_has_no_node_and_may_not_go_is_a_vacancy() {
     };
     assert_eq!(vacancies(3, &[up("a")], 0).len(), 2);
     assert_eq!(vacancies(3, &[up("a")], 1).len(), 1, "one is on its way");
-    // Of three that are missing one may be given up.
+    // One of the three missing replicas may be given up.
     assert_eq!(vacancies(4, &[up("a")], 0), ["kube-node-vacancy://s/0", "kube-node-vacancy://s/1"]);
     assert!(vacancies(3, &[up("a"), up("b"), up("c")], 0).is_empty());
     assert_eq!(vacancy_of("kube-node-vacancy://s/1"), Some("s"));
@@ -234,7 +234,7 @@ fn the_target_counts_the_surge_that_is_there() {
     assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 0, ROLLING), 3, "not yet");
     let rolling = [old("a"), old("b"), old("c"), awaited("d", 9)];
     assert_eq!(target_size(&standing(3), &rolling, 0, ROLLING), 4);
-    // A scale-up in the middle of it: six machines will come of it, and six it has to say.
+    // A scale-up during a rollout leads to six machines, so the target is six.
     assert_eq!(target_size(&standing(5), &rolling, 0, ROLLING), 6);
     let leaving = Machine { leaving: true, ..old("c") };
     assert_eq!(target_size(&standing(3), &[old("a"), old("b"), leaving, up("d")], 0, ROLLING), 4);
@@ -383,7 +383,7 @@ fn a_pod_costs_the_cheapest_share_that_it_fills() {
 }
 
 proptest! {
-    /// Whatever is asked for, in any order: the bounds hold, and nothing is taken off the record.
+    /// After any sequence of requests, the bounds hold and no victim leaves the record.
     #[test]
     fn the_bounds_hold(
         min in 0..5_i32, span in 0..6_i32, begin in 0..12_i32,

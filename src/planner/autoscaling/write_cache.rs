@@ -1,9 +1,8 @@
-//! What is known of a set beyond what the watch shows: what was written last, and whether a write is out whose fate
-//! nobody knows.
+//! Write cache of a set: the last write, and a write with an unknown outcome.
 //!
-//! Every order raises or lowers the replicas, which the API server counts in `metadata.generation`: the watch has caught
-//! up once it shows that generation. Without this, a loop that follows an order at once would read the old size and
-//! order the same again.
+//! Each scale request changes the replicas, which the API server counts in `metadata.generation`: the watch
+//! has caught up once it shows that generation. Without the cache, a loop that repeats at once would read the
+//! old size and request the same change again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +10,12 @@ use kube_node_api::{NodeSet, names::ANNOTATION_VICTIMS};
 
 use super::Bounds;
 
-/// How a set stands, as far as orders need it.
+/// State of a set, as far as scale requests need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetSnapshot {
     /// UID of the set.
     pub uid: String,
-    /// `metadata.generation`: counts the changes of its spec.
+    /// `metadata.generation`, which counts the changes of the spec.
     pub generation: i64,
     /// `metadata.resourceVersion`.
     pub version: String,
@@ -24,17 +23,17 @@ pub struct SetSnapshot {
     pub bounds: Bounds,
     /// `spec.replicas`.
     pub replicas: i32,
-    /// UIDs of Nodes that were named to go.
+    /// UIDs of the victims.
     pub victims: BTreeSet<String>,
 }
 
 impl SetSnapshot {
-    /// How a set stands; None where it is no group: nobody asked for it, or it leaves.
+    /// Snapshot of a set; None if the set is no node group: it has no `spec.autoscaling`, or it is being deleted.
     #[must_use]
     pub fn of(set: &NodeSet) -> Option<Self> {
         let metadata = &set.metadata;
         let autoscaling = set.spec.autoscaling.as_ref()?;
-        // Without a greatest size, which the schema asks for, nothing may grow.
+        // Without a maximum, which the schema requires, the group cannot grow.
         let max = autoscaling.max_replicas;
         metadata.deletion_timestamp.is_none().then(|| Self {
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -47,7 +46,7 @@ impl SetSnapshot {
     }
 }
 
-/// UIDs of Nodes that the annotations of a set name to go.
+/// UIDs of the victims in the annotations of a set.
 #[must_use]
 pub fn victims(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
     let text = annotations.and_then(|annotations| annotations.get(ANNOTATION_VICTIMS));
@@ -58,14 +57,14 @@ pub fn victims(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<Strin
         .collect()
 }
 
-/// How they are written; None where there is none.
+/// Annotation value for the victims; None without victims.
 #[must_use]
 pub fn record(victims: &BTreeSet<String>) -> Option<String> {
     let text = victims.iter().map(String::as_str).collect::<Vec<_>>().join(",");
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// What was written to one set.
+/// Writes to one set.
 #[derive(Clone, Debug, Default)]
 pub struct WriteCache {
     read: Option<SetSnapshot>,
@@ -73,43 +72,43 @@ pub struct WriteCache {
 }
 
 impl WriteCache {
-    /// How the set stands: as the watch shows it, or as this process knows better. None while the fate of a write is
-    /// open.
+    /// State of the set: as the watch shows it, or newer if this process knows more. None while a write has
+    /// an unknown outcome.
     #[must_use]
     pub fn current<'a>(&'a self, shown: &'a SetSnapshot) -> Option<&'a SetSnapshot> {
         if self.unsettled.as_ref().is_some_and(|open| open.uid == shown.uid) {
             return None;
         }
-        // A set that was made anew has another UID, and counts from the beginning.
+        // A recreated set has another UID, and its generation starts again.
         let newer = |read: &&SetSnapshot| read.uid == shown.uid && read.generation > shown.generation;
         Some(self.read.as_ref().filter(newer).unwrap_or(shown))
     }
 
-    /// The API server has answered with this state.
+    /// Records the state in an API server's response.
     pub fn read(&mut self, standing: SetSnapshot) {
         self.unsettled = None;
         self.read = Some(standing);
     }
 
-    /// A write to the set in this state has no answer: it may have happened, or may yet.
+    /// Records a write without a response, made on this state: it may have been applied, or may be applied later.
     pub fn lost(&mut self, on: SetSnapshot) {
         self.unsettled = Some(on);
     }
 
-    /// The state that a write without an answer was for.
+    /// The state on which a write without a response was made.
     #[must_use]
     pub const fn unsettled(&self) -> Option<&SetSnapshot> {
         self.unsettled.as_ref()
     }
 
-    /// Whether the API server's answer says that the write can have no effect any more that it has not had: it names the
-    /// version that it was for, and the set has another one by now.
+    /// Returns true if the write without a response can have no further effect: its precondition is a
+    /// resource version that the live set no longer has.
     #[must_use]
     pub fn settles(&self, live: &SetSnapshot) -> bool {
         self.unsettled.as_ref().is_none_or(|open| open.uid != live.uid || open.version != live.version)
     }
 
-    /// The set is gone.
+    /// Forgets a set that is gone.
     pub fn forget(&mut self) {
         *self = Self::default();
     }

@@ -1,14 +1,16 @@
-//! Which Nodes of a set come and which go: one decision for scaling, rollout, repair, expiry and deletions by hand, so
-//! that together they never spend more than the set's one budget.
+//! Set planner: the Nodes of a NodeSet to create and to delete, under one budget.
 //!
-//! - Machines, those that are leaving included, are never made more than `replicas + surge`.
-//! - A Node that is available is never taken away by us while no more than `replicas - unavailable` are. What is not
-//!   available goes more freely, but never in favour of new Nodes that are not available either.
-//! - The budget is relative to what is asked for now: a scale-down never waits for it. Nor does a Node that somebody
-//!   marked as the victim of one.
-//! - A Node that was deleted by hand keeps working until it gets its turn to be drained.
-//! - A Node that an order named to go when it lowered the replicas goes, and no other one for it. One that
-//!   cluster-autoscaler is emptying keeps its place among the replicas, but nobody counts on it and nothing replaces it.
+//! One decision covers scaling, rollout, repair, expiry and deletions by hand, so that together they never exceed the
+//! budget. Input: the desired state, the Nodes, pending creations, the time. Output: a [`Plan`]. Invariants:
+//!
+//! - No creation leads to more than `replicas + surge` machines, those of leaving Nodes included.
+//! - No available Node is deleted while at most `replicas - unavailable` Nodes are available. Unavailable
+//!   Nodes go more freely, but never in favour of new Nodes that are not available either.
+//! - The budget is relative to the current replicas: a scale-down never waits for the budget, nor does a Node
+//!   marked as a victim of a scale-down.
+//! - A Node deleted by hand keeps serving its pods until it gets a drain permit.
+//! - A victim named by a scale request goes, and no other Node goes in its place. A Node that
+//!   cluster-autoscaler is draining still counts as a replica, but not as available, and nothing replaces it.
 
 mod plan;
 mod spending;
@@ -27,65 +29,65 @@ use super::{
 pub use plan::{Counts, Deletion, Plan, Wait};
 use spending::Spending;
 
-/// Most Nodes that one reconciliation creates: so none is long, and a set of thousands sees a change of its replicas in the
-/// middle of its growth.
+/// Maximum number of Nodes created in one reconciliation: keeps reconciliations short, so that a set of
+/// thousands reacts to a change of its replicas while it grows.
 pub const CREATE_BATCH: usize = 500;
 
-/// How far a Node has come on its way out.
+/// Progress of a Node's deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// It stays.
+    /// Not deleted.
     #[default]
     Staying,
-    /// Its deletion was asked for, and its drain has not begun: it still does its work.
+    /// Deleted, and the drain has not started: the Node still serves its pods.
     PendingDrain,
-    /// Its drain has begun.
+    /// The drain has started.
     Draining,
 }
 
-/// One Node of the set.
+/// One Node of the set, as the planner sees it.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState<'a> {
-    /// Its name.
+    /// Name of the Node.
     pub name: &'a str,
-    /// Its revision.
+    /// Revision of the Node.
     pub revision: &'a str,
-    /// When it was created.
+    /// Creation time.
     pub created: Timestamp,
-    /// Whether it leaves.
+    /// Progress of the Node's deletion.
     pub stage: Stage,
-    /// Since when its Ready condition is True; None while it is not.
+    /// Last transition of the Ready condition to True; None if Ready is not True.
     pub ready_since: Option<Timestamp>,
-    /// Whether it was initialised: Ready once, and no start-up taint left.
+    /// True if the Node is initialized: it was Ready once and has no startup taint left.
     pub started: bool,
-    /// Whether a kubelet has posted a status.
+    /// True if a kubelet has posted a status.
     pub has_kubelet: bool,
-    /// Whether an admin (`delete-first`) or cluster-autoscaler marked it as the next to go.
+    /// True if an admin (`delete-first`) or cluster-autoscaler marked the Node to go first.
     pub marked: bool,
-    /// Whether the set's replicas were lowered for this very Node.
+    /// True if a scale request named the Node as a victim.
     pub named: bool,
-    /// Whether cluster-autoscaler is emptying it, to take it away with its replica.
+    /// True while cluster-autoscaler drains the Node, to remove it together with its replica.
     pub claimed: bool,
-    /// Whether its sickness is to be ignored.
+    /// True if the Node is never repaired.
     pub skip_remediation: bool,
-    /// Pods that a drain would move.
+    /// Number of pods that a drain would evict.
     pub pods: usize,
-    /// Whether the API server refused its deletion lately, or, where it leaves already, its drain: others go before it.
+    /// True if the API server recently refused the Node's deletion or, if leaving, its drain: other Nodes go first.
     pub deletion_refused: bool,
-    /// Conditions that the set's symptoms speak of.
+    /// Conditions that the set's unhealthy conditions refer to.
     pub signs: Vec<NodeSign<'a>>,
-    /// What stands in the way of its machine or its drain: reason and message.
+    /// Reason and message of an obstacle to the Node's machine or drain.
     pub trouble: Option<(&'a str, &'a str)>,
 }
 
 impl NodeState<'_> {
-    /// Whether it is Ready and the scheduler may use it.
+    /// Returns true if the Node is Ready and schedulable.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.started && self.ready_since.is_some()
     }
 
-    /// What is left until it counts as available: zero when it is, None while it is not Ready or is being emptied.
+    /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.
     #[must_use]
     pub fn available_in(&self, min_ready: Duration, now: Timestamp) -> Option<Duration> {
         if !self.started || self.claimed || self.stage == Stage::Draining {
@@ -96,86 +98,86 @@ impl NodeState<'_> {
     }
 }
 
-/// Whether Nodes of an old revision are replaced.
+/// Handling of Nodes of an old revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutMode {
-    /// Yes, but so many keep the old one.
+    /// Outdated Nodes are replaced, except `keep` of them.
     Rolling {
-        /// How many.
+        /// Number of Nodes that keep the old revision.
         keep: usize,
     },
-    /// Only those that somebody deletes.
+    /// Outdated Nodes are replaced only when somebody deletes them.
     OnDelete,
-    /// Not until it is resumed, because somebody paused it or it halted itself. What has to be made meanwhile gets the
-    /// revision that works.
+    /// Outdated Nodes stay until the rollout is resumed, because somebody paused it or it halted itself. New
+    /// Nodes get the revision that works.
     Held,
 }
 
-/// What the set asks for.
+/// Desired state of the set.
 #[derive(Clone, Debug)]
 pub struct DesiredState<'a> {
-    /// Replicas.
+    /// `spec.replicas`.
     pub replicas: usize,
-    /// The budget.
+    /// Budget of the set.
     pub budget: Budget,
-    /// How long a Node must be Ready to count as available.
+    /// Time that a Node must be Ready to count as available.
     pub min_ready: Duration,
-    /// Which Nodes go first when the set shrinks.
+    /// Order of victims in a scale-down.
     pub order: ScaleDownOrder,
-    /// Which comes first when a single Node is replaced.
+    /// Order of creation and deletion when a single Node is replaced.
     pub replacement: ReplacementOrder,
-    /// When Nodes have to be replaced.
+    /// Rules for the replacement of Nodes.
     pub rules: Rules<'a>,
-    /// Whether Nodes of an old revision are.
+    /// Handling of Nodes of an old revision.
     pub pace: RolloutMode,
-    /// The rollout's clock.
+    /// State of the progress deadline.
     pub clock: Clock<'a>,
-    /// While more are sick than this, none is repaired.
+    /// Number of unhealthy Nodes above which no Node is repaired.
     pub max_sick: usize,
-    /// Most repairs at once.
+    /// Maximum number of concurrent repairs.
     pub max_repairs: usize,
-    /// Nodes of the set that did not start.
+    /// Nodes of the set that failed to start.
     pub start_failures: Option<&'a StartFailures>,
-    /// How long no Node is made because those of other sets of its class did not start.
+    /// Back-off of the class, after Nodes of other sets failed to start.
     pub class_back_off: Duration,
-    /// Whether the API server takes its Nodes as they are to be made now.
+    /// Permission to create Nodes, from the API server's last responses.
     pub creation: Creation,
-    /// How many more Nodes its class may have; None where the class has no limit.
+    /// Nodes that the class may still have; None if the class has no limit.
     pub class_room: Option<ClassRoom>,
 }
 
-/// Whether Nodes may be created, by the API server's last answers.
+/// Permission to create Nodes, from the API server's last responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Creation {
-    /// As many as are missing.
+    /// All missing Nodes may be created.
     #[default]
     Allowed,
-    /// One, to see whether the API server takes it now.
+    /// One Node may be created, to test whether the API server accepts it now.
     Probed,
-    /// None for a while: the API server refused the last one.
+    /// No Node may be created for a while: the API server refused the last one.
     Refused {
-        /// How long.
+        /// Time until the next attempt.
         retry_in: Duration,
     },
 }
 
-/// What `NodeClass.spec.limits.nodes` leaves, counted over all Nodes of the class.
+/// Remainder of `NodeClass.spec.limits.nodes`, counted over all Nodes of the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassRoom {
-    /// Nodes that may still be created.
+    /// Number of Nodes that may still be created.
     pub left: usize,
-    /// The limit.
+    /// `NodeClass.spec.limits.nodes`.
     pub limit: usize,
 }
 
-/// A Node and what was found out of it.
+/// A Node with the planner's findings.
 struct Known<'m, 'a> {
     member: &'m NodeState<'a>,
     available: bool,
-    /// Whether its revision is not the set's, or it is older than the last restart.
+    /// True if the Node's revision is not the set's, or the Node is older than the last restart.
     outdated: bool,
     finding: Finding,
-    /// Why it is to be replaced now, as far as the budget lets it.
+    /// Reason to replace the Node now, within the budget.
     replaced: Option<DisruptionReason>,
     deleted: bool,
 }
@@ -185,13 +187,13 @@ impl Known<'_, '_> {
         self.member.stage == Stage::Staying && !self.deleted
     }
 
-    /// Whether it is not available although it once was, or has to be replaced.
+    /// Returns true if the Node is not available, and was initialized or has to be replaced.
     fn is_broken(&self) -> bool {
         !self.available && !self.member.claimed && (self.member.started || self.replaced.is_some())
     }
 }
 
-/// Decides for a set that has `members`, and `expected` more that were asked for and not shown yet.
+/// Plans one reconciliation of a set with the Nodes `members` and `expected` pending creations.
 #[must_use]
 pub fn decide<'a>(
     wanted: &DesiredState<'_>,
@@ -202,7 +204,7 @@ pub fn decide<'a>(
     let mut plan = Plan::default();
     let mut known: Vec<Known<'_, 'a>> =
         members.iter().map(|member| Known::of(member, wanted, now, &mut plan)).collect();
-    // One order for everybody who goes, so that two reconciliations of one state choose the same.
+    // One order for all victims, so that two reconciliations of the same state choose the same Nodes.
     known.sort_by_cached_key(|known| victim_key(known, wanted.order));
     plan.counts = count(&known);
     plan.ask_again = known.len() + expected <= wanted.replicas + wanted.budget.surge;
@@ -244,13 +246,13 @@ impl<'m, 'a> Known<'m, 'a> {
     }
 }
 
-/// Whether failures still say something: not of another revision, nor once a younger Node has become available.
+/// Returns true if the failures still count: same revision, and no Node created since has become available.
 fn still_counts(failures: &StartFailures, wanted: &DesiredState<'_>, known: &[Known<'_, '_>]) -> bool {
     wanted.rules.revision.is_none_or(|revision| revision == failures.revision)
         && !known.iter().any(|known| known.available && known.member.created > failures.last_time.0)
 }
 
-/// Whether Nodes are rolled now: the clock may have stopped it.
+/// Rollout mode after the progress deadline was checked.
 fn pace(
     wanted: &DesiredState<'_>,
     known: &[Known<'_, '_>],
@@ -259,7 +261,7 @@ fn pace(
     plan: &mut Plan<'_>,
 ) -> RolloutMode {
     let Some(revision) = wanted.rules.revision else {
-        // Nothing can be said of a class that cannot be used now: the clock stands still, and a halt stays one.
+        // The class cannot be used now: the deadline does not advance, and a halted rollout stays halted.
         plan.rollout = wanted.clock.old.cloned();
         let halted = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_some());
         return if halted { RolloutMode::Held } else { wanted.pace };
@@ -272,7 +274,7 @@ fn pace(
         return wanted.pace;
     }
     if wanted.pace == RolloutMode::OnDelete {
-        // No Node is rolled; a rollout that had begun goes on, or stays halted, where it stood.
+        // No Node is replaced; a rollout in progress keeps its state, halted or not.
         plan.rollout = wanted.clock.old.filter(|old| old.revision == revision).cloned();
         return RolloutMode::OnDelete;
     }
@@ -294,8 +296,7 @@ fn pace(
     if halted { RolloutMode::Held } else { wanted.pace }
 }
 
-/// Sorts the first to go first: named, then marked, then not available, then by the set's order, ties by pods, the younger,
-/// the name.
+/// Sort key of victims: named, marked, not available, then the set's order; ties by pods, the younger, the name.
 fn victim_key<'a>(
     known: &Known<'_, 'a>,
     order: ScaleDownOrder,
@@ -330,7 +331,7 @@ fn count(known: &[Known<'_, '_>]) -> Counts {
     counts
 }
 
-/// Says which Nodes are to be replaced now, before any budget.
+/// Selects the Nodes to replace now, before any budget.
 fn select(wanted: &DesiredState<'_>, pace: RolloutMode, known: &mut [Known<'_, '_>], plan: &mut Plan<'_>) {
     let sick = plan.counts.sick;
     let under_way = known.iter().filter(|known| !known.stays() && !known.member.is_ready()).count();
@@ -359,7 +360,7 @@ fn select(wanted: &DesiredState<'_>, pace: RolloutMode, known: &mut [Known<'_, '
     if waiting > 0 && sick <= wanted.max_sick {
         plan.waits.push(Wait::RepairLimit { waiting, most: wanted.max_repairs });
     }
-    // The wait for the API server is told by its refusal.
+    // The refusal of the API server is reported by its own wait.
     let kept = |known: &&Known<'_, '_>| known.replaced.is_none() && !known.member.deletion_refused;
     let outdated = known.iter().filter(|known| stale(known)).filter(kept).count();
     if outdated > 0 {
@@ -377,7 +378,7 @@ fn take(left: &mut usize) -> bool {
     some
 }
 
-/// Creates what is missing, as far as there may be machines.
+/// Plans creations, up to the maximum number of machines.
 fn create(
     wanted: &DesiredState<'_>,
     pace: RolloutMode,
@@ -392,7 +393,7 @@ fn create(
     if missing == 0 {
         return;
     }
-    // A single Node is replaced in the order that the set asks for; a rollout always may surge.
+    // `spec.strategy.replacement` applies to single Nodes; a rollout may always surge.
     let by_rollout = known.iter().any(|known| known.replaced.is_some_and(|cause| !cause.is_sickness()));
     let surge = match wanted.replacement {
         ReplacementOrder::DeleteFirst if !by_rollout => 0,
@@ -426,7 +427,7 @@ fn create(
     plan.more = to_create > plan.create && wanted.creation == Creation::Allowed;
     plan.create_current = match pace {
         RolloutMode::Held => plan.create,
-        // What is missing among those that keep the old revision; what was asked for may be of it already.
+        // Nodes that are missing among those that keep the old revision; pending creations may already have it.
         RolloutMode::Rolling { keep } => {
             let kept = known
                 .iter()

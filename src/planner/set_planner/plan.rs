@@ -1,4 +1,4 @@
-//! Plan of one reconciliation of a set, and what the set waits for then.
+//! Plan of one reconciliation of a set, with its waits.
 
 use std::time::Duration;
 
@@ -8,143 +8,143 @@ use kube_node_api::{ReplacementOrder, RolloutStatus, StartFailures};
 use super::{DesiredState, NodeState, Stage};
 use crate::disruption::DisruptionReason;
 
-/// A Node to delete, and why; None where the set shrinks.
+/// A Node to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion<'a> {
-    /// Its name.
+    /// Name of the Node.
     pub name: &'a str,
-    /// Why.
+    /// Reason of the deletion; None if the set shrinks.
     pub cause: Option<DisruptionReason>,
 }
 
-/// What the set waits for, as far as its own decision goes.
+/// Wait of a set, as far as the planner knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Outdated Nodes stay because the rollout is held.
+    /// Outdated Nodes stay because the rollout is paused or halted.
     Held {
-        /// How many.
+        /// Number of outdated Nodes.
         outdated: usize,
     },
     /// Outdated Nodes stay until somebody deletes them.
     OnDelete {
-        /// How many.
+        /// Number of outdated Nodes.
         outdated: usize,
     },
-    /// Outdated Nodes stay on purpose.
+    /// Outdated Nodes stay because of the partition.
     Partition {
-        /// How many.
+        /// Number of outdated Nodes.
         outdated: usize,
-        /// How many were asked for.
+        /// The partition.
         keep: usize,
     },
-    /// Nobody is repaired: so many are sick that the fault is not theirs.
+    /// No Node is repaired: so many are unhealthy that the cause lies elsewhere.
     TooManySick {
-        /// How many.
+        /// Number of unhealthy Nodes.
         sick: usize,
-        /// How many may be.
+        /// Maximum number of unhealthy Nodes.
         most: usize,
     },
-    /// Sick Nodes wait for other repairs to end.
+    /// Unhealthy Nodes wait for other repairs to end.
     RepairLimit {
-        /// How many wait.
+        /// Number of waiting Nodes.
         waiting: usize,
-        /// How many may be under way.
+        /// Maximum number of concurrent repairs.
         most: usize,
     },
-    /// No Node is made, because the last ones did not start.
+    /// No Node is created, because the last ones failed to start.
     BackOff {
-        /// How many are missing.
+        /// Number of missing Nodes.
         missing: usize,
-        /// For how long.
+        /// Time left.
         left: Duration,
     },
-    /// Nodes are missing, and as many machines as may be are there: some have to go first.
+    /// Nodes are missing, and the maximum number of machines exists: leaving Nodes have to go first.
     Room {
-        /// How many are missing.
+        /// Number of missing Nodes.
         missing: usize,
-        /// Machines that are leaving.
+        /// Number of leaving Nodes.
         leaving: usize,
-        /// Most machines.
+        /// Maximum number of machines.
         most: usize,
     },
-    /// Nodes are missing, and their class has as many as it may have.
+    /// Nodes are missing, and their class has reached its limit.
     ClassLimit {
-        /// How many are missing.
+        /// Number of missing Nodes.
         missing: usize,
         /// `NodeClass.spec.limits.nodes`.
         limit: usize,
     },
-    /// Nodes have to go, and too few are available.
+    /// Nodes have to go, and too few Nodes are available.
     Budget {
-        /// How many wait.
+        /// Number of waiting Nodes.
         waiting: usize,
-        /// Nodes that are available.
+        /// Number of available Nodes.
         available: usize,
-        /// How many have to be.
+        /// Minimum number of available Nodes.
         least: usize,
     },
     /// Nodes are not available yet.
     Unavailable {
-        /// How many.
+        /// Number of Nodes.
         nodes: usize,
     },
     /// Nodes are being drained and deleted.
     Leaving {
-        /// How many.
+        /// Number of Nodes.
         nodes: usize,
     },
 }
 
-/// How many Nodes are what.
+/// Numbers of Nodes by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Nodes that stay.
+    /// Nodes that are not leaving.
     pub staying: usize,
-    /// Of these, Ready and open to pods.
+    /// Of the staying Nodes, those Ready and schedulable.
     pub ready: usize,
-    /// Of these, for long enough.
+    /// Of the staying Nodes, those available.
     pub available: usize,
-    /// Nodes that stay and have the set's revision.
+    /// Of the staying Nodes, those of the set's revision.
     pub updated: usize,
-    /// Of these, available.
+    /// Of the updated Nodes, those available.
     pub updated_available: usize,
-    /// Nodes of another revision, those that leave included.
+    /// Nodes of other revisions, leaving ones included.
     pub outdated: usize,
-    /// Nodes that stay and have to be replaced, now or when their turn comes.
+    /// Of the staying Nodes, those to replace now or later.
     pub to_replace: usize,
-    /// Nodes that are sick.
+    /// Unhealthy Nodes.
     pub sick: usize,
-    /// Nodes that leave.
+    /// Leaving Nodes.
     pub leaving: usize,
 }
 
-/// What to do now.
+/// Result of one reconciliation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan<'a> {
-    /// How many Nodes to create.
+    /// Number of Nodes to create.
     pub create: usize,
-    /// How many of these are to have the revision that works, not the newest.
+    /// Of the Nodes to create, number that get the revision that works, not the newest.
     pub create_current: usize,
-    /// Whether creations whose outcome is not known may be asked for again. Where there are too many machines already
-    /// they are looked up instead: one that never came must not come now.
+    /// True if creations with an unknown outcome may be sent again. With too many machines they are looked up
+    /// instead: a creation that never took effect must not take effect now.
     pub ask_again: bool,
-    /// How many Nodes are missing, whether they may be created now or not.
+    /// Number of missing Nodes, creatable now or not.
     pub missing: usize,
-    /// True if more are to be created at once by a further reconciliation.
+    /// True if more Nodes are to be created by an immediate further reconciliation.
     pub more: bool,
-    /// Nodes to delete, the first victim first; their drain may begin.
+    /// Nodes to delete, first victim first; they may start draining.
     pub delete: Vec<Deletion<'a>>,
-    /// Nodes that leave already and whose drain may begin.
+    /// Leaving Nodes that may start draining.
     pub drain_permits: Vec<&'a str>,
-    /// How many are what.
+    /// Numbers of Nodes by state.
     pub counts: Counts,
-    /// The rollout's clock; None while no Node is to be rolled.
+    /// Status of the rollout; None while no Node is to be replaced.
     pub rollout: Option<RolloutStatus>,
-    /// Nodes of the set that did not start, those aside that this plan gives up.
+    /// Nodes of the set that failed to start, without those that this plan gives up.
     pub start_failures: Option<StartFailures>,
-    /// What it waits for then, the most important first.
+    /// Remaining waits, the most important first.
     pub waits: Vec<Wait>,
-    /// When time alone may change the plan.
+    /// Time after which the plan may change without a watch event.
     pub requeue_after: Option<Duration>,
 }
 
@@ -153,15 +153,15 @@ impl Plan<'_> {
         self.requeue_after = self.requeue_after.into_iter().chain(soon).min();
     }
 
-    /// New Nodes above the replicas that stay although nothing is rolled now: a rollout that is held, or whose class cannot
-    /// be used, keeps what it has.
+    /// Number of new Nodes above the replicas that stay although no Node is replaced now: a rollout that is
+    /// held, or whose class cannot be used, keeps its surge.
     pub(super) fn kept_surge(&self, wanted: &DesiredState<'_>) -> usize {
         let held = self.waits.iter().any(|wait| matches!(wait, Wait::Held { .. }));
         let stopped = wanted.rules.revision.is_none() && self.rollout.is_some();
         if held || stopped { wanted.budget.surge.min(self.counts.updated) } else { 0 }
     }
 
-    /// Whether the plan keeps to what this module promises; tests and debug builds ask.
+    /// Checks the invariants of this module; called by tests and debug builds.
     pub fn check(
         &self,
         wanted: &DesiredState<'_>,

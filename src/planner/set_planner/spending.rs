@@ -1,27 +1,27 @@
-//! What is left of the budget while Nodes are taken away, and who may go within it.
+//! Remaining budget during one reconciliation, and the choice of victims within it.
 
 use kube_node_api::ReplacementOrder;
 
 use super::{Deletion, DesiredState, DisruptionReason, Known, NodeState, Plan, Stage, Wait, take};
 
-/// What the budget has left while Nodes are taken away.
+/// Remaining budget during one reconciliation.
 pub(super) struct Spending {
-    /// Fewest Nodes that are to be available.
+    /// Minimum number of available Nodes.
     floor: usize,
-    /// The same for a single Node that is to go before its replacement comes.
+    /// The minimum for a single Node that goes before its replacement exists.
     single_floor: usize,
-    /// Nodes that are available.
+    /// Number of available Nodes.
     available: usize,
-    /// Nodes that are available or broken: new ones that are still starting do not count, so that no Node goes in
-    /// favour of one that may never come.
+    /// Number of available or broken Nodes. New Nodes that are still starting do not count, so that no Node
+    /// goes in favour of one that may never start.
     established: usize,
-    /// Nodes that have to go and may not.
+    /// Number of Nodes that have to go and must wait for the budget.
     waiting: usize,
 }
 
 impl Spending {
     pub(super) fn new(wanted: &DesiredState<'_>, known: &[Known<'_, '_>]) -> Self {
-        // Whoever is being emptied takes its replica along: it is not waited for.
+        // A Node that cluster-autoscaler drains takes its replica along: nothing waits for the Node.
         let claimed = known.iter().filter(|known| known.stays() && known.member.claimed).count();
         let replicas = wanted.replicas.saturating_sub(claimed);
         let floor = wanted.budget.floor(replicas);
@@ -39,9 +39,9 @@ impl Spending {
         self.established = self.established.saturating_sub(1);
     }
 
-    /// Named Nodes go, and marked victims of a smaller set go whatever else holds: somebody else has emptied them
-    /// already. They go first, so that nobody else spends what they take. Not for the surge of a rollout one that
-    /// cluster-autoscaler is still emptying: its replica is to go with it, by an order.
+    /// Deletes named victims always, and marked Nodes if the set shrinks: somebody else has emptied them already. They
+    /// come first, so that no other deletion uses their share of the budget. A Node that cluster-autoscaler still
+    /// drains is not deleted for the surge of a rollout: its replica goes with it by a scale request.
     pub(super) fn delete_marked<'a>(
         &mut self,
         wanted: &DesiredState<'_>,
@@ -50,7 +50,7 @@ impl Spending {
         plan: &mut Plan<'a>,
     ) {
         let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
-        // Those that were named come first in the order.
+        // Named victims come first in the order.
         for victim in known.iter_mut().filter(|known| known.stays()) {
             let NodeState { named, marked, claimed, deletion_refused, .. } = *victim.member;
             if deletion_refused {
@@ -63,14 +63,14 @@ impl Spending {
         }
     }
 
-    /// Nodes that were deleted by hand, or by an earlier process of ours.
+    /// Grants drain permits to Nodes that were deleted by hand or by an earlier process of ours.
     pub(super) fn grant_turns<'a>(
         &mut self,
         wanted: &DesiredState<'_>,
         known: &[Known<'_, 'a>],
         plan: &mut Plan<'a>,
     ) {
-        // Beyond the replicas nobody is missed.
+        // Nodes beyond the replicas need no budget.
         let mut surplus = plan.counts.staying + plan.counts.leaving;
         surplus = surplus.saturating_sub(wanted.replicas);
         for known in known {
@@ -110,8 +110,8 @@ impl Spending {
                 self.waiting += 1;
             }
         }
-        // Of those that nothing is wrong with. What was asked for and is not shown yet is the first to be given up, once
-        // it is shown. Who is being emptied is left to its order, and neither is anybody else taken for it.
+        // Healthy Nodes. Pending creations are given up first, once the watch shows them. A Node that
+        // cluster-autoscaler drains is left to its scale request, and no other Node is deleted for it.
         let good = |known: &Known<'_, '_>| known.stays() && known.replaced.is_none() && !known.member.claimed;
         let count = known.iter().filter(|known| good(known)).count();
         let mut surplus = count.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
@@ -124,8 +124,8 @@ impl Spending {
         self.waiting += surplus;
     }
 
-    /// Nodes that leave and whose drain the API server refused may try again once no other Node waits for the budget: one
-    /// that cannot go must not keep others from going.
+    /// Grants drain permits to Nodes whose drain the API server refused, once no other Node waits for the
+    /// budget: a Node that cannot go must not delay others.
     pub(super) fn retry_refused<'a>(&mut self, known: &[Known<'_, 'a>], plan: &mut Plan<'a>) {
         let refused = |known: &&Known<'_, '_>| {
             known.member.stage == Stage::PendingDrain && known.member.deletion_refused
@@ -147,7 +147,7 @@ impl Spending {
     }
 }
 
-/// What is left to wait for once everything is decided.
+/// Adds the waits that remain after all decisions.
 pub(super) fn wait(spending: &Spending, plan: &mut Plan<'_>) {
     if spending.waiting > 0 {
         let Spending { waiting, available, floor, .. } = *spending;

@@ -34,7 +34,7 @@ fn starting(name: &'static str, revision: &'static str) -> NodeState<'static> {
     }
 }
 
-/// An initialised Node whose kubelet has fallen silent.
+/// An initialized Node whose kubelet has stopped reporting.
 fn silent(name: &'static str, revision: &'static str) -> NodeState<'static> {
     let signs = vec![NodeSign { r#type: "Ready", status: "Unknown", since: Some(at(0)) }];
     NodeState { ready_since: None, signs, ..node(name, revision) }
@@ -67,7 +67,7 @@ fn wanted(replicas: usize) -> DesiredState<'static> {
     }
 }
 
-/// A set that takes a silent kubelet for sickness after a minute.
+/// A set that treats Ready=Unknown for a minute as unhealthy.
 fn nursing(replicas: usize) -> DesiredState<'static> {
     let symptom = UnhealthyCondition {
         r#type: "Ready".to_owned(),
@@ -198,10 +198,10 @@ fn a_victim_of_the_autoscaler_goes_although_it_is_of_the_new_revision() {
 fn who_is_named_goes_and_nobody_else_for_it() {
     let named = |name| NodeState { named: true, ..node(name, "new") };
     let marked = NodeState { marked: true, ..node("marked", "new") };
-    // Two orders, one of which the watch shows before the other's deletion: a mark alone is nobody's order.
+    // The watch shows one of two scale requests before the other's deletion: a mark alone is no scale request.
     let members = join(&[nodes(3, "new"), vec![marked, named("x")]]);
     assert_eq!(deleted(&plan(&wanted(4), &members)), ["x"]);
-    // Raised again meanwhile: it goes all the same, and another one comes.
+    // Replicas raised in the meantime: the victim goes all the same, and a new Node is created.
     let again = plan(&wanted(4), &join(&[nodes(3, "new"), vec![named("x")]]));
     assert_eq!((deleted(&again), again.create), (vec!["x"], 1));
     let old = NodeState { revision: "old", ..named("x") };
@@ -211,15 +211,15 @@ fn who_is_named_goes_and_nobody_else_for_it() {
 #[test]
 fn a_node_that_is_being_emptied_keeps_its_replica_and_nobody_counts_on_it() {
     let claimed = NodeState { claimed: true, marked: true, ..node("x", "old") };
-    // The last outdated one: no surge is made for it, and the rollout waits for the order.
+    // The last outdated Node: the rollout creates no surge for it and waits for the scale request.
     let last = plan(&wanted(4), &join(&[nodes(3, "new"), vec![claimed.clone()]]));
     assert_eq!((last.create, last.delete.len()), (0, 0));
-    // It does not hold up the others, and they do not count it.
+    // The drained Node does not delay the rollout of the others and does not count as available.
     let members = join(&[nodes(3, "old"), vec![claimed.clone()]]);
     assert_eq!((plan(&wanted(4), &members).create, plan(&wanted(4), &members).delete.len()), (1, 0));
     let with_new = join(&[members, vec![node("y", "new")]]);
     assert_eq!(plan(&wanted(4), &with_new).delete.len(), 1);
-    // Nor is it taken for the surge that came for it before.
+    // The drained Node is not deleted for the surge created before.
     let replaced = join(&[nodes(4, "new"), vec![claimed.clone()]]);
     assert_eq!((plan(&wanted(4), &replaced).create, plan(&wanted(4), &replaced).delete.len()), (0, 0));
     let sick = NodeState { claimed: true, ..silent("x", "new") };
@@ -390,7 +390,7 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     assert_eq!(deleted(&smaller), ["n000"]);
     let named = NodeState { named: true, ..refused("a", "new") };
     assert!(deleted(&plan(&wanted(10), &join(&[vec![named], others()]))).is_empty(), "until its retry");
-    // A rollout goes on with the others, and the surge is theirs.
+    // The rollout continues with the other Nodes, and the surge is theirs.
     let members = join(&[vec![refused("a", "old")], nodes(9, "old"), vec![node("x", "new")]]);
     assert_eq!(deleted(&plan(&wanted(10), &members)), ["n000"]);
     let members = join(&[vec![refused("a", "old")], nodes(8, "old"), vec![node("x", "new")]]);
@@ -398,14 +398,14 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     let members = join(&[vec![refused("a", "old")], others()]);
     let done = plan(&wanted(10), &members);
     assert_eq!((done.create, done.delete.len(), done.rollout.is_some()), (0, 0, true));
-    // One that leaves, and whose drain is refused, is the surge of the others until none of them is left.
+    // A leaving Node whose drain is refused counts as the surge of the others until none of them is left.
     let stuck = NodeState { stage: Stage::PendingDrain, ..refused("a", "old") };
     let members = join(&[vec![stuck.clone()], nodes(9, "old"), vec![node("x", "new")]]);
     let going_on = plan(&wanted(10), &members);
     assert_eq!((deleted(&going_on), going_on.drain_permits), (vec!["n000"], vec![]));
     let last = plan(&wanted(10), &join(&[vec![stuck], nodes(10, "new")]));
     assert_eq!((last.create, last.drain_permits), (0, vec!["a"]));
-    // A sick one is replaced by a further machine, as far as there may be one.
+    // An unhealthy Node is replaced by an additional machine, within the surge.
     let sick = NodeState { deletion_refused: true, ..silent("a", "new") };
     assert_eq!(plan(&nursing(10), &join(&[vec![sick], others()])).create, 1);
 }
@@ -498,7 +498,7 @@ fn any_wanted() -> impl Strategy<Value = DesiredState<'static>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8_000))]
 
-    /// In any state: the budget holds, nobody goes twice, and the order of observation changes nothing.
+    /// In any state: the budget holds, no Node goes twice, and the order of the Nodes does not matter.
     #[test]
     fn the_budget_holds(mut members in members(), wanted in any_wanted(), expected in 0_usize..5) {
         let plan = decide(&wanted, &members, expected, at(NOW));
@@ -507,10 +507,10 @@ proptest! {
         prop_assert_eq!(decide(&wanted, &members, expected, at(NOW)), plan);
     }
 
-    /// Whoever waits says so: where something is missing or has to go and nothing is done, there is a wait.
+    /// A set with missing, surplus or outdated Nodes and no action always reports a wait.
     #[test]
     fn no_wait_is_silent(mut members in members(), wanted in any_wanted()) {
-        // The record of refused writes speaks for these.
+        // Refused writes are reported elsewhere.
         for member in &mut members {
             member.deletion_refused = false;
         }

@@ -1,4 +1,4 @@
-//! Answers that hold for a while; so many of them at most.
+//! Cache of decisions with an expiry and a maximum size.
 
 use std::{
     collections::HashMap,
@@ -8,10 +8,10 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Most answers that are kept.
+/// Maximum number of decisions.
 const MOST: usize = 4_096;
 
-/// What was answered, and until when that holds.
+/// Decisions, each with its expiry.
 pub struct DecisionCache<K, V> {
     known: Mutex<HashMap<K, (V, Instant)>>,
 }
@@ -23,13 +23,13 @@ impl<K, V> Default for DecisionCache<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> DecisionCache<K, V> {
-    /// What is known at this moment.
+    /// Cached decision for `key` that is valid at `now`.
     pub fn recall(&self, key: &K, now: Instant) -> Option<V> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).filter(|(_, until)| now < *until).map(|(value, _)| value.clone())
     }
 
-    /// Keeps an answer. Where there are too many, those that hold no longer go, or else all of them.
+    /// Caches a decision. A full cache drops the expired ones, or all if none has expired.
     pub fn keep(&self, key: K, value: V, until: Instant) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST {

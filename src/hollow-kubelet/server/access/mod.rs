@@ -1,6 +1,9 @@
-//! Who may ask a kubelet what: a client shows a certificate of the cluster's client authority, or a token that the API server
-//! knows (`TokenReview`); and for each request the API server says whether that user may (`SubjectAccessReview`). What is
-//! asked, and how long an answer holds, is as kubelet 1.36 has it (pkg/kubelet/server/auth.go).
+//! Authentication and authorization of kubelet clients.
+//!
+//! A client shows a certificate of the cluster's client CA, or a token that the API server knows
+//! (`TokenReview`). For each request the API server decides whether the user is allowed
+//! (`SubjectAccessReview`). Attributes and cache lifetimes are those of kubelet 1.36
+//! (pkg/kubelet/server/auth.go).
 
 mod decision_cache;
 mod reviews;
@@ -25,27 +28,27 @@ use self::{
     reviews::{Asker, Reviews},
 };
 
-/// How long it is known whose a token is, or that it is nobody's.
+/// Cache lifetime of a token's user, or of the fact that the token is invalid.
 const TOKEN_KNOWN: Duration = Duration::from_mins(2);
-/// How long a right is known.
+/// Cache lifetime of a granted permission.
 const ALLOWED_KNOWN: Duration = Duration::from_mins(5);
-/// How long it is known that there is none.
+/// Cache lifetime of a denied permission.
 const DENIED_KNOWN: Duration = Duration::from_secs(30);
-/// How long a review may take.
+/// Timeout of a review.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a request is not answered.
+/// Reason for which a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody knows who asks.
+    /// The client is not authenticated.
     Unauthenticated,
-    /// It may not; in a kubelet's words.
+    /// The user is not authorized; with a kubelet's message.
     Forbidden(String),
-    /// Whether it may could not be found out; in a kubelet's words. Why stands in the log.
+    /// Authorization failed with an error; with a kubelet's message. The log has the cause.
     Unknown(String),
 }
 
-/// Why the API server did not say it.
+/// Failure of a review.
 #[derive(Debug, thiserror::Error)]
 enum ReviewError {
     #[error("the API server did not take a review")]
@@ -54,7 +57,7 @@ enum ReviewError {
     Late,
 }
 
-/// What is known of clients and their rights.
+/// Access control, with the cached users of tokens and permissions of users.
 pub struct Access {
     client: Client,
     tokens: DecisionCache<[u8; 32], Option<User>>,
@@ -63,7 +66,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Nothing is known yet.
+    /// Creates access control with empty caches.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
@@ -74,7 +77,7 @@ impl Access {
         }
     }
 
-    /// Whether a request from `address` to the kubelet of `node` is to be answered.
+    /// Checks whether a request from `address` to the kubelet of `node` is allowed.
     pub async fn check(
         &self,
         node: &str,
@@ -120,7 +123,7 @@ impl Access {
         )))
     }
 
-    /// Whose a token is.
+    /// User of a token.
     async fn user_of(&self, token: &str, by: Asker) -> Result<Option<User>, ReviewError> {
         let key: [u8; 32] = Sha256::digest(token).into();
         if let Some(user) = self.tokens.recall(&key, Instant::now()) {
@@ -169,7 +172,7 @@ impl Access {
         Ok(may)
     }
 
-    /// Asks the API server.
+    /// Sends a review to the API server.
     async fn review<K>(&self, review: K, by: Asker) -> Result<K, ReviewError>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
@@ -191,7 +194,7 @@ impl Access {
     }
 }
 
-/// What a method does, in the API's words; empty for others.
+/// API verb of an HTTP method; empty for other methods.
 fn verb(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",

@@ -1,7 +1,8 @@
-//! Turns of reviews: so many at once, apart for clients with a certificate, and a share of the others for each address.
+//! Permits for reviews: a maximum at once, separate for clients with a certificate, and a share of the others
+//! for each address.
 //!
-//! Anybody can show a token that has to be reviewed. A certificate was verified here, by the cluster's authority: reviews of its user's
-//! rights never wait for those of tokens.
+//! Any client can show a token that has to be reviewed. A certificate was verified here, by the cluster's CA:
+//! reviews of its user's permissions never wait for those of tokens.
 
 use std::{
     collections::HashMap,
@@ -11,25 +12,25 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Reviews under way at once for clients with a certificate, and as many for those with a token.
+/// Maximum number of reviews at once for clients with a certificate, and the same for clients with a token.
 const AT_ONCE: usize = 16;
-/// Reviews under way at once for the tokens that come from one address.
+/// Maximum number of reviews at once for tokens from one address.
 const OF_ADDRESS: usize = 4;
 
-/// Whose request makes a review necessary.
+/// Client whose request needs a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// A client that has shown a certificate.
+    /// Client with a certificate.
     Certificate,
-    /// A client at this address, with a token.
+    /// Client with a token, at this address.
     Token(IpAddr),
 }
 
-/// All turns.
+/// Permits of all reviews.
 pub struct Reviews {
     of_certificates: Arc<Semaphore>,
     of_tokens: Arc<Semaphore>,
-    /// The shares of addresses that have reviews under way or waiting.
+    /// Shares of addresses that have reviews under way or waiting.
     shares: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 
@@ -40,13 +41,13 @@ impl Default for Reviews {
     }
 }
 
-/// A turn, for as long as it lives.
+/// Permit for a review, until dropped.
 pub struct Permit {
     _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Reviews {
-    /// Waits for a turn.
+    /// Waits for a permit.
     pub async fn turn(&self, asker: Asker) -> Permit {
         let (share, all) = match asker {
             Asker::Certificate => (None, &self.of_certificates),
@@ -63,7 +64,7 @@ impl Reviews {
 
     fn share(&self, address: IpAddr) -> Arc<Semaphore> {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        // Every waiting and every running review holds its share. There are no more of them than connections.
+        // Every waiting or running review holds its share, so shares are no more than connections.
         shares.retain(|_, share| Arc::strong_count(share) > 1);
         Arc::clone(shares.entry(address).or_insert_with(|| Arc::new(Semaphore::new(OF_ADDRESS))))
     }

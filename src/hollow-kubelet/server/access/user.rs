@@ -1,4 +1,4 @@
-//! Who a client is.
+//! User of a client.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use k8s_openapi::api::authentication::v1::UserInfo;
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The group of everybody who is known.
+/// Group of all authenticated users.
 const AUTHENTICATED: &str = "system:authenticated";
 
 /// A user as the API server knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
-    /// Name.
+    /// User name.
     pub name: String,
-    /// UID; empty where there is none.
+    /// UID; empty if there is none.
     pub uid: String,
     /// All groups.
     pub groups: Vec<String>,
-    /// What else is known.
+    /// Extra attributes.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The user that a client certificate names.
+/// User of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The user.
     pub user: User,
-    /// Until when the certificate holds.
+    /// Expiry of the certificate.
     pub until: Timestamp,
 }
 
 impl Shown {
-    /// That of a certificate, which was verified: CN is the name, the last one where there are several, each O a group.
+    /// User of a verified certificate: CN (the last one of several) is the name, each O a group.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
@@ -48,7 +48,7 @@ impl Shown {
 }
 
 impl User {
-    /// What tells this user's wish from all others.
+    /// Digest of this user and a request, distinct from that of any other user or request.
     #[must_use]
     pub fn digest(&self, wish: &[&str]) -> [u8; 32] {
         let mut hash = Sha256::new();
@@ -56,7 +56,7 @@ impl User {
             hash.update(text.len().to_be_bytes());
             hash.update(text);
         };
-        // Each list with its length before it, so that no two of them read the same.
+        // Each list is prefixed with its length, so that no two lists read the same.
         let mut list = |texts: &mut dyn ExactSizeIterator<Item = &str>| {
             add(&texts.len().to_string());
             texts.for_each(&mut add);

@@ -2,11 +2,11 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Largest frame that is taken, in bytes.
+/// Maximum size of an accepted frame, in bytes.
 const LARGEST: usize = 1 << 20;
-/// The mark of a control frame, with the version.
+/// Mark of a control frame, with the version.
 const CONTROL: u16 = 0x8003;
-/// The flag of a stream's last frame.
+/// Flag of a stream's last frame.
 const FIN: u8 = 1;
 
 const SYN_STREAM: u16 = 1;
@@ -15,55 +15,55 @@ const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 
-/// Why a stream is refused.
+/// Status code of a refused stream.
 pub const REFUSED_STREAM: u32 = 3;
 
 /// A frame from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A stream begins.
+    /// Opens a stream.
     Open {
-        /// Its number.
+        /// Number of the stream.
         stream: u32,
-        /// Its headers, compressed.
+        /// Headers of the stream, compressed.
         headers: Bytes,
-        /// Whether the client has nothing more to say.
+        /// True if the client sends no data on the stream.
         last: bool,
     },
-    /// A part of a stream.
+    /// Part of a stream.
     Data {
-        /// Which.
+        /// Number of the stream.
         stream: u32,
-        /// The part.
+        /// Data of the part.
         data: Bytes,
-        /// Whether it is the last one.
+        /// True for the last part.
         last: bool,
     },
-    /// A stream is given up.
+    /// Resets a stream.
     Reset(u32),
-    /// Is anybody there?
+    /// Ping with its ID.
     Ping(u32),
-    /// The client goes.
+    /// The client ends the connection.
     GoAway,
-    /// Nothing that concerns us: windows are not used by clients of Kubernetes, nor are settings.
+    /// Ignored frame: clients of Kubernetes use neither windows nor settings.
     Other,
 }
 
-/// Why there is no frame.
+/// Reason for which a frame cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// It is too large.
+    /// The frame is too large.
     #[error("a frame of {0} bytes")]
     Large(usize),
-    /// It is none of SPDY/3.
+    /// The frame is not one of SPDY/3.
     #[error("a frame of another protocol")]
     Version,
-    /// It is shorter than its kind.
+    /// The frame is shorter than its kind requires.
     #[error("a frame that is cut off")]
     Short,
 }
 
-/// Takes the first frame out of what has come; None where it is not all there.
+/// Takes the first frame out of `from`; None while it is incomplete.
 pub fn take(from: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
     let Some(head) = from.first_chunk::<8>().copied() else { return Ok(None) };
     let [mark @ .., a, b, c] = head;
@@ -105,7 +105,7 @@ fn control(kind: u16, mut body: Bytes, last: bool) -> Result<Frame, FrameError> 
     })
 }
 
-/// A part of a stream.
+/// Frame with a part of a stream.
 #[must_use]
 pub fn data(stream: u32, data: &[u8], last: bool) -> Bytes {
     let mut frame = BytesMut::with_capacity(8 + data.len());
@@ -115,7 +115,7 @@ pub fn data(stream: u32, data: &[u8], last: bool) -> Bytes {
     frame.freeze()
 }
 
-/// The answer to a stream that begins.
+/// Frame that replies to an opened stream.
 #[must_use]
 pub fn reply(stream: u32, headers: &[u8]) -> Bytes {
     let mut body = stream.to_be_bytes().to_vec();
@@ -123,19 +123,19 @@ pub fn reply(stream: u32, headers: &[u8]) -> Bytes {
     control_of(SYN_REPLY, &body)
 }
 
-/// A stream is refused.
+/// Frame that refuses a stream.
 #[must_use]
 pub fn reset(stream: u32, status: u32) -> Bytes {
     control_of(RST_STREAM, &[stream.to_be_bytes(), status.to_be_bytes()].concat())
 }
 
-/// Somebody is there.
+/// Frame that answers a ping.
 #[must_use]
 pub fn pong(id: u32) -> Bytes {
     control_of(PING, &id.to_be_bytes())
 }
 
-/// Nothing more comes.
+/// Frame that ends the connection.
 #[must_use]
 pub fn go_away(last_stream: u32) -> Bytes {
     control_of(GOAWAY, &[last_stream.to_be_bytes(), [0; 4]].concat())
@@ -150,7 +150,7 @@ fn control_of(kind: u16, body: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// Frames of ours are far below what three bytes can say.
+/// Writes flags and length. Frames of this server are far below the three-byte limit.
 fn put_length(frame: &mut BytesMut, flags: u8, length: usize) {
     let length = u32::try_from(length).unwrap_or(u32::MAX).min(0x00ff_ffff);
     frame.put_u32(u32::from(flags) << 24 | length);

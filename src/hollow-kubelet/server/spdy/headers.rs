@@ -1,16 +1,16 @@
-//! Headers of SPDY/3: names and values with their lengths before them, in one zlib stream for each direction that begins with
-//! a dictionary of the protocol (draft-mbelshe-httpbis-spdy-00, 2.6.10).
+//! Headers of SPDY/3: names and values with length prefixes, in one zlib stream per direction that begins
+//! with a dictionary of the protocol (draft-mbelshe-httpbis-spdy-00, 2.6.10).
 
 use std::sync::LazyLock;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// Largest headers of a stream, in bytes.
+/// Maximum size of a stream's headers, in bytes.
 const LARGEST: usize = 8 << 10;
-/// Most headers of a stream.
+/// Maximum number of headers of a stream.
 const MOST: u32 = 64;
 
-/// Names and values with which the dictionary begins, each with its length.
+/// Names and values at the beginning of the dictionary, each with its length.
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language \
     accept-ranges age allow authorization cache-control connection content-base content-encoding content-language \
     content-length content-location content-md5 content-range content-type date etag expect expires from host if-match \
@@ -18,7 +18,7 @@ const WORDS: &str = "options head post put delete trace accept accept-charset ac
     proxy-authenticate proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade \
     user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie \
     keep-alive origin";
-/// What follows them.
+/// Rest of the dictionary.
 const REST: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505203 \
     Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not \
     Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov \
@@ -26,7 +26,6 @@ const REST: &str = "100101201202205206300302303304305306307402405406407408409410
     application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,\
     sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// The dictionary.
 static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut dictionary = Vec::new();
     for word in WORDS.split(' ') {
@@ -39,12 +38,12 @@ static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// Names in lower case, and values.
 pub type Headers = Vec<(String, String)>;
 
-/// Why headers cannot be read.
+/// Reason for which headers cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("headers cannot be read: {0}")]
 pub struct HeadersError(&'static str);
 
-/// Reads the headers that a client sends.
+/// Reader of the headers that a client sends.
 pub struct Reader(Decompress);
 
 impl Default for Reader {
@@ -54,7 +53,7 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// The headers of one frame.
+    /// Reads the headers of one frame.
     pub fn read(&mut self, block: &[u8]) -> Result<Headers, HeadersError> {
         parse(&self.inflate(block)?)
     }
@@ -69,7 +68,7 @@ impl Reader {
             match self.0.decompress_vec(rest, &mut plain, FlushDecompress::Sync) {
                 Ok(Status::StreamEnd) => return Err(HeadersError("their stream has ended")),
                 Ok(_) if plain.len() >= LARGEST => return Err(HeadersError("they are too large")),
-                // What was sent is all there once nothing goes in or comes out any more.
+                // The output is complete once no byte goes in or comes out any more.
                 Ok(_) if before == (self.0.total_in(), plain.len()) => return Ok(plain),
                 Ok(_) => {}
                 Err(error) if error.needs_dictionary().is_some() => {
@@ -114,11 +113,11 @@ fn put(to: &mut Vec<u8>, text: &[u8]) {
     to.extend_from_slice(text);
 }
 
-/// Writes headers to a client.
+/// Writer of headers to a client.
 pub struct Writer(Compress);
 
 impl Writer {
-    /// Nothing written yet; None where the library has no dictionaries.
+    /// Creates a writer; None if the zlib library has no dictionaries.
     #[must_use]
     pub fn new() -> Option<Self> {
         let mut compress = Compress::new(Compression::fast(), true);
@@ -126,14 +125,14 @@ impl Writer {
         Some(Self(compress))
     }
 
-    /// The headers of one frame.
+    /// Writes the headers of one frame.
     pub fn write(&mut self, headers: &[(&str, &str)]) -> Option<Vec<u8>> {
         let mut plain = u32::try_from(headers.len()).ok()?.to_be_bytes().to_vec();
         for (name, value) in headers {
             put(&mut plain, name.as_bytes());
             put(&mut plain, value.as_bytes());
         }
-        // Small as they are, they grow by no more than what the compression itself needs.
+        // Small headers grow by no more than the overhead of the compression itself.
         let mut block = Vec::with_capacity(2 * plain.len() + 256);
         self.0.compress_vec(&plain, &mut block, FlushCompress::Sync).ok()?;
         Some(block)
@@ -149,7 +148,7 @@ mod tests {
     #[test]
     fn the_dictionary_is_the_protocols() {
         assert_eq!(DICTIONARY.len(), 1_423);
-        // Its Adler-32, by which zlib streams name it.
+        // Adler-32 of the dictionary, by which zlib streams name it.
         assert_eq!(
             Compress::new(Compression::fast(), true).set_dictionary(&DICTIONARY).unwrap(),
             0xe3c6_a7c2

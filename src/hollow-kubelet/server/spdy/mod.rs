@@ -1,5 +1,7 @@
-//! SPDY/3.1 as a server speaks it to clients of Kubernetes: they open streams, both sides write to them. Windows are left out,
-//! as those clients do; a stream that nobody reads makes its connection wait, which ends after [`IDLE_LIMIT`].
+//! SPDY/3.1 server for clients of Kubernetes: clients open streams, both sides write to them.
+//!
+//! Windows are not used, as in those clients; an unread stream makes its connection wait, which ends after
+//! [`IDLE_LIMIT`].
 
 mod frame;
 mod headers;
@@ -27,20 +29,20 @@ use self::frame::Frame;
 pub use self::headers::Headers;
 use super::streams::{BUDGET, Feed, Out, Sink, Source, WAITING};
 
-/// Streams of a connection at once.
+/// Maximum number of streams of a connection.
 const STREAMS: usize = 256;
-/// How long a client may take to go once all was said.
+/// Time for a client to close the connection after the last frame.
 const LINGER: Duration = Duration::from_secs(5);
-/// How long a connection may be on which nothing moves, as kubelets have it (`streamingConnectionIdleTimeout`).
+/// Idle timeout of a connection, as in kubelets (`streamingConnectionIdleTimeout`).
 const IDLE_LIMIT: Duration = Duration::from_hours(4);
 
-/// A stream that a client opened.
+/// A stream opened by a client.
 pub struct Stream {
-    /// What the client says it is for.
+    /// Headers, which say what the stream is for.
     pub headers: Headers,
-    /// What it sends.
+    /// Data from the client.
     pub source: Source,
-    /// The way back.
+    /// Data to the client.
     pub sink: Sink,
 }
 
@@ -52,8 +54,8 @@ impl Stream {
     }
 }
 
-/// Serves a connection until the client is gone, or `done` and all that was said is sent. Streams that are opened are given to
-/// `opened`, and refused once nobody receives there.
+/// Serves a connection until the client is gone, or until `done` and all queued frames are sent. Opened
+/// streams go to `opened`, and are refused once its receiver is gone.
 pub async fn serve(
     io: impl AsyncRead + AsyncWrite,
     opened: mpsc::Sender<Stream>,
@@ -68,11 +70,12 @@ pub async fn serve(
         written = write_all(write, from, done, &moved) => written?,
         () = stands_still(&moved) => return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing moves")),
     }
-    // What the client has sent meanwhile must be read: a connection that is closed over it would take away what it is to get.
+    // Data that the client has sent meanwhile must be read: closing the connection over unread data would
+    // discard what the client is to receive.
     timeout(LINGER, reading).await.unwrap_or(Ok(()))
 }
 
-/// Returns once what is counted has been the same for long.
+/// Returns once `moved` has stayed the same for [`IDLE_LIMIT`].
 async fn stands_still(moved: &AtomicU64) {
     let mut before = None;
     loop {
@@ -116,7 +119,7 @@ async fn write_all(
         written = &mut all => return written,
         () = done.cancelled() => {}
     }
-    // A client that does not take the end is not waited for.
+    // A client that does not take the last frames is not waited for.
     timeout(LINGER, all).await?
 }
 
@@ -136,14 +139,14 @@ async fn read_all(
         while let Some(frame) = frame::take(&mut came).map_err(io::Error::other)? {
             match frame {
                 Frame::Open { stream, headers, last } => {
-                    // Read in any case: all headers are one zlib stream.
+                    // Decompressed even for a refused stream: all headers are one zlib stream.
                     let headers = headers_in.read(&headers).map_err(io::Error::other)?;
                     let is_new = !streams.contains_key(&stream) && streams.len() < STREAMS;
                     let Some(place) = (if is_new { opened.reserve().await.ok() } else { None }) else {
                         say(&to, frame::reset(stream, frame::REFUSED_STREAM)).await;
                         continue;
                     };
-                    // Said before anybody can say something on the stream.
+                    // Replied to before any data can be sent on the stream.
                     let reply = headers_out.write(&[]).ok_or_else(none)?;
                     say(&to, frame::reply(stream, &reply)).await;
                     let (feed, source) = Feed::new(&budget);
@@ -154,7 +157,7 @@ async fn read_all(
                 }
                 Frame::Data { stream, data, last } => {
                     if let Some(own) = streams.get(&stream) {
-                        // Where nobody reads it any more, it is nobody's.
+                        // Data without a reader is dropped.
                         own.send(&data).await;
                     }
                     if last {
@@ -181,7 +184,7 @@ async fn say(to: &mpsc::Sender<Out>, frame: Bytes) {
 mod tests {
     use super::*;
 
-    /// A client that opens a stream with these headers and sends this.
+    /// A client that opens a stream with headers and sends `data`.
     async fn open(io: &mut (impl AsyncWrite + Unpin), writer: &mut headers::Writer, stream: u8, data: &[u8]) {
         let headers = writer.write(&[("streamtype", "data")]).unwrap();
         let length = u8::try_from(headers.len() + 10).unwrap();
@@ -240,7 +243,7 @@ mod tests {
         }
     }
 
-    /// A client may be quick, and whoever is behind a stream slow.
+    /// A fast client, and a slow reader behind a stream.
     #[tokio::test]
     async fn what_nobody_reads_waits_within_a_budget() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
@@ -279,7 +282,7 @@ mod tests {
         let (mut writer, mut came) = (headers::Writer::new().unwrap(), BytesMut::new());
         for stream in 1..100 {
             open(&mut client, &mut writer, stream, b"").await;
-            // The reader of frames from clients knows no replies.
+            // The parser of frames from clients does not know replies.
             assert_eq!(next(&mut client, &mut came).await, Frame::Other, "{stream}");
             assert!(matches!(next(&mut client, &mut came).await, Frame::Data { .. }), "{stream}");
         }
@@ -287,13 +290,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_ends_that_a_client_keeps_without_taking_anything() {
-        // Nothing moves at all.
+        // No byte moves in either direction.
         let (_client, server) = tokio::io::duplex(64);
         let (opened, mut streams) = mpsc::channel(1);
         let ended = serve(server, opened, CancellationToken::new()).await.unwrap_err();
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
         assert!(streams.recv().await.is_none());
-        // What is to be written at the end is not taken.
+        // The client does not take the last frames.
         let (mut client, server) = tokio::io::duplex(64);
         let (opened, mut streams) = mpsc::channel(1);
         let done = CancellationToken::new();

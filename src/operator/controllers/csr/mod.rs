@@ -1,5 +1,5 @@
-//! The approver: compares each request of a machine for a certificate with its Node and its machine, and approves or
-//! denies it. What it decides by is in [`kube_node_planner::approval`]; requests of others it leaves alone.
+//! Approver: compares each certificate signing request of a machine with its Node and its machine, and
+//! approves or denies it. [`kube_node_planner::approval`] decides; requests of others are ignored.
 
 mod view;
 
@@ -31,12 +31,12 @@ use super::{
 };
 use crate::providers::{MachineId, ProviderError, Stage};
 
-/// Requests reconciled at once.
+/// Concurrent reconciliations.
 const CONCURRENCY: usize = 8;
-/// Reason of the condition of an approved request.
+/// Condition reason of an approved request.
 const APPROVED: &str = "MachineApproved";
 
-/// Why a reconciliation failed.
+/// Reason why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -53,7 +53,7 @@ pub struct Approver {
 }
 
 impl Approver {
-    /// An approver, and the queue to give to [`Self::run`]. [`Self::watch`] fills the queue.
+    /// Returns an approver and the queue for [`Self::run`]. [`Self::watch`] fills the queue.
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
@@ -62,14 +62,14 @@ impl Approver {
         (approver, queue)
     }
 
-    /// Follows the requests to the signer of node certificates; comes back only when that can never be.
+    /// Watches the requests to the signer of node certificates. Returns only if that can never work.
     pub async fn watch(self: Arc<Self>) -> Result<(), ReflectError> {
         let api: Api<CertificateSigningRequest> = Api::all(self.context.client.clone());
         let of_signer = watcher::Config::default().fields(&format!("spec.signerName={}", approval::SIGNER));
         kube_node_cache::run(api, of_signer, Arc::clone(&self.csrs)).await
     }
 
-    /// Works until `stop`, and finishes what is under way. The caches of the context must be in sync.
+    /// Reconciles until `stop`, then finishes reconciliations in flight. The caches of the context must be in sync.
     pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
         let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
         run(queue, config, &stop, |name| {
@@ -78,7 +78,7 @@ impl Approver {
                 let reconcile = async {
                     match approver.reconcile(&name).await {
                         Ok(()) => Action::AwaitChange,
-                        // It went, or somebody decided meanwhile: the watch brings the news.
+                        // The request is gone or decided: the watch shows it.
                         Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => {
                             Action::AwaitChange
                         }
@@ -116,8 +116,8 @@ impl Approver {
         Ok(self.say(&csr, &verdict).await?)
     }
 
-    /// The Node of this name, and what of it counts. Read from the server: a watch that lags behind must neither let the
-    /// machine of a Node in that is gone, nor deny that of a new one.
+    /// The Node of this name, and its facts for the decision. Read from the API server: with a lagging watch
+    /// the machine of a deleted Node would be approved, or that of a new Node denied.
     async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>, Error> {
         let action = || format!("read Node {name}");
         let found = read::<WireNode>(&self.context.client, action, &NodeView::path(name)).await;
@@ -145,7 +145,7 @@ impl Approver {
         Ok(Some((view, facts)))
     }
 
-    /// Writes the condition, where nobody has decided since.
+    /// Writes the decision, unless the request has changed since it was read.
     async fn say(&self, csr: &View, verdict: &Verdict) -> Result<(), ApiError> {
         let (kind, reason, message) = match verdict {
             Verdict::Ignore => return Ok(()),

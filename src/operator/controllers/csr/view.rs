@@ -1,20 +1,20 @@
-//! What is kept of a request for a certificate: who asks for what, until it is decided on.
+//! Pruned certificate signing requests: requester and requested certificate, until the request is decided.
 
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube_node_planner::approval::{Request, Subject};
 
-/// A request for a certificate, pruned.
+/// A certificate signing request, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// Name.
     pub name: String,
     /// UID.
     pub uid: String,
-    /// Version of this state.
+    /// Resource version.
     pub resource_version: String,
-    /// What is asked for; None once somebody has decided.
+    /// The undecided request; None once it is decided.
     pub pending: Option<Box<Request>>,
 }
 

@@ -1,4 +1,5 @@
-//! A Node that was written by hand gets what one of a NodeSet is born with, in one write, before its machine is made.
+//! Adopts a Node created by hand: one write, before its machine is made, adds what a NodeSet's Node is
+//! created with.
 
 use k8s_openapi::api::core::v1::Node;
 use kube_node_api::names;
@@ -31,7 +32,7 @@ impl NodeController {
             finalizers.push(names::FINALIZER_MACHINE.to_owned());
         }
         let mut all = adoption.template.taints.clone().unwrap_or_else(|| node.taints.clone());
-        // Where a kubelet is at work already, its pods are not thrown out.
+        // The taints of a new Node would evict the pods of a kubelet that already works.
         if node.kubelet_version.is_none() {
             let missing = |taint: &_| !node.taints.contains(taint);
             all.extend(taints::at_birth().into_iter().filter(missing));

@@ -1,4 +1,4 @@
-//! Takes the steps that were decided on, in their order. A step that fails ends the reconciliation, but for those that concern many pods.
+//! Executes the steps of a plan in order. A failed step ends the reconciliation, unless it is an eviction.
 
 use http::Method;
 use jiff::Timestamp;
@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl NodeController {
-    /// Gives back the pods whose eviction was refused.
+    /// Executes a plan and returns the pods whose eviction was refused.
     pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
         let updated = match &observed.request {
             Some((_, settings)) if observed.machine == Machine::Exists => {
@@ -34,7 +34,7 @@ impl NodeController {
             }
             _ => Ok(()),
         };
-        // Settings that do not reach the machine hold up neither its taints nor its drain.
+        // Settings that do not reach the machine delay neither its taints nor its drain.
         let blocked = self.take(observed, plan).await?;
         updated?;
         Ok(blocked)
@@ -52,7 +52,7 @@ impl NodeController {
                 Step::CreateMachine => self.create_machine(observed).await?,
                 Step::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
                 Step::Cordon { at } => self.cordon(&observed.node, *at).await?,
-                // A pod that cannot be evicted holds up none whose time is over.
+                // A failed eviction does not delay the deletion of pods whose time is over.
                 Step::Evict(pods) => match self.evict(pods).await {
                     Ok(refused) => blocked = refused,
                     Err(error) => failed = Some(error),
@@ -93,7 +93,7 @@ impl NodeController {
             });
         }
         match observed.provider.create(&request).await {
-            // That it works is said once it does: one that ends at once would say both, again and again.
+            // The condition becomes True once the machine works: with a machine that ends at once it would flap.
             Ok(()) => {
                 debug!("machine created");
                 self.back_offs().made(&observed.id.uid, Timestamp::now());
@@ -112,15 +112,17 @@ impl NodeController {
         }
     }
 
-    /// Writes the list of taints where it still is the one that was seen. The whole version would be too strict: the
-    /// controller-manager writes annotations onto young Nodes all the time.
+    /// Replaces the taints if they are still the ones that were seen. A precondition on the resource version
+    /// would be too strict: the controller-manager writes annotations onto young Nodes all the time.
     async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), Error> {
         let mut patch = vec![
             json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid }),
             json!({ "op": "test", "path": "/spec/taints", "value": node.taints }),
             json!({ "op": "replace", "path": "/spec/taints", "value": taints }),
         ];
-        // It makes every later write dearer. The server lets a write of a Node end it, and none of its status.
+        // The first taint patch also clears `managedFields`: no field manager needs them, and they make every
+        // later write more expensive. The API server accepts this in a write of the Node, but not in one of
+        // its status.
         if node.tracked_for_nobody {
             patch.push(json!({ "op": "add", "path": "/metadata/managedFields", "value": [{}] }));
         }
@@ -128,7 +130,7 @@ impl NodeController {
         let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, api::FIELD_MANAGER);
         let action = || format!("change the taints of Node {}", node.name);
         match api::send(&self.context.client, action, Method::PATCH, &url, body).await {
-            // Somebody changed the list meanwhile; the watch is about to show it.
+            // The list changed meanwhile; the watch is about to show it.
             Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
             other => {
                 self.writes.wrote(&node.name, self.context.nodes.written(&other?));
@@ -139,7 +141,8 @@ impl NodeController {
 
     async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<(), Error> {
         let mut change = json!({ "spec": { "unschedulable": true } });
-        // In the same write: the set's timeout counts from here, whoever works on. Somebody may have opened it again.
+        // In the same write: the set's timeout counts from here, whichever process continues. An earlier
+        // value stays if somebody uncordoned the Node meanwhile.
         if !node.annotations.contains_key(names::ANNOTATION_DRAIN_STARTED) {
             let annotations = json!({ names::ANNOTATION_DRAIN_STARTED: format!("{at:.3}") });
             change["metadata"] = json!({ "annotations": annotations });

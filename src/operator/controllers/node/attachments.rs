@@ -1,8 +1,8 @@
-//! Which volumes are attached to a machine that is about to go.
+//! Volumes attached to a machine that is about to be deleted.
 //!
-//! The API server cannot select attachments by Node, so all are listed, page by page, and one list serves every Node whose
-//! question came before it began. Lists keep a distance: however many Nodes leave, a list is under way for a tenth of the
-//! time at most. Nobody waits for one: who has no answer yet asks again.
+//! The API server cannot select `VolumeAttachment`s by Node, so all are listed, page by page; one list serves
+//! every Node that asked before the list began. Lists are spaced: however many Nodes leave, they take at most
+//! a tenth of the time. No reconciliation waits for a list: without a result it is requeued.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,33 +22,33 @@ use crate::controllers::{
     api::{call, read},
 };
 
-/// Where the list is.
+/// URL path of the collection.
 const PATH: &str = "/apis/storage.k8s.io/v1/volumeattachments";
-/// Attachments on a page.
+/// Page size.
 const PAGE: usize = 500;
-/// Least time from the beginning of a list to that of the next.
+/// Minimum time between the starts of two lists.
 const LEAST_DISTANCE: Duration = Duration::from_secs(1);
-/// The same, in times that the last list took.
+/// The same, as a multiple of the duration of the last list.
 const DISTANCE: u32 = 10;
-/// When to ask again while a list is under way.
+/// Requeue delay while a list is in flight.
 const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// Names of volumes by Node.
+/// Names of volumes by name of the Node.
 type ByNode = HashMap<String, Vec<String>>;
 
-/// Looks attachments up.
+/// Lookup of attached volumes.
 pub(super) struct Attachments {
     client: Client,
-    /// When each Node asked first that has no answer yet, by UID.
+    /// Time of the first request of each Node without a result, by Node UID.
     asked: Mutex<HashMap<Arc<str>, Instant>>,
     lists: tokio::sync::Mutex<Lists>,
 }
 
 #[derive(Default)]
 struct Lists {
-    /// The last one, and when it began.
+    /// The last list and its start.
     last: Option<(Instant, Arc<ByNode>)>,
-    /// When the next one may begin.
+    /// Earliest start of the next list.
     next: Option<Instant>,
 }
 
@@ -104,7 +104,8 @@ impl Attachments {
         Self { client, asked: Mutex::default(), lists: tokio::sync::Mutex::default() }
     }
 
-    /// The volumes attached to a Node, but for those of pods that stay on it: as of after its first question.
+    /// The volumes attached to a Node at some time after its first request, without those of pods that stay
+    /// on the Node.
     pub(super) async fn of(&self, node: &NodeView) -> Result<Attached, ApiError> {
         let asked = *self.asked().entry(Arc::clone(&node.uid)).or_insert_with(Instant::now);
         let list = match self.list(asked).await? {
@@ -120,12 +121,12 @@ impl Attachments {
         Ok(Attached::Volumes(attached))
     }
 
-    /// The Node's question is void: pods are on it again, or it is gone.
+    /// Drops the request of a Node that has pods again or is gone.
     pub(super) fn forget(&self, uid: &str) {
         self.asked().remove(uid);
     }
 
-    /// A list that began after the question; else when to ask again.
+    /// Returns a list that began after the request, else the time until the next try.
     async fn list(&self, asked: Instant) -> Result<Result<Arc<ByNode>, Duration>, ApiError> {
         let Ok(mut lists) = self.lists.try_lock() else { return Ok(Err(UNDER_WAY)) };
         let began = Instant::now();
@@ -173,7 +174,7 @@ impl Attachments {
         Ok(by_node)
     }
 
-    /// Names of the volumes that pods claim which stay to the end. Hardly any does.
+    /// Names of the volumes claimed by pods that stay to the end. Such pods are rare.
     async fn of_pods_that_stay(&self, node: &NodeView) -> Result<HashSet<String>, ApiError> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
@@ -197,13 +198,13 @@ impl Attachments {
     }
 }
 
-/// As the cache sees it.
+/// Returns true if the pod stays on its Node, by the rule of the cache.
 fn stays(pod: Pod) -> bool {
     let wire = serde_json::to_value(pod).and_then(serde_json::from_value::<WirePod>);
     wire.is_ok_and(|pod| PodView::from(pod).stays())
 }
 
-/// Names of a pod's claims.
+/// Names of a pod's claims of both kinds, persistent and ephemeral.
 fn claims(pod: &Pod) -> Vec<String> {
     let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// An API server with two pages of attachments, and no pods; each answer takes a while. All that was asked for.
+    /// An API server with two pages of attachments and no pods, each response delayed; and the requested URLs.
     fn server() -> (Attachments, Arc<StdMutex<Vec<String>>>) {
         let asked = Arc::new(StdMutex::new(Vec::new()));
         let log = Arc::clone(&asked);
@@ -300,7 +301,7 @@ mod tests {
         let pages = [format!("{PATH}?limit=500"), format!("{PATH}?limit=500&continue=next%2Fpage")];
         assert_eq!(asked.lock().unwrap()[..2], pages);
         let began = Instant::now();
-        // Many Nodes leave, all the time.
+        // Nodes leave all the time.
         let nodes = (0..1_000).map(|number| {
             let attachments = &attachments;
             async move {

@@ -1,5 +1,5 @@
-//! Empties a Node that leaves: what is on it, and the evictions and deletions that were decided on. Evictions go through
-//! the Eviction API, so that disruption budgets hold.
+//! Drains a leaving Node: observes its pods and executes planned evictions and deletions. Evictions use the
+//! Eviction API, so that disruption budgets hold.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::controllers::{
     api::{call, read},
 };
 
-/// Evictions of one Node under way at once.
+/// Concurrent evictions or deletions of one Node.
 const EVICTIONS_AT_ONCE: usize = 8;
 
 impl NodeController {
-    /// How far the drain of a Node that leaves has come.
+    /// Progress of the drain of a leaving Node.
     pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods, Error> {
         let node = &*observed.node;
         let has_machine = match observed.machine {
@@ -40,7 +40,7 @@ impl NodeController {
             self.context.pods.group(&node.name).iter().map(|pod| seen(pod)).collect();
         let mut drain = self.plan(node, &known);
         if has_machine && drain.is_done() {
-            // The cache may lag behind the cordon, so its zero is checked.
+            // The cache may lag behind the cordon: a list confirms that no pod is left.
             drain = self.plan(node, &self.listed(node).await?);
         }
         let asks_for_volumes = if has_machine {
@@ -76,20 +76,20 @@ impl NodeController {
         Ok(items.into_iter().map(|pod| seen(&PodView::from(pod))).collect())
     }
 
-    /// The set that owns the Node, as long as it exists.
+    /// The set that owns the Node, if it still exists.
     pub(super) fn set_of(&self, node: &NodeView) -> Option<Arc<CustomObject<NodeSet>>> {
         let owner = node.owner()?;
         let set = self.context.sets.get(&owner.name)?;
         (set.metadata.uid.as_deref() == Some(owner.uid.as_str())).then_some(set)
     }
 
-    /// Whether the drain of a Node may begin: a set says when, unless it leaves itself or cannot be read.
+    /// Returns true if the drain of a Node may start. Without a readable set that stays, no permit is needed.
     pub(super) fn has_turn(&self, node: &NodeView) -> bool {
         let set = self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok());
         set.is_none_or(|set| self.context.drain_permits.is_granted(set.name(), &node.uid))
     }
 
-    /// Evicts pods; those whose eviction is refused come back.
+    /// Evicts pods and returns those whose eviction was refused.
     pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>, Error> {
         let results: Vec<(PodId, Result<(), ApiError>)> = stream::iter(pods.to_vec())
             .map(|pod| async move {
@@ -106,14 +106,14 @@ impl NodeController {
             if let Some(said) = error.disruption_budget() {
                 blocked.push(Blockage { obstacle: Obstacle::Budget, pod, said });
             } else if is_past(&error) || error.is_in_leaving_namespace() {
-                // It leaves by itself.
+                // The pod leaves by itself.
             } else if error.is_final() {
                 blocked.push(Blockage { obstacle: Obstacle::Refused, pod, said: error.server_message() });
             } else {
                 failed = Some(error);
             }
         }
-        // What is known to be refused is worth more than a failure that the next reconciliation may heal.
+        // A refusal is reported rather than a failure that the next reconciliation may heal.
         match failed {
             Some(error) if blocked.is_empty() => Err(error.into()),
             _ => Ok(blocked),
@@ -126,7 +126,7 @@ impl NodeController {
         call(|| format!("evict pod {pod}"), pods.evict(&pod.name, &params)).await.map(drop)
     }
 
-    /// Deletes pods, whatever protects them, with a grace in seconds; None: their own.
+    /// Deletes pods regardless of disruption budgets. `grace` is the grace period in seconds; None: the pod's own.
     pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<(), Error> {
         let results: Vec<Result<(), ApiError>> = stream::iter(pods.to_vec())
             .map(|pod| async move {
@@ -144,18 +144,18 @@ impl NodeController {
     }
 }
 
-/// The pod is gone, or another one of its name has come.
+/// Returns true if the pod is gone, or another one has its name.
 fn is_past(error: &ApiError) -> bool {
     error.is_not_found() || error.is_conflict()
 }
 
-/// This pod, and none that a `StatefulSet` made under its name.
+/// Limits a deletion to this pod: a `StatefulSet` may have created another one of its name.
 fn this(pod: &PodId) -> DeleteParams {
     DeleteParams::default()
         .preconditions(Preconditions { uid: Some(pod.uid.to_string()), resource_version: None })
 }
 
-/// A pod as its drain sees it.
+/// A pod as the drain planner needs it.
 fn seen(pod: &PodView) -> drain::Pod {
     drain::Pod {
         id: PodId {
@@ -176,8 +176,8 @@ fn seen(pod: &PodView) -> drain::Pod {
     }
 }
 
-/// When the drain began: as noted with the cordon; with the deletion where somebody had closed the Node before, or made
-/// it from one that was leaving.
+/// Start of the drain: the time noted with the cordon, but not before the deletion. The note is older if
+/// somebody had cordoned the Node before, or copied it from a leaving one.
 pub(super) fn drain_began(node: &NodeView) -> Timestamp {
     let noted = node.annotations.get(names::ANNOTATION_DRAIN_STARTED).and_then(|text| text.parse().ok());
     noted.max(node.deleted_at).unwrap_or(Timestamp::MAX)

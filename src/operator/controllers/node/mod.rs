@@ -1,5 +1,5 @@
-//! The NodeController: provisions the machine of each Node of its classes, lets pods in when it is at work, drains the
-//! Node and takes the machine away when it leaves. It never counts replicas.
+//! NodeController: creates the machine of each Node of its classes, lets pods in once the machine works,
+//! drains a leaving Node and deletes its machine. It never counts replicas.
 
 mod adopt;
 mod apply;
@@ -33,14 +33,14 @@ use self::{attachments::Attachments, status::ReportedWaits, writes::Writes};
 use super::{ApiError, Context, RevisionsError};
 use crate::providers::{MachineId, ProviderError};
 
-/// Nodes reconciled at once; each reconciliation writes one thing at a time.
+/// Concurrent reconciliations; each sends one write at a time.
 const CONCURRENCY: usize = 32;
-/// How often all machines are compared with all Nodes, for what no watch has told.
+/// Interval at which all machines are compared with all Nodes, for changes that no watch has shown.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
-/// When to reconcile a Node again that changed under a write; the watch is nearly always faster.
+/// Requeue delay of a Node that changed during a write; the watch is nearly always faster.
 const CONFLICT_RETRY: Duration = Duration::from_secs(1);
 
-/// What is reconciled.
+/// Key of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// A Node, by name.
@@ -49,16 +49,16 @@ pub enum Key {
     Machine(MachineId),
 }
 
-/// Why a reconciliation failed.
+/// Reason why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A call to the API server.
+    /// A call to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// What the machine is made from.
+    /// The machine spec is not available.
     #[error(transparent)]
     Revisions(#[from] RevisionsError),
-    /// The provider.
+    /// The provider failed.
     #[error(transparent)]
     Provider(#[from] ProviderError),
 }
@@ -74,7 +74,7 @@ pub struct NodeController {
 }
 
 impl NodeController {
-    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<Key>) {
         let (requests, queue) = work_queue();
@@ -96,7 +96,7 @@ impl NodeController {
         (controller, queue)
     }
 
-    /// Works until `stop`, and finishes what is under way.
+    /// Reconciles until `stop`, then finishes reconciliations in flight.
     pub async fn run(self: Arc<Self>, queue: Consumer<Key>, stop: CancellationToken) {
         let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
         let work = run(queue, config, &stop, |key| {
@@ -145,7 +145,7 @@ impl NodeController {
             observed.deletion_timeout,
             Timestamp::now(),
         );
-        // A condition that cannot be written holds up nothing else of the Node.
+        // A condition that cannot be written delays nothing else.
         let said = self.say_how_it_stands(&observed).await;
         let applied = self.apply(&observed, &plan).await;
         let waits_for = match &applied {
@@ -154,7 +154,7 @@ impl NodeController {
             Err(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
                 Some(Wait::Refused { said: error.chain() })
             }
-            // Which budgets are in the way is known only now.
+            // Only now the disruption budgets that block evictions are known.
             applied => {
                 let blocked = applied.as_ref().ok().cloned().unwrap_or_default();
                 plan.waits_for.map(|wait| wait.blocked(blocked))
@@ -171,7 +171,7 @@ impl NodeController {
         Ok(plan.requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
-    /// Looks at every machine that its provider has something to say of.
+    /// Enqueues every machine whose provider reports a change.
     async fn follow_providers(&self) {
         let mut changes =
             futures::stream::select_all(self.context.providers.values().map(|provider| provider.watch()));
@@ -195,13 +195,13 @@ impl NodeController {
     }
 }
 
-/// Requeue after a reconciliation.
+/// The action after a reconciliation.
 fn outcome(result: Result<Action, Error>) -> Action {
     match result {
         Ok(outcome) => outcome,
-        // It changed meanwhile: the watch brings the news, this only makes sure.
+        // The object changed meanwhile: its event enqueues the key, the requeue only makes sure.
         Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(CONFLICT_RETRY),
-        // It went meanwhile.
+        // The object is gone.
         Err(Error::Api(error)) if error.is_not_found() => Action::AwaitChange,
         Err(Error::Provider(error)) => {
             debug!(error = chain(&error), "provider");
@@ -230,7 +230,7 @@ impl EventHandler<NodeView> for NodeController {
             (Some(old), None) => self.requests.add(Key::Node(Arc::clone(&old.name))),
             (None, None) => {}
         }
-        // Its finalizer may have been taken off by force, and another Node may have its name by now.
+        // The finalizer may have been removed by force, and another Node may have the name by now.
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.attachments.forget(&old.uid);
             self.back_offs().forget(&old.uid);
@@ -238,7 +238,8 @@ impl EventHandler<NodeView> for NodeController {
         }
     }
 
-    /// What was written and never shown is over with a new list, as after a restore of etcd.
+    /// Enqueues Nodes with writes that the watch never showed: a new list ends the wait for them, as after a
+    /// restore of etcd.
     fn on_resync(&self) {
         for node in self.writes.nodes() {
             self.requests.add(Key::Node(node));
@@ -248,7 +249,7 @@ impl EventHandler<NodeView> for NodeController {
 
 impl EventHandler<PodView> for NodeController {
     fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
-        // Pods matter to a Node that is being drained, and to no other; and of their changes those that let it go on.
+        // Only a draining Node depends on pods, and only on changes that let the drain go on.
         if let (Some(old), Some(new)) = (old, new)
             && old.holds_up_drain() == new.holds_up_drain()
             && old.deleted_at == new.deleted_at
@@ -285,7 +286,7 @@ impl EventHandler<CustomObject<NodeSet>> for NodeController {
     fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
         let read = |own: Option<&Arc<CustomObject<NodeSet>>>| {
             let set = own.and_then(|own| own.object.as_ref().ok());
-            // Who leaves needs a turn only from a set that stays.
+            // A drain permit is needed only from a set that stays.
             let stays = own.filter(|own| !own.is_leaving()).and_then(|own| own.metadata.uid.clone());
             (stays, set.map(|set| (set.spec.class_overrides.clone(), set.spec.drain.clone())))
         };

@@ -1,4 +1,4 @@
-//! Observed state of a Node: whose it is, its machine as the provider has it, and what its class says.
+//! Observed state of a Node: its provider, its machine as the provider reports it, and the settings of its class.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,36 +22,36 @@ use crate::{
     },
 };
 
-/// Namespace of the Leases of Nodes.
+/// Namespace of Node Leases.
 const LEASES: &str = "kube-node-lease";
 
-/// A Node of ours, as it is.
+/// Observed state of one of our Nodes.
 pub(super) struct Observed {
     pub(super) node: Arc<NodeView>,
     pub(super) id: MachineId,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) machine: Machine,
-    /// How it ended last, where it was started again.
+    /// Last end of a machine that was restarted.
     pub(super) last_end: Option<Trouble>,
-    /// Whether the machine is past its start.
+    /// True once the machine has started.
     pub(super) works: bool,
-    /// What stands in the machine's way.
+    /// Obstacle that the machine reports.
     pub(super) trouble: Option<Trouble>,
     pub(super) lease_renewed: Option<Timestamp>,
     pub(super) turn: bool,
     pub(super) pods: Pods,
     pub(super) deletion_timeout: Duration,
-    /// What has to pass before it gets another machine.
+    /// Delay before the Node gets another machine.
     pub(super) back_off: Option<BackOff>,
-    /// What is missing on a Node that was written by hand.
+    /// Fields that a Node created by hand lacks.
     pub(super) adoption: Option<Adoption>,
-    /// What it is made from; None on a Node that leaves, unless a restart took its machine.
+    /// Machine spec and settings; None on a leaving Node, unless a restart lost its machine.
     pub(super) request: Option<(revision::Machine, Settings)>,
-    /// Secret that leads to where the machine is to be.
+    /// Secret with the credentials of the cluster that hosts the machine.
     pub(super) credentials: Option<String>,
 }
 
-/// What a Node that was written by hand lacks.
+/// Fields that a Node created by hand lacks.
 pub(super) struct Adoption {
     pub(super) revision: String,
     pub(super) machine: revision::Machine,
@@ -59,13 +59,13 @@ pub(super) struct Adoption {
 }
 
 impl Observed {
-    /// Whether the process that is to carry the machine has said that it has no room.
+    /// Returns true if the process that should run the machine has reported that it has no room.
     pub(super) fn waits_for_room(&self) -> bool {
         let trouble = self.trouble.as_ref().filter(|_| self.node.deleted_at.is_none());
         trouble.is_some_and(|trouble| trouble.reason == OUT_OF_RESOURCES)
     }
 
-    /// As the decision wants it.
+    /// The Node as the planner needs it.
     pub(super) fn node_state(&self) -> node::Node {
         let NodeView { deleted_at, unschedulable, taints, kubelet_version, .. } = &*self.node;
         node::Node {
@@ -87,7 +87,7 @@ impl Observed {
 }
 
 impl NodeController {
-    /// None: not a Node of ours, or nothing can be done for it until something else changes.
+    /// Returns None for a Node that is not ours, and for one that has to wait for a change of something else.
     pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>, Error> {
         let id = MachineId::of(&node);
         let class = node.class().and_then(|name| self.context.classes.get(name));
@@ -152,7 +152,7 @@ impl NodeController {
         Ok(Some(observed))
     }
 
-    /// What has to pass before the Node gets another machine, where those before ended again and again.
+    /// Delay before the Node gets another machine, after the previous ones ended repeatedly.
     fn back_off(&self, observed: &Observed) -> Option<BackOff> {
         let (uid, now) = (&observed.node.uid, Timestamp::now());
         let mut all = self.back_offs();
@@ -179,7 +179,7 @@ impl NodeController {
         (machine, settings)
     }
 
-    /// The provider that serves a Node; None where that is somebody else.
+    /// The provider that serves a Node; None if a third party does.
     async fn provider(
         &self,
         node: &NodeView,
@@ -196,7 +196,7 @@ impl NodeController {
         if !node.has_finalizer(names::FINALIZER_MACHINE) {
             return Ok(None);
         }
-        // Somebody took the labels away: the machine itself still tells.
+        // The labels were removed: the machine itself identifies its provider.
         let mut unknown = None;
         for provider in self.context.providers.values() {
             match provider.exists(id).await {
@@ -208,7 +208,8 @@ impl NodeController {
         if let Some(error) = unknown {
             return Err(error.into());
         }
-        // The machine is gone, and nobody but us will take the finalizer off. A third party's Node is told by its providerID.
+        // The machine is gone, and only this operator would remove the finalizer. The providerID excludes a
+        // third party's Node.
         let made_by = |provider: &Arc<dyn Provider>| {
             let id = self.context.provider_id(provider.name(), &node.name);
             id.is_some() && node.provider_id == id
@@ -225,7 +226,7 @@ impl NodeController {
         Ok(maker.filter(|_| node.deleted_at.is_some()))
     }
 
-    /// A Node written by hand: what its class makes of it.
+    /// The fields that a Node created by hand lacks, by its class and set.
     async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, Error> {
         let set = node.set().and_then(|set| self.context.sets.get(set));
         let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
@@ -256,16 +257,16 @@ impl NodeController {
         let text =
             format!("its revision {revision} is not stored any more: delete the Node to have another made");
         self.warn(&observed.node, "RevisionNotFound", text.clone());
-        // A machine that is there goes on; none can be made.
+        // An existing machine goes on, but a new one cannot be made.
         if observed.machine == Machine::Exists {
             return Ok(Some(observed));
         }
         self.say(&observed.node, names::CONDITION_MACHINE, false, "RevisionNotFound", &text).await?;
-        // The set may store it again; nothing tells of that.
+        // The set may store the revision again; no event reports that, so the error requeues the Node.
         Err(ProviderError::NotFound { message: text }.into())
     }
 
-    /// When the Node's kubelet renewed its Lease last.
+    /// Time of the last renewal of the Node's Lease.
     async fn lease(&self, node: &NodeView, existing: Option<&Existing>) -> Result<Option<Timestamp>, Error> {
         let Some(existing) = existing else { return Ok(None) };
         match existing.lease {
@@ -273,7 +274,7 @@ impl NodeController {
             Renewed::Never => return Ok(None),
             Renewed::Unknown => {}
         }
-        // Read only where something depends on it: for a Node that still waits for it.
+        // Read only for a Node whose initialization waits for the Lease.
         if !node.is_ready() || !node.taints.iter().any(|t| t.key == names::TAINT_UNINITIALIZED) {
             return Ok(None);
         }

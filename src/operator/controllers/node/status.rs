@@ -1,5 +1,4 @@
-//! Says how a Node stands: what it waits for in a metric, what stands in its way in a condition, and in one event when
-//! somebody has to act.
+//! Status of a Node: its wait reason in a metric, obstacles in conditions, and one event when somebody has to act.
 
 use std::{
     collections::HashMap,
@@ -32,24 +31,24 @@ use crate::{
     providers::{ProviderError, Trouble},
 };
 
-/// What was told of each Node that waits.
+/// Reported state of each Node that waits.
 #[derive(Debug, Default)]
 pub(super) struct ReportedWaits(Mutex<HashMap<Arc<str>, Entry>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// Which Node: a name may come again.
+    /// UID of the Node: a name may be used again.
     uid: Arc<str>,
-    /// Reason of the wait, as the metric counts it.
+    /// Wait reason counted in the metric.
     waits: &'static str,
-    /// The condition `kube-node.io/Drained` as it was written last: the watch may lag behind.
+    /// Last written condition `kube-node.io/Drained`: the watch may lag behind.
     drained: Option<ConditionUpdate>,
-    /// Reasons that there was an event for.
+    /// Reasons that have had their event.
     events: Vec<&'static str>,
 }
 
 impl ReportedWaits {
-    /// Counts what the Node waits for; None: for nothing.
+    /// Counts the wait reason of a Node; None: the Node does not wait.
     pub(super) fn waits(&self, node: &NodeView, reason: Option<&'static str>, metrics: &Metrics) {
         let Some(reason) = reason else { return self.forget(&node.name, metrics) };
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +64,7 @@ impl ReportedWaits {
         metrics.waits(before, Some(reason));
     }
 
-    /// The Node waits no more.
+    /// Drops a Node that no longer waits.
     pub(super) fn forget(&self, node: &str, metrics: &Metrics) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = told.remove(node).map(|entry| entry.waits);
@@ -80,7 +79,7 @@ impl ReportedWaits {
 }
 
 impl NodeController {
-    /// Says what a Node that leaves waits for. Each reason has one event in the life of a Node.
+    /// Reports the wait reason of a leaving Node. Each reason has one event in the life of a Node.
     pub(super) async fn tell(&self, node: &NodeView, wait: &Wait) -> Result<(), Error> {
         let shown =
             node.condition(names::CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
@@ -93,7 +92,7 @@ impl NodeController {
             return Ok(());
         }
         if wait.needs_somebody() {
-            // What the Node shows was said by the process before this one.
+            // If the Node already shows this reason, the previous process recorded the event.
             let said = shown.is_some_and(|shown| &*shown.reason == says.reason);
             let first = self.told.with(node, |entry| {
                 let new = !entry.events.contains(&says.reason);
@@ -111,7 +110,7 @@ impl NodeController {
         Ok(())
     }
 
-    /// Writes a condition of ours onto the Node, where it says something new.
+    /// Writes a condition update onto the Node, unless the Node shows it already.
     pub(super) async fn say(
         &self,
         node: &NodeView,
@@ -123,7 +122,7 @@ impl NodeController {
         Ok(say(&self.context.client, node, r#type, (status, reason, message)).await?)
     }
 
-    /// Says what stands in the way of the machine, and when that is over.
+    /// Reports an obstacle of the machine, and its end.
     pub(super) async fn say_how_it_stands(&self, observed: &Observed) -> Result<(), Error> {
         let node = &observed.node;
         if let Some(BackOff { message, .. }) = &observed.back_off {
@@ -154,7 +153,7 @@ impl NodeController {
         }
     }
 
-    /// Says of a Node that stays that the API server refuses a write to it, and when that is over.
+    /// Reports on a Node that stays that the API server refuses a write to it, and the end of that.
     pub(super) async fn say_whether_refused(
         &self,
         node: &NodeView,
@@ -173,14 +172,14 @@ impl NodeController {
         }
     }
 
-    /// Says that nothing can be known of the machine.
+    /// Reports that the state of the machine is unknown.
     pub(super) async fn say_unreachable(&self, node: &NodeView, error: &ProviderError) -> Result<(), Error> {
         let message = chain(error);
         self.warn(node, error.reason(), message.clone());
         self.say(node, names::CONDITION_MACHINE, false, error.reason(), &message).await
     }
 
-    /// Says that a machine has gone without our doing.
+    /// Reports a machine that disappeared without a request of ours.
     pub(super) async fn say_lost(&self, node: &NodeView) -> Result<(), Error> {
         let text = "its machine is gone, without anybody asking us: another one is made";
         self.warn(node, "MachineLost", text.to_owned());
@@ -192,7 +191,7 @@ impl NodeController {
     }
 }
 
-/// Writes a condition of ours onto a Node, where it says something new.
+/// Writes a condition update onto a Node, unless the Node shows it already.
 pub async fn say(
     client: &Client,
     node: &NodeView,
@@ -218,7 +217,7 @@ pub async fn say(
     };
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams { field_manager: Some(api::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    // Strategic: conditions are merged by type, so a kubelet's are not touched.
+    // A strategic merge patch merges conditions by type, so a kubelet's are not touched.
     let patch = Patch::Strategic(
         json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } }),
     );
@@ -230,7 +229,7 @@ pub async fn say(
     Ok(())
 }
 
-/// Whether a condition speaks of the machine, and not of writes to its Node.
+/// Returns true for a False condition about the machine, not about writes to its Node.
 fn is_trouble_of_machine(condition: &ConditionView) -> bool {
     &*condition.status == "False" && &*condition.reason != Wait::REFUSED
 }

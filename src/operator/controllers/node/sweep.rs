@@ -1,4 +1,4 @@
-//! Machines without a Node are taken away: a Node may vanish by force, and a provider may remember what we do not.
+//! Deletes machines without a Node: a Node may vanish by force, and a provider may know machines that we do not.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl NodeController {
-    /// Enqueues every machine whose Node is not known.
+    /// Enqueues every machine whose Node is not in the cache.
     pub(super) async fn sweep(&self) {
         for provider in self.context.providers.values() {
             match provider.list().await {
@@ -32,7 +32,7 @@ impl NodeController {
         self.context.nodes.get(&id.node).is_some_and(|node| node.uid == id.uid)
     }
 
-    /// A machine with a Node is that Node's business; one without is deleted, once the server itself says so.
+    /// Enqueues the Node of the machine. Deletes a machine without a Node once the API server confirms that.
     pub(super) async fn look_at_machine(&self, id: &MachineId) -> Result<Action, Error> {
         if self.has_node(id) {
             self.requests.add(Key::Node(id.node.clone()));
@@ -40,7 +40,7 @@ impl NodeController {
         }
         let mut failed = None;
         for provider in self.context.providers.values() {
-            // A provider that is away does not protect what another one has.
+            // An unreachable provider must not protect the machines of another.
             if let Err(error) = self.delete_if_without_node(&**provider, id).await {
                 failed = Some(error);
             }

@@ -1,4 +1,4 @@
-//! What was written to Nodes and the watch does not show yet: a reconciliation of the former state would write it again.
+//! Writes to Nodes that the watch does not show yet: a reconciliation of the older state would repeat them.
 
 use std::{
     collections::HashMap,
@@ -7,17 +7,18 @@ use std::{
 
 use kube_node_cache::{Cache, NodeView, Written};
 
-/// The last writes, by the name of the Node.
+/// Last writes by name of the Node.
 #[derive(Debug, Default)]
 pub(super) struct Writes(Mutex<HashMap<Arc<str>, Written>>);
 
 impl Writes {
-    /// A write was taken.
+    /// Records a write that the API server accepted.
     pub(super) fn wrote(&self, node: &Arc<str>, version: Written) {
         self.all().insert(Arc::clone(node), version);
     }
 
-    /// Whether a Node is older than what was written to it last: the watch, or a new list, is about to show that.
+    /// Returns true if a Node is older than the last write to it: the watch, or a new list, is about to show
+    /// that write.
     pub(super) fn outruns(&self, node: &NodeView, nodes: &Cache<NodeView>) -> bool {
         let mut all = self.all();
         let Some(written) = all.get(&node.name) else { return false };
@@ -28,12 +29,12 @@ impl Writes {
         outruns
     }
 
-    /// Nodes of which something was written that was not shown.
+    /// Nodes with a write that the watch has not shown.
     pub(super) fn nodes(&self) -> Vec<Arc<str>> {
         self.all().keys().cloned().collect()
     }
 
-    /// The Node is gone.
+    /// Forgets a deleted Node.
     pub(super) fn forget(&self, node: &str) {
         self.all().remove(node);
     }

@@ -1,8 +1,9 @@
-//! Brings a NodeSet's Nodes to what it asks for: adopts, releases, changes in place, creates, deletes.
+//! Applies a plan to the Nodes of a NodeSet: adopts, releases, changes in place, creates, deletes.
 //!
-//! Input: what was observed, and the plan. Output: [`Applied`], with a problem for everything that did not succeed.
-//! Invariants: no step and no Node is left out because another one failed. Many writes are sent at once, but bounded; one
-//! reconciliation sends at most a batch of each kind, so that the next one, which knows more, comes soon.
+//! Input: observed state and plan. Output: [`Applied`], with a problem for everything that failed.
+//!
+//! Invariants: no step and no Node is skipped because another one failed. Writes are concurrent but bounded;
+//! one reconciliation sends at most a batch of each kind, so that the next one, with newer state, comes soon.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -30,31 +31,31 @@ use crate::controllers::{
     api::{self, Seen},
 };
 
-/// Writes under way at once for one set: more than keep a control plane busy, at some milliseconds each, and each with a
-/// connection of its own.
+/// Concurrent writes of one set: at some milliseconds each, more than enough to keep a control plane busy.
+/// Each has a connection of its own.
 pub(super) const WRITES_AT_ONCE: usize = 32;
-/// Most Nodes that one reconciliation deletes or changes.
+/// Maximum number of Nodes that one reconciliation deletes or changes.
 pub(super) const BATCH: usize = 500;
-/// Most writes of one kind that one reconciliation sends again after they failed: thousands of Nodes that the API server
-/// refuses cost it no more than this each second.
+/// Maximum number of failed writes of one kind that one reconciliation repeats: thousands of Nodes that the
+/// API server refuses cost it no more than this each second.
 const RETRIES: usize = 32;
 
-/// What a reconciliation has done.
+/// Result of applying a plan.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// What did not succeed, the most important first; failed writes of Nodes come in besides, from the controller's
-    /// record of them.
+    /// Failures, the most important first. Failed writes of Nodes are added from the controller's record of them.
     pub(super) problems: Vec<Problem>,
-    /// Whether a further reconciliation has more to do at once.
+    /// True if there is more to do at once.
     pub(super) more: bool,
-    /// Whether something failed that the next reconciliation tries again.
+    /// True if something failed that the next reconciliation repeats.
     pub(super) failed: bool,
-    /// Nodes whose deletion was sent because they did not start.
+    /// Number of Nodes whose deletion was sent because they did not start.
     pub(super) given_up: usize,
 }
 
 impl Applied {
-    /// Records a failed call that the next reconciliation repeats. A conflict is none: the watch is about to show why.
+    /// Records a failed call that the next reconciliation repeats. A conflict is no problem: the watch will
+    /// show its cause.
     pub(super) fn failed(&mut self, reason: &'static str, error: &ApiError) {
         if !error.is_conflict() {
             self.problems.push(Problem::of_set(reason, error.chain()));
@@ -88,7 +89,7 @@ impl NodeSetController {
             }
         }
         self.grant_turns(observed, plan);
-        // A set without its finalizer could go before its Nodes do.
+        // A set without its finalizer could be deleted before its Nodes.
         if has_finalizer {
             self.make(set, observed, plan, &mut applied).await;
         }
@@ -106,7 +107,7 @@ impl NodeSetController {
         api::patch::<NodeSet>(&self.context.client, seen_set(set), change, "set the finalizer").await
     }
 
-    /// Takes the set's owner reference off the Nodes to release, and puts it onto those to adopt.
+    /// Removes the set's owner reference from the Nodes to release, and adds it to those to adopt.
     async fn change_owners(&self, set: &NodeSet, observed: &Observed) {
         let mut patches = Vec::new();
         for node in &observed.to_release {
@@ -126,7 +127,7 @@ impl NodeSetController {
         self.patch_nodes(&observed.name, Write::Adopt, "change the owner", patches).await;
     }
 
-    /// Labels, annotations and taints of the templates onto Nodes that live.
+    /// Patches labels, annotations and taints of the templates onto Nodes that stay.
     async fn propagate(&self, blueprint: &Blueprint, observed: &Observed, kept: bool, applied: &mut Applied) {
         let marked = kept.then(|| autoscaling::marked(&blueprint.template));
         let patches = observed
@@ -144,8 +145,8 @@ impl NodeSetController {
         applied.more |= self.patch_nodes(&observed.name, Write::Update, "change the template", patches).await;
     }
 
-    /// Sends each patch to its Node: a batch of new ones, and some of those that failed before and whose back-off is over.
-    /// Returns whether new ones are left.
+    /// Sends each patch to its Node: a batch of new ones, and some that failed before and whose back-off is
+    /// over. Returns true if new ones are left.
     async fn patch_nodes(
         &self,
         set: &str,
@@ -163,7 +164,7 @@ impl NodeSetController {
                 match refusals.retry_in(write, &node.name, intent, now) {
                     None => fresh.push((node, patch, intent)),
                     Some(Duration::ZERO) => due.push((node, patch, intent)),
-                    // Its back-off is not over.
+                    // Still in back-off.
                     Some(_) => {}
                 }
             }
@@ -175,7 +176,7 @@ impl NodeSetController {
                 let answer = api::patch::<Node>(&self.context.client, seen_node(&node), patch, what).await;
                 let now = Timestamp::now();
                 self.refusals(set, |refusals| match answer {
-                    // The Node changed or went meanwhile: the watch brings the next reconciliation.
+                    // The Node changed or is gone: its event enqueues the set.
                     Err(error) if error.is_conflict() || error.is_not_found() => {}
                     Err(error) => refusals.failed(write, &node.name, intent, error.chain(), now),
                     Ok(()) => refusals.succeeded(write, &node.name, now),
@@ -185,7 +186,7 @@ impl NodeSetController {
         more
     }
 
-    /// Lets the drains begin that were decided on, before the deletions are asked for: the NodeController is quick.
+    /// Grants the planned drain permits before the deletions are sent: the NodeController is quick.
     fn grant_turns(&self, observed: &Observed, plan: &Plan<'_>) {
         let names =
             plan.drain_permits.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
@@ -199,7 +200,7 @@ fn owned_by(owners: &[OwnerReference]) -> Value {
     json!({ "metadata": { "ownerReferences": owners } })
 }
 
-/// The merge patch of a change of the template.
+/// Merge patch for a template change.
 fn patch(change: Change) -> Value {
     let mut patch = json!({ "metadata": {} });
     if !change.labels.is_empty() {
@@ -230,5 +231,5 @@ pub(super) fn seen_meta(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v
     }
 }
 
-/// How long to wait when a write failed that the next reconciliation may repeat.
+/// Requeue delay after a failed write that the next reconciliation may repeat.
 pub(super) const RETRY: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! What a set that cluster-autoscaler scales needs besides: Nodes named to go are taken off the record once they go, and
-//! while a rollout works, cluster-autoscaler is kept off its Nodes.
+//! Sets that cluster-autoscaler scales: victims are removed from the record once they leave, and
+//! cluster-autoscaler is kept off the Nodes during a rollout.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,8 +16,7 @@ use super::{NodeSetController, apply::seen_set, observe::Observed};
 use crate::controllers::{ApiError, api};
 
 impl NodeSetController {
-    /// Takes those off the record of Nodes to go that go, or are gone. The rest of the record is left to those who write
-    /// it.
+    /// Removes Nodes that leave or are gone from the record of victims. The other entries are left to their writers.
     pub(super) async fn forget_victims(&self, set: &NodeSet, observed: &Observed) -> Result<(), ApiError> {
         let staying: HashSet<&str> =
             observed.nodes().filter(|node| node.deleted_at.is_none()).map(|node| &*node.uid).collect();
@@ -29,15 +28,15 @@ impl NodeSetController {
         let annotations = json!({ names::ANNOTATION_VICTIMS: record(&left) });
         let change = json!({ "metadata": { "annotations": annotations } });
         match api::patch::<NodeSet>(&self.context.client, seen_set(set), change, "change the record").await {
-            // The set changed meanwhile: its event brings the next reconciliation.
+            // The set changed meanwhile: its event enqueues the next reconciliation.
             Err(error) if error.is_conflict() => Ok(()),
             other => other,
         }
     }
 }
 
-/// Whether cluster-autoscaler is to leave the Nodes alone: while a rollout works, it would take the room that the rollout
-/// made for its own, and those that are emptied for unneeded ones.
+/// Returns true if cluster-autoscaler must leave the Nodes alone. During a rollout it would use the room that
+/// the rollout made, and take the Nodes being emptied for unneeded ones.
 pub(super) fn keeps_off(set: &NodeSet, plan: &Plan<'_>) -> bool {
     let rolls = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_none());
     set.spec.autoscaling.is_some()
@@ -46,13 +45,13 @@ pub(super) fn keeps_off(set: &NodeSet, plan: &Plan<'_>) -> bool {
         && !plan.waits.iter().any(|wait| matches!(wait, Wait::OnDelete { .. }))
 }
 
-/// The template with the mark that keeps cluster-autoscaler off. The record of what came from templates says that it is
-/// ours, so it leaves when it is not asked for any more.
+/// The template with the annotation that keeps cluster-autoscaler off. The record of applied template keys
+/// lists the annotation, so it is removed when it is no longer wanted.
 pub(super) fn marked(template: &Desired) -> Desired {
     template.annotated(names::ANNOTATION_SCALE_DOWN_DISABLED, "true")
 }
 
-/// Whether somebody else has written that mark onto the Node: it stays then.
+/// Returns true if a third party set that annotation on the Node: it stays then.
 pub(super) fn is_marked_by_others(node: &NodeView) -> bool {
     is_foreign_annotation(&node.annotations, names::ANNOTATION_SCALE_DOWN_DISABLED)
 }

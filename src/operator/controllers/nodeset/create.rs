@@ -1,7 +1,7 @@
-//! Creates the Nodes that a NodeSet is short of.
+//! Creates the Nodes that a NodeSet lacks.
 //!
-//! Invariants: a name is chosen here and sent again on a retry, so that a creation whose answer was lost happens once; a
-//! class never gets more Nodes than its limit, whichever sets of it are reconciled at the same time.
+//! Invariants: a name is chosen here and reused on a retry, so that a creation without a response happens
+//! once. A class never gets more Nodes than its limit, whichever of its sets are reconciled at the same time.
 
 use futures::{StreamExt, stream};
 use http::Method;
@@ -27,7 +27,7 @@ use crate::controllers::{
 };
 
 impl NodeSetController {
-    /// Creates what is missing, and asks again for what may never have arrived.
+    /// Creates missing Nodes, and repeats creations that may never have arrived.
     pub(super) async fn make(
         &self,
         set: &NodeSet,
@@ -62,7 +62,7 @@ impl NodeSetController {
         applied.more |= plan.more && applied.problems.is_empty();
     }
 
-    /// What Nodes are made of that are to have the revision that works; None where that is the newest, or gone.
+    /// Blueprint for Nodes that are to have the working revision; None if that is the newest one, or gone.
     async fn working_blueprint(
         &self,
         set: &NodeSet,
@@ -96,8 +96,8 @@ impl NodeSetController {
         }
     }
 
-    /// Takes note of the Nodes to create, as far as their class may have them. The class is counted and the note taken in
-    /// one step: another set of the class counts these.
+    /// Records expectations for the Nodes to create, within the limit of their class. Counting the class and
+    /// recording is one step, so that another set of the class counts these Nodes.
     fn reserve(&self, observed: &Observed, mut names: Vec<String>, applied: &mut Applied) -> Vec<String> {
         if names.is_empty() {
             return names;
@@ -106,7 +106,7 @@ impl NodeSetController {
         self.context.expectations.reserve(&observed.name, |all| {
             if let Some(limit) = limit {
                 let left = limit.saturating_sub(self.context.nodes_of_class(&observed.class, None, all));
-                // Another set was faster; the next plan says so.
+                // Another set was faster; the next plan reports the limit.
                 applied.failed |= names.len() > left;
                 names.truncate(left);
             }
@@ -127,7 +127,7 @@ impl NodeSetController {
         }
         debug!(count = names.len(), "creating Nodes");
         let names = self.with_pod_cidrs(observed, names, applied);
-        // Each counts those before it: the watch shows them later.
+        // Each creation counts the ones before it, which the watch shows later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
         let results: Vec<(String, Result<(), ApiError>)> = stream::iter((size + 1..).zip(names))
             .map(|(size, (name, pod_cidr))| async move {
@@ -161,7 +161,7 @@ impl NodeSetController {
         });
     }
 
-    /// Each with the block that its Node is to be born with, where it gets one here. Those for which there is none do not come.
+    /// Adds to each name the Node's pod CIDR, if this operator assigns it. Names for which there is none are dropped.
     fn with_pod_cidrs(
         &self,
         observed: &Observed,
@@ -216,7 +216,7 @@ impl NodeSetController {
         let node = node_builder::node(origin, &blueprint.template, Timestamp::now());
         match self.post(&node).await {
             Ok(()) => {}
-            // An earlier call had succeeded after all: nobody else makes such names.
+            // An earlier call had succeeded after all: no other writer chooses such names.
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error),
         }
@@ -228,13 +228,13 @@ impl NodeSetController {
         let body = Body::Object(wire::envelope("v1", "Node", node));
         let path = format!("/api/v1/nodes?fieldManager={}", api::FIELD_MANAGER);
         let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
-        // The watch brings the object.
+        // The watch delivers the object.
         api::send(&self.context.client, || format!("create Node {name}"), Method::POST, &path, body)
             .await
             .map(drop)
     }
 
-    /// Creations whose outcome nobody knows are looked up, where nothing will ask for them again.
+    /// Looks up creations with unknown result that will not be repeated.
     pub(super) async fn forget_what_never_came(&self, set: &str, applied: &mut Applied) {
         let unconfirmed: Vec<String> =
             self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());

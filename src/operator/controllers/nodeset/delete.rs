@@ -1,4 +1,4 @@
-//! Deletes the Nodes that a plan takes away, each under the condition that it is as it was seen.
+//! Deletes the victims of a plan, each only in the state that was seen.
 
 use std::sync::{
     Arc,
@@ -25,7 +25,7 @@ use super::{
 use crate::controllers::{ApiError, api};
 
 impl NodeSetController {
-    /// Deletes the victims of a plan, and asks again for deletions whose answer was lost.
+    /// Deletes the victims of a plan, and repeats deletions without a response.
     pub(super) async fn delete(&self, observed: &Observed, plan: &Plan<'_>, applied: &mut Applied) {
         applied.more |= plan.delete.len() > BATCH;
         let unanswered = observed.expectations.unanswered().map(|name| (name, None));
@@ -40,7 +40,7 @@ impl NodeSetController {
                 let (given_up, refused) = (&given_up, &refused);
                 async move {
                     let sent = self.delete_one(&observed.name, &node).await;
-                    // A call without an answer may have had its effect; it is sent again without a cause.
+                    // A deletion without a response may have taken effect; it is repeated without a cause.
                     let lost = sent.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
                     if cause == Some(DisruptionReason::FailedToStart) && (sent.is_ok() || lost) {
                         given_up.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl NodeSetController {
             })
             .await;
         applied.given_up = given_up.into_inner();
-        // A Node whose deletion was refused is passed over by the next plan, which may choose another one.
+        // The next plan passes over a Node whose deletion was refused, and may choose another one.
         applied.more |= refused.into_inner() > 0;
         self.refusals(&observed.name, |refusals| {
             refusals.keep(Write::Delete, |name| {
@@ -65,12 +65,12 @@ impl NodeSetController {
         });
     }
 
-    /// Deletes one Node in the state that was seen. A failure is recorded, but for a conflict: the next reconciliation
-    /// sees how the Node changed, and may choose another victim.
+    /// Deletes one Node in the state that was seen. A failure is recorded unless it is a conflict: the next
+    /// reconciliation sees the changed Node, and may choose another victim.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
         self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
         let result = api::delete::<Node>(&self.context.client, seen_node(node)).await;
-        // The echo may have come first.
+        // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
         let changed = now.as_ref().is_none_or(|now| now.resource_version != node.resource_version);
         self.expectations(set, |expectations: &mut Expectations| match &result {
@@ -79,10 +79,10 @@ impl NodeSetController {
             Err(error) if error.is_final() || (error.is_conflict() && changed) => {
                 expectations.kept(&node.name);
             }
-            // It may have had its effect; the watch will tell.
+            // The deletion may have taken effect; the watch will show it.
             Err(_) => {}
         });
-        // It went meanwhile.
+        // The Node was gone already.
         if result.as_ref().is_err_and(ApiError::is_not_found) {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! A NodeSet that leaves takes its Nodes along, and goes only after the last of them: their drain and their class's
-//! settings are needed until then. `--cascade=orphan` leaves the Nodes behind.
+//! Deletion of a NodeSet: it deletes its Nodes and stays until the last one is gone, since their drain and
+//! the settings of their class depend on it. `--cascade=orphan` leaves the Nodes behind.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,23 +17,23 @@ use super::{
 };
 use crate::controllers::{ApiError, api};
 
-/// Finalizer by which the garbage collector takes owner references off before it lets an owner go.
+/// Finalizer with which the garbage collector removes owner references before it lets an owner go.
 const FINALIZER_ORPHAN: &str = "orphan";
 
 impl NodeSetController {
-    /// Reconciles a set whose deletion was asked for.
+    /// Reconciles a set that is being deleted.
     pub(super) async fn leave(&self, set: &CustomObject<NodeSet>) -> Result<Action, Error> {
         if !set.has_finalizer(names::FINALIZER_NODES) {
             return Ok(Action::AwaitChange);
         }
-        // Nodes are not deleted while the garbage collector takes their owner away: it was asked to keep them.
+        // The garbage collector was asked to keep the Nodes: none is deleted while it removes their owner.
         if set.has_finalizer(FINALIZER_ORPHAN) {
             return Ok(Action::AwaitChange);
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
         let mut applied = Applied::default();
         self.forget_what_never_came(set.name(), &mut applied).await;
-        // Before the Nodes are looked at: what is shown in between is then known twice, and never not at all.
+        // Read before the Nodes: a Node shown in between is counted twice, never zero times.
         let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
         let owned: Vec<Arc<NodeView>> = self
             .context
@@ -51,7 +51,7 @@ impl NodeSetController {
         }
         let now = Timestamp::now();
         let staying: Vec<_> = self.refusals(set.name(), |refusals| {
-            // What else failed before concerns nobody any more.
+            // Other failures no longer matter.
             for write in [Write::Create, Write::Adopt, Write::Update] {
                 refusals.keep(write, |_| false);
             }
@@ -65,7 +65,7 @@ impl NodeSetController {
         let conflicts = stream::iter(staying)
             .map(|node| async move { self.delete_one(set.name(), &node).await })
             .buffer_unordered(WRITES_AT_ONCE)
-            // Seen in a state that is past, such as that before the garbage collector made it an orphan.
+            // The Node was seen in an older state, for example before the garbage collector orphaned it.
             .filter(|sent| std::future::ready(sent.as_ref().is_err_and(ApiError::is_conflict)))
             .count()
             .await;

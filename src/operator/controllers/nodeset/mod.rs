@@ -1,5 +1,5 @@
-//! The NodeSetController: creates and deletes Nodes to match replicas, keeps their templates, and says how the set
-//! stands. It never talks to a provider.
+//! NodeSetController: creates and deletes Nodes to match the replicas, keeps their templates up to date, and
+//! writes the set's status. It never talks to a provider.
 
 mod apply;
 mod autoscaling;
@@ -33,15 +33,16 @@ use tracing::warn;
 
 use super::{ApiError, Context, reference_to};
 
-/// Sets reconciled at once; each one creates and deletes its Nodes many at a time.
+/// Concurrent reconciliations; each creates and deletes many Nodes at a time.
 const CONCURRENCY: usize = 8;
-/// Least time between two reconciliations of one set: it changes with each of its Nodes, and its status is one write a reconciliation.
+/// Minimum interval between two reconciliations of one set: the set changes with each of its Nodes, and a
+/// reconciliation writes its status once.
 const MIN_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Why a reconciliation failed.
+/// Reason why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A call to the API server.
+    /// A call to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
 }
@@ -49,16 +50,15 @@ pub enum Error {
 /// The controller.
 pub struct NodeSetController {
     context: Arc<Context>,
-    /// The status of each set as this process wrote it last: the watch lags behind, and the clock of a rollout must not go
-    /// back.
+    /// Last written status of each set: the watch lags behind, and the clock of a rollout must not go back.
     written: Mutex<HashMap<String, status::LastWrite>>,
-    /// Writes of each set that did not succeed.
+    /// Failed writes of each set.
     refusals: Mutex<HashMap<String, Refusals>>,
     requests: WorkQueue<String>,
 }
 
 impl NodeSetController {
-    /// A controller that follows the caches of `context`, and the queue to give to [`Self::run`].
+    /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
     #[must_use]
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
@@ -70,7 +70,7 @@ impl NodeSetController {
         (controller, queue)
     }
 
-    /// Works until `stop`, and finishes what is under way.
+    /// Reconciles until `stop`, then finishes reconciliations in flight.
     pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
         let config = Config { concurrency: CONCURRENCY, min_interval: MIN_INTERVAL };
         run(queue, config, &stop, |name| {
@@ -81,7 +81,7 @@ impl NodeSetController {
                     controller.settle_pod_cidrs();
                     match outcome {
                         Ok(outcome) => outcome,
-                        // Somebody else wrote meanwhile: the watch will bring the news, this only makes sure.
+                        // Another writer was faster: the watch will show its change, the requeue only makes sure.
                         Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(MIN_INTERVAL),
                         Err(error) => {
                             let text = chain(&error);
@@ -100,7 +100,6 @@ impl NodeSetController {
         .await;
     }
 
-    /// Reconciles one NodeSet.
     async fn reconcile(&self, name: &str) -> Result<Action, Error> {
         let Some(set) = self.context.sets.get(name) else {
             self.context.expectations.forget(name);
@@ -130,8 +129,8 @@ impl NodeSetController {
         .await
     }
 
-    /// Takes back the blocks of Nodes that will not come, and reconciles all sets again where that or a Node that went lets one
-    /// come that found no block.
+    /// Drops the pod CIDRs promised to Nodes that will not come. Enqueues all sets if a Node that found no
+    /// CIDR would find one now, for this reason or because a Node is gone.
     fn settle_pod_cidrs(&self) {
         let on_their_way = || self.context.expectations.creations();
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.keep(on_their_way)) {
@@ -145,13 +144,13 @@ impl NodeSetController {
         }
     }
 
-    /// Reads or changes the record of writes of a set that did not succeed.
+    /// Reads or changes the record of a set's failed writes.
     fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut Refusals) -> T) -> T {
         let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         with(all.entry(set.to_owned()).or_default())
     }
 
-    /// Reads or changes what was asked for and not shown yet.
+    /// Reads or changes the expectations of a set.
     fn expectations<T>(&self, set: &str, with: impl FnOnce(&mut Expectations) -> T) -> T {
         self.context.expectations.of(set, with)
     }
@@ -168,7 +167,7 @@ impl EventHandler<NodeView> for NodeSetController {
         if self.context.pod_cidrs.as_ref().is_some_and(|cidrs| cidrs.relieved()) {
             self.ask_all();
         }
-        // The Node makes room in a class with a limit: another set may be waiting for it.
+        // The Node leaves room in a class with a limit: another set may wait for it.
         let limited = |class: &CustomObject<NodeClass>| {
             class.object.as_ref().is_ok_and(|class| class.spec.limits.is_some())
         };

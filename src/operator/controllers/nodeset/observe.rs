@@ -1,7 +1,7 @@
-//! What a reconciliation of a NodeSet sees: its Nodes by their relation to it, its class, and what these make together.
+//! Observed state of a NodeSet: its Nodes by their relation to it, its class, and the blueprint of new Nodes.
 //!
-//! Invariant: a class or a revision that cannot be used now is a [`Problem`] of the set and nothing else: its Nodes are
-//! scaled down, repaired and drained all the same.
+//! Invariant: a class or a revision that cannot be used now is a [`Problem`] of the set and nothing else: its
+//! Nodes are scaled down, repaired and drained all the same.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -30,51 +30,50 @@ use kube_node_planner::{
 use super::NodeSetController;
 use crate::controllers::RevisionsError;
 
-/// One set, as it is.
+/// Observed state of one set.
 pub(super) struct Observed {
     pub(super) name: String,
     pub(super) uid: String,
-    /// What was asked for and not shown yet, as it was before the Nodes were looked at: what is shown in between is
-    /// then known twice, and never not at all.
+    /// Expectations, read before the node cache; in the other order a Node just created could be counted zero times.
     pub(super) expectations: Expectations,
-    /// Nodes that it owns and that carry its label.
+    /// Owned Nodes with the set's label.
     pub(super) members: Vec<Arc<NodeView>>,
-    /// Nodes that carry its label and that nobody owns.
+    /// Nodes with the set's label and without an owner.
     pub(super) to_adopt: Vec<Arc<NodeView>>,
-    /// Nodes that it owns and that carry its label no more.
+    /// Owned Nodes that have lost the set's label.
     pub(super) to_release: Vec<Arc<NodeView>>,
-    /// UIDs of Nodes that were named to go when the replicas were lowered.
+    /// UIDs of the victims named when the replicas were lowered.
     pub(super) victims: BTreeSet<String>,
-    /// Whether cluster-autoscaler scales the set.
+    /// True if cluster-autoscaler scales the set.
     pub(super) autoscaled: bool,
-    /// Its class.
+    /// Name of the class.
     pub(super) class: String,
-    /// What new Nodes are, or why there can be none.
+    /// Blueprint of new Nodes, or the reason why there is none.
     pub(super) blueprint: Result<Blueprint, Problem>,
-    /// Whether the blueprint may be had later without a change of set or class.
+    /// True if the blueprint may become available without a change of set or class.
     pub(super) retry_blueprint: bool,
-    /// What the class has left of its limit.
+    /// Nodes left within the limit of the class.
     pub(super) class_room: Option<ClassRoom>,
-    /// Whether the API server takes Nodes of the blueprint.
+    /// Result of the API server for Nodes of the blueprint.
     pub(super) creation: Creation,
-    /// How long no Node is made because those of other sets of the class did not start.
+    /// Time for which no Node is created because Nodes of other sets of the class did not start.
     pub(super) class_back_off: Duration,
 }
 
 impl Observed {
-    /// Nodes that are the set's, or about to be.
+    /// Nodes that belong to the set, or are about to.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<NodeView>> {
         self.members.iter().chain(&self.to_adopt)
     }
 
-    /// Names of Nodes that were asked for and that the watch has not shown.
+    /// Names of Nodes whose creation was sent and that the watch has not shown.
     pub(super) fn unseen(&self) -> impl Iterator<Item = &str> {
         let shown: HashSet<&str> = self.nodes().map(|node| &*node.name).collect();
         self.expectations.creations().filter(move |name| !shown.contains(name))
     }
 }
 
-/// What new Nodes of a set are.
+/// Definition of the new Nodes of a set.
 pub(super) struct Blueprint {
     pub(super) class: String,
     pub(super) machine: Machine,
@@ -85,16 +84,16 @@ pub(super) struct Blueprint {
 }
 
 impl Blueprint {
-    /// Identifies a creation: what the API server refused once it may take in another form.
+    /// Identifies a creation: the API server may accept in another form what it refused.
     pub(super) fn intent(&self) -> u64 {
         refusals::intent(&(&self.revision, &self.template))
     }
 }
 
-/// Why there is no blueprint.
+/// Reason why there is no blueprint.
 struct Unusable {
     problem: Problem,
-    /// Whether time alone may mend it: no change of set or class would bring the next reconciliation.
+    /// True if time alone may help: no change of set or class would enqueue the set.
     retry: bool,
 }
 
@@ -138,7 +137,7 @@ impl NodeSetController {
             match node.owner() {
                 Some(owner) if owner.uid == observed.uid && labelled => observed.members.push(node),
                 Some(owner) if owner.uid == observed.uid => observed.to_release.push(node),
-                // A set of this name that is gone: the garbage collector has not been here yet.
+                // Owned by a deleted set of this name: the garbage collector has not been here yet.
                 Some(_) => {}
                 None if node.is_controlled() || node.deleted_at.is_some() => {}
                 None => observed.to_adopt.push(node),
@@ -147,7 +146,7 @@ impl NodeSetController {
         observed
     }
 
-    /// Whether the API server took the last Node of this blueprint.
+    /// Result of the last creation of a Node from this blueprint.
     fn creation(&self, set: &str, blueprint: &Blueprint) -> Creation {
         let now = Timestamp::now();
         let left =
@@ -165,7 +164,7 @@ impl NodeSetController {
         Some(ClassRoom { left: limit.saturating_sub(nodes), limit })
     }
 
-    /// The Nodes, as the decision wants them.
+    /// The Nodes as the planner needs them.
     pub(super) fn members<'a>(
         &self,
         observed: &'a Observed,
@@ -178,14 +177,14 @@ impl NodeSetController {
             .nodes()
             .map(|node| {
                 let mut member = member(node, startup, symptoms);
-                // A turn that was granted is not taken back: the drain may have begun, and a second one would be one too
-                // many. Nor is a deletion that the watch has not shown yet.
+                // A granted permit is not withdrawn: the drain may have started, and a second one would
+                // exceed the budget. The same holds for a deletion that the watch has not shown yet.
                 let drain_refused = member.stage == Stage::PendingDrain
                     && member.trouble.is_some_and(|(reason, _)| reason == Wait::REFUSED);
                 member.deletion_refused = drain_refused || refused.contains(&node.name);
                 let goes = match member.stage {
                     Stage::Staying => observed.expectations.is_leaving(&node.name),
-                    // Its drain did not begin: it may have to wait for others again.
+                    // The drain has not started: it may have to wait for others again.
                     Stage::PendingDrain if drain_refused => false,
                     Stage::PendingDrain => self.context.drain_permits.is_granted(&observed.name, &node.uid),
                     Stage::Draining => false,
@@ -194,7 +193,7 @@ impl NodeSetController {
                     member.stage = Stage::Draining;
                 }
                 member.named = observed.victims.contains(&*node.uid);
-                // Where cluster-autoscaler has no say, its taint is somebody's mark and no more.
+                // If cluster-autoscaler does not scale the set, its taint is a mark and no more.
                 member.claimed = observed.autoscaled && node.is_to_be_deleted();
                 member.pods =
                     self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
@@ -203,7 +202,7 @@ impl NodeSetController {
             .collect()
     }
 
-    /// Names of Nodes whose deletion the API server refused, and whose back-off is not over.
+    /// Names of Nodes whose deletion was refused and is in back-off.
     fn refused_deletions(&self, observed: &Observed) -> HashSet<Arc<str>> {
         let now = Timestamp::now();
         self.refusals(&observed.name, |refusals| {
@@ -219,7 +218,7 @@ impl NodeSetController {
         })
     }
 
-    /// How long no Node is made because those of other sets of the class did not start.
+    /// Time for which no Node is created because Nodes of other sets of the class did not start.
     fn class_back_off(&self, set: &NodeSet) -> Duration {
         let now = Timestamp::now();
         let others = self.context.sets.group(&set.spec.node_class_name);
@@ -232,7 +231,7 @@ impl NodeSetController {
         others.iter().filter_map(|own| of(own.object.as_ref().ok()?)).max().unwrap_or_default()
     }
 
-    /// What new Nodes are made of.
+    /// Blueprint of new Nodes.
     async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, Unusable> {
         let class_name = &set.spec.node_class_name;
         let problem = |reason, message| Err(Unusable::until_changed(reason, message));
@@ -286,7 +285,7 @@ impl NodeSetController {
         Ok(Blueprint { class: class_name.clone(), revision, template, machine, limit })
     }
 
-    /// What Nodes of a revision that is stored are; None where it is not.
+    /// Blueprint of Nodes of a stored revision; None if it is not stored.
     pub(super) async fn stored(
         &self,
         class: &str,
@@ -304,13 +303,13 @@ impl NodeSetController {
     }
 }
 
-/// Whether somebody else's NodeController said that it serves the class.
+/// Returns true if a third party's NodeController has accepted the class.
 fn is_accepted(class: &NodeClass) -> bool {
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|condition| condition.type_ == "Accepted" && condition.status == "True")
 }
 
-/// A Node, as decision and status want it.
+/// A Node as planner and status need it.
 pub(super) fn member<'a>(
     node: &'a NodeView,
     startup: &[Taint],
@@ -318,7 +317,7 @@ pub(super) fn member<'a>(
 ) -> NodeState<'a> {
     let stage = match node.deleted_at {
         None => Stage::Staying,
-        // The drain begins with the cordon.
+        // The cordon is the start of the drain.
         Some(_) if node.unschedulable => Stage::Draining,
         Some(_) => Stage::PendingDrain,
     };

@@ -1,7 +1,7 @@
-//! Writes how a NodeSet stands: status, conditions, and an event where somebody has to act.
+//! Status of a NodeSet: its fields, its conditions, and an event where somebody has to act.
 //!
-//! Invariant: what this process wrote last is the base of the next status, since the watch lags behind; a status that
-//! somebody else wrote over it is written again.
+//! Invariant: the next status is based on the one that this process wrote last, since the watch lags behind.
+//! A status overwritten by another writer is written again.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -27,17 +27,17 @@ use crate::controllers::{api, reference_to};
 pub(super) struct LastWrite {
     /// UID of the set.
     uid: Option<String>,
-    /// The version that the write made.
+    /// Resource version of the write.
     version: Written,
     /// The status as it was sent.
     sent: NodeSetStatus,
-    /// The status as the API server stored it: seconds are whole, and an older definition drops fields.
+    /// The status as the API server stored it: times have whole seconds, and an older CRD drops fields.
     stored: Option<NodeSetStatus>,
-    /// Whether somebody else has written another one since.
+    /// True if another writer has changed the status since.
     overwritten: bool,
 }
 
-/// What a reconciliation has seen and decided.
+/// Observed state and plan of a reconciliation.
 pub(super) struct Seen<'a> {
     pub(super) observed: &'a Observed,
     pub(super) members: &'a [NodeState<'a>],
@@ -46,7 +46,7 @@ pub(super) struct Seen<'a> {
 }
 
 impl NodeSetController {
-    /// Writes the status of a set that was worked on, and returns when to reconcile again.
+    /// Writes the status of a reconciled set and returns the action.
     pub(super) async fn status(
         &self,
         own: &CustomObject<NodeSet>,
@@ -81,7 +81,7 @@ impl NodeSetController {
         if let (Some(before), Some(now)) = (before, now)
             && before != now
         {
-            // Until that has succeeded the status keeps the revision before, so that it is tried again.
+            // Until this has succeeded, the status keeps the previous revision, so that it is repeated.
             if let Err(error) = self.context.revisions.raise(&set.spec.node_class_name, now).await {
                 problems.push(Problem::of_set("RevisionNotRaised", error.chain()));
                 report.update_revision = Some(before);
@@ -90,7 +90,8 @@ impl NodeSetController {
         }
         report.problems = &problems;
         self.write(own, &report).await?;
-        // The time of a retry is exact; that of a condition is whole seconds, and may be up to one later than it says.
+        // The time of a retry is exact. That of a condition has whole seconds, and may be up to 1 s later
+        // than it says.
         let left = seen.plan.requeue_after.map(|left| left + RETRY);
         let left = left.into_iter().chain(retry_in.map(|left| left.max(RETRY))).min();
         Ok(match left {
@@ -101,7 +102,7 @@ impl NodeSetController {
         })
     }
 
-    /// Writes the status of a set that leaves.
+    /// Writes the status of a leaving set.
     pub(super) async fn leaving_status(
         &self,
         own: &CustomObject<NodeSet>,
@@ -156,7 +157,8 @@ impl NodeSetController {
         Ok(())
     }
 
-    /// Takes note of a set that the watch shows. Returns whether its status is another one than this process wrote last.
+    /// Records the set that the watch shows. Returns true if its status differs from the one that this
+    /// process wrote last.
     pub(super) fn status_was_overwritten(&self, own: &CustomObject<NodeSet>) -> bool {
         let Ok(set) = &own.object else { return false };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +175,7 @@ impl NodeSetController {
         written.get(own.name()).is_some_and(|last| last.uid == own.metadata.uid && last.overwritten)
     }
 
-    /// Events of a rollout: begun, done, halted; and what has begun to degrade the set.
+    /// Records the events of a rollout (started, complete, abandoned) and of each new wait that degrades the set.
     fn say_what_changed(&self, own: &CustomObject<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
         let on = reference_to(own);
         let events = &self.context.events;
@@ -203,7 +205,7 @@ impl NodeSetController {
         }
     }
 
-    /// The status as this process wrote it last, else as the watch shows it.
+    /// The status that this process wrote last, else the one that the watch shows.
     pub(super) fn last_status(&self, own: &CustomObject<NodeSet>) -> NodeSetStatus {
         own.object.as_ref().map_or_else(|_| NodeSetStatus::default(), |set| self.last_status_of(set))
     }
@@ -217,7 +219,7 @@ impl NodeSetController {
         }
     }
 
-    /// Says of a set that nobody can read what is wrong with it. It is left as it is, its Nodes too.
+    /// Reports a set that cannot be read. The set and its Nodes are left as they are.
     pub(super) async fn unreadable(&self, own: &CustomObject<NodeSet>) -> Result<Action, Error> {
         let Err(error) = &own.object else { return Ok(Action::AwaitChange) };
         let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
@@ -235,7 +237,7 @@ impl NodeSetController {
             conditions: conditions::set(&[], says, own.metadata.generation, Timestamp::now()),
             ..NodeSetStatus::default()
         };
-        // The rest of its status may be what cannot be read: it is left alone.
+        // The unreadable part may be in the rest of the status, which is left alone.
         let conditions = serde_json::json!({ "conditions": status.conditions });
         match api::patch_status::<NodeSet>(&self.context.client, own.name(), &conditions).await {
             Err(error) if !error.is_not_found() => Err(error.into()),

@@ -1,4 +1,4 @@
-//! What a NodeSet asks for, as the decision wants it: spec, annotations and what the last status recorded.
+//! Desired state of a NodeSet for the planner: from its spec, its annotations and the recorded status.
 
 use jiff::Timestamp;
 use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, names};
@@ -13,13 +13,13 @@ use kube_node_planner::{
 
 use super::observe::Observed;
 
-/// What an annotation of the set says, and what cannot be read of it.
+/// Values read from annotations and spec, and the problems found there.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
     symptoms: Vec<UnhealthyCondition>,
-    /// Annotations that are no time, and taints that no Node may keep.
+    /// Annotations that are no time, and reserved taints.
     pub(super) problems: Vec<Problem>,
 }
 
@@ -37,7 +37,7 @@ impl Asked {
                 lasts: condition.r#for.0,
             })
             .collect();
-        // The schema refuses them; a set may have been stored before it did.
+        // The schema refuses reserved taints, but the set may be older than that rule.
         let reserved = set.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
         if !reserved.is_empty() {
             let message = format!(
@@ -65,7 +65,7 @@ impl Asked {
     }
 }
 
-/// Puts it together.
+/// Builds the desired state.
 pub(super) fn wanted<'a>(
     set: &'a NodeSet,
     asked: &'a Asked,

@@ -1,8 +1,9 @@
-//! Machines that share nothing with others of their process but what they know: each comes by an identity, and from then on
-//! it is to the API server what a kubelet is ([`hollow_kubelet::load`]).
+//! Machines with a dedicated identity. They share only the caches of their process: to the API server each of
+//! them is what a kubelet is ([`hollow_kubelet::kubelet_watches`]).
 //!
-//! Keys are in memory alone, so a process that starts anew asks for all certificates anew: [`AT_ONCE`] at once, and those first
-//! whose Lease ends first. What stands in the way of one machine is its trouble and tried again; the others go on.
+//! Keys live in memory only, so a restarted process requests all certificates again: `AT_ONCE` at a time, and
+//! first those of the machines whose Lease ends first. A machine without an identity reports its obstacle and
+//! tries again; the others go on.
 
 use std::{
     collections::HashMap,
@@ -28,32 +29,33 @@ use tracing::warn;
 use super::priority_semaphore::PrioritySemaphore;
 use crate::providers::{Existing, MachineId, Renewed, Stage, Trouble};
 
-/// Machines that ask for a certificate at once. Approver and signer have as many under way themselves.
+/// Machines that request a certificate at once. Approver and signer handle as many at once themselves.
 const AT_ONCE: usize = 16;
-/// How long a machine waits for what may come right by itself, before it says what stands in its way.
+/// Time that a machine gives a problem to resolve itself, before it reports an obstacle.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// When it tries again after that, between half of this and the whole.
+/// Delay of the next try after that, drawn between half of this and the whole.
 const AGAIN: Duration = Duration::from_secs(20);
-/// The longest such wait: after each denial in a row the next one is twice as long.
+/// Maximum delay: it doubles after each denial in a row.
 const AGAIN_LONGEST: Duration = Duration::from_mins(5);
-/// How long a machine has its turn: then others ask, while it waits for an answer that may never come.
+/// Time for which a machine holds its permit. Then others request, while it waits for a response that may
+/// never come.
 const TURN: Duration = Duration::from_secs(5);
-/// Reason of what stands in its way.
+/// Reason of the obstacle.
 const NO_IDENTITY: &str = "NoIdentity";
 
-/// What the machines of a process need to stand alone.
+/// Dependencies of machines with a dedicated identity.
 pub struct Dependencies {
-    /// Requests tokens for them.
+    /// Client that requests their tokens.
     pub requester: Client,
-    /// Where the API server is, and what it is known by.
+    /// Address and CA of the API server.
     pub server: Config,
-    /// What they write goes through it.
+    /// Fence of their writes.
     pub fence: Fence,
-    /// What they count.
+    /// Their metrics.
     pub meter: Meter,
 }
 
-/// Machines that stand alone.
+/// Machines with a dedicated identity.
 pub(super) struct DedicatedIdentities {
     hollow: Hollow,
     road: Arc<BootstrapClient>,
@@ -106,7 +108,7 @@ impl DedicatedIdentities {
         })
     }
 
-    /// Makes a machine; one that exists is left as it is.
+    /// Creates a machine. An existing one is left as it is.
     pub(super) fn create(self: &Arc<Self>, spec: MachineSpec) {
         let mut machines = self.machines();
         if machines.by_uid.contains_key(&spec.uid) {
@@ -125,7 +127,7 @@ impl DedicatedIdentities {
         }
     }
 
-    /// Takes a machine away: its connection ends, and its key is forgotten.
+    /// Deletes a machine: its connection ends, and its key is forgotten.
     pub(super) fn delete(&self, uid: &str) {
         let gone = self.machines().remove(uid);
         if let Some(machine) = gone {
@@ -133,7 +135,7 @@ impl DedicatedIdentities {
         }
     }
 
-    /// A machine that has no identity, or cannot get another one; one that is well is the hollow kubelet's to show.
+    /// State of a machine without an identity, or without the next one. The hollow kubelet reports a healthy machine.
     pub(super) fn exists(&self, uid: &str) -> Option<Existing> {
         let trouble = self.machines().by_uid.get(uid)?.trouble.clone();
         Some(Existing { stage: Stage::Starting, lease: Renewed::Unknown, trouble, last_end: None })
@@ -150,7 +152,7 @@ impl DedicatedIdentities {
         ids.map(|spec| MachineId { uid: Arc::clone(&spec.uid), node: Arc::clone(&spec.node) }).collect()
     }
 
-    /// Machines that something stands in the way of, or no more.
+    /// Registers a receiver of machines that meet an obstacle or are deleted.
     pub(super) fn watch(&self, sender: UnboundedSender<MachineId>) {
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
     }
@@ -164,14 +166,14 @@ impl DedicatedIdentities {
         watchers.retain(|watcher| watcher.send(id.clone()).is_ok());
     }
 
-    /// A machine's life: until it is taken away.
+    /// Runs a machine until it is deleted.
     async fn live(&self, id: MachineId) -> Infallible {
         let mut pursuit = PendingCsr::default();
         let mut wait = AGAIN;
         loop {
             let began = Instant::now();
             let error = self.lifetime(&id, &mut pursuit).await;
-            // That was a life.
+            // A long lifetime resets the delay.
             if began.elapsed() > AGAIN_LONGEST {
                 wait = AGAIN;
             }
@@ -191,14 +193,14 @@ impl DedicatedIdentities {
         self.tell(id);
     }
 
-    /// From the request for a certificate to the loss of the last one.
+    /// One lifetime: from the certificate request to the loss of the last certificate.
     async fn lifetime(&self, id: &MachineId, pursuit: &mut PendingCsr) -> IdentityError {
         let place = MemoryStore::new(Arc::clone(&id.uid), Arc::clone(&self.road));
         let rate = place.rate();
         let mut options = Options::at(&*id.node, place);
         options.patience = PATIENCE;
         let obtained = {
-            // Who has nothing to lose comes last.
+            // A machine without an earlier Lease renewal has nothing to lose and comes last.
             let turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
             let mut obtained = Box::pin(Identity::pursue(options, pursuit));
             if let Ok(obtained) = timeout(TURN, &mut obtained).await {
@@ -215,7 +217,7 @@ impl DedicatedIdentities {
         let client = identity.client();
         let (silent, mut is_silent) = watch::channel(false);
         {
-            // Whoever takes it away takes it from here first.
+            // A deletion removes the machine from this map first.
             let mut machines = self.machines();
             let Some(machine) = machines.by_uid.get_mut(&id.uid) else {
                 return IdentityError::NodeGone { node: id.node.to_string() };
@@ -227,13 +229,13 @@ impl DedicatedIdentities {
         let _counted = Counted::new(&self.meter);
         loop {
             tokio::select! {
-                // As a kubelet, it begins anew by the new connection.
+                // As in a kubelet, the watches start again on the new connection.
                 renewed = identity.renewed() => match renewed {
                     Ok(()) => continue,
                     Err(error) => return error,
                 },
                 never = kubelet_watches::kubelet((&client, &rate), &id.node, &self.meter) => match never {},
-                // A machine that is silent is dead: it has neither watches nor a connection.
+                // A silent machine counts as dead: it has neither watches nor a connection.
                 _ = is_silent.wait_for(|silent| *silent) => {}
             }
             if let Err(error) = identity.hang_up().await {
@@ -244,7 +246,7 @@ impl DedicatedIdentities {
     }
 }
 
-/// How long to wait after another failure. A request that is denied stays in etcd for an hour.
+/// Delay after another failure. A denied request stays in etcd for an hour.
 fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
     match error {
         IdentityError::Denied { .. } | IdentityError::Failed { .. } => (wait * 2).min(AGAIN_LONGEST),
@@ -252,7 +254,7 @@ fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
     }
 }
 
-/// A machine that has its identity.
+/// Counts a machine that has its identity, until it is dropped.
 struct Counted<'a>(&'a Meter);
 
 impl<'a> Counted<'a> {

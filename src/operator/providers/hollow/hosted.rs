@@ -1,7 +1,7 @@
-//! Machines on hosts. A host finds its machines by itself, among the Nodes that name its group, and carries each for as
-//! long as there is its Node; so the operator has nothing to send it, and nothing of a host's is lost with the operator.
+//! Machines on workers. A worker finds its machines among the Nodes that name its group, and runs each as
+//! long as its Node exists. So the operator sends nothing to workers, and workers lose nothing with the operator.
 //!
-//! A machine that was deleted is one whose Node may go: its host stops when it does.
+//! Deleting a machine only records that its Node may go: the worker stops the machine when the Node is gone.
 
 use std::{
     collections::HashSet,
@@ -20,11 +20,11 @@ use crate::{
     providers::{Existing, MachineId, MachineRequest, OUT_OF_RESOURCES, Renewed, Stage, Trouble},
 };
 
-/// Machines on hosts.
+/// Machines on workers.
 pub(super) struct Hosted {
     nodes: Arc<Cache<NodeView>>,
     members: Arc<MembershipWatch>,
-    /// UIDs of Nodes that are there still, whose machine was deleted.
+    /// UIDs of existing Nodes whose machine was deleted.
     deleted: Mutex<HashSet<Arc<str>>>,
 }
 
@@ -35,12 +35,12 @@ impl Hosted {
         hosted
     }
 
-    /// The hosts of the group that the Node names see it by themselves.
+    /// Sends nothing: the workers of the group that the Node names see the Node themselves.
     pub(super) fn create(&self, request: &MachineRequest) {
         self.deleted().remove(&request.id.uid);
     }
 
-    /// None where it is not on a host, or was deleted.
+    /// State of a machine; None if it is not on a worker, or was deleted.
     pub(super) fn exists(&self, id: &MachineId) -> Option<Existing> {
         let group = self.group_of(id)?;
         if self.deleted().contains(&id.uid) {
@@ -58,7 +58,7 @@ impl Hosted {
         Some(Existing { stage, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
-    /// What its host has written on the Node: it alone knows that it has no room.
+    /// Obstacle that the worker wrote on the Node: only the worker knows that it has no room.
     fn said_by_host(&self, id: &MachineId) -> Option<Trouble> {
         let node = self.nodes.get(&id.node)?;
         let said = node.condition(names::CONDITION_MACHINE)?;
@@ -75,7 +75,7 @@ impl Hosted {
         }
     }
 
-    /// The machines of each group that has hosts, or has them no more.
+    /// The machines of each group that gets its first worker, or loses its last.
     pub(super) fn watch(self: &Arc<Self>) -> BoxStream<'static, MachineId> {
         let start = (Arc::clone(self), self.members.present());
         stream::unfold(start, async |(hosted, before)| {
@@ -94,7 +94,7 @@ impl Hosted {
         self.nodes.all().iter().filter(|node| has_turned(node)).map(|node| MachineId::of(node)).collect()
     }
 
-    /// The group of hosts that a Node names, while there is that Node.
+    /// The worker group that a Node names, as long as the Node exists.
     fn group_of(&self, id: &MachineId) -> Option<String> {
         let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid)?;
         group(&node).map(str::to_owned)

@@ -1,7 +1,8 @@
-//! Machines in this process, each an entry of its hollow kubelet. Some stand [`alone`](super::alone) besides.
+//! Machines in this process, each an entry of its hollow kubelet. Some have a [dedicated
+//! identity](super::dedicated_identity).
 //!
-//! They live as long as the process. The next one makes them again from the same Nodes; what must survive (the boot,
-//! addresses) is written on the Node.
+//! Machines live as long as the process. The next process creates them again from the same Nodes; state that
+//! must survive (boot, addresses) is stored on the Node.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -31,7 +32,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Those that `hollow` carries, as many as `room` has places for; on `ground` some stand alone.
+    /// Machines run by `hollow`, as many as fit into `room`. `ground` serves those with a dedicated identity.
     #[must_use]
     pub fn new(hollow: Hollow, ground: Dependencies, room: Arc<Room>) -> Self {
         Self { alone: DedicatedIdentities::new(hollow.clone(), ground), hollow, room }
@@ -43,7 +44,7 @@ impl InProcess {
         self.hollow.machine_of(node).or_else(|| self.alone.machine_of(node))
     }
 
-    /// A machine.
+    /// State of a machine.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Existing> {
         let alone = self.alone.exists(uid);
@@ -56,15 +57,15 @@ impl InProcess {
         carried.or(alone)
     }
 
-    /// Takes a machine away, at once.
+    /// Deletes a machine at once.
     pub fn remove(&self, uid: &str) {
-        // First what would bring it back.
+        // First the part that would create it again.
         self.alone.delete(uid);
         self.hollow.delete(uid);
         self.room.give_back(uid);
     }
 
-    /// A machine that had no room is made elsewhere now.
+    /// Forgets a machine that waited for room and is created elsewhere now.
     pub fn forget(&self, uid: &str) {
         self.room.forget(uid);
     }
@@ -82,7 +83,7 @@ impl InProcess {
     }
 }
 
-/// What the hollow kubelet needs to know of a machine.
+/// Machine spec for the hollow kubelet.
 fn spec(request: &MachineRequest) -> Result<MachineSpec, ProviderError> {
     let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = request.shape()?;
     Ok(MachineSpec {

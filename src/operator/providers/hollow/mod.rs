@@ -1,4 +1,4 @@
-//! Provider `hollow`: a machine is an entry of a hollow kubelet, in the operator's process or in that of a host.
+//! Provider `hollow`: a machine is an entry of a hollow kubelet, in the operator's process or in a worker.
 
 mod dedicated_identity;
 mod hosted;
@@ -26,10 +26,10 @@ pub use self::{dedicated_identity::Dependencies, in_process::InProcess, room::Ro
 use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Settings};
 use crate::hosts::MembershipWatch;
 
-/// What classes call it.
+/// Name in `NodeClass.spec.nodeController`.
 const NAME: &str = "hollow";
 
-/// Machines here and on hosts.
+/// Machines in this process and on workers.
 pub struct HollowProvider {
     client: Client,
     nodes: Arc<Cache<NodeView>>,
@@ -38,7 +38,7 @@ pub struct HollowProvider {
 }
 
 impl HollowProvider {
-    /// Machines of `here`, and of hosts, of which `members` knows who is present. `nodes` must be filled by a watch.
+    /// Machines of `here`, and of the workers that `members` knows. `nodes` must be filled by a watch.
     #[must_use]
     pub fn new(
         here: InProcess,
@@ -49,7 +49,8 @@ impl HollowProvider {
         Self { here, hosted: Hosted::new(Arc::clone(&nodes), members), client, nodes }
     }
 
-    /// Has the Node say who carries its machine, and what that is to the API server. One of a NodeSet was born so.
+    /// Labels the Node with the worker group that runs its machine and with the API load of the machine. A
+    /// NodeSet's Node is created with both.
     async fn mark(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let MachineId { node, uid } = &request.id;
         let marks = [
@@ -96,7 +97,7 @@ impl Provider for HollowProvider {
         .boxed()
     }
 
-    /// A host sees by itself what changes.
+    /// Workers see changed settings themselves.
     fn update<'a>(
         &'a self,
         id: &'a MachineId,
@@ -117,7 +118,7 @@ impl Provider for HollowProvider {
         self.here.delete(id)
     }
 
-    /// Those of hosts have no existence without their Nodes.
+    /// Machines on workers do not exist without their Nodes.
     fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
         self.here.list()
     }

@@ -1,4 +1,4 @@
-//! Who asks for a certificate next: so many at once, and those first who have the least time left.
+//! Priority semaphore: limits concurrent certificate requests, and admits first those with the least time left.
 
 use std::{
     collections::BTreeMap,
@@ -8,21 +8,21 @@ use std::{
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-/// Lets so many through at once.
+/// A semaphore whose waiters have priorities.
 pub struct PrioritySemaphore {
     queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// How many may go at once.
+    /// Free permits.
     free: usize,
-    /// By their order; those that came together as they came.
+    /// Waiters by priority; those of equal priority in order of arrival.
     waiting: BTreeMap<(Timestamp, u64), oneshot::Sender<Permit>>,
     came: u64,
 }
 
-/// A place, until it is dropped.
+/// A permit, returned when dropped.
 pub struct Permit {
     gate: Arc<PrioritySemaphore>,
 }
@@ -33,8 +33,7 @@ impl PrioritySemaphore {
         Arc::new(Self { queue: Mutex::new(queue) })
     }
 
-    /// Waits for a turn; the earliest in `order` have theirs first, and those without one last. (None comes of it only where
-    /// there is no gate any more.)
+    /// Waits for a permit. The earliest `order` comes first, None last. Returns None only if the semaphore is gone.
     pub async fn turn(self: &Arc<Self>, order: Option<Timestamp>) -> Option<Permit> {
         let turn = {
             let mut queue = self.queue();
@@ -48,7 +47,7 @@ impl PrioritySemaphore {
         turn.await.ok()
     }
 
-    /// Gives free places to those who wait.
+    /// Gives free permits to waiters.
     fn pass_on(self: &Arc<Self>) {
         loop {
             let next = {
@@ -63,7 +62,7 @@ impl PrioritySemaphore {
                 queue.free -= 1;
                 next
             };
-            // Who has just ceased to wait drops it, and so gives it back.
+            // A waiter that has just given up drops its permit, which returns it.
             let _unwanted = next.send(Permit { gate: Arc::clone(self) });
         }
     }

@@ -1,7 +1,7 @@
-//! Room for hollow machines in this process: how many it takes, and who waits for a place.
+//! Room for hollow machines in this process: a number of places, and a queue of machines that wait for one.
 //!
-//! Invariants: the places taken never exceed the maximum. A place given back is offered to whoever has waited for longest; one
-//! that does not come is offered the next place last, so that it keeps nobody from one.
+//! Invariants: the places taken never exceed the maximum. A free place is offered to the machine that has
+//! waited longest. A machine that does not take it moves to the end of the queue, so that it blocks no other.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,19 +24,19 @@ pub struct Room {
 
 #[derive(Default)]
 struct State {
-    /// How many places each machine takes, by UID.
+    /// Number of places that each machine takes, by UID.
     taken: HashMap<Arc<str>, usize>,
     used: usize,
-    /// Who was refused, with the places wanted, in the order of arrival.
+    /// Refused machines and the places that they need, in order of arrival.
     waiting: BTreeMap<u64, (MachineId, usize)>,
-    /// The same by UID.
+    /// Keys of `waiting`, by UID.
     arrivals: HashMap<Arc<str>, u64>,
     arrived: u64,
     watchers: Vec<UnboundedSender<MachineId>>,
 }
 
 impl Room {
-    /// So many places. `nodes` must be filled by a watch: who waits is forgotten with its Node.
+    /// Room with this many places. `nodes` must be filled by a watch: a waiting machine is forgotten with its Node.
     pub fn register(places: usize, nodes: &Cache<NodeView>, registry: &Registry) -> Result<Arc<Self>, Error> {
         let max = gauge(
             registry,
@@ -52,7 +52,7 @@ impl Room {
         Ok(room)
     }
 
-    /// Takes places for a machine, unless it has them. Who is refused is told when there is room.
+    /// Takes places for a machine unless it has them. A refused machine is reported once there is room.
     pub fn take(&self, id: &MachineId, places: usize) -> Result<(), ProviderError> {
         let mut state = self.state();
         if state.taken.contains_key(&id.uid) {
@@ -70,7 +70,7 @@ impl Room {
         Ok(())
     }
 
-    /// Gives the places of a machine back.
+    /// Frees the places of a machine.
     pub fn give_back(&self, uid: &str) {
         let mut state = self.state();
         if let Some(places) = state.taken.remove(uid) {
@@ -79,7 +79,7 @@ impl Room {
         }
     }
 
-    /// A machine waits no more. A place may have been meant for it.
+    /// Removes a machine from the queue. A place may have been offered to it.
     pub fn forget(&self, uid: &str) {
         let mut state = self.state();
         if state.forget(uid) {
@@ -88,12 +88,12 @@ impl Room {
         }
     }
 
-    /// How many machines have places.
+    /// Number of machines with places.
     pub fn count(&self) -> usize {
         self.state().taken.len()
     }
 
-    /// Tells who waited and has room now.
+    /// Registers a receiver of waiting machines that have room now.
     pub fn watch(&self, watcher: UnboundedSender<MachineId>) {
         self.state().watchers.push(watcher);
     }
@@ -121,7 +121,8 @@ impl State {
         arrival.is_some_and(|arrival| self.waiting.remove(&arrival).is_some())
     }
 
-    /// Tells those first in the queue who fit into what is free. Until they have come they are the last of it.
+    /// Reports the first machines of the queue that fit into the free places. Until they take them, they are
+    /// its last.
     fn call(&mut self, places: usize) {
         let mut free = places.saturating_sub(self.used);
         for _ in 0..self.waiting.len() {
@@ -137,7 +138,7 @@ impl State {
     }
 }
 
-/// The same for all who wait, and without what changes: so it is written once.
+/// One message for all waiting machines, without changing parts, so that it is written once.
 fn full(places: usize) -> String {
     format!(
         "this process carries {places} hollow machines, the most that its memory is good for: raise its memory limit (or \

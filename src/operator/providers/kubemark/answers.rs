@@ -1,11 +1,11 @@
-//! What the answers of a cluster that hosts machines mean. No I/O.
+//! Interpretation of responses of hosting clusters. No I/O.
 
 use kube_ext::error::chain;
 use kube_node_api::names;
 
 use crate::providers::ProviderError;
 
-/// What is gone needs no change, and neither does another one of its name.
+/// Ignores the error if the object is gone, or another one has its name.
 pub fn gone_is_fine(error: kube::Error) -> Result<(), ProviderError> {
     match error {
         kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
@@ -13,7 +13,7 @@ pub fn gone_is_fine(error: kube::Error) -> Result<(), ProviderError> {
     }
 }
 
-/// Why the cluster that hosts the machine did not take it.
+/// The reason why the hosting cluster refused the machine.
 pub fn refused(error: kube::Error) -> ProviderError {
     match &error {
         kube::Error::Api(status) if status.code == 422 => {
@@ -39,8 +39,8 @@ pub fn refused(error: kube::Error) -> ProviderError {
     }
 }
 
-/// What an error says of the cluster that it came from, where not the request is to blame: it refuses whoever asks, or
-/// cannot be reached.
+/// Message if the error is the cluster's fault and not the request's: it refuses every request of ours, or is
+/// unreachable.
 pub fn away(error: &kube::Error) -> Option<String> {
     match error {
         kube::Error::Api(status) if matches!(status.code, 401 | 403) => {

@@ -1,9 +1,10 @@
-//! The way to a cluster that hosts machines: a kubeconfig in a Secret of the operator's namespace.
+//! Credentials for a hosting cluster: a kubeconfig in a Secret of the operator's namespace.
 //!
-//! It must be self-contained: one that names a program or a file would have whoever uses it run or read that. It must lead to a
-//! server that is verified by TLS, and straight there: what the operator sends holds tokens of machines.
+//! The kubeconfig must be self-contained: the operator would run a program, or read a file, that it names. It
+//! must lead straight to a server that is verified by TLS: the operator sends tokens of machines there.
 //!
-//! Invariant: no error carries anything that the Secret holds. Errors reach statuses and logs, which more people read than Secrets.
+//! Invariant: no error carries content of the Secret. Errors reach statuses and logs, which more people read
+//! than Secrets.
 
 use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
@@ -14,77 +15,77 @@ use kube::{
 use kube_ext::{connection::fenced, leader::Fence};
 use secrecy::ExposeSecret;
 
-/// Key of the Secret.
+/// Key in the Secret.
 const KEY: &str = "kubeconfig";
 
-/// Why there is no way to a cluster.
+/// Reason why credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// The Secret cannot be read.
     #[error("cannot read Secret {name} in {namespace}")]
     Read {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
-        /// Of the Secret.
+        /// Namespace of the Secret.
         namespace: String,
-        /// What the API server says.
+        /// Cause.
         source: kube::Error,
     },
-    /// There is none.
+    /// There is no such Secret.
     #[error("there is no Secret {name} in namespace {namespace}: create it with the key kubeconfig")]
     Missing {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
-        /// Of the Secret.
+        /// Namespace of the Secret.
         namespace: String,
     },
-    /// There is no kubeconfig in it.
+    /// The Secret has no kubeconfig.
     #[error("Secret {name} in namespace {namespace} has no key kubeconfig")]
     NoKey {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
-        /// Of the Secret.
+        /// Namespace of the Secret.
         namespace: String,
     },
-    /// It is no kubeconfig. The cause of that is left out: a parser quotes what it cannot read.
+    /// The content is no kubeconfig. The cause is left out: a parser quotes what it cannot read.
     #[error("the kubeconfig in Secret {name} cannot be used: {what}")]
     Kubeconfig {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
-        /// What is wrong with it.
+        /// Error, without content.
         what: String,
     },
-    /// It leads to programs or files.
+    /// The kubeconfig names programs or files.
     #[error(
         "the kubeconfig in Secret {name} uses {what}: the operator neither runs programs nor reads files for it; write certificates, keys or tokens into it (kubectl config view --raw --flatten)"
     )]
     NotSelfContained {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
-        /// What it uses.
+        /// The field that names them.
         what: &'static str,
     },
-    /// It leads to a server that cannot be trusted, or on a way that cannot.
+    /// The server cannot be trusted, or the way to it.
     #[error("the kubeconfig in Secret {name} {what}: {instead}")]
     Insecure {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
-        /// What it does.
+        /// The setting at fault.
         what: &'static str,
-        /// What to write.
+        /// Remedy.
         instead: &'static str,
     },
-    /// No client can be made of it. The cause of that is left out, since it may quote the kubeconfig.
+    /// No client can be built. The cause is left out, since it may quote the kubeconfig.
     #[error(
         "cannot make a client from Secret {name}: check that the certificates and the key in its kubeconfig are PEM in base64 and belong together"
     )]
     Client {
-        /// Of the Secret.
+        /// Name of the Secret.
         name: String,
     },
 }
 
-/// A Secret that leads to a cluster.
+/// A Secret with credentials for a hosting cluster.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     secrets: Api<Secret>,
@@ -95,8 +96,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The Secret of this name; `client` leads to the operator's own cluster, and writes to the other one go through `fence`. With
-    /// `insecure` the server need not be verified.
+    /// The Secret `name`. `client` leads to the operator's own cluster; writes to the hosting cluster go
+    /// through `fence`. With `insecure` the server need not be verified.
     #[must_use]
     pub fn new(client: &Client, namespace: &str, name: &str, fence: &Fence, insecure: bool) -> Self {
         Self {
@@ -108,13 +109,13 @@ impl Credentials {
         }
     }
 
-    /// Of the Secret.
+    /// Name of the Secret.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A client for the cluster, and the version of the Secret that it comes from.
+    /// Returns a client for the cluster, and the version of the Secret that it was built from.
     pub async fn connect(&self) -> Result<(Client, String), CredentialsError> {
         let secret = self.read().await?;
         let name = || self.name.clone();
@@ -126,7 +127,7 @@ impl Credentials {
         Ok((client, version(&secret)))
     }
 
-    /// A client that goes by this kubeconfig.
+    /// Builds a client from a kubeconfig.
     async fn client(&self, text: &str) -> Result<Client, CredentialsError> {
         let name = || self.name.clone();
         let wrong = |error| CredentialsError::Kubeconfig { name: name(), what: without_content(&error) };
@@ -139,7 +140,7 @@ impl Credentials {
         }
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
         let config = config.map_err(wrong)?;
-        // Of such a token kube's client panics.
+        // kube's client panics on such a token.
         if config.auth_info.token.as_ref().is_some_and(|token| !is_header(token.expose_secret())) {
             let what = "its token is no value of an HTTP header: write it on one line, in ASCII".to_owned();
             return Err(CredentialsError::Kubeconfig { name: name(), what });
@@ -147,7 +148,7 @@ impl Credentials {
         fenced(config, &self.fence).map_err(|_| CredentialsError::Client { name: name() })
     }
 
-    /// Whether the Secret is another one than that of `version`.
+    /// Returns true if the Secret has another version than `version_then`.
     pub async fn changed_since(&self, version_then: &str) -> Result<bool, CredentialsError> {
         Ok(version(&self.read().await?) != version_then)
     }
@@ -166,7 +167,7 @@ fn version(secret: &Secret) -> String {
     secret.metadata.resource_version.clone().unwrap_or_default()
 }
 
-/// What of a kubeconfig would make the operator run a program or read a file of its own.
+/// The field of a kubeconfig that would make the operator run a program or read a file of its own.
 fn foreign(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     let mut users = kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
     let mut clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
@@ -186,7 +187,7 @@ fn foreign(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     })
 }
 
-/// What of a kubeconfig leads to a server that cannot be trusted, and what to write instead.
+/// The setting of a kubeconfig that leads to a server that cannot be trusted, and the remedy.
 fn insecure(kubeconfig: &Kubeconfig, is_allowed: bool) -> Option<(&'static str, &'static str)> {
     let clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
     clusters.into_iter().find_map(|cluster| {
@@ -221,7 +222,7 @@ fn has_tls(server: &str) -> bool {
     server.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
 }
 
-/// What is wrong with a kubeconfig, in words that hold nothing of it.
+/// Describes an error in a kubeconfig without any of its content.
 fn without_content(error: &KubeconfigError) -> String {
     let what = match error {
         KubeconfigError::CurrentContextNotSet => "it has no current-context",
@@ -251,7 +252,7 @@ mod tests {
 
     const SECRET: &str = "c2VjcmV0LW9mLXRoZS1rdWJlY29uZmln";
 
-    /// What is said against a kubeconfig.
+    /// The error for a kubeconfig.
     async fn refusal(text: &str, is_allowed: bool) -> Option<String> {
         let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))

@@ -1,4 +1,4 @@
-//! What reaches a machine before its kubelet starts: files, with their content from the class, a Secret or a ConfigMap.
+//! Files that a machine gets before its kubelet starts, with content from the class, a Secret or a ConfigMap.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client};
@@ -7,17 +7,17 @@ use kube_node_api::{FileSource, ProvisionedFile, SecretKeyRef};
 use super::pod::{File, USER};
 use crate::providers::ProviderError;
 
-/// Mode of a file that says none.
+/// Default mode.
 const MODE: i32 = 0o644;
-/// Users and groups that every image of ours has, besides numbers.
+/// Names of users and groups that each of our images has; others are given as numbers.
 const NAMES: [(&str, i64); 2] = [("root", 0), ("nonroot", USER)];
 
-/// Types of Secrets that are for no machine: tokens, with which the control plane fills a Secret for any ServiceAccount of the
-/// namespace, and releases of helm with the values given to it.
+/// Types of Secrets that no machine may get: tokens, with which the control plane fills a Secret for any
+/// ServiceAccount of the namespace, and helm releases with the values given to them.
 const IDENTITIES: [&str; 3] =
     ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
 
-/// Where the contents of files are read from.
+/// Sources of the contents of files.
 #[derive(Clone, Debug)]
 pub struct Sources {
     secrets: Api<Secret>,
@@ -26,7 +26,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Those of `namespace`.
+    /// Sources in `namespace`.
     pub fn new(client: &Client, namespace: &str) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
@@ -35,7 +35,7 @@ impl Sources {
         }
     }
 
-    /// Files with their contents, in the order of the class.
+    /// Reads files with their contents, in the order of the class.
     pub async fn read(&self, files: &[ProvisionedFile]) -> Result<Vec<(File, Vec<u8>)>, ProviderError> {
         let mut read = Vec::with_capacity(files.len());
         for (number, file) in files.iter().enumerate() {
@@ -82,7 +82,7 @@ impl Sources {
     }
 }
 
-/// Why a Secret of this type is for no machine; None where it may be.
+/// Message if no machine may get a Secret of this type; None if it may.
 fn identity(path: &str, name: &str, r#type: Option<&str>) -> Option<String> {
     let r#type = r#type.filter(|r#type| IDENTITIES.contains(r#type))?;
     Some(format!(

@@ -1,34 +1,34 @@
-//! How the pod of a machine stands: what its status says, in one verdict. No I/O.
+//! Health of a machine's pod, from the pod's status. No I/O.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 use crate::providers::Trouble;
 
-/// Reasons of a container that only waits for its turn.
+/// Waiting reasons of a container that starts normally.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-/// Most characters of what a container said at its end.
+/// Maximum length of a container's termination message, in characters.
 const SAID_MAX: usize = 256;
 
-/// How a pod stands.
+/// Health of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It is on its way.
+    /// Starting.
     Starting,
-    /// All its containers run.
+    /// All containers run.
     Running,
-    /// Something stands in its way; the kubelet or the scheduler tries again.
+    /// There is an obstacle; the kubelet or the scheduler tries again.
     Troubled(Trouble),
-    /// It has ended and never comes back.
+    /// Ended for good.
     Dead(Trouble),
 }
 
-/// How a pod stands.
+/// Returns the health of a pod.
 #[must_use]
 pub fn of(pod: &Pod) -> Health {
     let Some(status) = &pod.status else { return Health::Starting };
     match status.phase.as_deref() {
         Some("Failed" | "Succeeded") => return Health::Dead(end(status)),
-        // The kubelet that runs it is not heard from: what the containers did last is no news.
+        // The kubelet that runs the pod is lost: the container states are old.
         Some("Unknown") => return Health::Starting,
         _ => {}
     }
@@ -43,7 +43,7 @@ pub fn of(pod: &Pod) -> Health {
     if !main.is_empty() && main.iter().all(run) { Health::Running } else { Health::Starting }
 }
 
-/// How the container ended last of one that runs again: the kubelet restarts it so soon that nobody may see it dead.
+/// Last end of a container that runs again. The kubelet restarts it so soon that its end may never be observed.
 #[must_use]
 pub fn last_end(pod: &Pod) -> Option<Trouble> {
     let again = containers(pod.status.as_ref()?)
@@ -57,7 +57,7 @@ pub fn last_end(pod: &Pod) -> Option<Trouble> {
     ends.max_by_key(|(at, _)| *at).map(|(_, end)| end)
 }
 
-/// In the order in which they start.
+/// Containers in the order in which they start.
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.iter().flatten();
     init.chain(status.container_statuses.iter().flatten())
@@ -70,12 +70,12 @@ fn unschedulable(status: &PodStatus) -> Option<String> {
     Some(format!("no node takes its pod: {message}"))
 }
 
-/// What stands in the way of a container.
+/// Obstacle of a container.
 fn trouble(container: &ContainerStatus) -> Option<Trouble> {
     let ContainerState { waiting, terminated, .. } = container.state.as_ref()?;
     let name = &container.name;
     if let Some(end) = terminated {
-        // An init container that did its work is no trouble.
+        // A completed init container is no obstacle.
         let done = end.exit_code == 0 && end.reason.as_deref() == Some("Completed");
         return (!done).then(|| ended(name, end));
     }
@@ -86,7 +86,7 @@ fn trouble(container: &ContainerStatus) -> Option<Trouble> {
         && let Some(last) = last
     {
         let Trouble { reason: why, message } = ended(name, last);
-        // What ends it says more than that it ends again and again.
+        // The cause of the last end says more than `CrashLoopBackOff`.
         let reason = if why == "ContainerExited" { reason.to_owned() } else { why };
         return Some(Trouble { reason, message: format!("{message}; {} restarts", container.restart_count) });
     }
@@ -96,7 +96,7 @@ fn trouble(container: &ContainerStatus) -> Option<Trouble> {
     Some(Trouble { reason: reason.to_owned(), message: format!("container {name}{image}: {message}") })
 }
 
-/// The end of a container.
+/// Describes the end of a container.
 fn ended(name: &str, end: &ContainerStateTerminated) -> Trouble {
     let reason = match end.reason.as_deref() {
         None | Some("" | "Error" | "Completed") => "ContainerExited",
@@ -117,7 +117,7 @@ fn ended(name: &str, end: &ContainerStateTerminated) -> Trouble {
     Trouble { reason: reason.to_owned(), message: format!("container {name} {how}{said}") }
 }
 
-/// Why a pod has ended: the pod's own reason, such as Evicted, else that of a container.
+/// Reason why a pod has ended: its own, such as Evicted, else that of a container.
 fn end(status: &PodStatus) -> Trouble {
     let container = containers(status)
         .filter_map(|container| Some((&container.name, container.state.as_ref()?.terminated.as_ref()?)))

@@ -1,5 +1,5 @@
-//! Clusters that host machines: this one, and those that the credentials of classes lead to. Each is watched on its own:
-//! one that refuses or is away holds up its own machines, and no others.
+//! Hosting clusters: this one, and those that credentials of classes lead to. Each is watched on its own: a
+//! cluster that refuses or is unreachable delays only its own machines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,13 +25,13 @@ use super::{
 };
 use crate::providers::{ProviderError, Trouble};
 
-/// When a cluster that could not be reached is tried again, and how often one that could is asked whether it still
-/// serves: a watch that runs goes on where its rights were taken away. How often credentials are read for changes, too.
+/// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
+/// (a running watch outlives the rights to it), and credentials are read for changes.
 const RETRY: Duration = Duration::from_secs(10);
-/// How long a cluster may take to answer that.
+/// Time limit for the response to that.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a cluster cannot host machines now.
+/// Reason why a cluster cannot host machines now.
 #[derive(Debug, thiserror::Error)]
 enum HostError {
     #[error(transparent)]
@@ -46,29 +46,29 @@ enum HostError {
     Refused(#[from] kube_node_cache::ReflectError),
 }
 
-/// What is known of a cluster.
+/// Known state of a cluster.
 #[derive(Clone)]
 enum Known {
-    /// It has not answered yet.
+    /// There was no response yet.
     Nothing,
-    /// The way to it.
+    /// The cluster serves this client.
     Client(Client),
-    /// Why it cannot host machines now.
+    /// Reason why the cluster cannot host machines now.
     Trouble(String),
 }
 
-/// One cluster that hosts machines.
+/// A hosting cluster.
 pub struct Host {
-    /// Name of its credentials; None: this cluster.
+    /// Name of its credentials Secret; None: this cluster.
     credentials: Option<String>,
     known: RwLock<Known>,
     changes: Arc<Watchers>,
-    /// Its machines.
+    /// Pods of its machines.
     pub pods: Arc<Cache<MachinePod>>,
 }
 
 impl Host {
-    /// A client, where there is one.
+    /// The client, if the cluster can be used.
     pub fn client(&self) -> Result<Client, ProviderError> {
         match self.known.read().unwrap_or_else(PoisonError::into_inner).clone() {
             Known::Client(client) => Ok(client),
@@ -77,13 +77,13 @@ impl Host {
         }
     }
 
-    /// What keeps it from hosting: its machines are known as they were before that.
+    /// Obstacle of the cluster: its machines are known only as they were before.
     pub fn trouble(&self) -> Option<Trouble> {
         let Err(error @ ProviderError::Unreachable { .. }) = self.client() else { return None };
         Some(Trouble { reason: error.reason().to_owned(), message: error.to_string() })
     }
 
-    /// Its machines, once all of them are known.
+    /// Its machines, once all of them are listed.
     pub fn known(&self) -> Result<&Cache<MachinePod>, ProviderError> {
         self.client()?;
         if self.pods.in_sync() {
@@ -100,7 +100,7 @@ impl Host {
         ProviderError::Busy { message: format!("the pods of {whose} are not listed yet") }
     }
 
-    /// Tells of all its machines when it gets into trouble, other trouble, or out of it.
+    /// Sets the state. Reports all machines of the cluster if its obstacle comes, changes or ends.
     fn set(&self, known: Known) {
         let before = self.trouble();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
@@ -113,9 +113,9 @@ impl Host {
 /// A cluster and the task that follows it.
 type Followed = (Arc<Host>, AbortOnDropHandle<()>);
 
-/// All of them.
+/// All hosting clusters.
 pub struct Hosts {
-    /// Where Nodes are, and credentials.
+    /// Client of the cluster that has the Nodes and the credentials.
     client: Client,
     namespace: String,
     fence: Fence,
@@ -123,7 +123,7 @@ pub struct Hosts {
     selector: String,
     changes: Arc<Watchers>,
     home: Arc<Host>,
-    /// By name of their credentials.
+    /// Other clusters by name of their credentials.
     others: Mutex<BTreeMap<String, Followed>>,
     _home: AbortOnDropHandle<()>,
 }
@@ -135,7 +135,7 @@ impl fmt::Debug for Hosts {
 }
 
 impl Hosts {
-    /// Hosts of the machines of a cluster; whatever happens to one of these goes to `changes`.
+    /// Hosting clusters of a cluster's machines; each change of a machine goes to `changes`.
     pub fn new(client: Client, options: &Options, changes: Arc<Watchers>) -> Self {
         let selector = format!("{}={}", names::LABEL_CLUSTER, options.cluster);
         let home = host(None, Known::Client(client.clone()), Arc::clone(&changes));
@@ -153,7 +153,7 @@ impl Hosts {
         }
     }
 
-    /// The one that `credentials` lead to; it is followed from now on.
+    /// The cluster of these credentials; it is followed from now on.
     pub fn of(&self, credentials: Option<&str>) -> Arc<Host> {
         let Some(name) = credentials else { return Arc::clone(&self.home) };
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +177,7 @@ impl Hosts {
         new
     }
 
-    /// Follows those that `credentials` lead to, and no others any more, except where machines are left.
+    /// Follows the clusters of these credentials, and of others only those where machines are left.
     pub fn follow(&self, credentials: &BTreeSet<String>) {
         for name in credentials {
             self.of(Some(name));
@@ -186,7 +186,7 @@ impl Hosts {
         others.retain(|name, (host, _)| credentials.contains(name) || !host.pods.is_empty());
     }
 
-    /// Those that are followed.
+    /// All clusters that are followed.
     pub fn all(&self) -> Vec<Arc<Host>> {
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         std::iter::once(&self.home).chain(others.values().map(|(host, _)| host)).map(Arc::clone).collect()
@@ -199,7 +199,7 @@ fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Ar
     Arc::new(Host { credentials, known: RwLock::new(known), changes, pods })
 }
 
-/// Tells of machines that came, changed or went.
+/// Reports machines that came, changed or went.
 struct Changes(Arc<Watchers>);
 
 impl EventHandler<MachinePod> for Changes {
@@ -233,7 +233,7 @@ async fn watch(host: &Host, client: Client, selector: &str) -> Result<(), HostEr
         .await?)
 }
 
-/// What follows one other cluster.
+/// Follows one other cluster.
 struct Follow {
     host: Arc<Host>,
     credentials: Credentials,
@@ -252,7 +252,7 @@ impl Follow {
         }
     }
 
-    /// Follows the cluster until its credentials change, or something is wrong.
+    /// Follows the cluster until its credentials change, or an error occurs.
     async fn once(&self) -> Result<(), HostError> {
         let (client, version) = self.credentials.connect().await?;
         self.serves(&client).await?;
@@ -267,7 +267,7 @@ impl Follow {
         loop {
             sleep(RETRY).await;
             match self.credentials.changed_since(version).await {
-                // An API server that is away does not make the other cluster's machines go away.
+                // If our own API server is unreachable, the other cluster's machines stay.
                 Ok(false) | Err(CredentialsError::Read { .. }) => {}
                 Ok(true) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -276,14 +276,14 @@ impl Follow {
         }
     }
 
-    /// Whether the cluster shows machines to us.
+    /// Checks that the cluster lets us list machines.
     async fn serves(&self, client: &Client) -> Result<(), HostError> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
         let one = ListParams::default().labels(&self.selector).limit(1);
         let asked = timeout(ANSWER_LIMIT, pods.list_metadata(&one)).await;
         match asked.map_err(|_| HostError::Silent)? {
             Ok(_) => Ok(()),
-            // It has much to do, and hosts all the same.
+            // Overloaded, but hosting.
             Err(kube::Error::Api(status)) if status.code == 429 => Ok(()),
             Err(error) => Err(away(&error).map_or(HostError::Failed(error), HostError::Away)),
         }

@@ -1,8 +1,9 @@
 //! Provider `kubemark`: a machine is one pod that runs a hollow kubelet, upstream's or our own.
 //!
-//! A machine is found by the label with the UID of its Node. There is no owner reference: the garbage collector of another
-//! cluster would take the pod for an orphan, and a foreground deletion of the Node would kill it before the drain.
-//! Beside each pod is a Secret of its name: how the machine gets its identity, and the files that the class gives it.
+//! A machine is found by the label with the UID of its Node. There is no owner reference: the garbage
+//! collector of another cluster would take the pod for an orphan, and a foreground deletion of the Node would
+//! delete it before the drain. Beside each pod is a Secret of the same name with the bootstrap kubeconfig of
+//! the machine and the files of its class.
 
 mod answers;
 pub mod credentials;
@@ -54,39 +55,39 @@ use self::{
 };
 use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage};
 
-/// What classes call it.
+/// Name in `NodeClass.spec.nodeController`.
 const NAME: &str = "kubemark";
-/// Longest that a provider's call may take: several requests, each answered in well under a second.
+/// Time limit of a provider call: several requests, each answered in well under a second.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// How long the token lives by which a machine asks for its certificate: the shortest time that the API server grants.
+/// Lifetime of the token by which a machine requests its certificate: the shortest that the API server grants.
 const TOKEN_LIFE: Duration = token::LIFETIME_MIN;
-/// A machine that is not Ready gets another token when its own lives no longer than this. A kubelet brings it to the machine's folder
-/// within two minutes.
+/// A machine that is not Ready gets another token when its own expires sooner than this. A kubelet brings the
+/// new one to the machine's folder within 2 minutes.
 const TOKEN_LEFT_MIN: Duration = Duration::from_mins(5);
 
-/// What the provider has to know.
+/// Options of the provider.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Namespace with credentials, and with the contents of files.
+    /// Namespace of credentials and of file contents.
     pub namespace: String,
-    /// UID of the cluster whose Nodes the machines are: of its namespace kube-system.
+    /// UID of the cluster that has the Nodes: that of its namespace kube-system.
     pub cluster: String,
     /// Our own image.
     pub image: String,
-    /// How machines reach the API server.
+    /// API server as machines reach it.
     pub api_server: ApiServer,
-    /// What writes to other clusters go through.
+    /// Fence of writes to other clusters.
     pub fence: Fence,
-    /// Whether credentials may lead to servers that are not verified.
+    /// True if credentials may name servers that are not verified.
     pub insecure_credentials: bool,
 }
 
-/// How machines reach the API server.
+/// API server as machines reach it.
 #[derive(Clone, Debug)]
 pub struct ApiServer {
-    /// Its URL.
+    /// URL.
     pub url: String,
-    /// The certificates that it is known by (PEM).
+    /// CA certificates (PEM).
     pub ca: String,
 }
 
@@ -100,18 +101,18 @@ type Found = (Arc<Host>, Arc<MachinePod>);
 
 struct Shared {
     options: Options,
-    /// Where the Nodes are.
+    /// Client of the cluster that has the Nodes.
     client: Client,
     sources: Sources,
     hosts: Hosts,
     nodes: Arc<Cache<NodeView>>,
     classes: Arc<Cache<CustomObject<NodeClass>>>,
     watchers: Arc<Watchers>,
-    /// When the token of each machine expires, by UID.
+    /// Expiry of each machine's token, by UID.
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
-/// Who is told of machines that changed.
+/// Receivers of machines that changed.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<Vec<UnboundedSender<MachineId>>>);
 
@@ -191,7 +192,7 @@ impl Provider for KubemarkProvider {
     }
 }
 
-/// A cluster that does not answer must not hold up whoever asked.
+/// Limits the time of a call: a cluster that does not answer must not block the caller.
 async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
     let message = || format!("the hosting cluster gave no answer in {} s", TIME_LIMIT.as_secs());
     timeout(TIME_LIMIT, call).await.unwrap_or_else(|_| Err(ProviderError::Unreachable { message: message() }))
@@ -205,23 +206,23 @@ fn existing(host: &Host, pod: &MachinePod) -> Existing {
         Health::Starting => (Stage::Starting, None),
         Health::Running => (Stage::Up, None),
     };
-    // What is known of it is what was known when its cluster was last seen.
+    // With an unreachable cluster, the state of the pod is the last known one.
     let trouble = host.trouble().or(trouble);
     Existing { stage, lease: Renewed::Unknown, trouble, last_end: pod.last_end.clone() }
 }
 
 impl Shared {
-    /// The pod of a machine and the cluster that has it.
+    /// The pod of a machine and its hosting cluster.
     fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
         for host in self.hosts.all() {
-            // While an old one leaves, another may be there already.
+            // While an old pod leaves, its successor may exist already.
             let mut pods = host.pods.group(&id.uid);
             pods.sort_by_key(|pod| pod.leaving);
             if let Some(pod) = pods.into_iter().next() {
                 return Ok(Some((host, pod)));
             }
         }
-        // None is known; whether there is none only the cluster can say that would have it.
+        // No pod is known. Only the cluster that would host it can tell that there is none.
         let Some(node) = self.nodes.get(&id.node).filter(|node| node.uid == id.uid) else { return Ok(None) };
         self.host_of(&node).known()?;
         Ok(None)
@@ -263,7 +264,7 @@ impl Shared {
             PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match pods.create(&params, &pod).await {
             Ok(_) => debug!(pod = pod.name_any(), "pod created"),
-            // The watch lags behind, or the one before has not gone yet.
+            // The watch lags behind, or the previous pod is not gone yet.
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 return Err(ProviderError::Busy {
                     message: format!("pod {} is still there", pod.name_any()),
@@ -284,7 +285,7 @@ impl Shared {
         token::bootstrap_kubeconfig(url, ca, token)
     }
 
-    /// The machine's Secret has it now.
+    /// Records that the machine's Secret has this token.
     fn has_token(&self, id: &MachineId, token: &Token) {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.insert(Arc::clone(&id.uid), token.expires);
@@ -312,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a machine may have slept through the life of its token.
+    /// Returns true if a machine may have missed the lifetime of its token.
     fn needs_token(&self, id: &MachineId) -> bool {
         let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&id.uid).copied();
         let good = expires.is_some_and(|at| {
@@ -326,7 +327,7 @@ impl Shared {
         let mut failed = None;
         for host in self.hosts.all() {
             for pod in host.pods.group(&id.uid) {
-                // A pod that cannot be deleted keeps no other one, here or in another cluster.
+                // A pod that cannot be deleted protects no other one, here or in another cluster.
                 if let Err(error) = delete_pod(&host, &pod).await {
                     failed = Some(error);
                 }
@@ -337,7 +338,7 @@ impl Shared {
 
     async fn list(&self) -> Vec<MachineId> {
         self.follow_classes();
-        // One that is away must not hide the others.
+        // An unreachable cluster must not hide the others.
         let known: Vec<_> = self.hosts.all().into_iter().filter(|host| host.known().is_ok()).collect();
         let tidied = known.iter().map(|host| async {
             if let Err(error) = in_time(self.tidy(host)).await {
@@ -348,10 +349,10 @@ impl Shared {
         known.iter().flat_map(|host| host.pods.all()).map(|pod| pod.id.clone()).collect()
     }
 
-    /// Knows the clusters of all classes: also those where machines are left without a Node that would lead there.
+    /// Follows the clusters of all classes, including those with machines left whose Node no longer leads there.
     fn follow_classes(&self) {
         let classes = self.classes.all();
-        // One that cannot be read may name any.
+        // An unreadable class may name any cluster.
         if !self.classes.in_sync() || classes.iter().any(|own| own.object.is_err()) {
             return;
         }
@@ -361,7 +362,7 @@ impl Shared {
         self.hosts.follow(&credentials.map(|secret| secret.name.clone()).collect());
     }
 
-    /// Deletes the Secrets of machines that somebody else took away together with their Nodes.
+    /// Deletes the Secrets of machines that others removed together with their Nodes.
     async fn tidy(&self, host: &Host) -> Result<(), ProviderError> {
         let secrets: Api<Secret> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
         let selector = format!("{}={}", names::LABEL_CLUSTER, self.options.cluster);
@@ -383,7 +384,7 @@ impl Shared {
     }
 }
 
-/// Deletes the pod of a machine, and the Secret beside it.
+/// Deletes the pod of a machine and its Secret.
 async fn delete_pod(host: &Host, pod: &MachinePod) -> Result<(), ProviderError> {
     let client = host.client()?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
@@ -410,7 +411,7 @@ fn settings(settings: &Settings) -> Result<String, ProviderError> {
     serde_json::to_string(&settings).map_err(|error| ProviderError::Retryable(Box::new(error)))
 }
 
-/// Creates or replaces it: the machine before may have had other files.
+/// Creates or replaces the Secret: the previous machine may have had other files.
 async fn write_secret(client: &Client, secret: &Secret) -> Result<(), ProviderError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
     let params = PatchParams::apply(names::FIELD_MANAGER).force();

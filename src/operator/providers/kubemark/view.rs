@@ -1,4 +1,4 @@
-//! What is kept of the pods that are machines.
+//! Pruned pods of machines.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::providers::{MachineId, Trouble};
 /// The pod of a machine.
 #[derive(Clone, Debug)]
 pub struct MachinePod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
-    /// Whose machine it is.
+    /// Identity of the machine.
     pub id: MachineId,
-    /// Whether its deletion was asked for.
+    /// True if the pod is being deleted.
     pub leaving: bool,
-    /// How it stands.
+    /// Health of the pod.
     pub health: Health,
-    /// How one of its containers ended last that runs again.
+    /// Last end of a container that runs again.
     pub last_end: Option<Trouble>,
-    /// The settings that it was given last.
+    /// Settings that the pod was given last.
     pub settings: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl From<Pod> for MachinePod {
     }
 }
 
-/// Grouped by the UID of its Node.
+/// Indexed by the UID of its Node.
 impl View for MachinePod {
     fn key(&self) -> String {
         format!("{}/{}", names::MACHINE_NAMESPACE, self.name)

@@ -15,15 +15,15 @@ use kube_node_planner::revision;
 
 use super::{Blueprint, CONTAINER, File, GUARD_ADDRESS, USER, volumes};
 
-/// /healthz and /readyz of our own programs.
+/// Port of /healthz and /readyz of our own programs.
 const PROBE_PORT: i32 = 10_248;
-/// What kubemark's own templates give a machine, unless the class says otherwise.
+/// Default requests and limits of a machine, from kubemark's own templates.
 const REQUESTS: [(&str, &str); 2] = [("cpu", "20m"), ("memory", "50Mi")];
 const LIMITS: [(&str, &str); 1] = [("cpu", "100m")];
-/// What a guard needs; the class's resources are kubemark's.
+/// Requests of a kubemark proxy; the class's resources are for kubemark.
 const GUARD_REQUESTS: [(&str, &str); 2] = [("cpu", "5m"), ("memory", "10Mi")];
 
-/// The hollow kubelet of our own image.
+/// Container of the hollow kubelet from our own image.
 pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: &[File]) -> Container {
     let mut args = program("hollow-node", blueprint);
     args.extend(settings.extra_args.clone());
@@ -32,7 +32,7 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
         image: Some(blueprint.own_image.to_owned()),
         command: Some(machine_program()),
         args: Some(args),
-        // The address that its Node shows.
+        // Address that the Node shows.
         env: Some(vec![EnvVar {
             name: "POD_IP".to_owned(),
             value_from: Some(EnvVarSource {
@@ -52,7 +52,7 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
             ..probe("/healthz")
         }),
         readiness_probe: Some(Probe { period_seconds: Some(5), ..probe("/readyz") }),
-        // For the commands of the class.
+        // The commands of the class need scratch space.
         volume_mounts: Some(
             [volumes::own_mounts(), vec![volumes::scratch()], volumes::file_mounts(files)].concat(),
         ),
@@ -60,7 +60,7 @@ pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: 
     }
 }
 
-/// Upstream's: it says what it is to the guard, which tells the API server.
+/// Container of an upstream kubemark. It reports to the kubemark proxy, which reports to the API server.
 pub(super) fn upstream(
     blueprint: &Blueprint<'_>,
     settings: &KubemarkMachine,
@@ -69,7 +69,7 @@ pub(super) fn upstream(
 ) -> Container {
     let machine = blueprint.machine;
     let amount = |name: &str| machine.capacity.get(name).map(|amount| format!("{name}={}", amount.0));
-    // These three are flags of the fake machine; what else the class gives it the guard reports.
+    // kubemark has flags for these three; the proxy reports the other resources of the class.
     let resources_of: Vec<String> =
         ["cpu", "memory", "ephemeral-storage"].into_iter().filter_map(amount).collect();
     let mut args = vec![
@@ -77,7 +77,7 @@ pub(super) fn upstream(
         format!("--name={}", blueprint.id.node),
         format!("--kubeconfig={}", volumes::GUARDED_KUBECONFIG),
         "--kube-api-content-type=application/json".to_owned(),
-        // It would talk to the runtime of the node it runs on.
+        // kubemark would talk to the container runtime of the hosting node.
         "--use-host-image-service=false".to_owned(),
         "--kubelet-read-only-port=0".to_owned(),
         "--cert-dir=/tmp/certs".to_owned(),
@@ -91,7 +91,7 @@ pub(super) fn upstream(
     let (command, args) = if commands.is_empty() {
         (vec!["/kubemark".to_owned()], args)
     } else {
-        // In the container itself: what they change is there when the kubelet starts.
+        // The commands run in the container itself, so that their changes are there when the kubelet starts.
         let script = format!("set -e\n{}\nexec /kubemark \"$@\"\n", commands.join("\n"));
         (vec!["/bin/sh".to_owned(), "-c".to_owned(), script, "kubemark".to_owned()], args)
     };
@@ -106,7 +106,7 @@ pub(super) fn upstream(
     }
 }
 
-/// A sidecar that is up before kubemark starts, and stays until it has ended.
+/// Sidecar with the kubemark proxy: up before kubemark starts, and until kubemark has ended.
 pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
     let mut args = program("guard", blueprint);
     args.push(format!("--listen={GUARD_ADDRESS}"));
@@ -120,7 +120,7 @@ pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
             requests: Some(amounts(&GUARD_REQUESTS)),
             ..ResourceRequirements::default()
         }),
-        // kubemark starts when the identity is there.
+        // kubemark starts once the proxy has the machine's identity.
         startup_probe: Some(Probe { failure_threshold: Some(300), ..probe("/readyz") }),
         liveness_probe: Some(Probe {
             failure_threshold: Some(6),
@@ -132,8 +132,8 @@ pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
     }
 }
 
-/// Brings the files to their places with owner and mode, which a volume of a Secret cannot have. Only it runs as root, and
-/// only where a file belongs to somebody else.
+/// Init container that installs the files with owner and mode, which a volume of a Secret cannot have. Only
+/// this container runs as root, and only if a file has a foreign owner.
 pub(super) fn carrier(blueprint: &Blueprint<'_>, files: &[File]) -> Container {
     let mut args = vec![
         "carry-files".to_owned(),
@@ -164,11 +164,11 @@ pub(super) fn carrier(blueprint: &Blueprint<'_>, files: &[File]) -> Container {
     }
 }
 
-/// What all containers have in common.
+/// Common part of all containers.
 fn container() -> Container {
     Container {
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        // The last line of a program that failed is its reason.
+        // The last log line of a failed program is its reason.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         security_context: Some(confined()),
         ..Container::default()
@@ -184,7 +184,7 @@ fn confined() -> SecurityContext {
     }
 }
 
-/// What is there for as long as the machine is, thousands of times, runs the small program.
+/// Command of the containers that run as long as the machine, thousands of times: the small program.
 fn machine_program() -> Vec<String> {
     vec![format!("/{}", MACHINE_PROGRAM)]
 }
@@ -223,7 +223,7 @@ fn amounts(amounts: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
     amounts.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
 }
 
-/// An image without a tag gets the kubelet's version as one.
+/// Adds the kubelet's version as a tag to an image without one.
 pub(super) fn with_tag(image: &str, machine: &revision::Machine) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     let version = machine.provisioning.as_ref().and_then(|p| p.kubelet.as_ref()).map(|k| &k.version);

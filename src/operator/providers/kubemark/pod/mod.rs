@@ -1,7 +1,7 @@
-//! The pod that is a machine, from what the machine is made of. No I/O.
+//! Builds the pod of a machine from the machine spec. No I/O.
 //!
-//! Our own image runs the hollow kubelet alone. Upstream kubemark runs beside a guard from our image, which holds the
-//! machine's identity and does what an unpatched kubemark cannot: see [`machine_agent::guard`].
+//! Our own image runs the hollow kubelet alone. Upstream kubemark runs beside a kubemark proxy from our
+//! image, which holds the machine's identity and does what an unpatched kubemark cannot: see [`machine_agent::guard`].
 
 mod containers;
 mod volumes;
@@ -22,28 +22,28 @@ use machine_agent::machine_dir;
 
 use crate::providers::MachineId;
 
-/// The container that is the machine.
+/// Container with the hollow kubelet.
 pub const CONTAINER: &str = "hollow-kubelet";
-/// Key of the Secret: how the machine gets its identity.
+/// Key in the Secret: bootstrap kubeconfig of the machine.
 pub const KEY_BOOTSTRAP: &str = machine_dir::BOOTSTRAP;
-/// Key of the Secret: how an upstream kubemark gets to the guard.
+/// Key in the Secret: kubeconfig by which an upstream kubemark reaches the proxy.
 const KEY_GUARDED: &str = "kubeconfig";
 
-/// Where the guard listens.
+/// Listen address of the kubemark proxy.
 const GUARD_ADDRESS: &str = "127.0.0.1:6444";
-/// Everything runs as this user: no image needs root.
+/// User of all containers: no image needs root.
 pub const USER: i64 = 65_532;
-/// How long a machine may take to end, in seconds.
+/// Grace period of a machine's pod, in seconds.
 const GRACE: i64 = 5;
 
-/// What a pod is made from.
+/// Inputs of a pod.
 #[derive(Clone, Debug)]
 pub struct Blueprint<'a> {
-    /// Who the machine is.
+    /// Identity of the machine.
     pub id: &'a MachineId,
-    /// UID of the cluster whose Nodes these are.
+    /// UID of the cluster that has the Nodes.
     pub cluster: &'a str,
-    /// Its revision's content.
+    /// Machine spec: the content of the revision.
     pub machine: &'a revision::Machine,
     /// Our own image.
     pub own_image: &'a str,
@@ -53,12 +53,12 @@ pub struct Blueprint<'a> {
     pub settings: &'a str,
 }
 
-/// Files that reach the machine: their place, and their key in the Secret.
+/// A file of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// Key in the Secret.
     pub key: String,
-    /// Where the machine has it.
+    /// Path in the machine.
     pub path: String,
     /// Mode.
     pub mode: i32,
@@ -66,7 +66,7 @@ pub struct File {
     pub owner: (i64, i64),
 }
 
-/// Name of pod and Secret: the same for the same Node, another for a Node that comes again under the name.
+/// Name of pod and Secret: the same for the same Node, another for a later Node of the same name.
 #[must_use]
 pub fn name(id: &MachineId) -> String {
     let uid: String = id.uid.chars().filter(char::is_ascii_hexdigit).take(8).collect();
@@ -106,7 +106,7 @@ fn metadata(id: &MachineId, cluster: &str) -> ObjectMeta {
     }
 }
 
-/// Without a credential: the guard has it.
+/// Kubeconfig without a credential: the kubemark proxy has it.
 fn guarded_kubeconfig() -> String {
     format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: guard\n  cluster: {{server: \"http://{GUARD_ADDRESS}\"}}\n\
@@ -132,7 +132,7 @@ pub fn pod(blueprint: &Blueprint<'_>, files: &[File]) -> Pod {
             (containers::upstream(blueprint, settings, image, files), Some(containers::guard(blueprint)))
         }
     };
-    // Before the guard: what fails here is told before anything else starts.
+    // Runs before the proxy: its failure is reported before anything else starts.
     let carrier = (!files.is_empty()).then(|| containers::carrier(blueprint, files));
     Pod {
         metadata,
@@ -170,7 +170,7 @@ fn pull_secrets(secrets: &[LocalRef]) -> Option<Vec<LocalObjectReference>> {
     (!secrets.is_empty()).then(|| secrets.iter().map(named).collect())
 }
 
-/// A hollow Node would say that the pod runs, and nothing would.
+/// Keeps the pod off hollow Nodes, which would report it as running and run nothing.
 fn away_from_hollow_nodes(mut affinity: Affinity) -> Affinity {
     let real = NodeSelectorRequirement {
         key: names::LABEL_NODECLASS.to_owned(),

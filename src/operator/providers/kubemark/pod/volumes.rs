@@ -1,4 +1,4 @@
-//! The volumes of a machine's pod, and who sees which.
+//! Volumes of a machine's pod and their mounts.
 
 use k8s_openapi::{
     api::core::v1::{
@@ -13,11 +13,11 @@ use machine_agent::machine_dir;
 use super::{File, KEY_BOOTSTRAP, KEY_GUARDED, name};
 use crate::providers::MachineId;
 
-/// What the provider gives a machine.
+/// Input of the machine, written by the provider.
 pub(super) const MACHINE_DIR: &str = "/var/run/kube-node/machine";
-/// What the machine keeps.
+/// State of the machine.
 pub(super) const STATE_DIR: &str = "/var/run/kube-node/state";
-/// Where an upstream kubemark finds how to get to the guard: where it looks by itself.
+/// Kubeconfig for the kubemark proxy, at the default path of an upstream kubemark.
 pub(super) const GUARDED_KUBECONFIG: &str = "/kubeconfig/kubeconfig";
 /// Files as the Secret has them, and as the machine gets them.
 pub(super) const SECRET_FILES_DIR: &str = "/var/run/kube-node/secret-files";
@@ -32,36 +32,36 @@ fn mount(volume: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// Where a machine may write: its root is read-only.
+/// Writable folder: a machine's root file system is read-only.
 pub(super) fn scratch() -> VolumeMount {
     mount("tmp", "/tmp", false)
 }
 
-/// Of our own programs.
+/// Mounts of our own programs.
 pub(super) fn own_mounts() -> Vec<VolumeMount> {
     vec![mount("machine", MACHINE_DIR, true), mount("state", STATE_DIR, false)]
 }
 
-/// Of an upstream kubemark: neither token nor key.
+/// Mounts of an upstream kubemark: neither token nor key.
 pub(super) fn upstream_mounts() -> Vec<VolumeMount> {
     let kubeconfig =
         VolumeMount { sub_path: Some(KEY_GUARDED.to_owned()), ..mount("machine", GUARDED_KUBECONFIG, true) };
     vec![kubeconfig, scratch()]
 }
 
-/// Of the one that brings the files to their places.
+/// Mounts of the init container that installs the files.
 pub(super) fn carrier_mounts() -> Vec<VolumeMount> {
     vec![mount("secret-files", SECRET_FILES_DIR, true), mount("files", FILES_DIR, false)]
 }
 
-/// Of what the class's files are for.
+/// Mounts of the files of the class.
 pub(super) fn file_mounts(files: &[File]) -> Vec<VolumeMount> {
     let place =
         |file: &File| VolumeMount { sub_path: Some(file.key.clone()), ..mount("files", &file.path, true) };
     files.iter().map(place).collect()
 }
 
-/// All of them.
+/// All volumes of the pod.
 pub(super) fn all(id: &MachineId, files: &[File]) -> Vec<Volume> {
     let named = |volume: &str| Volume { name: volume.to_owned(), ..Volume::default() };
     let annotation = |key: &str, path: &str| DownwardAPIVolumeFile {
@@ -95,7 +95,7 @@ pub(super) fn all(id: &MachineId, files: &[File]) -> Vec<Volume> {
             },
         ]),
     };
-    // Keys never touch a disk.
+    // In memory: keys never touch a disk.
     let memory = |limit: &str| EmptyDirVolumeSource {
         medium: Some("Memory".to_owned()),
         size_limit: Some(Quantity(limit.to_owned())),
