@@ -401,9 +401,9 @@ async fn a_bad_set_is_refused_with_what_to_write() {
 #[test]
 fn kubectl_explains_every_field_it_is_asked_for() {
     let text = bed().kubectl(&["explain", "nodeset.spec.replicas"]);
-    assert!(text.contains("How many Nodes"), "{text}");
+    assert!(text.contains("Number of Nodes"), "{text}");
     let text = bed().kubectl(&["explain", "nodeclass.spec.failures.unhealthyDuration"]);
-    assert!(text.contains("how long a node is unhealthy each time"), "{text}");
+    assert!(text.contains("length of each unhealthy phase"), "{text}");
     let text = bed().kubectl(&["get", "kube-node"]);
     drop(text); // the category is known, else kubectl would have failed
 }
