@@ -97,7 +97,7 @@ pub struct DedicatedClient {
 
 impl fmt::Debug for DedicatedClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own").field("silent", &*self.silent.borrow()).finish_non_exhaustive()
+        f.debug_struct("DedicatedClient").field("silent", &*self.silent.borrow()).finish_non_exhaustive()
     }
 }
 

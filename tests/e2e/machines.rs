@@ -312,7 +312,7 @@ async fn a_drain_begins_when_its_set_grants_the_turn() {
     })
     .await;
     let uid: Arc<str> = own.nodes.get(&node).await.unwrap().metadata.uid.unwrap().into();
-    context.drain_permits.set("machine-turn", [(uid, node.as_str().into())]);
+    context.drain_permits.replace("machine-turn", [(uid, node.as_str().into())]);
     eventually("it goes at once", Duration::from_secs(20), async || {
         own.nodes.get_opt(&node).await.unwrap().is_none().then_some(())
     })

@@ -39,15 +39,15 @@ pub(super) struct Import {
 
 impl Import {
     pub(super) fn new(
-        portraits: &[MachineTemplate],
+        machine_templates: &[MachineTemplate],
         prefix: &str,
         node_controller: &str,
     ) -> Result<Self, ParseQuantityError> {
         let mut shapes: Vec<Group<'_>> = Vec::new();
-        for portrait in portraits {
-            match shapes.iter_mut().find(|group| group.is_of(&portrait.shape)) {
-                Some(group) => group.add(portrait),
-                None => shapes.push(Group::new(portrait)),
+        for machine_template in machine_templates {
+            match shapes.iter_mut().find(|group| group.is_of(&machine_template.shape)) {
+                Some(group) => group.add(machine_template),
+                None => shapes.push(Group::new(machine_template)),
             }
         }
         let (mut names, mut import) = (Names::default(), Self { classes: Vec::new(), sets: Vec::new() });
@@ -69,8 +69,8 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn new(portrait: &'a MachineTemplate) -> Self {
-        Self { least: portrait.shape.clone(), members: vec![portrait] }
+    fn new(machine_template: &'a MachineTemplate) -> Self {
+        Self { least: machine_template.shape.clone(), members: vec![machine_template] }
     }
 
     fn is_of(&self, shape: &Shape) -> bool {
@@ -82,10 +82,10 @@ impl<'a> Group<'a> {
             && are_close(&own.allocatable, &shape.allocatable)
     }
 
-    fn add(&mut self, portrait: &'a MachineTemplate) {
-        take_least(&mut self.least.capacity, &portrait.shape.capacity);
-        take_least(&mut self.least.allocatable, &portrait.shape.allocatable);
-        self.members.push(portrait);
+    fn add(&mut self, machine_template: &'a MachineTemplate) {
+        take_least(&mut self.least.capacity, &machine_template.shape.capacity);
+        take_least(&mut self.least.allocatable, &machine_template.shape.allocatable);
+        self.members.push(machine_template);
     }
 
     fn spec(&self, node_controller: &str) -> Result<Value, ParseQuantityError> {
@@ -120,8 +120,8 @@ impl<'a> Group<'a> {
                 None => alike.push((member, 1)),
             }
         }
-        let object_of = |(portrait, replicas): (&MachineTemplate, i32)| {
-            let MachineTemplate { labels, taints, .. } = portrait;
+        let object_of = |(machine_template, replicas): (&MachineTemplate, i32)| {
+            let MachineTemplate { labels, taints, .. } = machine_template;
             let pool = POOLS.iter().find_map(|key| labels.get(*key)).map(|pool| format!("{prefix}{pool}"));
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
             let name = names.set(&format!("{}{zone}", pool.as_deref().unwrap_or(class)));
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use kube_node_api::{NodeClass, NodeSet};
 
-    fn portrait(memory: &str, labels: &Value) -> MachineTemplate {
+    fn machine_template(memory: &str, labels: &Value) -> MachineTemplate {
         MachineTemplate::of(json!({
             "metadata": {"name": "n", "labels": labels},
             "spec": {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]},
@@ -213,17 +213,17 @@ mod tests {
         }))
     }
 
-    fn import(portraits: &[MachineTemplate]) -> Import {
-        Import::new(portraits, "copy-", "hollow").unwrap()
+    fn import(machine_templates: &[MachineTemplate]) -> Import {
+        Import::new(machine_templates, "copy-", "hollow").unwrap()
     }
 
     #[test]
     fn machines_of_about_one_size_are_one_class() {
         let all = [
-            portrait("16393132Ki", &json!({})),
-            portrait("16393128Ki", &json!({})),
-            portrait("32393128Ki", &json!({})),
-            portrait("16390000Ki", &json!({"zone": "b"})),
+            machine_template("16393132Ki", &json!({})),
+            machine_template("16393128Ki", &json!({})),
+            machine_template("32393128Ki", &json!({})),
+            machine_template("16390000Ki", &json!({"zone": "b"})),
         ];
         let Import { classes, sets } = import(&all);
         assert_eq!(classes.len(), 2);
@@ -244,8 +244,9 @@ mod tests {
 
     #[test]
     fn sets_are_named_by_pool_and_zone() {
-        let of =
-            |pool: &str, zone: &str| portrait("16Gi", &json!({"karpenter.sh/nodepool": pool, ZONE: zone}));
+        let of = |pool: &str, zone: &str| {
+            machine_template("16Gi", &json!({"karpenter.sh/nodepool": pool, ZONE: zone}))
+        };
         let sets = import(&[of("Spot.A", "eu-1a"), of("Spot.A", "eu-1b"), of("spot-a", "eu-1a")]).sets;
         let names: Vec<_> = sets.iter().map(|set| set["metadata"]["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["copy-spot-a-eu-1a", "copy-spot-a-eu-1b", "copy-spot-a-eu-1a-2"]);

@@ -90,7 +90,7 @@ impl fmt::Display for Left {
 
 /// Templates of all Nodes sorted by name, and the parts left out.
 pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplate>, Vec<Left>) {
-    let (mut portraits, mut left) = (Vec::new(), Vec::new());
+    let (mut machine_templates, mut left) = (Vec::new(), Vec::new());
     let naming = naming_labels(nodes);
     let mut nodes: Vec<&Node> = nodes.iter().collect();
     nodes.sort_by_key(|node| node.metadata.name.as_deref());
@@ -127,9 +127,9 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
         });
         taints.sort_by(|a, b| (&a.key, &a.effect).cmp(&(&b.key, &b.effect)));
         left.extend(foreign_system(node).map(Left::System));
-        portraits.push(MachineTemplate { shape, labels, taints });
+        machine_templates.push(MachineTemplate { shape, labels, taints });
     }
-    (portraits, left)
+    (machine_templates, left)
 }
 
 /// Returns true for the labels that the admission policy kube-node-protected-labels forbids.
@@ -227,14 +227,14 @@ mod tests {
     #[test]
     fn what_is_a_nodes_own_stays_behind() {
         let nodes: Vec<Node> = ["a", "b", "c", "d"].map(|name| node(name, &json!({}))).into();
-        let (portraits, left) = of_all(&nodes, &["pool".to_owned()]);
-        assert_eq!(portraits.len(), 4);
-        let portrait = &portraits[1];
-        let labels: Vec<&str> = portrait.labels.keys().map(String::as_str).collect();
+        let (machine_templates, left) = of_all(&nodes, &["pool".to_owned()]);
+        assert_eq!(machine_templates.len(), 4);
+        let machine_template = &machine_templates[1];
+        let labels: Vec<&str> = machine_template.labels.keys().map(String::as_str).collect();
         assert_eq!(labels, ["topology.kubernetes.io/zone"]);
-        let taints: Vec<&str> = portrait.taints.iter().map(|taint| taint.key.as_str()).collect();
+        let taints: Vec<&str> = machine_template.taints.iter().map(|taint| taint.key.as_str()).collect();
         assert_eq!(taints, ["gpu"]);
-        let shape = &portrait.shape;
+        let shape = &machine_template.shape;
         assert_eq!(shape.machine_type.as_deref(), Some("m.large"));
         assert_eq!(shape.runtime, Some(("containerd".to_owned(), "2.1.0".to_owned())));
         assert!(!shape.capacity.contains_key("hugepages-1Gi"));
@@ -257,8 +257,8 @@ mod tests {
     fn who_says_nothing_or_something_else_is_named() {
         let mut foreign = node("a", &json!({}));
         foreign.status.as_mut().unwrap().node_info.as_mut().unwrap().operating_system = "windows".to_owned();
-        let (portraits, left) = of_all(&[foreign, node("b", &json!({"status": {}}))], &[]);
-        assert_eq!(portraits.len(), 1);
+        let (machine_templates, left) = of_all(&[foreign, node("b", &json!({"status": {}}))], &[]);
+        assert_eq!(machine_templates.len(), 1);
         assert!(left.contains(&Left::System("windows/amd64".to_owned())));
         assert!(left.contains(&Left::Silent("b".to_owned())));
     }

@@ -70,18 +70,18 @@ impl Import {
             Some(file) => read(file)?,
             None => super::block_on(self.list())?,
         };
-        let (portraits, left) = machine_template::of_all(&nodes, &self.drop_label);
-        if portraits.is_empty() {
+        let (machine_templates, left) = machine_template::of_all(&nodes, &self.drop_label);
+        if machine_templates.is_empty() {
             bail!("there is no Node that says what it has: name another cluster, file or --selector");
         }
-        let imported = Imported::new(&portraits, &self.prefix, &self.node_controller)?;
+        let imported = Imported::new(&machine_templates, &self.prefix, &self.node_controller)?;
         for object in imported.classes.iter().chain(&imported.sets) {
             super::say(yaml::document(object)?);
         }
         for text in left.iter().map(Left::to_string).collect::<BTreeSet<_>>() {
             eprintln!("note: {text}");
         }
-        let (nodes, sets, classes) = (portraits.len(), imported.sets.len(), imported.classes.len());
+        let (nodes, sets, classes) = (machine_templates.len(), imported.sets.len(), imported.classes.len());
         eprintln!("{nodes} nodes are {sets} NodeSets of {classes} NodeClasses");
         Ok(ExitCode::SUCCESS)
     }

@@ -89,18 +89,21 @@ impl<P: CredentialStore> Identity<P> {
     /// The stored identity, else a new one. Retries temporary failures for `patience`; a permanent one is
     /// returned at once.
     pub async fn obtain(options: Options<P>) -> Result<Self, IdentityError> {
-        Self::pursue(options, &mut PendingCsr::default()).await
+        Self::obtain_with(options, &mut PendingCsr::default()).await
     }
 
     /// Like [`Self::obtain`], continuing a pending CSR.
-    pub async fn pursue(options: Options<P>, pursuit: &mut PendingCsr) -> Result<Self, IdentityError> {
+    pub async fn obtain_with(
+        options: Options<P>,
+        pending_csr: &mut PendingCsr,
+    ) -> Result<Self, IdentityError> {
         let certificate = if let Some(kept) = options.place.load(&options.node, Timestamp::now())? {
             info!(until = %kept.not_after, "going on with the certificate that is kept");
             kept
         } else {
             let mut patience = Backoff::until(Instant::now() + options.patience);
             let made = loop {
-                match pursuit.with_token(&options).await {
+                match pending_csr.with_token(&options).await {
                     Ok(made) => break made,
                     Err(error) => patience.after(error).await?,
                 }
@@ -148,11 +151,11 @@ impl<P: CredentialStore> Identity<P> {
         let lives = from_now(self.certificate.not_after);
         let mut patience = Backoff::until(Instant::now() + lives + self.options.patience);
         let client = self.client();
-        let mut pursuit = PendingCsr::default();
+        let mut pending_csr = PendingCsr::default();
         let made = loop {
-            let mut made = pursuit.with_client(&client, &self.options).await;
+            let mut made = pending_csr.with_client(&client, &self.options).await;
             if matches!(made, Err(IdentityError::Unauthenticated { .. })) {
-                made = pursuit.with_token(&self.options).await;
+                made = pending_csr.with_token(&self.options).await;
             }
             match made {
                 Ok(made) => break made,

@@ -21,12 +21,12 @@ pub struct DrainPermits {
     unlimited: bool,
     /// Granted Node UIDs by NodeSet name.
     granted: Mutex<HashMap<Arc<str>, HashSet<Arc<str>>>>,
-    on_grant_fn: OnceLock<OnGrant>,
+    on_grant: OnceLock<OnGrant>,
 }
 
 impl fmt::Debug for DrainPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turns").field("granted", &self.granted).finish_non_exhaustive()
+        f.debug_struct("DrainPermits").field("granted", &self.granted).finish_non_exhaustive()
     }
 }
 
@@ -38,8 +38,8 @@ impl DrainPermits {
     }
 
     /// Registers the callback for new permits; it gets the name of the Node. Only the first registration counts.
-    pub fn on_grant(&self, on_grant_fn: impl Fn(&Arc<str>) + Send + Sync + 'static) {
-        drop(self.on_grant_fn.set(Box::new(on_grant_fn)));
+    pub fn on_grant(&self, enqueue: impl Fn(&Arc<str>) + Send + Sync + 'static) {
+        drop(self.on_grant.set(Box::new(enqueue)));
     }
 
     /// Grants a permit to a Node that its NodeSet is about to delete.
@@ -50,12 +50,12 @@ impl DrainPermits {
 
     /// Replaces the permits of a NodeSet, given as UIDs and names, and reports the new ones to the `on_grant`
     /// callback.
-    pub fn set(&self, set: &str, drain_permits: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
+    pub fn replace(&self, set: &str, nodes: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let before = granted.remove(set).unwrap_or_default();
         let mut now = HashSet::new();
         let mut new = Vec::new();
-        for (uid, name) in drain_permits {
+        for (uid, name) in nodes {
             if !before.contains(&uid) {
                 new.push(name);
             }
@@ -65,8 +65,8 @@ impl DrainPermits {
             granted.insert(set.into(), now);
         }
         drop(granted);
-        if let Some(on_grant_fn) = self.on_grant_fn.get() {
-            new.iter().for_each(on_grant_fn);
+        if let Some(on_grant) = self.on_grant.get() {
+            new.iter().for_each(on_grant);
         }
     }
 
@@ -86,20 +86,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_told_once_and_ends_with_the_next_look() {
+    fn new_permits_are_reported_once_and_expire_with_the_next_reconcile() {
         let drain_permits = DrainPermits::default();
         let told: Arc<Mutex<Vec<Arc<str>>>> = Arc::default();
         let into = Arc::clone(&told);
         drain_permits.on_grant(move |name| into.lock().unwrap().push(Arc::clone(name)));
-        let turn = |uid: &str| (Arc::from(uid), Arc::from(format!("node-{uid}")));
+        let permit = |uid: &str| (Arc::from(uid), Arc::from(format!("node-{uid}")));
         drain_permits.grant("set", &"a".into());
-        drain_permits.set("set", [turn("a"), turn("b")]);
+        drain_permits.replace("set", [permit("a"), permit("b")]);
         assert!(
             drain_permits.is_granted("set", "a")
                 && drain_permits.is_granted("set", "b")
                 && !drain_permits.is_granted("other", "a")
         );
-        drain_permits.set("set", [turn("b")]);
+        drain_permits.replace("set", [permit("b")]);
         assert!(!drain_permits.is_granted("set", "a"));
         assert_eq!(*told.lock().unwrap(), ["node-b".into()]);
     }

@@ -192,7 +192,7 @@ impl NodeSetController {
             plan.drain_permits.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
         let nodes = names.filter_map(|name| self.context.nodes.get(name));
         let drain_permits = nodes.map(|node| (Arc::clone(&node.uid), Arc::clone(&node.name)));
-        self.context.drain_permits.set(&observed.name, drain_permits);
+        self.context.drain_permits.replace(&observed.name, drain_permits);
     }
 }
 

@@ -105,7 +105,7 @@ impl NodeSetController {
             self.context.expectations.forget(name);
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
             self.refusals.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-            self.context.drain_permits.set(name, []);
+            self.context.drain_permits.replace(name, []);
             return Ok(Action::AwaitChange);
         };
         if set.is_leaving() {

@@ -168,11 +168,11 @@ impl DedicatedIdentities {
 
     /// Runs a machine until it is deleted.
     async fn live(&self, id: MachineId) -> Infallible {
-        let mut pursuit = PendingCsr::default();
+        let mut pending_csr = PendingCsr::default();
         let mut wait = AGAIN;
         loop {
             let began = Instant::now();
-            let error = self.lifetime(&id, &mut pursuit).await;
+            let error = self.lifetime(&id, &mut pending_csr).await;
             // A long lifetime resets the delay.
             if began.elapsed() > AGAIN_LONGEST {
                 wait = AGAIN;
@@ -194,7 +194,7 @@ impl DedicatedIdentities {
     }
 
     /// One lifetime: from the certificate request to the loss of the last certificate.
-    async fn lifetime(&self, id: &MachineId, pursuit: &mut PendingCsr) -> IdentityError {
+    async fn lifetime(&self, id: &MachineId, pending_csr: &mut PendingCsr) -> IdentityError {
         let place = MemoryStore::new(Arc::clone(&id.uid), Arc::clone(&self.road));
         let rate = place.rate();
         let mut options = Options::at(&*id.node, place);
@@ -202,7 +202,7 @@ impl DedicatedIdentities {
         let obtained = {
             // A machine without an earlier Lease renewal has nothing to lose and comes last.
             let turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
-            let mut obtained = Box::pin(Identity::pursue(options, pursuit));
+            let mut obtained = Box::pin(Identity::obtain_with(options, pending_csr));
             if let Ok(obtained) = timeout(TURN, &mut obtained).await {
                 obtained
             } else {
