@@ -47,7 +47,11 @@ use super::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.progressDeadline) || duration(self.progressDeadline) > duration(has(self.minReadyTime) ? self.minReadyTime : '0')")
-        .message("progressDeadline must be longer than minReadyTime: a node that is Ready for less makes no progress")
+        .message("progressDeadline must be longer than minReadyTime: a node that is Ready for less makes no progress"),
+    validation = Rule::new("!has(self.minReadyTime) || duration(self.minReadyTime) <= duration('24h')")
+        .message("minReadyTime is 24h at most: write for example 30s"),
+    validation = Rule::new("!has(self.progressDeadline) || duration(self.progressDeadline) <= duration('168h')")
+        .message("progressDeadline is 168h at most: write for example 10m")
 )]
 pub struct NodeSetSpec {
     /// Number of Nodes; 1 when absent.

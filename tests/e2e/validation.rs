@@ -210,6 +210,19 @@ fn set_cases() -> Vec<Case> {
             "write for example 4, 500m or 16Gi",
         ),
         ("negative minReadyTime", "/spec/minReadyTime", json!("-1s"), "minReadyTime"),
+        (
+            "a minReadyTime of a day",
+            "/spec",
+            json!({"nodeClassName": "valid", "minReadyTime": "24h", "progressDeadline": "25h"}),
+            "",
+        ),
+        ("a minReadyTime over a day", "/spec/minReadyTime", json!("24h1s"), "minReadyTime is 24h at most"),
+        (
+            "a deadline over a week",
+            "/spec/progressDeadline",
+            json!("168h1s"),
+            "progressDeadline is 168h at most",
+        ),
         ("an unknown order", "/spec/scaleDown", json!({"order": "Random"}), "Unsupported value: \"Random\""),
         (
             "our label",
