@@ -279,6 +279,18 @@ fn set_cases() -> Vec<Case> {
             "must be of type boolean",
         ),
         (
+            "an option that cluster-autoscaler does not have",
+            "/spec/autoscaling",
+            json!({"maxReplicas": 2, "options": {"scaleDownFast": true}}),
+            "unknown field \"spec.autoscaling.options.scaleDownFast\"",
+        ),
+        (
+            "overrides that nothing serves",
+            "/spec/allowedOverrides",
+            json!(["capacity"]),
+            "unknown field \"spec.allowedOverrides\"",
+        ),
+        (
             "everything of a rollout",
             "/spec",
             json!({"replicas": 10, "nodeClassName": "valid", "minReadyTime": "5s", "progressDeadline": "10m",
