@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     DedicatedClient, Shared,
+    clock::Clock,
     request::{self, ConcurrencyLimiter, Request, UnderWay},
     schedule::{Job, Pressure, Priority},
-    state::Clock,
 };
 
 /// The kubelets of all machines, to be run.

@@ -24,16 +24,18 @@ impl State {
     /// Opens a listener for a machine at the process's address. Returns false if no endpoints are served or
     /// no port is free.
     pub(super) fn open_door(&mut self, uid: &Arc<str>) -> bool {
-        let (Some(doors), Some(machine)) = (&self.doors, self.machines.get_mut(uid)) else { return false };
-        let Some(port) = doors.open(uid, None) else { return false };
-        (machine.ip, machine.port) = (Some(doors.address()), port);
+        let (Some(listeners), Some(machine)) = (&self.listeners, self.machines.get_mut(uid)) else {
+            return false;
+        };
+        let Some(port) = listeners.open(uid, None) else { return false };
+        (machine.ip, machine.port) = (Some(listeners.address()), port);
         true
     }
 
     /// Releases address and port that a Node no longer shows, except an address that its machine still has.
     pub(super) fn left_endpoint(&mut self, view: &NodeView) {
-        if let (Some(doors), Some(port)) = (&self.doors, self.port_of(view)) {
-            doors.release(port);
+        if let (Some(listeners), Some(port)) = (&self.listeners, self.port_of(view)) {
+            listeners.release(port);
         }
         let machine = self.machine_of(&view.name).and_then(|uid| self.machines.get(uid));
         let kept = machine.and_then(|machine| machine.ip);
@@ -44,14 +46,14 @@ impl State {
 
     /// Kubelet port that a Node shows at the address of this process, open or not.
     pub(super) fn port_of(&self, view: &NodeView) -> Option<u16> {
-        let here = self.doors.as_ref()?.address();
+        let here = self.listeners.as_ref()?.address();
         let shown = address(view.internal_ip.as_deref())?;
         Some(view.kubelet_port).filter(|port| *port != 0 && shown == here)
     }
 
     pub(super) fn close_door(&self, port: u16) {
-        if let Some(doors) = self.doors.as_ref().filter(|_| port != 0) {
-            doors.close(port);
+        if let Some(listeners) = self.listeners.as_ref().filter(|_| port != 0) {
+            listeners.close(port);
         }
     }
 }

@@ -21,14 +21,14 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    node_status::to_seconds,
+    clock::{Clock, to_seconds},
     pod::{
         events::{PendingEvent, of_pod},
         patch::digest,
     },
     request::Request,
     schedule::Priority,
-    state::{Clock, State},
+    state::State,
 };
 
 /// Minimum interval between two events of this process.

@@ -11,6 +11,8 @@
 
 mod addresses;
 pub mod capacity;
+mod clock;
+mod cpu_counter;
 mod dispatch;
 mod endpoint;
 mod event_recorder;
@@ -23,6 +25,7 @@ mod pod;
 mod pods;
 mod request;
 mod schedule;
+mod served_machine;
 pub mod server;
 mod state;
 mod sync;
@@ -39,6 +42,7 @@ use kube::Client;
 use kube_ext::rate::Rate;
 use kube_node_api::{ContainerDefaults, Failures, Resources};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView};
+use kube_node_planner::boot;
 use prometheus::Registry;
 use tokio::sync::{
     Notify,
@@ -46,10 +50,12 @@ use tokio::sync::{
     watch,
 };
 
+use clock::Clock;
 pub use dispatch::Kubelets;
 use metrics::Metrics;
+use served_machine::{ServedMachine, ServedMachines};
 use server::{ServeError, Server};
-use state::{Clock, State};
+use state::State;
 
 /// Mean interval between writes of an unchanged node status; each is drawn within ±50 %, as in a kubelet.
 const REPORT: Duration = Duration::from_mins(5);
@@ -177,8 +183,9 @@ impl Hollow {
     /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
     /// machines.
     pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
-        let server = Server::new(&self.shared, options, registry)?;
-        self.shared.state().doors = Some(server.doors());
+        let machines = Arc::clone(&self.shared) as Arc<dyn ServedMachines>;
+        let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
+        self.shared.state().listeners = Some(server.listeners());
         Ok(server)
     }
 
@@ -250,6 +257,31 @@ impl Shared {
         self.metrics.dropped(state.outbox.take_dropped());
         drop(state);
         self.wake.notify_one();
+    }
+}
+
+impl ServedMachines for Shared {
+    fn get(&self, uid: &str) -> Option<ServedMachine> {
+        let state = self.state();
+        let (uid, machine) = state.machines.get_key_value(uid)?;
+        let view = machine.view.as_ref()?;
+        if machine.is_silent(machine.phase(Clock::now())) {
+            return None;
+        }
+        Some(ServedMachine {
+            uid: Arc::clone(uid),
+            node: Arc::clone(&machine.node),
+            shape: Arc::clone(&machine.shape),
+            settings: Arc::clone(&machine.settings),
+            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
+            pods: Arc::clone(&state.pod_cache),
+        })
+    }
+
+    fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {
+        let mut state = self.state();
+        let known = state.machines.get_mut(&machine.uid);
+        known.map_or(1, |known| known.cpu.read(nano_cores, machine.booted, now))
     }
 }
 

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    DedicatedClient, Settings, node_lease::Lease, node_status::Shape, schedule::Priority, server::Counter,
-    state::Clock,
+    DedicatedClient, Settings, clock::Clock, cpu_counter::CpuCounter, node_lease::Lease, node_status::Shape,
+    schedule::Priority,
 };
 
 /// A hollow machine. Keeps no copy of its Node: `view` is shared with the cache.
@@ -35,7 +35,7 @@ pub struct Machine {
     /// True if the machine was silent at the last sync.
     pub silent: bool,
     /// CPU time used by the machine.
-    pub cpu: Counter,
+    pub cpu: CpuCounter,
     /// Dedicated client, if the machine has one.
     pub own: Option<DedicatedClient>,
 }

@@ -19,7 +19,7 @@ use kube_node_planner::time;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{request::Request, schedule::Priority, state::Clock, sync::RENEW};
+use super::{clock::Clock, request::Request, schedule::Priority, sync::RENEW};
 
 /// Namespace of all node Leases.
 const NAMESPACE: &str = "kube-node-lease";

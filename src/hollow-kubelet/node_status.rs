@@ -11,7 +11,7 @@ use kube_node_planner::health::{Condition, conditions};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::pod::admission::Allocatable;
+use super::{clock::to_seconds, pod::admission::Allocatable};
 
 /// OS image of the node status.
 const OS_IMAGE: &str = "kube-node hollow";
@@ -111,12 +111,6 @@ impl Report {
         // The API server refuses a patch with another UID: the field is immutable.
         json!({ "metadata": { "uid": *self.uid }, "status": status }).to_string().into_bytes()
     }
-}
-
-/// Time truncated to whole seconds: the API keeps no finer times in a status.
-#[must_use]
-pub fn to_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// Architecture of this machine, by its Go name.

@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::{
     addresses::Block,
+    clock::{Clock, to_seconds},
     endpoint::address,
     machine::Writes,
-    node_status::to_seconds,
     pod::{
         self, Place, Step,
         admission::{self, Neighbour, Verdict},
@@ -22,7 +22,7 @@ use super::{
     },
     request::{Request, backoff},
     schedule::Priority,
-    state::{Clock, State},
+    state::State,
     sync::complain,
 };
 

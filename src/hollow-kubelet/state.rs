@@ -11,6 +11,8 @@ use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 use super::{
     DedicatedClient, MachineSpec, Settings,
     addresses::{Addresses, MACHINES},
+    clock::Clock,
+    cpu_counter::CpuCounter,
     endpoint::address,
     event_recorder::EventRecorder,
     machine::{Machine, Writes},
@@ -20,38 +22,8 @@ use super::{
     pods::Pod,
     request::{Request, spread},
     schedule::{Job, Pressure, Priority, Schedule},
-    server::{Counter, ListenerPool},
+    server::ListenerPool,
 };
-
-/// A point in time on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    /// Monotonic time, for due times.
-    pub at: Instant,
-    /// Wall-clock time, for written timestamps.
-    pub wall: Timestamp,
-}
-
-impl Clock {
-    /// The current time.
-    #[must_use]
-    pub fn now() -> Self {
-        Self { at: Instant::now(), wall: Timestamp::now() }
-    }
-
-    /// Monotonic time of a future wall-clock time; now for a past one.
-    #[must_use]
-    pub fn until(&self, wall: Timestamp) -> Instant {
-        self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
-    }
-
-    /// Monotonic time of a past wall-clock time; now for a future one.
-    #[must_use]
-    pub fn since(&self, wall: Timestamp) -> Instant {
-        let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
-        self.at.checked_sub(ago).unwrap_or(self.at)
-    }
-}
 
 /// Machines, pods and the resources that they share.
 pub struct State {
@@ -60,7 +32,7 @@ pub struct State {
     pub pods: HashMap<Arc<str>, Pod>,
     pub addresses: Addresses,
     /// Listeners of the kubelets' endpoints; None if no endpoints are served.
-    pub doors: Option<Arc<ListenerPool>>,
+    pub listeners: Option<Arc<ListenerPool>>,
     pub outbox: EventRecorder,
     by_node: HashMap<Arc<str>, Arc<str>>,
     shapes: Vec<Arc<Shape>>,
@@ -81,7 +53,7 @@ impl State {
             machines: HashMap::new(),
             pods: HashMap::new(),
             addresses: Addresses::default(),
-            doors: None,
+            listeners: None,
             outbox: EventRecorder::default(),
             by_node: HashMap::new(),
             shapes: Vec::new(),
@@ -131,7 +103,7 @@ impl State {
             status: Writes::default(),
             report_at: None,
             silent: false,
-            cpu: Counter::new(now.wall),
+            cpu: CpuCounter::new(now.wall),
             own: None,
             node: Arc::clone(&node),
         };
@@ -174,8 +146,8 @@ impl State {
             }
         }
         self.close_door(machine.port);
-        if let Some(doors) = self.doors.as_ref().filter(|_| machine.own.is_some()) {
-            doors.unreserve();
+        if let Some(listeners) = self.listeners.as_ref().filter(|_| machine.own.is_some()) {
+            listeners.unreserve();
         }
         // An address stays claimed while a Node shows it.
         let shown = machine.view.and_then(|view| address(view.internal_ip.as_deref()));
@@ -193,9 +165,9 @@ impl State {
     pub fn stand_alone(&mut self, uid: &str, own: DedicatedClient) {
         if let Some(machine) = self.machines.get_mut(uid)
             && machine.own.replace(own).is_none()
-            && let Some(doors) = &self.doors
+            && let Some(listeners) = &self.listeners
         {
-            doors.reserve();
+            listeners.reserve();
         }
     }
 
@@ -223,20 +195,20 @@ impl State {
             self.addresses.claim(ip);
         }
         let port = self.port_of(view);
-        if let (Some(doors), Some(port)) = (&self.doors, port) {
-            doors.claim(port);
+        if let (Some(listeners), Some(port)) = (&self.listeners, port) {
+            listeners.claim(port);
         }
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
         let Some(machine) = self.machines.get_mut(&uid) else { return };
         if machine.view.is_none() {
             let renewed = self.renewed_before.remove(&*view.name);
-            match &self.doors {
+            match &self.listeners {
                 None => machine.ip = machine.ip.or(ip),
                 // With its old port the machine needs no status write; if the port is taken by now, another
                 // one is assigned.
-                Some(doors) => {
-                    if let Some(port) = port.and_then(|port| doors.open(&uid, Some(port))) {
-                        (machine.ip, machine.port) = (Some(doors.address()), port);
+                Some(listeners) => {
+                    if let Some(port) = port.and_then(|port| listeners.open(&uid, Some(port))) {
+                        (machine.ip, machine.port) = (Some(listeners.address()), port);
                     }
                 }
             }

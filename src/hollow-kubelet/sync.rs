@@ -11,10 +11,11 @@ use tracing::warn;
 
 use super::{
     REPORT,
+    clock::Clock,
     node_status::Report,
     request::{Request, backoff, spread},
     schedule::{Job, Priority},
-    state::{Clock, State},
+    state::State,
 };
 
 /// Interval of Lease renewals: a quarter of a Lease's lifetime, as in a kubelet.

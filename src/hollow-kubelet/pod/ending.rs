@@ -11,7 +11,7 @@ use super::{
     Why, has_begun, reasons,
     script::{KILLED, Role, Script},
 };
-use crate::node_status::to_seconds;
+use crate::clock::to_seconds;
 
 /// Order to stop the containers of a pod.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use super::{
     reboot::RebootState,
     script::{Role, Script},
 };
-use crate::node_status::to_seconds;
+use crate::clock::to_seconds;
 
 /// First back-off before a container restart or another image pull; doubles with each further one.
 const BACK_OFF_FIRST: Duration = Duration::from_secs(10);

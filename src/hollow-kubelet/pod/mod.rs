@@ -22,7 +22,7 @@ use kube_node_api::ContainerDefaults;
 use kube_node_cache::{ContainerState, ContainerView, PodStatus, PodView};
 use reboot::RebootState;
 
-use super::node_status::to_seconds;
+use super::clock::to_seconds;
 
 /// Reasons of container states, as kubelets and container runtimes name them.
 pub mod reasons {

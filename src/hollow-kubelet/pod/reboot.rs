@@ -18,7 +18,7 @@ use super::{
     reasons,
     script::{Role, Script},
 };
-use crate::node_status::to_seconds;
+use crate::clock::to_seconds;
 
 /// Exit code of a container whose end was not observed, as containerd reports it after its own start.
 const LOST_CODE: i32 = 255;

@@ -14,7 +14,7 @@ use kube_node_planner::quantity;
 use serde_json::{Value, json};
 
 use super::{
-    Seen, Server,
+    Server,
     access::Refusal,
     connection::Caller,
     exec::{self, Kind},
@@ -25,9 +25,12 @@ use super::{
     stats::Stats,
     usage::{self, PodUsage},
 };
-use crate::pod::{
-    output::{Found, Run, container},
-    patch,
+use crate::{
+    pod::{
+        output::{Found, Run, container},
+        patch,
+    },
+    served_machine::ServedMachine,
 };
 
 /// Content type of JSON.
@@ -52,7 +55,7 @@ pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
 pub async fn answer(
     server: Arc<Server>,
     caller: Caller,
-    seen: Seen,
+    seen: ServedMachine,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
@@ -83,7 +86,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 async fn serve(
     server: &Arc<Server>,
     caller: &Caller,
-    seen: Seen,
+    seen: ServedMachine,
     route: Route<'_>,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -128,7 +131,7 @@ async fn serve(
 }
 
 /// Pod of a target, or the answer that there is none.
-fn pod(seen: &Seen, target: &Target<'_>) -> Result<Arc<PodView>, Box<Response<Body>>> {
+fn pod(seen: &ServedMachine, target: &Target<'_>) -> Result<Arc<PodView>, Box<Response<Body>>> {
     let none = || Box::new(text(StatusCode::NOT_FOUND, "pod does not exist"));
     let pod = seen.pod(&target.pod).ok_or_else(none)?;
     if target.uid.is_some_and(|uid| *pod.uid != *uid) {
@@ -150,7 +153,7 @@ fn running<'a>(pod: &'a PodView, target: &Target<'_>) -> Result<Found<'a>, Box<R
 fn stream(
     server: &Arc<Server>,
     caller: &Caller,
-    seen: &Seen,
+    seen: &ServedMachine,
     target: &Target<'_>,
     kind: Kind,
     request: Request<Incoming>,
@@ -165,7 +168,7 @@ fn stream(
     }
 }
 
-async fn run(seen: &Seen, target: &Target<'_>, query: &Query<'_>) -> Response<Body> {
+async fn run(seen: &ServedMachine, target: &Target<'_>, query: &Query<'_>) -> Response<Body> {
     let pod = match pod(seen, target) {
         Ok(pod) => pod,
         Err(answer) => return *answer,
@@ -186,7 +189,7 @@ async fn run(seen: &Seen, target: &Target<'_>, query: &Query<'_>) -> Response<Bo
     }
 }
 
-fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> Response<Body> {
+fn logs(seen: &ServedMachine, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> Response<Body> {
     let (_, name) = target.pod.split_once('/').unwrap_or_default();
     let wanted = match LogOptions::read(query.pairs(), now) {
         Ok(wanted) => wanted,
@@ -214,7 +217,12 @@ fn logs(seen: &Seen, target: &Target<'_>, query: &Query<'_>, now: Timestamp) -> 
 }
 
 /// Resource usage of the machine and its pods, passed to `read`.
-fn with_stats<T>(server: &Server, seen: &Seen, now: Timestamp, read: impl FnOnce(&Stats<'_>) -> T) -> T {
+fn with_stats<T>(
+    server: &Server,
+    seen: &ServedMachine,
+    now: Timestamp,
+    read: impl FnOnce(&Stats<'_>) -> T,
+) -> T {
     let pods = seen.pods.group(&seen.node);
     let defaults = &seen.settings.containers;
     let used: Vec<PodUsage<'_>> = pods.iter().filter_map(|pod| usage::of_pod(pod, defaults)).collect();
@@ -223,7 +231,7 @@ fn with_stats<T>(server: &Server, seen: &Seen, now: Timestamp, read: impl FnOnce
     let machine = usage::of_machine(capacity, seen.booted, &used);
     read(&Stats {
         node: &seen.node,
-        counted: server.count(seen, &machine, now),
+        counted: server.machines.cpu_time(seen, machine.nano_cores, now),
         machine,
         memory: u64::try_from(memory / 1_000_000_000).unwrap_or_default(),
         pods: &used,
@@ -232,7 +240,7 @@ fn with_stats<T>(server: &Server, seen: &Seen, now: Timestamp, read: impl FnOnce
 }
 
 /// Pods of the machine, with the fields that the cache keeps.
-fn pods(seen: &Seen) -> Value {
+fn pods(seen: &ServedMachine) -> Value {
     let items = seen.pods.group(&seen.node).into_iter().map(|pod| {
         let shown: Value = serde_json::from_slice(&patch::patch(&pod, &pod.status, None)).unwrap_or_default();
         let mut status = shown["status"].clone();

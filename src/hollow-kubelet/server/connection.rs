@@ -82,7 +82,9 @@ async fn serve(
     place: Arc<ConnectionSlot>,
 ) -> io::Result<()> {
     // A silent machine accepts no connection, nor does a process without a certificate.
-    let (Some(_), Some(certificates)) = (server.seen(&machine), server.certificates()) else { return Ok(()) };
+    let (Some(_), Some(certificates)) = (server.machines.get(&machine), server.certificates()) else {
+        return Ok(());
+    };
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
@@ -129,7 +131,7 @@ async fn respond(
     caller: Caller,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, io::Error> {
-    let Some(seen) = server.seen(&caller.machine) else {
+    let Some(seen) = server.machines.get(&caller.machine) else {
         return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the machine is silent"));
     };
     let since = caller.since;

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Seen, Server,
+    Server,
     answers::text,
     connection::Caller,
     log_follower::Following,
@@ -30,7 +30,10 @@ use super::{
     streams::{Sink, WAITING},
     upgrade,
 };
-use crate::pod::output::{Output, Run, container};
+use crate::{
+    pod::output::{Output, Run, container},
+    served_machine::ServedMachine,
+};
 
 /// Supported versions of remotecommand.
 const PROTOCOLS: [&str; 1] = ["v4.channel.k8s.io"];
@@ -85,7 +88,7 @@ impl Streams {
 pub fn answer(
     server: &Arc<Server>,
     caller: &Caller,
-    seen: &Seen,
+    seen: &ServedMachine,
     pod: &PodView,
     name: &str,
     kind: Kind,
@@ -106,7 +109,7 @@ pub fn answer(
 }
 
 /// Runs a command without streams; returns its output and its exit code.
-pub async fn run(seen: &Seen, pod: &PodView, name: &str, command: Vec<String>) -> (Vec<u8>, i32) {
+pub async fn run(seen: &ServedMachine, pod: &PodView, name: &str, command: Vec<String>) -> (Vec<u8>, i32) {
     let mut terminal = Terminal { kept: Some(Vec::new()), ..Terminal::default() };
     let place = place(seen, pod, name);
     let code = timeout(RUN_LIMIT, shell::run(&place, &mut terminal, &command)).await;
@@ -114,7 +117,7 @@ pub async fn run(seen: &Seen, pod: &PodView, name: &str, command: Vec<String>) -
 }
 
 /// Environment of commands in a container.
-fn place(seen: &Seen, pod: &PodView, name: &str) -> Place {
+fn place(seen: &ServedMachine, pod: &PodView, name: &str) -> Place {
     let found = container(pod, name);
     let output = found.map(|found| Output::of(&pod.spec, found.spec, found.role, &seen.settings.containers));
     let host: &str = if pod.spec.host_network { &seen.node } else { &pod.name };
@@ -132,7 +135,7 @@ fn place(seen: &Seen, pod: &PodView, name: &str) -> Place {
 }
 
 /// Log of a container from now on.
-fn log(seen: &Seen, pod: &PodView, name: &str) -> Option<Following> {
+fn log(seen: &ServedMachine, pod: &PodView, name: &str) -> Option<Following> {
     let found = container(pod, name)?;
     let run = Run::current(found.view?)?;
     let wanted = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use kube_node_cache::{Cache, PodView};
 use tokio::time::sleep;
 
-use super::{
-    Seen,
-    logs::{Lines, LogOptions},
+use super::logs::{Lines, LogOptions};
+use crate::{
+    pod::output::{Found, Output, Run, container},
+    served_machine::ServedMachine,
 };
-use crate::pod::output::{Found, Output, Run, container};
 
 /// Size from which on a chunk is sent, in bytes.
 const CHUNK: usize = 32 << 10;
@@ -39,7 +39,7 @@ pub struct Following {
 impl Following {
     /// Requested part of the log of a run.
     pub fn new(
-        seen: &Seen,
+        seen: &ServedMachine,
         pod: &PodView,
         found: &Found<'_>,
         run: Run,

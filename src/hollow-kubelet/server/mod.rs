@@ -34,30 +34,24 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
+use kube::{Api, Client};
 use kube_ext::{
     error::chain,
     tls::{Certificates, Clients, Material, Pem, TlsError},
 };
-use kube_node_cache::{Cache, PodView};
-use kube_node_planner::boot;
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use self::listeners::{ListenerPool, Ports};
 use self::{
     access::Access,
     certificate::{CertificateError, Source},
     connection_slots::ConnectionSlots,
     metrics::Metrics,
-    usage::Usage,
 };
-pub use self::{
-    listeners::{ListenerPool, Ports},
-    usage::Counter,
-};
-use super::{Settings, Shared, node_status::Shape, state::Clock};
+use super::served_machine::ServedMachines;
 
 /// Refresh interval of certificates and of the client CA.
 const REFRESH: Duration = Duration::from_mins(1);
@@ -104,8 +98,9 @@ enum RefreshError {
 
 /// The server of all machines of a process, to be run.
 pub struct Server {
-    shared: Arc<Shared>,
-    doors: Arc<ListenerPool>,
+    client: Client,
+    machines: Arc<dyn ServedMachines>,
+    listeners: Arc<ListenerPool>,
     access: Access,
     metrics: Metrics,
     options: Options,
@@ -114,36 +109,22 @@ pub struct Server {
     shutdown: CancellationToken,
 }
 
-/// A machine as its kubelet's endpoints show it.
-struct Seen {
-    uid: Arc<str>,
-    node: Arc<str>,
-    shape: Arc<Shape>,
-    settings: Arc<Settings>,
-    booted: Timestamp,
-    pods: Arc<Cache<PodView>>,
-}
-
-impl Seen {
-    /// A pod of the machine, by `namespace/name`.
-    fn pod(&self, key: &str) -> Option<Arc<PodView>> {
-        self.pods.get(key).filter(|pod| pod.node == self.node)
-    }
-}
-
 impl Server {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        client: Client,
+        machines: Arc<dyn ServedMachines>,
         options: Options,
         registry: &Registry,
     ) -> Result<Self, ServeError> {
         let IpAddr::V4(address) = options.address else { return Err(ServeError::Family(options.address)) };
         let metrics = Metrics::new(registry)?;
-        let doors = ListenerPool::new(address, options.ports, metrics.clone()).map_err(ServeError::System)?;
+        let listeners =
+            ListenerPool::new(address, options.ports, metrics.clone()).map_err(ServeError::System)?;
         Ok(Self {
-            access: Access::new(shared.client.clone()),
-            shared: Arc::clone(shared),
-            doors: Arc::new(doors),
+            access: Access::new(client.clone()),
+            client,
+            machines,
+            listeners: Arc::new(listeners),
             metrics,
             options,
             certificates: RwLock::default(),
@@ -152,8 +133,8 @@ impl Server {
         })
     }
 
-    pub(super) fn doors(&self) -> Arc<ListenerPool> {
-        Arc::clone(&self.doors)
+    pub(super) fn listeners(&self) -> Arc<ListenerPool> {
+        Arc::clone(&self.listeners)
     }
 
     /// Serves until `shutdown`.
@@ -163,7 +144,7 @@ impl Server {
         info!(address = %server.options.address, ports = %server.options.ports, "kubelets are served");
         let all = async {
             tokio::join!(server.refresh(), async {
-                let attended = server.doors.attend(&server.places, |client, machine, place| {
+                let attended = server.listeners.attend(&server.places, |client, machine, place| {
                     connection::begin(&server, client, machine, place);
                 });
                 let Err(error) = attended.await;
@@ -222,7 +203,7 @@ impl Server {
 
     /// CA by which the API server authenticates its clients.
     async fn authority(&self) -> Result<Pem, String> {
-        let maps: Api<ConfigMap> = Api::namespaced(self.shared.client.clone(), "kube-system");
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
         let map = timeout(AUTHORITY_LIMIT, maps.get(AUTHORITY)).await;
         let map = map.map_err(|_| "the API server does not answer".to_owned())?;
         let map = map.map_err(|error| chain(&error))?;
@@ -230,30 +211,5 @@ impl Server {
         let text =
             text.ok_or_else(|| format!("the ConfigMap kube-system/{AUTHORITY} has no client-ca-file"))?;
         Ok(Pem { path: format!("the ConfigMap kube-system/{AUTHORITY}").into(), text: text.into_bytes() })
-    }
-
-    /// A machine of this process; None without a Node, or while it is silent.
-    fn seen(&self, uid: &str) -> Option<Seen> {
-        let state = self.shared.state();
-        let (uid, machine) = state.machines.get_key_value(uid)?;
-        let view = machine.view.as_ref()?;
-        if machine.is_silent(machine.phase(Clock::now())) {
-            return None;
-        }
-        Some(Seen {
-            uid: Arc::clone(uid),
-            node: Arc::clone(&machine.node),
-            shape: Arc::clone(&machine.shape),
-            settings: Arc::clone(&machine.settings),
-            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
-            pods: Arc::clone(&state.pod_cache),
-        })
-    }
-
-    /// CPU time of a machine, counted up with its current usage.
-    fn count(&self, seen: &Seen, usage: &Usage, now: Timestamp) -> u64 {
-        let mut state = self.shared.state();
-        let machine = state.machines.get_mut(&seen.uid);
-        machine.map_or(1, |machine| machine.cpu.read(usage.nano_cores, seen.booted, now))
     }
 }

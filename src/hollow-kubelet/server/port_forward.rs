@@ -17,13 +17,14 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::debug;
 
 use super::{
-    Seen, Server,
+    Server,
     answers::text,
     connection::Caller,
     spdy,
     streams::{Sink, Source, WAITING},
     upgrade,
 };
+use crate::served_machine::ServedMachine;
 
 /// Protocol of the streams.
 const PROTOCOL: &str = "portforward.k8s.io";
@@ -40,7 +41,7 @@ const LOOK: Duration = Duration::from_secs(10);
 pub fn answer(
     server: &Arc<Server>,
     caller: &Caller,
-    seen: &Seen,
+    seen: &ServedMachine,
     pod: &PodView,
     request: Request<Incoming>,
 ) -> Response<Body> {

@@ -203,7 +203,7 @@ fn to_seconds(nanos: u64) -> String {
 }
 
 fn seconds(time: Timestamp) -> Timestamp {
-    crate::node_status::to_seconds(time)
+    crate::clock::to_seconds(time)
 }
 
 #[cfg(test)]

@@ -4,16 +4,17 @@
 //! «unknown». A pod's CPU counter is a rate times an age, so it continues after a restart of this process; a
 //! machine's is kept in memory, and starts anew.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use kube_node_api::{ContainerDefaults, Resources};
 use kube_node_cache::PodView;
 use kube_node_planner::quantity;
 
-use crate::pod::{
-    output::{Output, Run, containers},
-    script::Role,
+use crate::{
+    cpu_counter::core_nanos,
+    pod::{
+        output::{Output, Run, containers},
+        script::Role,
+    },
 };
 
 /// Share of its capacity that a machine uses itself: one part in this many.
@@ -34,39 +35,7 @@ impl Usage {
     /// CPU time until `now`, in nanoseconds of one core; never zero.
     #[must_use]
     pub fn core_nanos(&self, now: Timestamp) -> u64 {
-        used(self.nano_cores, self.since, now).max(1)
-    }
-}
-
-/// CPU time between two moments, in nanoseconds of one core.
-fn used(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
-    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
-}
-
-/// CPU time of a machine, counted up at each reading by its usage then: a sum of its pods' counters would go
-/// back as pods leave. Starts at the machine's boot, or at its takeover by this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Counter {
-    nanos: u64,
-    until: Timestamp,
-}
-
-impl Counter {
-    /// Creates a counter that starts at `now`.
-    #[must_use]
-    pub fn new(now: Timestamp) -> Self {
-        Self { nanos: 0, until: now }
-    }
-
-    /// CPU time until `now` of a machine that booted at `booted`, in nanoseconds of one core; never zero.
-    pub fn read(&mut self, nano_cores: u64, booted: Timestamp, now: Timestamp) -> u64 {
-        if booted > self.until {
-            *self = Self::new(booted);
-        }
-        self.nanos = self.nanos.saturating_add(used(nano_cores, self.until, now));
-        self.until = self.until.max(now);
-        self.nanos.max(1)
+        core_nanos(self.nano_cores, self.since, now).max(1)
     }
 }
 
@@ -185,7 +154,7 @@ mod tests {
         let bare = of_machine(&Resources::new(), at(50), &[]);
         assert!(bare.nano_cores > 0 && bare.memory > 0);
 
-        let mut counter = Counter::new(at(40));
+        let mut counter = crate::cpu_counter::CpuCounter::new(at(40));
         let mut read = |usage: &Usage, now| counter.read(usage.nano_cores, at(50), at(now));
         assert_eq!([read(&with, 60), read(&without, 70)], [7_000_000_000, 9_000_000_000]);
         assert_eq!(read(&with, 65), 9_000_000_000, "the clock went back");

@@ -123,8 +123,8 @@ fn a_lease_without_a_status_is_taken_over_too() {
 fn served(nodes: Vec<NodeView>, ports: &str) -> World {
     let mut world = World::new(nodes, vec![]);
     let metrics = crate::server::metrics::Metrics::new(&prometheus::Registry::new()).unwrap();
-    let doors = ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
-    world.state.doors = Some(Arc::new(doors));
+    let listeners = ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
+    world.state.listeners = Some(Arc::new(listeners));
     world
 }
 
@@ -158,8 +158,8 @@ fn a_machine_has_the_address_of_the_process_and_a_port_that_it_keeps() {
         "no status"
     );
     world.state.delete("uid-a");
-    let doors = world.state.doors.clone().unwrap();
-    assert_eq!(doors.open(&"uid-b".into(), Some(port)), Some(port), "it was closed");
+    let listeners = world.state.listeners.clone().unwrap();
+    assert_eq!(listeners.open(&"uid-b".into(), Some(port)), Some(port), "it was closed");
 }
 
 #[test]

@@ -1,0 +1,42 @@
+//! Time on both clocks: the monotonic one for due times, the wall clock for written timestamps.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// A point in time on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Monotonic time, for due times.
+    pub at: Instant,
+    /// Wall-clock time, for written timestamps.
+    pub wall: Timestamp,
+}
+
+impl Clock {
+    /// The current time.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { at: Instant::now(), wall: Timestamp::now() }
+    }
+
+    /// Monotonic time of a future wall-clock time; now for a past one.
+    #[must_use]
+    pub fn until(&self, wall: Timestamp) -> Instant {
+        self.at + Duration::try_from(wall.duration_since(self.wall)).unwrap_or_default()
+    }
+
+    /// Monotonic time of a past wall-clock time; now for a future one.
+    #[must_use]
+    pub fn since(&self, wall: Timestamp) -> Instant {
+        let ago = Duration::try_from(self.wall.duration_since(wall)).unwrap_or_default();
+        self.at.checked_sub(ago).unwrap_or(self.at)
+    }
+}
+
+/// Time truncated to whole seconds: the API keeps no finer times in a status.
+#[must_use]
+pub fn to_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}

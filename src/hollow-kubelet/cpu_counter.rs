@@ -1,0 +1,38 @@
+//! Simulated CPU time of a machine.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// CPU time between two moments, in nanoseconds of one core.
+#[must_use]
+pub fn core_nanos(nano_cores: u64, since: Timestamp, now: Timestamp) -> u64 {
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    u64::try_from(age.as_nanos().saturating_mul(nano_cores.into()) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// CPU time of a machine, counted up at each reading by its usage then: a sum of its pods' counters would go
+/// back as pods leave. Starts at the machine's boot, or at its takeover by this process.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuCounter {
+    nanos: u64,
+    until: Timestamp,
+}
+
+impl CpuCounter {
+    /// Creates a counter that starts at `now`.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self { nanos: 0, until: now }
+    }
+
+    /// CPU time until `now` of a machine that booted at `booted`, in nanoseconds of one core; never zero.
+    pub fn read(&mut self, nano_cores: u64, booted: Timestamp, now: Timestamp) -> u64 {
+        if booted > self.until {
+            *self = Self::new(booted);
+        }
+        self.nanos = self.nanos.saturating_add(core_nanos(nano_cores, self.until, now));
+        self.until = self.until.max(now);
+        self.nanos.max(1)
+    }
+}
