@@ -12,7 +12,7 @@ use kube::{
 };
 use kube_ext::{
     error::chain,
-    watch::{self, Backoff, BackoffConfig, Ended, InitialList, WatchEvent, WatchRequest},
+    watch::{self, Ended, InitialList, WatchEvent, WatchRequest},
 };
 use serde::de::DeserializeOwned;
 use tracing::warn;
@@ -66,7 +66,6 @@ pub async fn run_protobuf<V: Protobuf>(
         label_selector: config.label_selector,
         initial_list: InitialList::List,
         min_timeout: LEAST_LIFE,
-        backoff: BackoffConfig::VITAL,
     };
     loop {
         tokio::select! {
@@ -98,7 +97,7 @@ async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<
         WatchEvent::Complete => cache.on_resync(&listed.take().unwrap_or_default()),
     };
     let failed = |error: Ended| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
-    watch::follow(client, watch, &(), tell, failed).await
+    watch::follow(client, watch, watch::vital_backoff(), &(), tell, failed).await
 }
 
 /// Fills `cache` from a JSON watch of `api`, the only encoding of custom resources; returns as
@@ -124,9 +123,8 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     V: View + From<K>,
 {
-    let mut events = pin!(
-        watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(Backoff::new(BackoffConfig::VITAL))
-    );
+    let mut events =
+        pin!(watcher(api.clone(), config.clone().timeout(JSON_LIFE)).backoff(watch::vital_backoff()));
     let mut listed = BTreeSet::new();
     loop {
         let event = tokio::select! {

@@ -17,7 +17,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use kube_ext::{
-    call::{CallError, call},
+    call::{ApiError, call},
     process::say,
 };
 use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
@@ -171,7 +171,7 @@ impl TestRun {
         Ok(call(action, api.create(&params, &object)).await?)
     }
 
-    pub(super) async fn patch<K>(&self, api: &Api<K>, name: &str, change: Value) -> Result<K, CallError>
+    pub(super) async fn patch<K>(&self, api: &Api<K>, name: &str, change: Value) -> Result<K, ApiError>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
@@ -181,7 +181,7 @@ impl TestRun {
     }
 
     /// Removes all finalizers from a Node, which may be gone.
-    pub(super) async fn free(&self, node: &str) -> Result<(), CallError> {
+    pub(super) async fn free(&self, node: &str) -> Result<(), ApiError> {
         match self.patch(&self.nodes, node, json!({"metadata": {"finalizers": null}})).await {
             Err(error) if !error.is(404) => Err(error),
             _ => Ok(()),

@@ -1,15 +1,27 @@
-//! One API call on behalf of a command, with a time limit and an error that names the attempted action.
+//! One API call with a time limit and an error that names the attempted action; for controllers and commands.
+//!
+//! [`call`] runs a call of kube's typed clients, [`send`] and [`read`] go by [`crate::wire`]. Nothing is
+//! retried. A caller that counts failures by kind, as the hollow kubelet does, uses [`crate::wire`] itself.
 
-use std::{fmt::Display, time::Duration};
+use std::{error::Error, fmt::Display, time::Duration};
 
-use kube::core::Status;
+use http::Method;
+use kube::{Client, core::Status};
+use prost::Message;
+use tokio::time::timeout;
+use tracing::{Instrument, debug_span};
 
-/// Time limit of a call.
+use crate::{
+    error::chain,
+    wire::{self, AnyObject, Body, WireError},
+};
+
+/// Time limit of a call; kube-apiserver itself gives up after 60 s.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// A failed call.
+/// A call that did not succeed.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum ApiError {
     /// The API server refused the call.
     #[error("cannot {action}: {}", status.message)]
     Refused {
@@ -24,9 +36,9 @@ pub enum CallError {
         /// Attempted action.
         action: String,
         /// Cause.
-        source: Box<kube::Error>,
+        source: Box<dyn Error + Send + Sync>,
     },
-    /// No response in time.
+    /// No response in time; the call may have taken effect.
     #[error("cannot {action}: no answer in {} s", TIME_LIMIT.as_secs())]
     TimedOut {
         /// Attempted action.
@@ -34,24 +46,153 @@ pub enum CallError {
     },
 }
 
-impl CallError {
+impl ApiError {
+    fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+
     /// Returns true if the API server answered with this HTTP status.
     #[must_use]
     pub fn is(&self, code: u16) -> bool {
-        matches!(self, Self::Refused { status, .. } if status.code == code)
+        self.code() == Some(code)
+    }
+
+    /// Returns true if the object changed since it was read, or a precondition does not hold.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.is(409)
+    }
+
+    /// Returns true if the object does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.is(404)
+    }
+
+    /// The API server's message about the disruption budget that refused an eviction; it names the budget.
+    /// None if the call failed for another reason.
+    #[must_use]
+    pub fn disruption_budget(&self) -> Option<String> {
+        let status = self.status()?;
+        if let Some(said) = self.cause("DisruptionBudget").filter(|_| status.code == 429) {
+            return Some(said.to_owned());
+        }
+        // A pod that several budgets cover cannot be evicted at all; the response has no cause.
+        let several = status.code == 500 && status.message.contains("more than one PodDisruptionBudget");
+        several.then(|| status.message.clone())
+    }
+
+    /// Returns true if the namespace is being deleted, and its pods with it: the API server then creates
+    /// nothing there, evictions included.
+    #[must_use]
+    pub fn is_in_leaving_namespace(&self) -> bool {
+        self.is(403) && self.cause("NamespaceTerminating").is_some()
+    }
+
+    /// Message of the API server; the error chain if there is none.
+    #[must_use]
+    pub fn server_message(&self) -> String {
+        self.status().map_or_else(|| self.chain(), |status| status.message.clone())
+    }
+
+    fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Refused { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Message of a cause by its type.
+    fn cause(&self, reason: &str) -> Option<&str> {
+        let causes = self.status()?.details.iter().flat_map(|details| &details.causes);
+        causes.into_iter().find(|cause| cause.reason == reason).map(|cause| cause.message.as_str())
+    }
+
+    /// Returns true if the call had no effect and a retry would have none: the request is refused until
+    /// somebody changes a right, a quota, a policy or the request. Excludes 401: rejected credentials are
+    /// renewed automatically.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.code().is_some_and(|code| (400..500).contains(&code) && !matches!(code, 401 | 408 | 409 | 429))
+    }
+
+    /// All values of [`Self::reason`].
+    pub const REASONS: [&str; 7] =
+        ["Forbidden", "Conflict", "Invalid", "TooManyRequests", "ServerError", "Refused", "Unreachable"];
+
+    /// Reason for conditions, events and metric labels.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self.code() {
+            Some(403) => "Forbidden",
+            Some(409) => "Conflict",
+            Some(422) => "Invalid",
+            Some(429) => "TooManyRequests",
+            Some(code) if code >= 500 => "ServerError",
+            Some(_) => "Refused",
+            None => "Unreachable",
+        }
+    }
+
+    /// This error and its causes, for people.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        chain(self)
     }
 }
 
-/// Runs one call within the time limit; `action` completes the error text, as in «cannot read NodeSet a».
+/// Runs a call within the time limit, in a span of its own; `action` completes the error text, as in «cannot
+/// read NodeSet a».
 pub async fn call<T>(
     action: impl Display,
     future: impl Future<Output = kube::Result<T>>,
-) -> Result<T, CallError> {
+) -> Result<T, ApiError> {
+    let span = debug_span!("call", %action);
     let action = || action.to_string();
-    match tokio::time::timeout(TIME_LIMIT, future).await {
+    match timeout(TIME_LIMIT, future.instrument(span)).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => Err(CallError::Refused { action: action(), status }),
-        Ok(Err(source)) => Err(CallError::Failed { action: action(), source: Box::new(source) }),
-        Err(_) => Err(CallError::TimedOut { action: action() }),
+        Ok(Err(kube::Error::Api(status))) => Err(ApiError::Refused { action: action(), status }),
+        Ok(Err(source)) => Err(ApiError::Failed { action: action(), source: Box::new(source) }),
+        Err(_) => Err(ApiError::TimedOut { action: action() }),
     }
+}
+
+/// Sends a request by [`wire`]; of the response only the resource version is parsed.
+pub async fn send(
+    client: &Client,
+    action: impl Display,
+    method: Method,
+    url: &str,
+    body: Body,
+) -> Result<String, ApiError> {
+    exchange::<AnyObject>(client, action, method, url, body).await.map(AnyObject::into_version)
+}
+
+/// Reads `url` in protobuf.
+pub async fn read<T: Message + Default>(
+    client: &Client,
+    action: impl Display,
+    url: &str,
+) -> Result<T, ApiError> {
+    exchange(client, action, Method::GET, url, Body::None).await
+}
+
+async fn exchange<T: Message + Default>(
+    client: &Client,
+    action: impl Display,
+    method: Method,
+    url: &str,
+    body: Body,
+) -> Result<T, ApiError> {
+    let span = debug_span!("call", %action);
+    wire::send(client, method, url, body).instrument(span).await.map_err(|error| {
+        let action = action.to_string();
+        match error {
+            WireError::Refused { code, reason, message } => ApiError::Refused {
+                action,
+                status: Status::failure(&message, &reason).with_code(code).boxed(),
+            },
+            source => ApiError::Failed { action, source: Box::new(source) },
+        }
+    })
 }

@@ -2,12 +2,14 @@
 //! election with fencing, reloadable TLS, and process services (health, metrics, traces, signals).
 
 pub mod admin;
+pub mod backoff;
 pub mod call;
 pub mod connection;
 pub mod connection_limiter;
 pub mod error;
 pub mod files;
 pub mod leader;
+pub mod log_once;
 pub mod memory;
 pub mod metrics;
 pub mod pause;

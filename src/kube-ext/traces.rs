@@ -4,11 +4,7 @@
 //! A setting that is not supported is an error at the start. An unreachable collector delays nothing: spans
 //! wait in a queue, spans beyond its capacity are dropped, and the log reports that at intervals.
 
-use std::{
-    fs, io,
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{fs, io, time::Duration};
 
 use opentelemetry::{Key, KeyValue, trace::TracerProvider};
 use opentelemetry_otlp::{
@@ -20,9 +16,12 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     trace::{BatchSpanProcessor, SdkTracerProvider, SpanData},
 };
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tracing::{Level, Metadata, Subscriber, info, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::FilterFn, registry::LookupSpan};
+
+use crate::log_once::LogOnce;
 
 /// Prefixes of the names of this project's crates: their spans and events make up a trace.
 const OUR_CRATES: [&str; 5] = ["kube_node", "kube_ext", "hollow_kubelet", "machine_agent", "local_cluster"];
@@ -31,8 +30,6 @@ const PROCESS: [(&str, &str); 2] =
     [("service.name", "kube-node-operator"), ("service.version", env!("CARGO_PKG_VERSION"))];
 /// Time limit for exporting the last spans at the end.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// Interval of the warnings while spans are dropped.
-const SAY_AGAIN: Duration = Duration::from_mins(10);
 
 /// Unusable trace settings in the environment.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +75,7 @@ impl Traces {
         if let Some(tls) = asked.tls()? {
             exporter = exporter.with_tls_config(tls);
         }
-        let exporter = Telling { exporter: exporter.build()?, trouble: Mutex::default() };
+        let exporter = Telling { exporter: exporter.build()?, failure: Mutex::default() };
         let provider = SdkTracerProvider::builder()
             .with_resource(resource())
             .with_span_processor(BatchSpanProcessor::builder(exporter).build())
@@ -214,19 +211,20 @@ impl Asked {
 #[derive(Debug)]
 struct Telling {
     exporter: SpanExporter,
-    trouble: Mutex<Trouble>,
+    failure: Mutex<LogOnce>,
 }
 
 impl opentelemetry_sdk::trace::SpanExporter for Telling {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let result = self.exporter.export(batch).await;
-        let word = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).after(&result, Instant::now());
-        match (word, &result) {
-            (Some(Word::Fails), Err(error)) => {
+        let mut failure = self.failure.lock();
+        match &result {
+            Ok(()) if failure.ended() => info!("traces are exported again"),
+            // One text: it is the same failure, whatever the collector or its network says.
+            Err(error) if failure.is_new("") => {
                 warn!(%error, spans, "traces cannot be exported: they are dropped until they can");
             }
-            (Some(Word::WorksAgain), _) => info!("traces are exported again"),
             _ => {}
         }
         result
@@ -242,35 +240,6 @@ impl opentelemetry_sdk::trace::SpanExporter for Telling {
 
     fn set_resource(&mut self, resource: &Resource) {
         self.exporter.set_resource(resource);
-    }
-}
-
-/// Time of the last logged failure; None while exports succeed.
-#[derive(Debug, Default)]
-struct Trouble(Option<Instant>);
-
-/// Message to log.
-#[derive(Debug, PartialEq, Eq)]
-enum Word {
-    Fails,
-    WorksAgain,
-}
-
-impl Trouble {
-    /// Takes the result of an export and returns the message to log.
-    fn after<T, E>(&mut self, result: &Result<T, E>, now: Instant) -> Option<Word> {
-        match (result, self.0) {
-            (Ok(_), None) => None,
-            (Ok(_), Some(_)) => {
-                self.0 = None;
-                Some(Word::WorksAgain)
-            }
-            (Err(_), Some(said)) if now.duration_since(said) < SAY_AGAIN => None,
-            (Err(_), _) => {
-                self.0 = Some(now);
-                Some(Word::Fails)
-            }
-        }
     }
 }
 
@@ -352,20 +321,5 @@ mod tests {
             [("OTEL_EXPORTER_OTLP_ENDPOINT", "https://a:1"), ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere")];
         let error = read(&file).unwrap().unwrap().tls().unwrap_err();
         assert_eq!(error.to_string(), "cannot read /nowhere, which OTEL_EXPORTER_OTLP_CERTIFICATE names");
-    }
-
-    #[test]
-    fn a_collector_that_is_away_is_told_of_now_and_then() {
-        let begin = Instant::now();
-        let (ok, no) = (Ok::<(), ()>(()), Err::<(), ()>(()));
-        let mut trouble = Trouble::default();
-        let mut after = |result, seconds| trouble.after(result, begin + Duration::from_secs(seconds));
-        assert_eq!(after(&ok, 0), None);
-        assert_eq!(after(&no, 1), Some(Word::Fails));
-        assert_eq!((after(&no, 2), after(&no, 600)), (None, None));
-        assert_eq!(after(&no, 601), Some(Word::Fails));
-        assert_eq!(after(&ok, 602), Some(Word::WorksAgain));
-        assert_eq!(after(&ok, 603), None);
-        assert_eq!(after(&no, 604), Some(Word::Fails));
     }
 }

@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, Client, api::PropagationPolicy};
 use kube_ext::{
-    watch::{self, BackoffConfig, InitialList, WatchEvent, WatchRequest},
+    watch::{self, InitialList, WatchEvent, WatchRequest},
     wire::{self, Body},
 };
 use kube_node_cache::{NodeView, PodView, Protobuf, WireNode, WirePod};
@@ -127,7 +127,6 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
             label_selector: Some("of=watches".to_owned()),
             initial_list,
             min_timeout: LONG,
-            backoff: BackoffConfig::VITAL,
         };
         let (sender, mut heard) = mpsc::unbounded_channel();
         let followed = client.clone();
@@ -143,7 +142,8 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
                     }
                 });
             };
-            watch::follow(&followed, &watch, &(), tell, |_| Ok::<(), Infallible>(())).await
+            let failed = |_| Ok::<(), Infallible>(());
+            watch::follow(&followed, &watch, watch::vital_backoff(), &(), tell, failed).await
         });
         let mut next = async || timeout(LONG, heard.recv()).await.unwrap().unwrap();
         assert_eq!(next().await, Heard::InitialList);

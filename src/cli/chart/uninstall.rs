@@ -14,7 +14,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams},
 };
 use kube_ext::{
-    call::{CallError, call},
+    call::{ApiError, call},
     process::say,
 };
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
@@ -87,7 +87,7 @@ impl Kind {
     }
 
     /// Lists the objects.
-    async fn look(&mut self) -> Result<(), CallError> {
+    async fn look(&mut self) -> Result<(), ApiError> {
         let kind = &self.resource.kind;
         let listed = call(format_args!("list {kind} objects"), self.api.list_metadata(&self.which)).await;
         self.there = match listed {

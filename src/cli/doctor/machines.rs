@@ -14,7 +14,7 @@ use kube::{
     api::{ListParams, LogParams},
 };
 use kube_ext::{
-    call::{CallError, call},
+    call::{ApiError, call},
     error::chain,
     leader::Fence,
 };
@@ -138,7 +138,7 @@ async fn hosted(client: &Client, secret: &str, ours: &ListParams) -> Result<Plac
     Ok(Place { client: there, whose: format!(" (cluster of Secret {secret})"), pods })
 }
 
-async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, CallError> {
+async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, ApiError> {
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     Ok(call(format_args!("list pods in {NAMESPACE}"), api.list(ours)).await?.items)
 }
@@ -198,7 +198,7 @@ async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> 
 }
 
 /// Checks that the Secrets that the pods need to start exist.
-async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, CallError> {
+async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, ApiError> {
     const TOPIC: &str = "credentials";
     let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
     let there =
@@ -218,7 +218,7 @@ async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, C
 }
 
 /// Checks the certificate signing requests of the machines.
-async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, CallError> {
+async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, ApiError> {
     const TOPIC: &str = "certificates";
     let api = Api::<CertificateSigningRequest>::all(client.clone());
     let all = call("list CertificateSigningRequests", api.list(&ListParams::default())).await?.items;
@@ -245,7 +245,7 @@ async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Find
 }
 
 /// Checks that the machines with running pods renew their Leases.
-async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, CallError> {
+async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, ApiError> {
     let api = Api::<Lease>::namespaced(client.clone(), "kube-node-lease");
     let leases = call("list Leases", api.list(&ListParams::default())).await?.items;
     let ages: BTreeMap<String, Option<i64>> =

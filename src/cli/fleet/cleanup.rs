@@ -10,7 +10,7 @@ use kube::{
     core::PartialObjectMeta,
 };
 use kube_ext::{
-    call::{CallError, call},
+    call::{ApiError, call},
     process::say,
 };
 use kube_node_api::{NodeClass, NodeSet};
@@ -60,7 +60,7 @@ impl Cleanup {
 }
 
 /// Deletes the fleet's object of this kind. Returns true if it existed.
-async fn take_away<K>(client: &Client, kind: &str) -> Result<bool, CallError>
+async fn take_away<K>(client: &Client, kind: &str) -> Result<bool, ApiError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -83,7 +83,7 @@ async fn nothing_else(client: &Client) -> anyhow::Result<()> {
     bail!("there is more than this fleet: delete {}{more} first, or leave --all out", others.join(", "))
 }
 
-async fn names<K>(client: &Client, kind: &str) -> Result<Vec<String>, CallError>
+async fn names<K>(client: &Client, kind: &str) -> Result<Vec<String>, ApiError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {

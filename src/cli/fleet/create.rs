@@ -9,7 +9,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use kube_ext::{
-    call::{CallError, call},
+    call::{ApiError, call},
     process::say,
 };
 use kube_node_api::{NodeClass, NodeSet};
@@ -114,7 +114,7 @@ where
 }
 
 /// Adds advice to an API error.
-fn explained(error: CallError, kind: &str) -> anyhow::Error {
+fn explained(error: ApiError, kind: &str) -> anyhow::Error {
     if error.is(404) {
         return anyhow::anyhow!("this cluster has no kind {kind}: kube-node setup installs it");
     }

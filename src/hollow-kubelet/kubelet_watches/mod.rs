@@ -20,7 +20,7 @@ use futures::{
     future::{AbortHandle, Abortable, join_all},
     stream::FuturesUnordered,
 };
-use kube::Client;
+use kube::{Client, runtime::watcher::DefaultBackoff};
 use kube_ext::{
     error::chain,
     rate::Rate,
@@ -69,7 +69,7 @@ async fn hold(
         debug!(path = watch.path, error = chain(&error), "a watch ended");
         Ok(())
     };
-    follow(client, watch, meter, tell, failed).await
+    follow(client, watch, DefaultBackoff::default(), meter, tell, failed).await
 }
 
 /// Watches each object that pods mount once, and requests the pods' tokens.

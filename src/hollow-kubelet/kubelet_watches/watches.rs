@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kube_ext::watch::{BackoffConfig, InitialList, WatchRequest};
+use kube_ext::watch::{InitialList, WatchRequest};
 
 /// Minimum lifetime of a watch (client-go `tools/cache`); the maximum is twice that.
 const LEAST_LIFE: Duration = Duration::from_mins(5);
@@ -52,7 +52,6 @@ fn one(path: &str, field_selector: Option<String>) -> WatchRequest {
         label_selector: None,
         initial_list: InitialList::Stream,
         min_timeout: LEAST_LIFE,
-        backoff: BackoffConfig::REFLECTOR,
     }
 }
 

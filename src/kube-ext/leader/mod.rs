@@ -33,7 +33,7 @@ use self::{
     clock::Moment,
     elector::{Elector, Record, Request, Response, Step},
 };
-use crate::error::chain;
+use crate::{error::chain, log_once::LogOnce};
 
 /// Time limit for giving the Lease back.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -73,8 +73,7 @@ pub struct Election {
     /// The Lease as last read or written.
     lease: Option<Lease>,
     standing: Arc<Leadership>,
-    /// Last logged error; a repeated one is not logged again.
-    said: String,
+    failure: LogOnce,
 }
 
 impl Election {
@@ -88,7 +87,7 @@ impl Election {
             options,
             lease: None,
             standing,
-            said: String::new(),
+            failure: LogOnce::default(),
         }
     }
 
@@ -181,16 +180,15 @@ impl Election {
                     Some(Err(error)) => chain(&error),
                     _ => format!("no answer within {:?}", self.options.timing.patience()),
                 };
-                if self.said != text {
+                if self.failure.is_new(&text) {
                     let Options { namespace, name, .. } = &self.options;
                     warn!(lease = format!("{namespace}/{name}"), error = text, "cannot ask for the Lease");
-                    self.said = text;
                 }
                 (Response::Nothing, "failure")
             }
         };
         if heard != Response::Nothing {
-            self.said.clear();
+            self.failure.ended();
         }
         if ask != Request::Read {
             self.standing.wrote(result);

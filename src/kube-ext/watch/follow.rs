@@ -6,12 +6,12 @@ use std::{future::poll_fn, pin::Pin};
 
 use http::{Request, StatusCode, header::ACCEPT, header::USER_AGENT};
 use http_body::Body as _;
-use kube::{Client, client::Body};
+use kube::{Client, client::Body, runtime::utils::Backoff};
 use prost::Message;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::{
-    Backoff, InitialList, Meter, WatchRequest,
+    InitialList, Meter, WatchRequest,
     frames::{Frame, FrameError, Frames},
 };
 use crate::wire::{self, AGENT, WireError};
@@ -91,16 +91,16 @@ impl Ended {
 }
 
 /// Runs a watch for as long as it is polled and passes its events to `tell`. Continues after every failure
-/// that `failed` accepts.
+/// that `failed` accepts, after a wait.
 pub async fn follow<E>(
     client: &Client,
     watch: &WatchRequest,
+    mut backoff: impl Backoff,
     meter: &impl Meter,
     mut tell: impl FnMut(WatchEvent<'_>),
     mut failed: impl FnMut(Ended) -> Result<(), E>,
 ) -> E {
     let mut since = None;
-    let mut backoff = Backoff::new(watch.backoff);
     loop {
         let ended = match (&since, watch.initial_list) {
             (None, InitialList::List) => Err(Ended::NoLists),
@@ -120,11 +120,10 @@ pub async fn follow<E>(
         if !error.keeps_place() {
             since = None;
         }
-        let wait = backoff.wait(Instant::now());
         if let Err(enough) = failed(error) {
             return enough;
         }
-        sleep(wait).await;
+        sleep(backoff.next().unwrap_or_default()).await;
     }
 }
 
@@ -275,7 +274,7 @@ mod tests {
     use http::Response;
 
     use super::{
-        super::{BackoffConfig, frames::tests::bookmark},
+        super::{frames::tests::bookmark, vital_backoff},
         *,
     };
 
@@ -314,7 +313,6 @@ mod tests {
             label_selector: None,
             initial_list: InitialList::Stream,
             min_timeout: Duration::from_mins(5),
-            backoff: BackoffConfig::VITAL,
         };
         let mut failures = 0;
         let failed = |ended: Ended| {
@@ -322,7 +320,7 @@ mod tests {
             failures += 1;
             if failures == 2 { Err(()) } else { Ok(()) }
         };
-        follow(&Client::new(server, "default"), &watch, &(), |_| {}, failed).await;
+        follow(&Client::new(server, "default"), &watch, vital_backoff(), &(), |_| {}, failed).await;
         let asked = asked.lock().unwrap();
         asked.clone()
     }

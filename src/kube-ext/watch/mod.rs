@@ -5,18 +5,16 @@
 //! polled, as client-go's reflector does. Custom resources have no protobuf encoding: kube's watcher serves
 //! them as JSON.
 
-mod backoff;
 mod follow;
 mod frames;
 
 use std::time::Duration;
 
 use form_urlencoded::byte_serialize;
+use kube::runtime::utils::ResetTimerBackoff;
 
-pub use self::{
-    backoff::{Backoff, BackoffConfig},
-    follow::{Ended, WatchEvent, follow},
-};
+pub use self::follow::{Ended, WatchEvent, follow};
+use crate::backoff::Backoff;
 
 /// Collection to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +29,6 @@ pub struct WatchRequest {
     pub initial_list: InitialList,
     /// Minimum lifetime of one watch; the actual one is drawn between this and twice this.
     pub min_timeout: Duration,
-    /// Backoff after failures.
-    pub backoff: BackoffConfig,
 }
 
 /// Source of the initial objects of a watch.
@@ -63,6 +59,13 @@ impl Meter for () {
     fn open(&self) {}
     fn bytes(&self, _: usize) {}
     fn event(&self) {}
+}
+
+/// Backoff of watches that every controller depends on. Other watches have kube's `DefaultBackoff`.
+#[must_use]
+pub fn vital_backoff() -> ResetTimerBackoff<Backoff> {
+    let backoff = Backoff::new(Duration::from_millis(400), Duration::from_secs(5));
+    ResetTimerBackoff::new(backoff, Duration::from_secs(30))
 }
 
 /// Objects per page of a list.
@@ -116,7 +119,6 @@ mod tests {
             label_selector: Some("a=b,c".to_owned()),
             initial_list,
             min_timeout: Duration::ZERO,
-            backoff: BackoffConfig::REFLECTOR,
         };
         let selected = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D&labelSelector=a%3Db%2Cc&";
         let listed = watch(InitialList::List);

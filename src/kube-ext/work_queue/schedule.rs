@@ -9,11 +9,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::Action;
+use crate::backoff::Backoff;
 
-/// First backoff after a failure; doubles with each further one.
-const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// Longest backoff after a failure.
-const BACKOFF_LONGEST: Duration = Duration::from_mins(1);
+/// Backoff of a key that fails.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_mins(1));
 /// Longest wait of any kind: `Instant` cannot represent every time.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
@@ -97,7 +96,7 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         let delay = match action {
             Action::AwaitChange => None,
             Action::RequeueAfter(delay) => Some(delay),
-            Action::Failed => Some(backoff(state.failures)),
+            Action::Failed => Some(BACKOFF.after(state.failures)),
         };
         let again = delay.map(|delay| {
             self.arrivals += 1;
@@ -168,9 +167,4 @@ impl State {
     fn is_forgettable(&self, now: Instant) -> bool {
         self.place.is_none() && !self.is_running && self.not_before.is_none_or(|not_before| not_before <= now)
     }
-}
-
-/// Backoff after the `count`th failure in a row.
-fn backoff(count: u32) -> Duration {
-    BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(BACKOFF_LONGEST)
 }

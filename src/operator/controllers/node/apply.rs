@@ -3,10 +3,7 @@
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kube_ext::{
-    error::chain,
-    wire::{Body, WireError},
-};
+use kube_ext::{error::chain, wire::Body};
 use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -18,10 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::{Error, NodeController, observe::Observed};
 use crate::{
-    controllers::{
-        ApiError,
-        api::{self, Seen},
-    },
+    controllers::api::{self, Seen},
     providers::MachineRequest,
 };
 
@@ -131,7 +125,7 @@ impl NodeController {
         let action = || format!("change the taints of Node {}", node.name);
         match api::send(&self.context.client, action, Method::PATCH, &url, body).await {
             // The list changed meanwhile; the watch is about to show it.
-            Err(ApiError::Wire { source: WireError::Refused { code: 422, .. }, .. }) => Ok(()),
+            Err(error) if error.is(422) => Ok(()),
             other => {
                 self.writes.wrote(&node.name, self.context.nodes.written(&other?));
                 Ok(())
