@@ -6,8 +6,6 @@
 // What cannot be measured is said by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../tests/bed/mod.rs"]
-mod bed;
 #[path = "../../tests/autoscaler/caller.rs"]
 #[allow(dead_code)]
 mod caller;
@@ -15,6 +13,7 @@ mod caller;
 #[allow(dead_code)]
 mod channel;
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Node;
@@ -27,13 +26,14 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::{
-    bed::{bed, class_spec, create, eventually},
     caller::{Caller, named},
     channel::{Credentials, connect},
 };
+use kube_node_testing::{TestCluster, class_spec, create, eventually, test_target};
 
-/// What the cluster has besides.
-const UP: &[&str] = &["--autoscaler-server"];
+/// The cluster of this suite.
+static CLUSTER: LazyLock<TestCluster> =
+    LazyLock::new(|| TestCluster::shared(test_target!(), "bench-autoscaler", &["--autoscaler-server"]));
 /// Nodes of a set.
 const NODES: usize = 50;
 /// How many sets.
@@ -50,13 +50,13 @@ fn main() {
 }
 
 async fn measure() {
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let (classes, sets): (Api<NodeClass>, Api<NodeSet>) =
         (Api::all(client.clone()), Api::all(client.clone()));
     let nodes: Api<Node> = Api::all(client);
     create(&classes, json!({"metadata": {"name": "bench"}, "spec": class_spec()})).await.unwrap();
-    let port = u16::try_from(bed().state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap();
-    let credentials = Credentials::of(&bed().dir.join("autoscaler-pki"));
+    let port = u16::try_from(CLUSTER.state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap();
+    let credentials = Credentials::of(&CLUSTER.dir.join("autoscaler-pki"));
     println!("| nodes | sets | calls | a loop, s (least, most) | p50, ms | p99, ms | longest, ms |");
     println!("| --- | --- | --- | --- | --- | --- | --- |");
     let mut made = 0;

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 
-use crate::go_program::GoProgram;
+use kube_node_testing::go_program::GoProgram;
 
 const KWOK: GoProgram = GoProgram {
     name: "kwok",

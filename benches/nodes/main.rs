@@ -6,8 +6,6 @@
 
 mod bare;
 mod beside;
-#[path = "../../tests/bed/go_program.rs"]
-mod go_program;
 #[path = "../kwok/mod.rs"]
 mod kwok;
 mod ours;

@@ -9,8 +9,6 @@
 #[path = "../nodes/bare.rs"]
 #[allow(dead_code)]
 mod bare;
-#[path = "../../tests/bed/go_program.rs"]
-mod go_program;
 #[path = "../kwok/mod.rs"]
 mod kwok;
 #[path = "../nodes/ours.rs"]

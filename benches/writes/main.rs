@@ -8,9 +8,6 @@
 #[allow(dead_code)]
 mod bare;
 mod forms;
-#[path = "../../tests/bed/go_program.rs"]
-#[allow(dead_code)]
-mod go_program;
 #[path = "../kwok/mod.rs"]
 #[allow(dead_code)]
 mod kwok;

@@ -1,7 +1,7 @@
 //! Compares the rights that the programs have with those that they use: fails for each that no test cluster's program
 //! ever used, that another one covers, or that was needed and refused.
 //!
-//! `cargo run --example rights -- [FOLDER]` reads the records that `cargo test` left in FOLDER (tests/bed/audit.rs); run
+//! `cargo run --example rights -- [FOLDER]` reads the records that `cargo test` left in FOLDER (src/testing/audit.rs); run
 //! all of the tests first, since a right counts as unused until something uses it.
 
 mod grants;

@@ -5,26 +5,26 @@ use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
 use serde_json::json;
 
 use super::{
-    bed::{LONG, Own, bed, class_spec, eventually},
-    caller,
+    CLUSTER, caller,
     channel::{Credentials, connect},
     credentials, port,
 };
+use kube_node_testing::{Fixture, LONG, class_spec, eventually};
 
 fn file(name: &str) -> PathBuf {
-    bed().dir.join("autoscaler-pki").join(name)
+    CLUSTER.dir.join("autoscaler-pki").join(name)
 }
 
 async fn said(what: &str) {
     eventually(what, LONG, async || {
-        let log = fs::read_to_string(bed().dir.join("logs/operator.log")).unwrap();
+        let log = fs::read_to_string(CLUSTER.dir.join("logs/operator.log")).unwrap();
         log.contains(what).then_some(())
     })
     .await;
 }
 
 async fn metric(line: &str) {
-    eventually(line, LONG, async || bed().metrics().lines().any(|found| found == line).then_some(())).await;
+    eventually(line, LONG, async || CLUSTER.metrics().lines().any(|found| found == line).then_some(())).await;
 }
 
 /// A certificate for the server that was good until yesterday, signed by an authority of its own, with its key.
@@ -52,10 +52,10 @@ pub async fn what_does_not_serve() {
     connect(port(), &ours).await.unwrap();
 
     // When it starts: it does not run, and everything else does.
-    assert!(bed().kill("operator"));
+    assert!(CLUSTER.kill("operator"));
     said("the autoscaler server does not run: the certificate in").await;
     metric("kube_node_autoscaler_up 0").await;
-    let own = Own::new("as-without", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "as-without", 0, class_spec()).await;
     own.patch_set(json!({"spec": {"replicas": 2}})).await;
     own.settled(2).await;
     own.clean_up().await;
@@ -70,7 +70,7 @@ pub async fn what_does_not_serve() {
     caller().await.refresh().await.unwrap();
 
     // Other certificates while it runs: from then on nobody comes in with the old ones.
-    let dir = bed().dir.join("other-pki");
+    let dir = CLUSTER.dir.join("other-pki");
     let other = local_cluster::pki::AutoscalerPki::ensure(&dir).unwrap();
     for name in ["server.crt", "server.key", "ca.crt"] {
         fs::copy(other.path(name), file(name)).unwrap();
@@ -86,7 +86,7 @@ pub async fn what_does_not_serve() {
     caller().await;
 
     // A port that somebody else has.
-    assert!(bed().kill("operator"));
+    assert!(CLUSTER.kill("operator"));
     let taken = eventually("the port is free", Duration::from_secs(20), async || {
         TcpListener::bind(("127.0.0.1", port())).ok()
     })

@@ -8,11 +8,11 @@ use serde_json::json;
 use tonic::Code;
 
 use super::{
-    bed::{LONG, Own, class_spec, eventually},
-    caller,
+    CLUSTER, caller,
     caller::{fake, named, state},
     group, replicas,
 };
+use kube_node_testing::{Fixture, LONG, class_spec, eventually};
 
 pub async fn a_machine_without_room() {
     // A machine that is a pod, and no node takes pods.
@@ -66,7 +66,7 @@ pub async fn a_set_without_its_class() {
     // What was known last: without a template this group would keep others from growing.
     assert_eq!(caller.template("as-classes").await.unwrap().0.len(), before.0.len());
     // One that never had one. Any other code would end the loop for all groups.
-    let never = Own::without_set("as-never", class_spec()).await;
+    let never = Fixture::without_set(&CLUSTER, "as-never", class_spec()).await;
     let bounds = json!({"minReplicas": 2, "maxReplicas": 4});
     never.create_set(2, json!({"nodeClassName": "as-nothing", "autoscaling": bounds})).await;
     eventually("it is a group", LONG, async || caller.group("as-never").await).await;
@@ -94,7 +94,7 @@ pub async fn a_set_without_its_class() {
 
     let mut wide = class_spec();
     wide["capacity"]["cpu"] = json!("64");
-    let other = Own::without_set("as-wide", wide).await;
+    let other = Fixture::without_set(&CLUSTER, "as-wide", wide).await;
     own.patch_set(json!({"spec": {"nodeClassName": "as-wide"}})).await;
     eventually("the template is of the other class", LONG, async || {
         let (_, bytes) = caller.template("as-classes").await.ok()?;

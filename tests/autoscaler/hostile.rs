@@ -13,12 +13,12 @@ use tokio_rustls::TlsConnector;
 use tonic::Code;
 
 use super::{
-    bed::{bed, class_spec, create},
-    caller,
+    CLUSTER, caller,
     caller::{fake, named},
     channel::{Credentials, config, connect, connect_plainly},
     credentials, group, port, replicas,
 };
+use kube_node_testing::{class_spec, create};
 
 pub async fn nonsense() {
     let own = group("as-hostile", 2, 1, 5, class_spec()).await;
@@ -54,7 +54,7 @@ pub async fn nonsense() {
     .unwrap();
     let stranger = fake("cloud://as-by-hand");
     assert_eq!(caller.group_of(stranger.clone()).await.unwrap(), "");
-    super::bed::eventually("the Node is known", super::bed::LONG, async || {
+    kube_node_testing::eventually("the Node is known", kube_node_testing::LONG, async || {
         (caller.delete("as-hostile", vec![stranger.clone()]).await.err()?.code() == Code::InvalidArgument)
             .then_some(())
     })
@@ -92,10 +92,10 @@ pub async fn nonsense() {
     assert_eq!((replicas(&own).await, replicas(&other).await), (2, 1));
     own.settled(2).await;
     caller.refresh().await.unwrap();
-    let metrics = bed().metrics();
+    let metrics = CLUSTER.metrics();
     let counted = r#"kube_node_autoscaler_calls_total{code="NOT_FOUND",method="NodeGroupTargetSize"} "#;
     assert!(metrics.contains(counted), "{metrics}");
-    bed().kubectl(&["delete", "node", "as-by-hand"]);
+    CLUSTER.kubectl(&["delete", "node", "as-by-hand"]);
     own.clean_up().await;
     other.clean_up().await;
 }
@@ -110,12 +110,12 @@ pub async fn who_may_not_call() {
     assert!(!refused(&ours).await);
     assert!(refused(&Credentials { ca: ours.ca.clone(), own: None }).await, "without a certificate");
     // A certificate that the cluster's own authority has signed, for an admin at that.
-    let pki = bed().dir.join("pki");
+    let pki = CLUSTER.dir.join("pki");
     let read = |file: &str| std::fs::read(pki.join(file)).unwrap();
     let admin = (read("kubelet-client.crt"), read("kubelet-client.key"));
     assert!(refused(&Credentials { ca: ours.ca.clone(), own: Some(admin) }).await, "of another authority");
     // The server's own certificate is no client's.
-    let pki = bed().dir.join("autoscaler-pki");
+    let pki = CLUSTER.dir.join("autoscaler-pki");
     let read = |file: &str| std::fs::read(pki.join(file)).unwrap();
     let server = (read("server.crt"), read("server.key"));
     assert!(refused(&Credentials { ca: ours.ca.clone(), own: Some(server) }).await, "for another use");

@@ -5,8 +5,6 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod caller;
 mod certificates;
 mod channel;
@@ -17,27 +15,29 @@ mod sizes;
 mod socket;
 mod template;
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use self::{
-    bed::{Own, bed, eventually},
     caller::Caller,
     channel::{Credentials, connect},
 };
+use kube_node_testing::{Fixture, TestCluster, eventually, test_target};
 
-/// What the cluster has besides.
-const UP: &[&str] = &["--autoscaler-server"];
+/// The cluster of this suite.
+static CLUSTER: LazyLock<TestCluster> =
+    LazyLock::new(|| TestCluster::shared(test_target!(), "autoscaler", &["--autoscaler-server"]));
 
 /// The server's port.
 fn port() -> u16 {
-    u16::try_from(bed().state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap()
+    u16::try_from(CLUSTER.state()["ports"]["autoscaler"].as_u64().unwrap()).unwrap()
 }
 
 /// Who may call.
 fn credentials() -> Credentials {
-    Credentials::of(&bed().dir.join("autoscaler-pki"))
+    Credentials::of(&CLUSTER.dir.join("autoscaler-pki"))
 }
 
 /// One that may call, once the server answers.
@@ -51,16 +51,16 @@ async fn caller() -> Caller {
 }
 
 /// A set that cluster-autoscaler scales.
-async fn group(name: &str, replicas: i32, min: i32, max: i32, class: Value) -> Own {
-    let own = Own::without_set(name, class).await;
+async fn group(name: &str, replicas: i32, min: i32, max: i32, class: Value) -> Fixture {
+    let own = Fixture::without_set(&CLUSTER, name, class).await;
     let bounds = json!({"minReplicas": min, "maxReplicas": max});
     own.create_set(replicas, json!({"autoscaling": bounds})).await;
     let mut caller = caller().await;
-    eventually("it is a group", bed::LONG, async || caller.group(name).await).await;
+    eventually("it is a group", kube_node_testing::LONG, async || caller.group(name).await).await;
     own
 }
 
-async fn replicas(own: &Own) -> i32 {
+async fn replicas(own: &Fixture) -> i32 {
     own.sets.get(&own.name).await.unwrap().spec.replicas
 }
 

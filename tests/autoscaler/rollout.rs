@@ -4,12 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{
-    bed::{LONG, bed, class_spec, condition, eventually, name},
-    caller,
-    caller::named,
-    group, replicas,
-};
+use super::{CLUSTER, caller, caller::named, group, replicas};
+use kube_node_testing::{LONG, class_spec, condition, eventually, name};
 
 /// The mark.
 const DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
@@ -20,9 +16,9 @@ pub async fn beside_a_rollout() {
     let mut caller = caller().await;
     // Somebody's own mark, and one that cluster-autoscaler is emptying.
     let (marked, emptied) = (name(&before[0]), name(&before[1]));
-    bed().kubectl(&["annotate", "node", &marked, &format!("{DISABLED}=true")]);
-    bed().kubectl(&["cordon", &emptied]);
-    bed().kubectl(&["taint", "node", &emptied, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
+    CLUSTER.kubectl(&["annotate", "node", &marked, &format!("{DISABLED}=true")]);
+    CLUSTER.kubectl(&["cordon", &emptied]);
+    CLUSTER.kubectl(&["taint", "node", &emptied, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
     let mark_of = |node: &k8s_openapi::api::core::v1::Node| {
         node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DISABLED).cloned())
     };
@@ -39,7 +35,7 @@ pub async fn beside_a_rollout() {
     // What cluster-autoscaler empties goes by its order alone, although it is of an old revision.
     own.patch_class(json!({"spec": {"template": {"startupTaints": []}}})).await;
     eventually("all others are rolled", LONG, async || {
-        bed().try_kubectl(&["taint", "node", "-l", "kube-node.io/nodeset=as-rollout", "example.com/cni-"]);
+        CLUSTER.try_kubectl(&["taint", "node", "-l", "kube-node.io/nodeset=as-rollout", "example.com/cni-"]);
         let status = own.sets.get("as-rollout").await.unwrap().status?;
         (status.updated_replicas >= 3 && own.my_nodes().await.len() == 4).then_some(())
     })
@@ -78,12 +74,12 @@ pub async fn beside_a_rollout() {
     let own = group("as-marked", 2, 0, 4, class_spec()).await;
     let nodes = own.settled(2).await;
     let kept = name(&nodes[0]);
-    bed().kubectl(&["annotate", "node", &kept, &format!("{DISABLED}=true")]);
+    CLUSTER.kubectl(&["annotate", "node", &kept, &format!("{DISABLED}=true")]);
     own.patch_set(
         json!({"spec": {"strategy": {"rollingUpdate": {"partition": 1}}, "scaleDown": {"order": "Newest"}}}),
     )
     .await;
-    bed().kubectl(&["annotate", "node", &name(&nodes[1]), "kube-node.io/delete-first=true"]);
+    CLUSTER.kubectl(&["annotate", "node", &name(&nodes[1]), "kube-node.io/delete-first=true"]);
     own.patch_class(json!({"spec": {"capacity": {"cpu": "16"}}})).await;
     eventually("one is rolled, one is kept", LONG, async || {
         let status = own.sets.get("as-marked").await.unwrap().status?;

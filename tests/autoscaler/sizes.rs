@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{
-    bed::{LONG, Own, audit, bed, class_spec, create, delete, eventually, name},
-    caller,
+    CLUSTER, caller,
     caller::{fake, named, state},
     group, replicas,
 };
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, name};
 
 /// What cluster-autoscaler does to a Node before it asks for its deletion.
 fn emptied(node: &str) {
-    bed().kubectl(&["cordon", node]);
-    bed().kubectl(&["taint", "node", node, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
+    CLUSTER.kubectl(&["cordon", node]);
+    CLUSTER.kubectl(&["taint", "node", node, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
 }
 
-async fn gone(own: &Own, node: &str) {
+async fn gone(own: &Fixture, node: &str) {
     eventually(&format!("{node} is gone"), LONG, async || {
         own.nodes.get_opt(node).await.unwrap().is_none().then_some(())
     })
@@ -39,7 +39,7 @@ pub async fn within_the_limit_of_the_class() {
     let mut class = class_spec();
     class["limits"] = json!({"nodes": 5});
     let own = group("as-limit", 0, 0, 10, class).await;
-    let other = Own::of(own.client.clone(), "as-limit-other");
+    let other = Fixture::of(own.client.clone(), "as-limit-other");
     let spec = json!({"replicas": 2, "nodeClassName": own.name});
     create(&other.sets, json!({"metadata": {"name": other.name}, "spec": spec})).await.unwrap();
     other.settled(2).await;
@@ -174,7 +174,7 @@ pub async fn while_others_write() {
 fn is_read(set: &str) -> bool {
     let operator = "system:serviceaccount:kube-node-system:kube-node-operator";
     let path = format!("/apis/kube-node.io/v1alpha1/nodesets/{set}");
-    audit::calls_of(&bed().dir, operator).iter().any(|(verb, uri)| verb == "get" && *uri == path)
+    CLUSTER.calls_of(operator).iter().any(|(verb, uri)| verb == "get" && *uri == path)
 }
 
 /// A class that nobody serves, so no Node is ever made.
@@ -211,7 +211,7 @@ pub async fn killed_between_two_calls() {
     emptied(&name(&nodes[0]));
     before.delete("as-killed", vec![named(&nodes[0])]).await.unwrap();
     before.increase("as-killed", 2).await.unwrap();
-    assert!(bed().kill("operator"));
+    assert!(CLUSTER.kill("operator"));
     // It knows nothing of what it was told, and does nothing of it twice.
     let mut after = caller().await;
     after.delete("as-killed", vec![named(&nodes[0])]).await.unwrap();

@@ -28,10 +28,10 @@ use tonic_reflection::pb::v1::{
 };
 
 use super::{
-    bed::{LONG, class_spec, create, eventually, further::Further},
     caller::Caller,
     channel::{channel_to_socket, connect_to_socket},
 };
+use kube_node_testing::{LONG, TemporaryCluster, class_spec, create, eventually, test_target};
 
 /// Ends with its test.
 struct Operator(Child);
@@ -68,7 +68,7 @@ fn defaults() -> NodeGroupAutoscalingOptions {
 
 #[tokio::test]
 async fn plainly_on_a_socket_with_options() {
-    let cluster = Further::start("socket", &["--without-operator"]);
+    let cluster = TemporaryCluster::start(test_target!(), "socket", &["--without-operator"]);
     let client = cluster.client().await;
     let (classes, sets): (Api<NodeClass>, Api<NodeSet>) = (Api::all(client.clone()), Api::all(client));
     create(&classes, json!({"metadata": {"name": "plain"}, "spec": class_spec()})).await.unwrap();

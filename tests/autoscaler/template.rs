@@ -16,12 +16,8 @@ use prost::Message;
 use serde_json::json;
 use tonic::Code;
 
-use super::{
-    bed::{class_spec, taints},
-    caller,
-    caller::named,
-    group,
-};
+use super::{caller, caller::named, group};
+use kube_node_testing::{class_spec, taints};
 
 /// The Node as Kubernetes' own types read it.
 fn read_by_go(bytes: &[u8]) -> Node {

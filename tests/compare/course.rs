@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     NAMESPACE,
-    bed::{LONG, create, eventually},
     record::Record,
     scenarios::{Goal, Scenario, Step},
     systems::{Place, System},
 };
+use kube_node_testing::{LONG, create, eventually};
 
 /// How long a real kubelet may take for a step, beside all others.
 const REAL: Duration = Duration::from_mins(3);

@@ -9,8 +9,6 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod course;
 pub mod differences;
 pub mod facts;
@@ -27,6 +25,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -36,7 +35,6 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use self::{
-    bed::{bed, create},
     course::{Outcome, pod_name},
     facts::{Fact, Facts, Known},
     page::Row,
@@ -45,15 +43,22 @@ use self::{
     scenarios::{Goal, Scenario},
     systems::{Nodes, Place, System},
 };
+use kube_node_testing::{TestCluster, create, test_target};
 
-/// What the cluster has besides. Pods that do not tolerate a taint would be deleted by a controller, maybe before their
-/// kubelet has refused them.
-const UP: &[&str] = &[
-    "--real-node",
-    "--kubemark",
-    "--component-arg",
-    "kube-controller-manager=--controllers=*,-taint-eviction-controller",
-];
+/// The cluster of this suite. Without the taint eviction controller: it would delete pods that do not tolerate a taint, maybe
+/// before their kubelet has refused them.
+static CLUSTER: LazyLock<TestCluster> = LazyLock::new(|| {
+    TestCluster::shared(
+        test_target!(),
+        "compare",
+        &[
+            "--real-node",
+            "--kubemark",
+            "--component-arg",
+            "kube-controller-manager=--controllers=*,-taint-eviction-controller",
+        ],
+    )
+});
 /// Where the pods are.
 const NAMESPACE: &str = "compare";
 /// A resource of which each node has one.
@@ -76,7 +81,7 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
     let kwok = kwok::build().expect("KWOK is built");
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compare");
     let _ = fs::remove_dir_all(&dir);
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let namespace = json!({"metadata": {"name": NAMESPACE}});
     create(&Api::<Namespace>::all(client.clone()), namespace).await.unwrap();
     let _registry = Registry::start(&dir.join("registry"));

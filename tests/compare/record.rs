@@ -17,7 +17,7 @@ use kube::{
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::bed::{LONG, eventually};
+use kube_node_testing::{LONG, eventually};
 
 /// What was seen of one pod.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::bed::containers::in_its_network;
+use super::CLUSTER;
+use kube_node_testing::real_node::in_its_network;
 
 /// Static, so that it runs from an image that has nothing else; tests/real-node/install.sh installs it.
 const BUSYBOX: &str = "/bin/busybox";
@@ -36,7 +37,7 @@ impl Registry {
     /// Writes the image into `dir` and serves it.
     pub fn start(dir: &Path) -> Self {
         write(dir);
-        let server = in_its_network(BUSYBOX)
+        let server = in_its_network(&CLUSTER, BUSYBOX)
             .args(["httpd", "-f", "-p", ADDRESS, "-c"])
             .arg(dir.join("httpd.conf"))
             .arg("-h")

@@ -12,10 +12,10 @@ use local_cluster::images;
 use serde_json::{Value, json};
 
 use super::{
-    SLOT, TAINT,
-    bed::{Own, bed, create, eventually, is_ready, name},
+    CLUSTER, SLOT, TAINT,
     kwok::{self, Kwok},
 };
+use kube_node_testing::{Fixture, create, eventually, is_ready, name};
 
 /// Until a node is Ready, beside three others.
 const UP: Duration = Duration::from_mins(3);
@@ -91,10 +91,13 @@ impl Nodes {
             "annotations": {kwok::OWN.0: kwok::OWN.1},
         });
         create(&nodes, json!({"metadata": metadata, "status": status})).await.unwrap();
-        let kwok = kwok.start(&bed().dir.join("kubeconfig")).expect("KWOK runs");
+        let kwok = kwok.start(&CLUSTER.dir.join("kubeconfig")).expect("KWOK runs");
         let mut owned = Vec::new();
         for (system, class) in sets {
-            owned.push((system, Own::new(&format!("compare-{}", system.name()), 1, class).await));
+            owned.push((
+                system,
+                Fixture::new(&CLUSTER, &format!("compare-{}", system.name()), 1, class).await,
+            ));
         }
         for (system, own) in owned {
             let node = eventually(&format!("a Ready node of {system:?}"), UP, async || {
@@ -119,7 +122,7 @@ async fn prepare(nodes: &Api<Node>, node: &str) {
     eventually(&format!("{node} is Ready, with a slot"), UP, async || {
         let node = nodes.get(node).await.unwrap();
         let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
-        let is_open = !super::bed::taints(&node).iter().any(|(key, _)| key.contains("not-ready"));
+        let is_open = !kube_node_testing::taints(&node).iter().any(|(key, _)| key.contains("not-ready"));
         (is_ready(&node) && is_open && allocatable.contains_key(SLOT)).then_some(())
     })
     .await;

@@ -1,5 +1,6 @@
 //! The example of examples/node-controller, built from a copy, as a process with the rights that it asks for and no others.
 
+use crate::CLUSTER;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -12,8 +13,6 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::{Value, json};
-
-use crate::bed::bed;
 
 /// Longest time that one thing may take, on a slow machine with all of these tests at once. A broken example may take all
 /// of it, more than once.
@@ -30,7 +29,7 @@ pub type Edit = (&'static str, &'static str, &'static str);
 impl Example {
     /// Builds and starts it, for classes of a name of its own.
     pub fn start(name: &str, edits: &[Edit]) -> Self {
-        let dir = bed().dir.join(name);
+        let dir = CLUSTER.dir.join(name);
         fs::create_dir_all(dir.join("machines")).unwrap();
         build(&dir, edits);
         let class = fs::read_to_string(sources().join("class.yaml")).unwrap();
@@ -38,7 +37,7 @@ impl Example {
         fs::write(dir.join("class.yaml"), class).unwrap();
         rights();
         // Acts as the user of its roles.
-        let kubeconfig = fs::read_to_string(bed().dir.join("kubeconfig")).unwrap();
+        let kubeconfig = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
         let mut kubeconfig: Value = serde_norway::from_str(&kubeconfig).unwrap();
         kubeconfig["users"][0]["user"]["as"] = json!("example-node-controller");
         fs::write(dir.join("kubeconfig"), kubeconfig.to_string()).unwrap();
@@ -111,7 +110,7 @@ fn kill(pid: &str) {
 pub fn conformance(args: &[&str]) -> String {
     let timeout: &[&str] = if args.contains(&"--timeout") { &[] } else { &["--timeout", TIMEOUT] };
     let image = ["conformance", "--image", "example.com/pause"];
-    let output = bed().kube_node(&[&image, timeout, args].concat());
+    let output = CLUSTER.kube_node(&[&image, timeout, args].concat());
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.success(), out.contains(" 0 broken,") && err.is_empty(), "{out}{err}");
     format!("{out}{err}")
@@ -149,6 +148,6 @@ fn build(dir: &Path, edits: &[Edit]) {
 fn rights() {
     static APPLIED: Once = Once::new();
     APPLIED.call_once(|| {
-        bed().kubectl(&["apply", "-f", sources().join("rbac.yaml").to_str().unwrap()]);
+        CLUSTER.kubectl(&["apply", "-f", sources().join("rbac.yaml").to_str().unwrap()]);
     });
 }

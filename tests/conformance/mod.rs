@@ -9,9 +9,9 @@
 mod example;
 mod mutants;
 
+use crate::CLUSTER;
 use std::thread;
 
-use crate::bed::bed;
 use example::{Example, conformance};
 
 #[test]
@@ -24,7 +24,7 @@ fn the_example_keeps_the_contract() {
 
 #[test]
 fn our_own_nodes_keep_the_contract() {
-    let class = bed().dir.join("own-class.yaml");
+    let class = CLUSTER.dir.join("own-class.yaml");
     std::fs::write(
         &class,
         "apiVersion: kube-node.io/v1alpha1\nkind: NodeClass\nmetadata: {name: own}\n\
@@ -51,7 +51,7 @@ fn a_broken_example_breaks_the_clause_of_what_is_broken() {
 
 #[test]
 fn a_class_that_nobody_serves_is_not_waited_for_for_ever() {
-    let class = bed().dir.join("unserved-class.yaml");
+    let class = CLUSTER.dir.join("unserved-class.yaml");
     std::fs::write(
         &class,
         "apiVersion: kube-node.io/v1alpha1\nkind: NodeClass\nmetadata: {name: unserved}\n\
@@ -60,6 +60,6 @@ fn a_class_that_nobody_serves_is_not_waited_for_for_ever() {
     .unwrap();
     let said = conformance(&["--class", class.to_str().unwrap(), "--timeout", "3s"]);
     assert!(said.contains("\nFAILED  1.1") && said.contains("0 clauses kept, 1 broken"), "{said}");
-    let classes = bed().kubectl(&["get", "nodeclasses", "-o", "name"]);
+    let classes = CLUSTER.kubectl(&["get", "nodeclasses", "-o", "name"]);
     assert!(!classes.contains("unserved"), "{classes}");
 }

@@ -1,5 +1,6 @@
 //! The shell that documents are read in.
 
+use crate::CLUSTER;
 use std::{
     fmt::Write as _,
     fs,
@@ -7,7 +8,7 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::OnceLock,
+    sync::{LazyLock, OnceLock},
 };
 
 use local_cluster::Binaries;
@@ -16,17 +17,16 @@ use super::{
     document::{Block, Document},
     root,
 };
-use crate::bed::bed;
 
 /// A folder with `kube-node` and the cluster's kubectl.
 fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
         // Its start has built what is not there yet.
-        bed();
+        LazyLock::force(&CLUSTER);
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("docs-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let kubectl = PathBuf::from(bed().state()["binaries"].as_str().unwrap()).join("kubectl");
+        let kubectl = PathBuf::from(CLUSTER.state()["binaries"].as_str().unwrap()).join("kubectl");
         for (name, program) in
             [("kube-node", Path::new(env!("CARGO_BIN_EXE_kube-node"))), ("kubectl", &kubectl)]
         {
@@ -88,7 +88,7 @@ fn tail(output: &Output) -> String {
 pub fn dry_run(object: &str) -> Result<(), String> {
     let mut child = Command::new(programs().join("kubectl"))
         .args(["apply", "--dry-run=server", "--validate=strict", "-f", "-"])
-        .env("KUBECONFIG", bed().dir.join("kubeconfig"))
+        .env("KUBECONFIG", CLUSTER.dir.join("kubeconfig"))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

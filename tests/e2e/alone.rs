@@ -4,11 +4,11 @@
 
 #[path = "../autoscaler/mod.rs"]
 mod autoscaler;
+#[path = "../failover/mod.rs"]
+mod failover;
 #[path = "../hosts/mod.rs"]
 mod hosts;
+#[path = "../observability/mod.rs"]
+mod observability;
 #[path = "../outages/mod.rs"]
 mod outages;
-#[path = "../seeing/mod.rs"]
-mod seeing;
-#[path = "../takeover/mod.rs"]
-mod takeover;

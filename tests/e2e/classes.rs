@@ -3,11 +3,12 @@
 use kube::api::PropagationPolicy;
 use serde_json::json;
 
-use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually};
 
 #[tokio::test]
 async fn a_set_without_a_class_says_so_and_heals() {
-    let own = Own::nothing("class-missing").await;
+    let own = Fixture::nothing(&CLUSTER, "class-missing").await;
     own.create_set(2, json!({})).await;
     let message = own.set_says("Degraded", "True", "ClassNotFound").await;
     assert!(message.contains("class-missing") && message.contains("create it"), "{message}");
@@ -20,7 +21,7 @@ async fn a_set_without_a_class_says_so_and_heals() {
 
 #[tokio::test]
 async fn a_class_in_use_stays_and_names_who_needs_it() {
-    let own = Own::new("class-used", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "class-used", 2, class_spec()).await;
     own.settled(2).await;
     delete(&own.classes, "class-used", PropagationPolicy::Background).await;
     let message = eventually("the class says who needs it", LONG, async || {
@@ -42,7 +43,7 @@ async fn a_class_in_use_stays_and_names_who_needs_it() {
 
 #[tokio::test]
 async fn a_class_says_how_it_stands() {
-    let own = Own::new("class-status", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "class-status", 2, class_spec()).await;
     own.settled(2).await;
     let status = eventually("the class counts its Nodes", LONG, async || {
         own.classes.get("class-status").await.unwrap().status.filter(|status| status.nodes == Some(2))
@@ -52,7 +53,7 @@ async fn a_class_says_how_it_stands() {
     assert_eq!(accepted.status, "True");
     let node = own.my_nodes().await.remove(0);
     assert_eq!(status.revision.as_ref(), node.metadata.labels.unwrap().get("kube-node.io/revision"));
-    let listed = bed().kubectl(&["get", "nclass", "class-status"]);
+    let listed = CLUSTER.kubectl(&["get", "nclass", "class-status"]);
     assert!(listed.contains("True"), "{listed}");
     own.clean_up().await;
 }
@@ -61,7 +62,7 @@ async fn a_class_says_how_it_stands() {
 async fn a_controller_nobody_runs_is_named() {
     let mut class = class_spec();
     class["nodeController"] = json!("holow");
-    let own = Own::new("class-unknown", 2, class).await;
+    let own = Fixture::new(&CLUSTER, "class-unknown", 2, class).await;
     let message = own.set_says("Degraded", "True", "ClassNotAccepted").await;
     assert!(message.contains("\"holow\"") && message.contains("serves hollow"), "{message}");
     assert!(own.my_nodes().await.is_empty());
@@ -70,7 +71,7 @@ async fn a_controller_nobody_runs_is_named() {
 
 #[tokio::test]
 async fn overrides_that_do_not_fit_are_named() {
-    let own = Own::without_set("class-overrides", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "class-overrides", class_spec()).await;
     own.create_set(1, json!({"classOverrides": {"capacity": {"cpu": "50m"}}})).await;
     let message = own.set_says("Degraded", "True", "InvalidMachine").await;
     assert!(message.contains("reserved.cpu (100m)"), "{message}");

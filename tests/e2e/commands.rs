@@ -8,7 +8,8 @@ use std::{
 
 use serde_json::Value;
 
-use crate::bed::{bed, http};
+use crate::CLUSTER;
+use kube_node_testing::http;
 
 fn kube_node(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args).output().unwrap()
@@ -31,7 +32,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn status_says_how_the_cluster_stands() {
-    let output = bed().kube_node(&["status", "-o", "json"]);
+    let output = CLUSTER.kube_node(&["status", "-o", "json"]);
     assert!(output.status.success());
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(status["running"], true);
@@ -41,7 +42,7 @@ fn status_says_how_the_cluster_stands() {
         assert_eq!(component["health"], "ok", "{component}");
         assert!(component["residentBytes"].as_u64().unwrap() > 1 << 20, "{component}");
     }
-    let text = String::from_utf8(bed().kube_node(&["status"]).stdout).unwrap();
+    let text = String::from_utf8(CLUSTER.kube_node(&["status"]).stdout).unwrap();
     assert!(text.contains("kube-scheduler") && text.contains("running, Kubernetes 1.36.3"), "{text}");
     let nowhere = scratch("nowhere");
     let output = kube_node(&["status", "--data-dir", nowhere.to_str().unwrap()]);
@@ -55,7 +56,7 @@ fn up_refuses_what_it_cannot_do() {
     let foreign = foreign.to_str().unwrap();
     let other_version = scratch("version");
     fs::write(other_version.join("cluster.json"), r#"{"formatVersion": 99}"#).unwrap();
-    let port = bed().state()["ports"]["apiserver"].to_string();
+    let port = CLUSTER.state()["ports"]["apiserver"].to_string();
     let fresh = scratch("fresh");
     for (args, wanted) in [
         (vec!["up", "--nodes=-1"], "-1 is not in 0..=100000"),
@@ -63,7 +64,7 @@ fn up_refuses_what_it_cannot_do() {
         (vec!["up", "--data-dir", foreign], "is not empty and holds no kube-node cluster"),
         (vec!["up", "--data-dir", "/proc/kube-node"], "/proc/kube-node is not writable"),
         (vec!["up", "--data-dir", other_version.to_str().unwrap()], "has format 99"),
-        (vec!["up", "--data-dir", bed().dir.to_str().unwrap()], "is already running, pid"),
+        (vec!["up", "--data-dir", CLUSTER.dir.to_str().unwrap()], "is already running, pid"),
         (
             vec!["up", "--data-dir", fresh.to_str().unwrap(), "--port", &port],
             "is taken at 127.0.0.1: choose another --port",
@@ -87,14 +88,14 @@ fn down_without_a_cluster_is_no_error() {
 
 #[test]
 fn kubectl_passes_its_exit_code_on() {
-    assert_eq!(bed().try_kubectl(&["get", "nonsense"]).status.code(), Some(1));
-    assert!(bed().kubectl(&["version"]).contains("Server Version: v1.36.3"));
+    assert_eq!(CLUSTER.try_kubectl(&["get", "nonsense"]).status.code(), Some(1));
+    assert!(CLUSTER.kubectl(&["version"]).contains("Server Version: v1.36.3"));
 }
 
 #[test]
 fn the_operator_says_why_it_cannot_work() {
     let dir = scratch("operator");
-    let kubeconfig = fs::read_to_string(bed().dir.join("kubeconfig")).unwrap();
+    let kubeconfig = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
     let write = |name: &str, text: &str| {
         let path = dir.join(name);
         fs::write(&path, text).unwrap();
@@ -102,7 +103,7 @@ fn the_operator_says_why_it_cannot_work() {
     };
     let stranger =
         write("stranger", &kubeconfig.replace("client-key-data:", "as: stranger\n    client-key-data:"));
-    let port = bed().state()["ports"]["apiserver"].to_string();
+    let port = CLUSTER.state()["ports"]["apiserver"].to_string();
     let nobody_there = write("nobody", &kubeconfig.replace(&port, "1"));
     let broken = write("broken", "{");
     let operator = |kubeconfig: &str| {
@@ -119,15 +120,15 @@ fn the_operator_says_why_it_cannot_work() {
     assert!(said.contains("cannot be used"), "{said}");
     let said = operator("/nonexistent");
     assert!(said.contains("/nonexistent cannot be used"), "{said}");
-    let taken = format!("127.0.0.1:{}", bed().state()["ports"]["operator"]);
-    let good = bed().dir.join("kubeconfig");
+    let taken = format!("127.0.0.1:{}", CLUSTER.state()["ports"]["operator"]);
+    let good = CLUSTER.dir.join("kubeconfig");
     let said = refusal(&["operator", "--admin-address", &taken, "--kubeconfig", good.to_str().unwrap()]);
     assert!(said.contains("choose another --admin-address"), "{said}");
     for (kubeconfig, account, sentence) in [
         ("kubeconfig", "default", "kube-node-system:default may not: patch nodes/status"),
         ("operator.kubeconfig", "kube-node-hollow", "grant the right to impersonate that ServiceAccount"),
     ] {
-        let kubeconfig = bed().dir.join(kubeconfig);
+        let kubeconfig = CLUSTER.dir.join(kubeconfig);
         let args = [
             "--kubeconfig",
             kubeconfig.to_str().unwrap(),
@@ -142,12 +143,12 @@ fn the_operator_says_why_it_cannot_work() {
 
 #[test]
 fn the_operator_can_be_looked_at() {
-    let port = bed().state()["ports"]["operator"].as_u64().unwrap();
+    let port = CLUSTER.state()["ports"]["operator"].as_u64().unwrap();
     for path in ["healthz", "readyz"] {
         let answer = http::get(format!("http://127.0.0.1:{port}/{path}"));
         assert_eq!(answer.as_deref(), Some("ok"), "{path}");
     }
-    let metrics = bed().metrics();
+    let metrics = CLUSTER.metrics();
     for name in ["kube_node_reconciles_total", "kube_node_machines", "kube_node_hollow_machines"] {
         assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}: {metrics}");
     }
@@ -155,7 +156,7 @@ fn the_operator_can_be_looked_at() {
 
 #[test]
 fn logs_are_json_where_that_is_asked_for() {
-    let text = fs::read_to_string(bed().dir.join("logs/operator.log")).unwrap();
+    let text = fs::read_to_string(CLUSTER.dir.join("logs/operator.log")).unwrap();
     for line in text.lines() {
         let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");

@@ -7,17 +7,18 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, Own, always, bed, create, delete, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, always, create, delete, eventually};
 
 const NAMESPACE: &str = "kube-node-system";
 const FINALIZER: &str = "kube-node.io/in-use";
 
-fn secrets(own: &Own) -> Api<Secret> {
+fn secrets(own: &Fixture) -> Api<Secret> {
     Api::namespaced(own.client.clone(), NAMESPACE)
 }
 
 /// A class whose machines are pods in the cluster that this Secret leads to.
-async fn class(own: &Own, secret: &str) {
+async fn class(own: &Fixture, secret: &str) {
     let spec = json!({
         "nodeController": "kubemark",
         "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
@@ -27,25 +28,25 @@ async fn class(own: &Own, secret: &str) {
 }
 
 /// One that leads to the cluster itself, as if it were another one.
-async fn secret(own: &Own, name: &str) {
-    let kubeconfig = std::fs::read_to_string(bed().dir.join("operator.kubeconfig")).unwrap();
+async fn secret(own: &Fixture, name: &str) {
+    let kubeconfig = std::fs::read_to_string(CLUSTER.dir.join("operator.kubeconfig")).unwrap();
     let secret = json!({"metadata": {"name": name}, "stringData": {"kubeconfig": kubeconfig}});
     create(&secrets(own), secret).await.unwrap();
 }
 
-async fn is_held(own: &Own, name: &str) -> Option<bool> {
+async fn is_held(own: &Fixture, name: &str) -> Option<bool> {
     let secret = secrets(own).get_opt(name).await.unwrap()?;
     Some(secret.finalizers().iter().any(|finalizer| finalizer == FINALIZER))
 }
 
-async fn held(own: &Own, name: &str, wanted: Option<bool>) {
+async fn held(own: &Fixture, name: &str, wanted: Option<bool>) {
     eventually(&format!("Secret {name}: held: {wanted:?}"), LONG, async || {
         (is_held(own, name).await == wanted).then_some(())
     })
     .await;
 }
 
-async fn class_is_gone(own: &Own) {
+async fn class_is_gone(own: &Fixture) {
     eventually(&format!("class {} is gone", own.name), LONG, async || {
         own.classes.get_opt(&own.name).await.unwrap().is_none().then_some(())
     })
@@ -53,7 +54,7 @@ async fn class_is_gone(own: &Own) {
 }
 
 /// What the class says of its credentials.
-async fn says(own: &Own, reason: &str) -> String {
+async fn says(own: &Fixture, reason: &str) -> String {
     eventually(&format!("{}: {reason}", own.name), LONG, async || {
         let conditions = own.classes.get(&own.name).await.unwrap().status?.conditions;
         let told = conditions.into_iter().find(|c| c.type_ == "Credentials")?;
@@ -65,7 +66,7 @@ async fn says(own: &Own, reason: &str) -> String {
 
 #[tokio::test]
 async fn a_secret_that_was_deleted_serves_until_its_class_is_gone() {
-    let own = Own::nothing("creds-kept").await;
+    let own = Fixture::nothing(&CLUSTER, "creds-kept").await;
     class(&own, "creds-kept").await;
     let message = says(&own, "SecretNotFound").await;
     assert_eq!(message, "there is no Secret creds-kept in namespace kube-node-system: create it");
@@ -98,7 +99,8 @@ async fn a_secret_that_was_deleted_serves_until_its_class_is_gone() {
 
 #[tokio::test]
 async fn a_secret_of_two_classes_stays_for_either_and_for_none() {
-    let (one, other) = (Own::nothing("creds-one").await, Own::nothing("creds-other").await);
+    let (one, other) =
+        (Fixture::nothing(&CLUSTER, "creds-one").await, Fixture::nothing(&CLUSTER, "creds-other").await);
     secret(&one, "creds-shared").await;
     for own in [&one, &other] {
         class(own, "creds-shared").await;
@@ -135,7 +137,7 @@ async fn a_secret_of_two_classes_stays_for_either_and_for_none() {
 #[tokio::test]
 async fn the_operator_changes_secrets_in_its_namespace_only_and_lists_none_there() {
     let may = |verb: &str, namespace: &str| {
-        let output = bed().try_kubectl(&[
+        let output = CLUSTER.try_kubectl(&[
             "auth",
             "can-i",
             verb,

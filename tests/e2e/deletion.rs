@@ -11,11 +11,12 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{
-    LONG, Own, always, bed, class_spec, condition, create, delete, eventually, is_ready, name, phase,
+use crate::CLUSTER;
+use kube_node_testing::{
+    Fixture, LONG, always, class_spec, condition, create, delete, eventually, is_ready, name, phase,
 };
 
-async fn set_is_gone(own: &Own) {
+async fn set_is_gone(own: &Fixture) {
     eventually("the set is gone", LONG, async || {
         own.sets.get_opt(&own.name).await.unwrap().is_none().then_some(())
     })
@@ -28,7 +29,7 @@ async fn a_set_takes_its_nodes_along() {
         ("delete-background", PropagationPolicy::Background),
         ("delete-foreground", PropagationPolicy::Foreground),
     ] {
-        let own = Own::new(set, 3, class_spec()).await;
+        let own = Fixture::new(&CLUSTER, set, 3, class_spec()).await;
         own.settled(3).await;
         delete(&own.sets, set, cascade).await;
         set_is_gone(&own).await;
@@ -39,7 +40,7 @@ async fn a_set_takes_its_nodes_along() {
 
 #[tokio::test]
 async fn orphans_stay_and_are_adopted_again() {
-    let own = Own::new("delete-orphan", 3, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "delete-orphan", 3, class_spec()).await;
     let mut before: Vec<String> = own.settled(3).await.iter().map(name).collect();
     delete(&own.sets, "delete-orphan", PropagationPolicy::Orphan).await;
     set_is_gone(&own).await;
@@ -64,9 +65,9 @@ async fn orphans_stay_and_are_adopted_again() {
 
 #[tokio::test]
 async fn a_node_without_its_label_is_released() {
-    let own = Own::new("delete-release", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "delete-release", 2, class_spec()).await;
     let released = name(&own.settled(2).await[0]);
-    bed().kubectl(&["label", "node", &released, "kube-node.io/nodeset-"]);
+    CLUSTER.kubectl(&["label", "node", &released, "kube-node.io/nodeset-"]);
     let others = own.settled(2).await;
     assert!(others.iter().all(|node| name(node) != released), "another one took its place");
     let node = own.nodes.get(&released).await.unwrap();
@@ -87,7 +88,7 @@ async fn a_deleted_node_is_drained_and_replaced() {
         ("drain-foreground", PropagationPolicy::Foreground),
         ("drain-orphan", PropagationPolicy::Orphan),
     ] {
-        let own = Own::new(set, 1, class_spec()).await;
+        let own = Fixture::new(&CLUSTER, set, 1, class_spec()).await;
         let victim = name(&own.settled(1).await[0]);
         own.pod_on(&victim, set, json!({"hollow.kube-node.io/stop-time": "2s"}), json!({})).await;
         eventually("the pod runs", LONG, async || {
@@ -125,7 +126,7 @@ async fn a_deleted_node_is_drained_and_replaced() {
 
 #[tokio::test]
 async fn a_disruption_budget_holds_the_drain_and_is_named() {
-    let own = Own::new("drain-budget", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "drain-budget", 1, class_spec()).await;
     let victim = name(&own.settled(1).await[0]);
     own.pod_on(&victim, "drain-budget", json!({}), json!({})).await;
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(own.client.clone());
@@ -163,7 +164,7 @@ async fn a_disruption_budget_holds_the_drain_and_is_named() {
 async fn the_deletion_timeout_keeps_the_machine() {
     let mut class = class_spec();
     class["deletionTimeout"] = json!("4s");
-    let own = Own::new("drain-timeout", 1, class).await;
+    let own = Fixture::new(&CLUSTER, "drain-timeout", 1, class).await;
     let victim = name(&own.settled(1).await[0]);
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
     let deleted = eventually("the Node leaves", LONG, async || {
@@ -181,10 +182,10 @@ async fn the_deletion_timeout_keeps_the_machine() {
 
 #[tokio::test]
 async fn a_node_whose_finalizer_is_taken_by_force_leaves_no_machine() {
-    let own = Own::new("delete-force", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "delete-force", 1, class_spec()).await;
     let victim = name(&own.settled(1).await[0]);
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
-    let _ = bed().try_kubectl(&[
+    let _ = CLUSTER.try_kubectl(&[
         "patch",
         "node",
         &victim,
@@ -193,7 +194,7 @@ async fn a_node_whose_finalizer_is_taken_by_force_leaves_no_machine() {
         r#"{"metadata":{"finalizers":null}}"#,
     ]);
     eventually("the Lease is renewed by nobody", LONG, async || {
-        let output = bed().try_kubectl(&["get", "lease", "-n", "kube-node-lease", &victim]);
+        let output = CLUSTER.try_kubectl(&["get", "lease", "-n", "kube-node-lease", &victim]);
         (!output.status.success()).then_some(())
     })
     .await;

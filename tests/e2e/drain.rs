@@ -19,21 +19,22 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::bed::{
-    LONG, Own, always, bed, class_spec, condition, create, delete, eventually, is_ready, name, phase, taints,
+use crate::CLUSTER;
+use kube_node_testing::{
+    Fixture, LONG, always, class_spec, condition, create, delete, eventually, is_ready, name, phase, taints,
 };
 
 const DRAINED: &str = "kube-node.io/Drained";
 
 /// A set of one Node with these settings, and the Node's name.
-async fn one(set: &str, class: Value, drain: Value) -> (Own, String) {
-    let own = Own::without_set(set, class).await;
+async fn one(set: &str, class: Value, drain: Value) -> (Fixture, String) {
+    let own = Fixture::without_set(&CLUSTER, set, class).await;
     own.create_set(1, json!({"drain": drain})).await;
     let node = name(&own.settled(1).await[0]);
     (own, node)
 }
 
-async fn run(own: &Own, pod: &str) {
+async fn run(own: &Fixture, pod: &str) {
     eventually(&format!("{pod} runs"), LONG, async || {
         (phase(&own.pods.get(pod).await.unwrap()) == "Running").then_some(())
     })
@@ -41,7 +42,7 @@ async fn run(own: &Own, pod: &str) {
 }
 
 /// The message of the Node's condition once it has this reason.
-async fn says(own: &Own, node: &str, reason: &str) -> String {
+async fn says(own: &Fixture, node: &str, reason: &str) -> String {
     eventually(&format!("{node} says {reason}"), LONG, async || {
         let node = own.nodes.get(node).await.unwrap();
         let drained = condition(&node, DRAINED)?;
@@ -51,7 +52,7 @@ async fn says(own: &Own, node: &str, reason: &str) -> String {
     .await
 }
 
-async fn is_untouched(own: &Own, pod: &str) -> bool {
+async fn is_untouched(own: &Fixture, pod: &str) -> bool {
     own.pods.get(pod).await.is_ok_and(|pod| pod.metadata.deletion_timestamp.is_none())
 }
 
@@ -229,7 +230,7 @@ async fn a_disruption_budget_has_one_event() {
         .collect();
     assert_eq!(said.len(), 1, "{said:#?}");
     assert!(said[0].series.is_none() && said[0].note.as_ref().unwrap().contains("keep-both"), "{said:#?}");
-    let metrics = bed().metrics();
+    let metrics = CLUSTER.metrics();
     assert!(metrics.contains(r#"kube_node_waiting_nodes{reason="PodDisruptionBudget"}"#), "{metrics}");
     delete(&budgets, "keep-both", PropagationPolicy::Background).await;
     own.settled(0).await;
@@ -298,7 +299,7 @@ async fn volumes_of_pods_that_stay_are_not_waited_for() {
 
 #[tokio::test]
 async fn a_node_whose_kubelet_is_dead_leaves_with_its_pods() {
-    let anchor = Own::anchor("anchor-dead").await;
+    let anchor = Fixture::anchor(&CLUSTER, "anchor-dead").await;
     let mut class = class_spec();
     class["failures"] = json!({"unhealthyDuration": "20s", "turnUnhealthyAfter": true, "mode": "Silent"});
     let (own, node) = one("drain-dead", class, json!({})).await;

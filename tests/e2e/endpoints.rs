@@ -9,11 +9,12 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually, http::Request, name, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually, http::Request, name, phase};
 
 /// A node of its own with a pod `test` that runs, which these annotations are about.
-async fn pod_on_a_node(test: &str, told: Value, more: Value) -> (Own, Node) {
-    let own = Own::new(test, 1, class_spec()).await;
+async fn pod_on_a_node(test: &str, told: Value, more: Value) -> (Fixture, Node) {
+    let own = Fixture::new(&CLUSTER, test, 1, class_spec()).await;
     let node = own.settled(1).await.remove(0);
     own.pod_on(&name(&node), test, told, more).await;
     eventually(&format!("{test} runs"), LONG, async || {
@@ -25,7 +26,7 @@ async fn pod_on_a_node(test: &str, told: Value, more: Value) -> (Own, Node) {
 
 /// What kubectl says on its way out, and its exit code.
 fn failed(args: &[&str]) -> (String, Option<i32>) {
-    let output = bed().try_kubectl(args);
+    let output = CLUSTER.try_kubectl(args);
     assert!(!output.status.success(), "kubectl {args:?}");
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
 }
@@ -38,7 +39,7 @@ impl Kubectl {
         let child = Command::new(env!("CARGO_BIN_EXE_kube-node"))
             .arg("kubectl")
             .arg("--data-dir")
-            .arg(&bed().dir)
+            .arg(&CLUSTER.dir)
             .arg("--")
             .args(args)
             .stdin(Stdio::piped())
@@ -82,7 +83,7 @@ fn ask_as_apiserver(node: &Node, path: &str) -> Request {
 
 /// Files of an identity of the cluster.
 fn pki(name: &str) -> [String; 2] {
-    ["crt", "key"].map(|ending| bed().dir.join(format!("pki/{name}.{ending}")).display().to_string())
+    ["crt", "key"].map(|ending| CLUSTER.dir.join(format!("pki/{name}.{ending}")).display().to_string())
 }
 
 #[tokio::test]
@@ -93,7 +94,7 @@ async fn logs_are_those_of_a_kubelet() {
         {"name": "slow", "image": "example.com/slow:1"},
     ]});
     let (own, node) = pod_on_a_node("end-logs", told, containers).await;
-    let logs = |more: &[&str]| bed().kubectl(&[&["logs", "end-logs", "-c", "main"], more].concat());
+    let logs = |more: &[&str]| CLUSTER.kubectl(&[&["logs", "end-logs", "-c", "main"], more].concat());
     let lines: Vec<String> =
         Kubectl::start(&["logs", "end-logs", "-c", "main", "-f"]).lines().take(5).collect();
     assert_eq!(lines, ["ready to serve"; 5]);
@@ -128,7 +129,7 @@ async fn logs_are_those_of_a_kubelet() {
         (statuses.first()?.restart_count > 0).then_some(())
     })
     .await;
-    assert_eq!(bed().kubectl(&["logs", "end-again", "--previous"]), "once\n");
+    assert_eq!(CLUSTER.kubectl(&["logs", "end-again", "--previous"]), "once\n");
     // It ends with its container.
     let all: Vec<String> = Kubectl::start(&["logs", "end-again", "-f"]).lines().collect();
     assert!(!all.is_empty());
@@ -142,7 +143,7 @@ async fn commands_run_with_their_streams_and_exit_codes() {
         "hollow.kube-node.io/log-line": "tick", "hollow.kube-node.io/log-interval": "100ms",
     });
     let (own, _) = pod_on_a_node("end-exec", told, json!({})).await;
-    let exec = |command: &[&str]| bed().kubectl(&[&["exec", "end-exec", "--"], command].concat());
+    let exec = |command: &[&str]| CLUSTER.kubectl(&[&["exec", "end-exec", "--"], command].concat());
     assert_eq!(exec(&["echo", "a", "b"]), "a b\n");
     assert_eq!(exec(&["sh", "-c", "hostname; sleep 0.1 && echo on"]), "end-exec\non\n");
     let (error, code) = failed(&["exec", "end-exec", "--", "sh", "-c", "exit 3"]);
@@ -155,7 +156,7 @@ async fn commands_run_with_their_streams_and_exit_codes() {
         .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
         .arg("kubectl")
         .arg("--data-dir")
-        .arg(&bed().dir);
+        .arg(&CLUSTER.dir);
     let old = old.args(["--", "exec", "end-exec", "--", "echo", "old"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&old.stdout), "old\n", "{}", String::from_utf8_lossy(&old.stderr));
 
@@ -200,7 +201,7 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     let told = json!({"hollow.kube-node.io/cpu": "250m", "hollow.kube-node.io/memory": "64Mi"});
     let (own, node) = pod_on_a_node("end-usage", told, json!({})).await;
     let summary = format!("/api/v1/nodes/{}/proxy/stats/summary", name(&node));
-    let summary: Value = serde_json::from_str(&bed().kubectl(&["get", "--raw", &summary])).unwrap();
+    let summary: Value = serde_json::from_str(&CLUSTER.kubectl(&["get", "--raw", &summary])).unwrap();
     assert_eq!(summary["node"]["nodeName"], name(&node));
     let pods = summary["pods"].as_array().unwrap();
     let own_pod = pods.iter().find(|pod| pod["podRef"]["name"] == "end-usage").unwrap();
@@ -208,17 +209,17 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
 
     // Two ServiceAccounts, one of which may read metrics.
     let may = "end-usage";
-    bed().kubectl(&["create", "serviceaccount", may]);
-    bed().kubectl(&["create", "serviceaccount", "end-usage-not"]);
-    bed().kubectl(&["create", "clusterrole", may, "--verb=get", "--resource=nodes/metrics"]);
-    bed().kubectl(&[
+    CLUSTER.kubectl(&["create", "serviceaccount", may]);
+    CLUSTER.kubectl(&["create", "serviceaccount", "end-usage-not"]);
+    CLUSTER.kubectl(&["create", "clusterrole", may, "--verb=get", "--resource=nodes/metrics"]);
+    CLUSTER.kubectl(&[
         "create",
         "clusterrolebinding",
         may,
         "--clusterrole=end-usage",
         "--serviceaccount=default:end-usage",
     ]);
-    let token = |account| bed().kubectl(&["create", "token", account]).trim().to_owned();
+    let token = |account| CLUSTER.kubectl(&["create", "token", account]).trim().to_owned();
     let (may, may_not) = (token(may), token("end-usage-not"));
     let counter = || {
         let (code, metrics) = ask(&node, "/metrics/resource").bearer(&may).answer().unwrap();
@@ -295,13 +296,13 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     let [certificate, key] = pki("front-proxy-client");
     let strange = ask(&node, "/pods").identity(&certificate, &key);
     assert_eq!(strange.answer(), None, "the authority is another one");
-    bed().kubectl(&["delete", "clusterrolebinding,clusterrole", "end-usage"]);
+    CLUSTER.kubectl(&["delete", "clusterrolebinding,clusterrole", "end-usage"]);
     own.clean_up().await;
 }
 
 #[tokio::test]
 async fn a_kubelet_answers_for_its_own_pods() {
-    let own = Own::new("end-own", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "end-own", 2, class_spec()).await;
     let nodes = own.settled(2).await;
     own.pod_on(&name(&nodes[0]), "end-own", json!({}), json!({})).await;
     eventually("end-own runs", LONG, async || {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually};
 
 /// How many requests of each flow schema ran, as `schema@level`.
 fn dispatched() -> BTreeMap<String, f64> {
-    let metrics = bed().kubectl(&["get", "--raw", "/metrics"]);
+    let metrics = CLUSTER.kubectl(&["get", "--raw", "/metrics"]);
     let mut all = BTreeMap::new();
     for line in metrics.lines() {
         let Some(labels) = line.strip_prefix("apiserver_flowcontrol_dispatched_requests_total{") else {
@@ -29,13 +30,13 @@ fn dispatched() -> BTreeMap<String, f64> {
 #[tokio::test]
 async fn heartbeats_and_the_lead_do_not_wait_behind_the_rest() {
     let before = dispatched();
-    let own = Own::new("fairness", 3, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "fairness", 3, class_spec()).await;
     own.settled(3).await;
     // One operator alone holds no election.
     let groups =
         ["system:serviceaccounts", "system:serviceaccounts:kube-node-system", "system:authenticated"];
     let operator =
-        bed().client_as("system:serviceaccount:kube-node-system:kube-node-operator", &groups).await;
+        CLUSTER.client_as("system:serviceaccount:kube-node-system:kube-node-operator", &groups).await;
     let leases: Api<Lease> = Api::namespaced(operator, "kube-node-system");
     leases.get_opt("kube-node-operator").await.unwrap();
     eventually("requests of each flow", LONG, async || {

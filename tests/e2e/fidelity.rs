@@ -10,7 +10,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, class_spec, create, delete, eventually, name, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, name, phase};
 
 /// What the status of a pod says of its first container.
 fn container(pod: &Pod) -> Option<ContainerStatus> {
@@ -22,17 +23,17 @@ fn waits_for(state: Option<&ContainerState>) -> Option<&str> {
 }
 
 /// A node of its own, and its name.
-async fn node_of(test: &str) -> (Own, String) {
-    let own = Own::new(test, 1, class_spec()).await;
+async fn node_of(test: &str) -> (Fixture, String) {
+    let own = Fixture::new(&CLUSTER, test, 1, class_spec()).await;
     let node = name(&own.settled(1).await[0]);
     (own, node)
 }
 
-async fn until(own: &Own, pod: &str, what: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
+async fn until(own: &Fixture, pod: &str, what: &str, holds: impl Fn(&Pod) -> bool) -> Pod {
     eventually(&format!("{pod} {what}"), LONG, async || own.pods.get(pod).await.ok().filter(&holds)).await
 }
 
-async fn event(own: &Own, pod: &str, reason: &str) -> Event {
+async fn event(own: &Fixture, pod: &str, reason: &str) -> Event {
     let of_it = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
     let events: Api<Event> = Api::default_namespaced(own.client.clone());
     eventually(&format!("{reason} of {pod}"), LONG, async || events.list(&of_it).await.unwrap().items.pop())

@@ -10,22 +10,22 @@ use std::{
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, eventually, further::Further};
+use kube_node_testing::{LONG, TemporaryCluster, eventually, test_target};
 
 /// A cluster without nodes.
-struct Own {
-    bed: Further,
+struct FleetCommands {
+    cluster: TemporaryCluster,
 }
 
-impl Own {
+impl FleetCommands {
     fn start() -> Self {
-        Self { bed: Further::start("fleet", &[]) }
+        Self { cluster: TemporaryCluster::start(test_target!(), "fleet", &[]) }
     }
 
     fn run(&self, args: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_kube-node"))
             .args(args)
-            .env("KUBECONFIG", self.bed.dir.join("kubeconfig"))
+            .env("KUBECONFIG", self.cluster.dir.join("kubeconfig"))
             .env_remove("KUBEMARK_VERSION")
             .output()
             .unwrap()
@@ -52,7 +52,7 @@ impl Own {
 
 #[tokio::test]
 async fn from_setup_to_cleanup() {
-    let own = Own::start();
+    let own = FleetCommands::start();
     // `up` has made a set of this name, of a class of its own.
     let said = own.fails(&["create", "3", "--node-controller", "hollow"]);
     assert!(
@@ -98,7 +98,7 @@ async fn from_setup_to_cleanup() {
 
     // Nodes that fail on purpose are named with their reason.
     let failures = r#"{"spec":{"failures":{"unhealthyDuration":"1s","turnUnhealthyAfter":true}}}"#;
-    own.bed.kubectl(&["patch", "nodeclass", "hollow-nodes", "--type=merge", "-p", failures]);
+    own.cluster.kubectl(&["patch", "nodeclass", "hollow-nodes", "--type=merge", "-p", failures]);
     let said = eventually("the failures are seen", LONG, async || {
         let output = own.run(&["verify"]);
         let said = String::from_utf8(output.stdout).unwrap();
@@ -109,7 +109,7 @@ async fn from_setup_to_cleanup() {
     let said = own.fails(&["doctor"]);
     assert!(said.contains("BAD  NodeSets     hollow-nodes: 0 of 2 nodes are Ready"), "{said}");
     assert!(said.contains("note nodes        0 of 2 are Ready"), "{said}");
-    own.bed.kubectl(&[
+    own.cluster.kubectl(&[
         "patch",
         "nodeclass",
         "hollow-nodes",
@@ -122,7 +122,7 @@ async fn from_setup_to_cleanup() {
     pods_in_trouble(&own);
 
     // An operator that hangs looks at nothing.
-    let operator = own.bed.pid("operator").unwrap();
+    let operator = own.cluster.pid("operator").unwrap();
     kill(operator, Signal::SIGSTOP).unwrap();
     let said = own.fails(&["scale", "4", "--timeout", "3s"]);
     assert!(said.contains("timed out after 3s: 2 of 4 nodes are Ready"), "{said}");
@@ -135,15 +135,19 @@ async fn from_setup_to_cleanup() {
     let said = own.fails(&["cleanup", "--all"]);
     assert!(said.contains("there is more than this fleet: delete NodeClass hollow first"), "{said}");
     assert_eq!(own.list()["nodes"].as_array().unwrap().len(), 4, "nothing was touched");
-    own.bed.kubectl(&["delete", "nodeclass", "hollow"]);
+    own.cluster.kubectl(&["delete", "nodeclass", "hollow"]);
     // What a class has left that went by force.
-    own.bed.kubectl(&["-n", "kube-node-system", "create", "secret", "generic", "left"]);
+    own.cluster.kubectl(&["-n", "kube-node-system", "create", "secret", "generic", "left"]);
     let held = r#"{"metadata":{"finalizers":["kube-node.io/in-use"]}}"#;
-    own.bed.kubectl(&["-n", "kube-node-system", "patch", "secret", "left", "--type=merge", "-p", held]);
+    own.cluster.kubectl(&["-n", "kube-node-system", "patch", "secret", "left", "--type=merge", "-p", held]);
     let said = own.says(&["cleanup", "--all"]);
     assert!(said.ends_with("all nodes are gone\nAll that setup installed is gone.\n"), "{said}");
-    let left =
-        own.bed.kubectl(&["get", "crds,namespaces,validatingadmissionpolicies,clusterroles", "-o", "name"]);
+    let left = own.cluster.kubectl(&[
+        "get",
+        "crds,namespaces,validatingadmissionpolicies,clusterroles",
+        "-o",
+        "name",
+    ]);
     assert!(left.contains("namespace/kube-node-lease"), "that is Kubernetes' own");
     let ours = left.lines().filter(|line| line.contains("kube-node") && !line.ends_with("kube-node-lease"));
     assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
@@ -158,7 +162,7 @@ async fn from_setup_to_cleanup() {
 }
 
 /// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.
-fn pods_in_trouble(own: &Own) {
+fn pods_in_trouble(own: &FleetCommands) {
     let host = own.list()["nodes"][0]["name"].as_str().unwrap().to_owned();
     let pod = |name: &str, spec: Value| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
@@ -170,7 +174,7 @@ fn pods_in_trouble(own: &Own) {
     };
     let volumes =
         json!([{"name": "machine", "projected": {"sources": [{"secret": {"name": "ghost-token"}}]}}]);
-    let file = own.bed.dir.join("pods.json");
+    let file = own.cluster.dir.join("pods.json");
     let mut guest = pod("guest-0123abcd", json!({"nodeSelector": {"nowhere": "to-be-found"}}));
     guest["metadata"]["labels"]["kube-node.io/cluster"] = json!("another");
     let items = json!([
@@ -180,8 +184,8 @@ fn pods_in_trouble(own: &Own) {
     ]);
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
     let file = file.to_str().unwrap();
-    own.bed.kubectl(&["apply", "-f", file]);
-    own.bed.kubectl(&[
+    own.cluster.kubectl(&["apply", "-f", file]);
+    own.cluster.kubectl(&[
         "-n",
         "kubemark",
         "wait",
@@ -189,7 +193,7 @@ fn pods_in_trouble(own: &Own) {
         "--for=condition=Ready",
         "--timeout=60s",
     ]);
-    own.bed.kubectl(&[
+    own.cluster.kubectl(&[
         "-n",
         "kubemark",
         "wait",
@@ -211,7 +215,7 @@ fn pods_in_trouble(own: &Own) {
         found.as_array().unwrap().iter().any(|f| f["topic"] == "credentials" && f["verdict"] == "bad"),
         "{found}"
     );
-    own.bed.kubectl(&["delete", "-f", file]);
+    own.cluster.kubectl(&["delete", "-f", file]);
 }
 
 #[test]

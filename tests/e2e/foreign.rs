@@ -5,13 +5,14 @@ use std::time::Duration;
 use kube::api::{Patch, PatchParams, PropagationPolicy};
 use serde_json::json;
 
-use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, always, class_spec, create, delete, eventually};
 
 #[tokio::test]
 async fn nodes_of_another_node_controller_are_not_touched() {
     let mut class = class_spec();
     class["nodeController"] = json!("nodes.example.com");
-    let own = Own::without_set("foreign", class).await;
+    let own = Fixture::without_set(&CLUSTER, "foreign", class).await;
     // Their controller accepts the class; from then on NodeSets make Nodes for it to provision.
     let accepted = json!({"status": {"conditions": [{"type": "Accepted", "status": "True", "reason": "Served",
         "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
@@ -50,7 +51,7 @@ async fn nodes_of_another_node_controller_are_not_touched() {
     let freed = json!({"metadata": {"finalizers": null}});
     for node in own.my_nodes().await {
         own.nodes
-            .patch(&crate::bed::name(&node), &PatchParams::default(), &Patch::Merge(&freed))
+            .patch(&kube_node_testing::name(&node), &PatchParams::default(), &Patch::Merge(&freed))
             .await
             .unwrap();
     }
@@ -59,7 +60,7 @@ async fn nodes_of_another_node_controller_are_not_touched() {
 
 #[tokio::test]
 async fn a_node_of_nobody_is_not_touched() {
-    let own = Own::nothing("nobody").await;
+    let own = Fixture::nothing(&CLUSTER, "nobody").await;
     create(&own.nodes, json!({"metadata": {"name": "nobody-1"}})).await.unwrap();
     always("it stays as it is", Duration::from_secs(3), async || {
         let node = own.nodes.get("nobody-1").await.unwrap();

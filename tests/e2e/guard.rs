@@ -9,20 +9,17 @@ use k8s_openapi::api::{
 use kube::{Api, api::PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::{
-    bed::{
-        LONG, Own, always, bed, condition, delete,
-        disruptor::{Subject, is_disrupted},
-        eventually,
-        http::{self, Request},
-        phase,
-    },
-    kubemark::Kubemark,
+use crate::{CLUSTER, kubemark::Kubemark};
+use kube_node_testing::{
+    Fixture, LONG, always, condition, delete, eventually,
+    fault_injection::{FaultTarget, is_disrupted},
+    http::{self, Request},
+    phase,
 };
 
 #[tokio::test]
 async fn it_is_the_machine_that_was_asked_for() {
-    let kubemark = Kubemark::start("kubemark-plain", &Value::Null).await;
+    let kubemark = Kubemark::start(&CLUSTER, "kubemark-plain", &Value::Null).await;
     let node = kubemark.ready().await;
     assert_eq!(node.spec.as_ref().unwrap().provider_id.as_deref(), Some("kubemark://kubemark-plain"));
     let status = node.status.unwrap();
@@ -41,13 +38,13 @@ async fn it_is_the_machine_that_was_asked_for() {
     tokio::time::sleep(Duration::from_secs(12)).await;
     let heard = |node: &Node| condition(node, "Ready").unwrap().last_heartbeat_time.clone();
     let last = heard(&kubemark.now().await);
-    let leases: Api<Lease> = Api::namespaced(bed().client().await, "kube-node-lease");
+    let leases: Api<Lease> = Api::namespaced(CLUSTER.client().await, "kube-node-lease");
     let renewed = leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time;
     always("its Node is left alone", Duration::from_secs(22), async || heard(&kubemark.now().await) == last)
         .await;
     assert_ne!(leases.get("kubemark-plain").await.unwrap().spec.unwrap().renew_time, renewed);
 
-    let own = Own::nothing("kubemark-plain").await;
+    let own = Fixture::nothing(&CLUSTER, "kubemark-plain").await;
     own.pod_on("kubemark-plain", "kubemark-plain", json!({}), json!({})).await;
     eventually("its pod runs", LONG, async || {
         let pod: Pod = own.pods.get("kubemark-plain").await.unwrap();
@@ -62,7 +59,7 @@ async fn it_is_the_machine_that_was_asked_for() {
 async fn what_dies_goes_on_where_it_was() {
     let failures =
         json!({"unhealthyDuration": "20s", "healthyDuration": "15s", "turnUnhealthyPeriodically": true});
-    let mut kubemark = Kubemark::start("kubemark-killed", &failures).await;
+    let mut kubemark = Kubemark::start(&CLUSTER, "kubemark-killed", &failures).await;
     let first = eventually("it is reported", LONG, async || {
         let node = kubemark.now().await;
         condition(&node, "Ready").filter(|ready| is_disrupted(ready))?;
@@ -93,7 +90,7 @@ async fn what_dies_goes_on_where_it_was() {
     assert!((0..=2).contains(&late), "the phase began {late} s late");
     assert_eq!(sick.metadata.uid, first.metadata.uid);
     assert!(kubemark.said("kubemark.log").contains("Node was previously registered"));
-    let events: Api<k8s_openapi::api::core::v1::Event> = Api::all(bed().client().await);
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::all(CLUSTER.client().await);
     let of_it = kube::api::ListParams::default().fields("involvedObject.name=kubemark-killed");
     let reasons: Vec<_> =
         events.list(&of_it).await.unwrap().items.into_iter().filter_map(|event| event.reason).collect();
@@ -103,7 +100,7 @@ async fn what_dies_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn a_node_that_was_deleted_does_not_come_back() {
-    let mut kubemark = Kubemark::start("kubemark-gone", &Value::Null).await;
+    let mut kubemark = Kubemark::start(&CLUSTER, "kubemark-gone", &Value::Null).await;
     kubemark.ready().await;
     kubemark.stage.remove("kubemark-gone").await;
     assert_eq!(kubemark.guard_ended().await, 1);
@@ -132,7 +129,7 @@ async fn a_node_that_was_deleted_does_not_come_back() {
 
 #[tokio::test]
 async fn whoever_is_inside_the_pod_is_the_machine_and_nobody_else() {
-    let kubemark = Kubemark::start("kubemark-inside", &Value::Null).await;
+    let kubemark = Kubemark::start(&CLUSTER, "kubemark-inside", &Value::Null).await;
     kubemark.ready().await;
     let url = format!("http://127.0.0.1:{}/readyz", kubemark.probe_port);
     assert_eq!(http::get(url).as_deref(), Some("ok"), "kubemark may start");
@@ -178,7 +175,7 @@ async fn it_says_why_it_cannot_serve() {
         said(Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args))
     };
     assert!(guard(&["--listen", "0.0.0.0:0"]).contains("0.0.0.0:0 is no loopback address"));
-    let taken = format!("127.0.0.1:{}", bed().state()["ports"]["apiserver"]);
+    let taken = format!("127.0.0.1:{}", CLUSTER.state()["ports"]["apiserver"]);
     assert!(guard(&["--listen", &taken]).contains(&format!("cannot listen on {taken}")));
     let nowhere = guard(&["--state-dir", "/proc/nowhere", "--listen", "127.0.0.1:0"]);
     assert!(nowhere.contains("it must be a folder that this user may write"), "{nowhere}");

@@ -3,13 +3,14 @@
 use kube::api::PropagationPolicy;
 use serde_json::json;
 
-use crate::bed::{LONG, Own, class_spec, create, delete, eventually, is_ready, taints};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, is_ready, taints};
 
 #[tokio::test]
 async fn a_node_written_by_hand_gets_a_machine() {
     let mut class = class_spec();
     class["template"] = json!({"labels": {"tier": "gold"}});
-    let own = Own::without_set("hand", class).await;
+    let own = Fixture::without_set(&CLUSTER, "hand", class).await;
     let labels = json!({"kube-node.io/nodeclass": "hand"});
     create(&own.nodes, json!({"metadata": {"name": "hand-1", "labels": labels}})).await.unwrap();
     let node = eventually("it becomes Ready", LONG, async || {
@@ -32,7 +33,7 @@ async fn a_node_written_by_hand_gets_a_machine() {
 
 #[tokio::test]
 async fn a_node_of_a_class_that_comes_later() {
-    let own = Own::nothing("hand-later").await;
+    let own = Fixture::nothing(&CLUSTER, "hand-later").await;
     let labels = json!({"kube-node.io/nodeclass": "hand-later"});
     create(&own.nodes, json!({"metadata": {"name": "hand-later-1", "labels": labels}})).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::api::{ListParams, PropagationPolicy};
 use serde_json::json;
 
-use crate::bed::{LONG, Own, bed, class_spec, delete, eventually, is_ready};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, delete, eventually, is_ready};
 
 /// What a scheduler goes by.
 type Seen =
@@ -31,9 +32,9 @@ fn seen(node: &Node) -> Seen {
 }
 
 fn apply(objects: &str) {
-    let mut kubectl = Command::new(bed().state()["binaries"].as_str().unwrap().to_owned() + "/kubectl")
+    let mut kubectl = Command::new(CLUSTER.state()["binaries"].as_str().unwrap().to_owned() + "/kubectl")
         .args(["apply", "--filename", "-", "--kubeconfig"])
-        .arg(bed().dir.join("kubeconfig"))
+        .arg(CLUSTER.dir.join("kubeconfig"))
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
@@ -47,7 +48,7 @@ async fn a_copy_looks_like_the_original() {
     class["capacity"]["example.com/gpu"] = json!("2");
     class["provisioning"] = json!({"kubelet": {"version": "v1.35.7"}});
     class["template"] = json!({"labels": {"import": "yes", "tier": "class"}});
-    let own = Own::without_set("import", class).await;
+    let own = Fixture::without_set(&CLUSTER, "import", class).await;
     own.create_set(
         2,
         json!({"template": {
@@ -59,7 +60,7 @@ async fn a_copy_looks_like_the_original() {
     let mut originals: Vec<Seen> = own.settled(2).await.iter().map(seen).collect();
 
     let args = ["import", "--from-cluster", "--selector", "import=yes", "--prefix", "copy-"];
-    let output = bed().kube_node(&args);
+    let output = CLUSTER.kube_node(&args);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && said.contains("2 nodes are 1 NodeSets of 1 NodeClasses"), "{said}");
     let objects = String::from_utf8(output.stdout).unwrap();
@@ -86,16 +87,16 @@ async fn a_copy_looks_like_the_original() {
     assert_eq!(after, originals);
 
     // A file with the same Nodes makes the same objects.
-    let listed = bed().kubectl(&[
+    let listed = CLUSTER.kubectl(&[
         "get",
         "nodes",
         "--selector",
         "import=yes,kube-node.io/nodeset=import",
         "--output=json",
     ]);
-    let file = bed().dir.join("import.json");
+    let file = CLUSTER.dir.join("import.json");
     std::fs::write(&file, listed).unwrap();
-    let output = bed().kube_node(&["import", "--file", file.to_str().unwrap(), "--prefix", "copy-"]);
+    let output = CLUSTER.kube_node(&["import", "--file", file.to_str().unwrap(), "--prefix", "copy-"]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), objects);
 
     delete(&own.sets, "copy-gpus-a", PropagationPolicy::Background).await;
@@ -105,7 +106,7 @@ async fn a_copy_looks_like_the_original() {
 
 #[tokio::test]
 async fn what_cannot_be_imported_is_said() {
-    let file = bed().dir.join("no-nodes");
+    let file = CLUSTER.dir.join("no-nodes");
     std::fs::write(&file, "a: b").unwrap();
     let file = file.to_str().unwrap();
     for (args, sentence) in [
@@ -116,7 +117,7 @@ async fn what_cannot_be_imported_is_said() {
         (&["--from-cluster", "--selector", "a=none"], "there is no Node that says what it has"),
         (&["--from-cluster", "--selector", "a==b==c"], "cannot list Nodes"),
     ] {
-        let output = bed().kube_node(&[&["import"], args].concat());
+        let output = CLUSTER.kube_node(&[&["import"], args].concat());
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && said.contains(sentence), "{args:?}: {said}");
     }

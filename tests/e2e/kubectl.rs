@@ -10,7 +10,8 @@ use std::{
 
 use serde_json::json;
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually};
 
 const PAGE: &str = include_str!("../../docs/kubectl.md");
 
@@ -27,10 +28,10 @@ impl Plugin {
 
     /// Runs the cluster's kubectl.
     fn kubectl(&self, args: &[&str]) -> Output {
-        let state = bed().state();
+        let state = CLUSTER.state();
         let kubectl = Path::new(state["binaries"].as_str().unwrap()).join("kubectl");
         let mut command = Command::new(kubectl);
-        command.args(args).env("PATH", &self.0).env("KUBECONFIG", bed().dir.join("kubeconfig"));
+        command.args(args).env("PATH", &self.0).env("KUBECONFIG", CLUSTER.dir.join("kubeconfig"));
         command.output().unwrap()
     }
 
@@ -51,7 +52,7 @@ impl Drop for Plugin {
 
 #[tokio::test]
 async fn the_program_is_a_plugin_of_kubectl() {
-    let own = Own::new("kubectl-plugin", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "kubectl-plugin", 1, class_spec()).await;
     own.settled(1).await;
     own.set_says("Progressing", "False", "Complete").await;
     let plugin = Plugin::install();
@@ -87,18 +88,18 @@ fn heading(text: &str) -> Vec<&str> {
 
 #[tokio::test]
 async fn what_kubectl_shows_tells_how_things_stand() {
-    let own = Own::without_set("kubectl-shows", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "kubectl-shows", class_spec()).await;
     own.create_set(2, json!({"nodeClassName": "kubectl-missing"})).await;
     own.set_says("Degraded", "True", "ClassNotFound").await;
     own.set_says("Progressing", "True", "ScalingUp").await;
-    let shown = bed().kubectl(&["get", "nset", "kubectl-shows", "--no-headers"]);
+    let shown = CLUSTER.kubectl(&["get", "nset", "kubectl-shows", "--no-headers"]);
     let cells: Vec<&str> = shown.split_whitespace().collect();
     assert_eq!(
         cells[..8],
         ["kubectl-shows", "kubectl-missing", "2", "0", "0", "0", "ScalingUp", "True"],
         "{shown}"
     );
-    let wide = bed().kubectl(&["get", "nset", "kubectl-shows", "-o", "wide"]);
+    let wide = CLUSTER.kubectl(&["get", "nset", "kubectl-shows", "-o", "wide"]);
     assert!(wide.contains("0 of 2 nodes are created: there is no NodeClass kubectl-missing"), "{wide}");
     own.patch_set(json!({"spec": {"nodeClassName": "kubectl-shows"}})).await;
     own.settled(2).await;
@@ -113,20 +114,20 @@ async fn what_kubectl_shows_tells_how_things_stand() {
     for (command, output) in
         [("$ kubectl get nset,nclass\n", &[][..]), ("$ kubectl get nset,nclass -o wide\n", &["-o", "wide"])]
     {
-        let sets = bed().kubectl(&[&["get", "nset"], output].concat());
-        let classes = bed().kubectl(&[&["get", "nclass"], output].concat());
+        let sets = CLUSTER.kubectl(&[&["get", "nset"], output].concat());
+        let classes = CLUSTER.kubectl(&[&["get", "nclass"], output].concat());
         let (_, page) = PAGE.split_once(command).unwrap();
         let (of_sets, of_classes) = page.split_once("\n\n").unwrap();
         assert_eq!((heading(of_sets), heading(of_classes)), (heading(&sets), heading(&classes)), "{command}");
     }
-    let classes = bed().kubectl(&["get", "nclass", "kubectl-shows", "-o", "wide", "--no-headers"]);
+    let classes = CLUSTER.kubectl(&["get", "nclass", "kubectl-shows", "-o", "wide", "--no-headers"]);
     let cells: Vec<&str> = classes.split_whitespace().collect();
     assert_eq!(cells[1..5], ["hollow", "test", "2", "True"], "{classes}");
     assert_eq!(cells[6..8], ["4", "16Gi"], "{classes}");
     for field in ["nodeset.spec.drain.timeout", "nodeclass.spec.failures"] {
-        assert!(bed().kubectl(&["explain", field]).contains("DESCRIPTION:"), "{field}");
+        assert!(CLUSTER.kubectl(&["explain", field]).contains("DESCRIPTION:"), "{field}");
     }
-    let all = bed().kubectl(&["get", "kube-node", "-o", "name"]);
+    let all = CLUSTER.kubectl(&["get", "kube-node", "-o", "name"]);
     for kind in ["nodeset", "nodeclass"] {
         assert!(all.contains(&format!("{kind}.kube-node.io/kubectl-shows")), "{all}");
     }

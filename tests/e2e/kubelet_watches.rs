@@ -14,7 +14,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, Own, audit, bed, class_spec, create, eventually, is_ready, name, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, eventually, is_ready, name, phase};
 
 /// How many.
 const NODES: usize = 3;
@@ -23,14 +24,14 @@ const WATCHES: usize = 5;
 
 /// The value of a metric of the operator without labels.
 fn metric(wanted: &str) -> usize {
-    let metrics = bed().metrics();
+    let metrics = CLUSTER.metrics();
     let line = metrics.lines().find_map(|line| line.strip_prefix(wanted)?.strip_prefix(' '));
     line.unwrap().parse().unwrap()
 }
 
 /// Paths of what the machine of a Node watches, as the API server has it.
 fn watched(node: &str) -> BTreeSet<String> {
-    let calls = audit::calls_of(&bed().dir, &format!("system:node:{node}"));
+    let calls = CLUSTER.calls_of(&format!("system:node:{node}"));
     let watches = calls.into_iter().filter(|(verb, _)| verb == "watch");
     watches.map(|(_, uri)| uri.split_once('?').unwrap().0.to_owned()).collect()
 }
@@ -44,7 +45,7 @@ async fn holds(watches: usize) {
 async fn machines_that_are_kubelets_to_the_api_server() {
     let mut class = class_spec();
     class["hollow"] = json!({ "load": "Kubelet" });
-    let own = Own::new("load", i32::try_from(NODES).unwrap(), class).await;
+    let own = Fixture::new(&CLUSTER, "load", i32::try_from(NODES).unwrap(), class).await;
     let nodes: Vec<String> = own.settled(NODES).await.iter().map(name).collect();
     assert_eq!(metric("kube_node_hollow_kubelets"), NODES);
     holds(NODES * WATCHES).await;
@@ -57,7 +58,7 @@ async fn machines_that_are_kubelets_to_the_api_server() {
             all.iter().filter(|csr| csr.metadata.name.as_ref().unwrap().starts_with(&format!("{node}-")));
         let user = asked.next().unwrap().spec.username.as_deref();
         assert_eq!(user, Some("system:serviceaccount:kubemark:kube-node-hollow-machine"));
-        let calls = audit::calls_of(&bed().dir, &format!("system:node:{node}"));
+        let calls = CLUSTER.calls_of(&format!("system:node:{node}"));
         let wrote = |verb: &str, path: &str| calls.iter().any(|(v, uri)| v == verb && uri.starts_with(path));
         assert!(wrote("patch", &format!("/api/v1/nodes/{node}/status")), "{calls:?}");
         assert!(
@@ -90,11 +91,11 @@ async fn machines_that_are_kubelets_to_the_api_server() {
     assert!(watched.contains("/api/v1/namespaces/default/configmaps"), "{watched:?}");
     let token = "/api/v1/namespaces/default/serviceaccounts/default/token";
     eventually("the token of its pod", LONG, async || {
-        let calls = audit::calls_of(&bed().dir, &format!("system:node:{node}"));
+        let calls = CLUSTER.calls_of(&format!("system:node:{node}"));
         calls.iter().any(|(verb, uri)| verb == "create" && uri.starts_with(token)).then_some(())
     })
     .await;
-    let events = audit::calls_of(&bed().dir, &format!("system:node:{node}"));
+    let events = CLUSTER.calls_of(&format!("system:node:{node}"));
     assert!(events.iter().any(|(_, uri)| uri.starts_with("/api/v1/namespaces/default/events")), "{events:?}");
     let pod = "/api/v1/namespaces/default/pods/load-pod";
     assert!(
@@ -114,12 +115,12 @@ async fn machines_that_are_kubelets_to_the_api_server() {
 }
 
 /// Neither what a node identity may not, nor can the identity that others share speak for it.
-async fn what_it_may_not(own: &Own, nodes: &[String]) {
+async fn what_it_may_not(own: &Fixture, nodes: &[String]) {
     let refusal = |error: kube::Error| match error {
         kube::Error::Api(status) if status.code == 403 => status.message,
         other => panic!("{other}"),
     };
-    let itself = bed().client_as(&format!("system:node:{}", nodes[0]), &["system:nodes"]).await;
+    let itself = CLUSTER.client_as(&format!("system:node:{}", nodes[0]), &["system:nodes"]).await;
     let leases: Api<Lease> = Api::namespaced(itself.clone(), "kube-node-lease");
     leases.get(&nodes[0]).await.unwrap();
     assert!(refusal(leases.get(&nodes[1]).await.unwrap_err()).contains("can only access node lease"));
@@ -128,7 +129,7 @@ async fn what_it_may_not(own: &Own, nodes: &[String]) {
     let relabel = Patch::Merge(json!({"metadata": {"labels": {"kube-node.io/nodeset": "other"}}}));
     let refused = refusal(seen.patch(&nodes[0], &merge, &relabel).await.unwrap_err());
     assert!(refused.contains("labels under kube-node.io/"), "{refused}");
-    let others = bed().client_as("system:serviceaccount:kube-node-system:kube-node-hollow", &[]).await;
+    let others = CLUSTER.client_as("system:serviceaccount:kube-node-system:kube-node-hollow", &[]).await;
     let others: Api<Node> = Api::all(others);
     let status = Patch::Merge(json!({"status": {"phase": "Running"}}));
     let refused = refusal(others.patch_status(&nodes[0], &merge, &status).await.unwrap_err());
@@ -137,7 +138,7 @@ async fn what_it_may_not(own: &Own, nodes: &[String]) {
 }
 
 /// One that is silent has no watches, and has them again when it speaks.
-async fn dead_machines_watch_nothing(own: &Own) {
+async fn dead_machines_watch_nothing(own: &Fixture) {
     let silent = json!({"unhealthyDuration": "1s", "turnUnhealthyAfter": true, "mode": "Silent"});
     own.patch_class(json!({"spec": {"failures": silent}})).await;
     holds(0).await;

@@ -17,9 +17,9 @@ use local_cluster::{Binaries, Progress, binaries};
 use machine_agent::machine_dir;
 use serde_json::{Value, json};
 
-use crate::{
-    bed::{LONG, disruptor::Subject, eventually, http::Request, is_ready},
-    identity::Stage,
+use crate::identity::Stage;
+use kube_node_testing::{
+    LONG, TestCluster, eventually, fault_injection::FaultTarget, http::Request, is_ready,
 };
 
 /// A machine of a provider of the test's own.
@@ -170,8 +170,8 @@ impl Kubemark {
     }
 }
 
-impl Subject for Kubemark {
-    async fn start(name: &str, failures: &Value) -> Self {
+impl FaultTarget for Kubemark {
+    async fn start(_cluster: &TestCluster, name: &str, failures: &Value) -> Self {
         let mut machine = Self::prepared(name, failures).await;
         machine.start_guard();
         machine.start_kubelet();

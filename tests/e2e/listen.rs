@@ -12,14 +12,14 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::bed::{LONG, eventually, further::Further};
+use kube_node_testing::{LONG, TemporaryCluster, eventually, test_target};
 
-fn port(cluster: &Further) -> u64 {
+fn port(cluster: &TemporaryCluster) -> u64 {
     cluster.state()["ports"]["apiserver"].as_u64().unwrap()
 }
 
 /// The server's version, by way of this address; the certificate has to have it.
-async fn version_at(cluster: &Further, address: &str) -> Result<String, kube::Error> {
+async fn version_at(cluster: &TemporaryCluster, address: &str) -> Result<String, kube::Error> {
     let mut kubeconfig = Kubeconfig::read_from(cluster.dir.join("kubeconfig")).unwrap();
     let server = &mut kubeconfig.clusters[0].cluster.as_mut().unwrap().server;
     assert_eq!(server.as_deref(), Some(&*format!("https://127.0.0.1:{}", port(cluster))));
@@ -30,13 +30,17 @@ async fn version_at(cluster: &Further, address: &str) -> Result<String, kube::Er
     Ok(client.apiserver_version().await?.git_version)
 }
 
-fn status(cluster: &Further) -> Value {
+fn status(cluster: &TemporaryCluster) -> Value {
     serde_json::from_slice(&cluster.kube_node(&["status", "-o", "json"]).stdout).unwrap()
 }
 
 #[tokio::test]
 async fn the_api_server_is_reached_at_the_addresses_of_this_start() {
-    let cluster = Further::start("listen", &["--without-operator", "--listen-address", "127.0.0.2"]);
+    let cluster = TemporaryCluster::start(
+        test_target!(),
+        "listen",
+        &["--without-operator", "--listen-address", "127.0.0.2"],
+    );
     assert_eq!(version_at(&cluster, "127.0.0.2").await.unwrap(), "v1.36.3");
     assert_eq!(version_at(&cluster, "127.0.0.1").await.unwrap(), "v1.36.3");
     let url = format!("https://127.0.0.2:{}", port(&cluster));
@@ -70,7 +74,7 @@ async fn the_api_server_is_reached_at_the_addresses_of_this_start() {
 
 #[test]
 fn addresses_and_ports_that_cannot_be_had_are_refused() {
-    let cluster = Further::folder("listen-refused");
+    let cluster = TemporaryCluster::folder(test_target!(), "listen-refused");
     let refusal = |args: &[&str]| {
         let output: Output = cluster.kube_node(&[&["up"], args].concat());
         assert_eq!(output.status.code(), Some(1));

@@ -10,10 +10,8 @@ use kube::{
 use prometheus::{Registry, TextEncoder};
 use serde_json::json;
 
-use crate::{
-    bed::{LONG, Own, condition, create, delete, eventually, name, taints},
-    machines::{Shelf, Shelves, serve_with, set_of},
-};
+use crate::machines::{Shelf, Shelves, serve_with, set_of};
+use kube_node_testing::{Fixture, LONG, condition, create, delete, eventually, name, taints};
 
 /// How many Nodes wait for this.
 fn waiting(registry: &Registry, reason: &str) -> usize {
@@ -23,7 +21,7 @@ fn waiting(registry: &Registry, reason: &str) -> usize {
 }
 
 /// What a kubelet of a machine that its provider knows nothing more of writes once.
-async fn kubelet(own: &Own, node: &str) {
+async fn kubelet(own: &Fixture, node: &str) {
     let info = json!({
         "machineID": "m", "systemUUID": "s", "bootID": "b", "kernelVersion": "6", "osImage": "o",
         "containerRuntimeVersion": "containerd://2", "kubeletVersion": "v1.36.3", "kubeProxyVersion": "",

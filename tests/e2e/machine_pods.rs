@@ -12,9 +12,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{LONG, Own, bed, condition, create, delete, eventually},
+    CLUSTER,
     refusals::{Policy, is_by_policy},
 };
+use kube_node_testing::{Fixture, LONG, condition, create, delete, eventually};
 
 fn spec(more: &Value) -> Value {
     let mut spec =
@@ -32,7 +33,7 @@ struct Machines {
 }
 
 impl Machines {
-    fn of(own: &Own) -> Self {
+    fn of(own: &Fixture) -> Self {
         Self {
             pods: Api::namespaced(own.client.clone(), "kubemark"),
             secrets: Api::namespaced(own.client.clone(), "kubemark"),
@@ -47,7 +48,7 @@ impl Machines {
         listed.into_iter().filter_map(|pod| Some((node(&pod)?, pod))).collect()
     }
 
-    async fn all_for(&self, own: &Own, count: usize) -> BTreeMap<String, Pod> {
+    async fn all_for(&self, own: &Fixture, count: usize) -> BTreeMap<String, Pod> {
         eventually(&format!("{count} pods of {}", own.name), LONG, async || {
             let pods = self.of_nodes(&own.my_nodes().await).await;
             (pods.len() == count).then_some(pods)
@@ -69,7 +70,7 @@ impl Machines {
 }
 
 /// Reason and message of what stands in the way of the machine of the set's only Node.
-async fn machine_says(own: &Own, status: &str, reason: &str) -> String {
+async fn machine_says(own: &Fixture, status: &str, reason: &str) -> String {
     eventually(&format!("{}: machine {status} {reason}", own.name), LONG, async || {
         let nodes = own.my_nodes().await;
         let condition = condition(nodes.first()?, "kube-node.io/Machine")?;
@@ -90,7 +91,7 @@ fn life_of_token(kubeconfig: &[u8]) -> u64 {
 
 #[tokio::test]
 async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
-    let own = Own::new("pods-each", 2, spec(&json!({}))).await;
+    let own = Fixture::new(&CLUSTER, "pods-each", 2, spec(&json!({}))).await;
     let machines = Machines::of(&own);
     let pods = machines.all_for(&own, 2).await;
     for (node, pod) in &pods {
@@ -130,7 +131,7 @@ async fn each_node_has_a_pod_and_a_secret_and_leaves_neither() {
 
 #[tokio::test]
 async fn a_pod_that_ended_is_replaced_and_its_end_is_told() {
-    let own = Own::new("pods-dead", 1, spec(&json!({}))).await;
+    let own = Fixture::new(&CLUSTER, "pods-dead", 1, spec(&json!({}))).await;
     let machines = Machines::of(&own);
     let (node, pod) = machines.all_for(&own, 1).await.pop_first().unwrap();
     let status =
@@ -154,7 +155,7 @@ async fn a_pod_that_ended_is_replaced_and_its_end_is_told() {
 #[tokio::test]
 async fn what_a_file_needs_is_named_until_it_is_there() {
     let files = json!([{"path": "/etc/demo/key", "secretKeyRef": {"name": "pods-file", "key": "id"}, "permissions": "0600"}]);
-    let own = Own::new("pods-file", 1, spec(&json!({"provisioning": {"files": files}}))).await;
+    let own = Fixture::new(&CLUSTER, "pods-file", 1, spec(&json!({"provisioning": {"files": files}}))).await;
     let machines = Machines::of(&own);
     let message = machine_says(&own, "False", "ReferenceNotFound").await;
     assert_eq!(message, "file /etc/demo/key: there is no Secret pods-file in namespace kube-node-system");
@@ -177,7 +178,7 @@ async fn what_a_file_needs_is_named_until_it_is_there() {
 #[tokio::test]
 async fn no_file_is_the_token_of_somebody_else() {
     let files = json!([{"path": "/etc/demo/token", "secretKeyRef": {"name": "pods-token", "key": "token"}}]);
-    let own = Own::nothing("pods-token").await;
+    let own = Fixture::nothing(&CLUSTER, "pods-token").await;
     let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
     let of_operator = json!({"kubernetes.io/service-account.name": "kube-node-operator"});
     let secret = json!({
@@ -204,7 +205,7 @@ async fn no_file_is_the_token_of_somebody_else() {
 
 #[tokio::test]
 async fn a_pod_that_is_refused_says_why() {
-    let own = Own::without_set("pods-refused", spec(&json!({}))).await;
+    let own = Fixture::without_set(&CLUSTER, "pods-refused", spec(&json!({}))).await;
     let expression = "!object.metadata.name.startsWith('pods-refused')";
     let policy = Policy::refuse(&own, ("", "pods"), &["CREATE"], expression).await;
     eventually("the policy works", LONG, async || {
@@ -224,7 +225,7 @@ async fn a_pod_that_is_refused_says_why() {
 
 #[tokio::test]
 async fn settings_reach_a_living_machine() {
-    let own = Own::new("pods-settings", 1, spec(&json!({}))).await;
+    let own = Fixture::new(&CLUSTER, "pods-settings", 1, spec(&json!({}))).await;
     let machines = Machines::of(&own);
     let (node, pod) = machines.all_for(&own, 1).await.pop_first().unwrap();
     own.patch_class(json!({"spec": {"failures": {"unhealthyDuration": "40s", "turnUnhealthyAfter": true}}}))
@@ -240,7 +241,7 @@ async fn settings_reach_a_living_machine() {
 
 #[tokio::test]
 async fn credentials_are_checked_and_lead_to_the_other_cluster() {
-    let own = Own::nothing("pods-remote").await;
+    let own = Fixture::nothing(&CLUSTER, "pods-remote").await;
     let secrets: Api<Secret> = Api::namespaced(own.client.clone(), "kube-node-system");
     let class = spec(&json!({"credentialsSecretRef": {"name": "pods-remote"}}));
     create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class})).await.unwrap();
@@ -272,7 +273,7 @@ async fn credentials_are_checked_and_lead_to_the_other_cluster() {
     says("it is no kubeconfig in YAML").await;
     assert!(!machine_says(&own, "False", "ProviderUnreachable").await.contains("confidential"));
     // The cluster itself, as if it were another one.
-    set(std::fs::read_to_string(bed().dir.join("operator.kubeconfig")).unwrap()).await;
+    set(std::fs::read_to_string(CLUSTER.dir.join("operator.kubeconfig")).unwrap()).await;
     machines.all_for(&own, 1).await;
     let other = json!({"spec": {"credentialsSecretRef": {"name": "elsewhere"}}});
     let refused =

@@ -28,7 +28,10 @@ use serde_json::json;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{LONG, Own, always, bed, class_spec, condition, create, delete, eventually, name, taints};
+use crate::CLUSTER;
+use kube_node_testing::{
+    Fixture, LONG, always, class_spec, condition, create, delete, eventually, name, taints,
+};
 
 /// Machines that nothing runs on.
 #[derive(Default)]
@@ -151,14 +154,14 @@ impl Provider for Shelves {
     }
 }
 
-/// Runs a NodeController over it; the bed's own operator makes the Nodes and leaves their machines alone.
+/// Runs a NodeController over it; the test cluster's own operator makes the Nodes and leaves their machines alone.
 async fn serve(shelves: Arc<Shelves>) -> Arc<Context> {
     serve_with(shelves, &prometheus::Registry::new()).await
 }
 
 /// The same, with metrics in `registry`.
 pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) -> Arc<Context> {
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let name = shelves.name;
     let provider: Arc<dyn Provider> = shelves;
     let context = Arc::new(Context {
@@ -195,10 +198,10 @@ pub async fn serve_with(shelves: Arc<Shelves>, registry: &prometheus::Registry) 
 }
 
 /// A set without Nodes yet, of a class that `shelves` serves.
-pub async fn set_of(shelves: &Shelves, set: &str) -> Own {
+pub async fn set_of(shelves: &Shelves, set: &str) -> Fixture {
     let mut class = class_spec();
     class["nodeController"] = json!(shelves.name);
-    let own = Own::without_set(set, class).await;
+    let own = Fixture::without_set(&CLUSTER, set, class).await;
     let accepted = json!({"status": {"conditions": [{"type": "Accepted", "status": "True", "reason": "Served",
         "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
     own.classes.patch_status(set, &PatchParams::default(), &Patch::Merge(accepted)).await.unwrap();
@@ -253,7 +256,7 @@ async fn machines_that_vanish_are_made_again_and_a_full_provider_is_waited_for()
 /// A Node whose machine nobody hears from, with a pod that can end nowhere.
 #[tokio::test]
 async fn out_of_service_is_said_of_a_machine_that_is_gone_and_of_no_other() {
-    let anchor = Own::anchor("anchor-slow").await;
+    let anchor = Fixture::anchor(&CLUSTER, "anchor-slow").await;
     let shelves = Shelves::new("slow.example.com", Shelf { lingers: true, ..Shelf::default() });
     let own = set_of(&shelves, "machine-slow").await;
     let labels = json!({"kube-node.io/nodeclass": "machine-slow"});

@@ -9,20 +9,18 @@
 )]
 
 mod alone;
-#[path = "../bed/mod.rs"]
-mod bed;
 mod classes;
 mod commands;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod credentials;
 mod deletion;
-mod disruptor;
 #[path = "../docs/mod.rs"]
 mod docs;
 mod drain;
 mod endpoints;
 mod fairness;
+mod fault_injection;
 mod fidelity;
 mod fleet;
 mod foreign;
@@ -55,5 +53,8 @@ mod templates;
 mod validation;
 mod watches;
 
-/// What the cluster has besides.
-const UP: &[&str] = &[];
+use kube_node_testing::{TestCluster, test_target};
+use std::sync::LazyLock;
+
+/// The cluster of this suite.
+static CLUSTER: LazyLock<TestCluster> = LazyLock::new(|| TestCluster::shared(test_target!(), "e2e", &[]));

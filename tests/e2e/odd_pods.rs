@@ -12,13 +12,14 @@ use kube::client::Body;
 use kube_ext::wire::envelope;
 use serde_json::json;
 
-use crate::bed::{LONG, Own, class_spec, eventually, name, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually, name, phase};
 
 /// In the place of which there are bytes that are not UTF-8.
 const PLACE: &str = "\u{e000}\u{e001}";
 
 /// Creates a pod on a Node whose annotations and message are no text. JSON could not say it; protobuf does.
-async fn create(own: &Own, pod: &str, node: &str) {
+async fn create(own: &Fixture, pod: &str, node: &str) {
     let annotations = [("example.com/odd", PLACE), ("hollow.kube-node.io/stop-time", "1s")];
     let object = Pod {
         metadata: Some(ObjectMeta {
@@ -60,7 +61,7 @@ async fn create(own: &Own, pod: &str, node: &str) {
 
 #[tokio::test]
 async fn a_pod_that_is_no_text_runs_and_holds_no_drain_up() {
-    let own = Own::without_set("odd-pods", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "odd-pods", class_spec()).await;
     own.create_set(1, json!({"drain": {"timeout": "30s"}})).await;
     let node = name(&own.settled(1).await[0]);
     create(&own, "odd", &node).await;

@@ -9,12 +9,11 @@ use nix::sys::signal::Signal;
 use rand::RngExt;
 use serde_json::json;
 
-use crate::bed::{
-    LONG, Own, always, class_spec, create, delete, eventually,
-    further::Further,
-    name,
-    operators::{Operator, Who},
-    phase,
+use crate::CLUSTER;
+use kube_node_testing::{
+    Fixture, LONG, TemporaryCluster, always, class_spec, create, delete, eventually, name,
+    operator::{OperatorIdentity, OperatorProcess},
+    phase, test_target,
 };
 
 fn cidr(node: &Node) -> Ipv4Net {
@@ -35,7 +34,7 @@ fn cidrs(nodes: &[Node], range: &str) -> HashSet<Ipv4Net> {
 
 #[tokio::test]
 async fn pods_have_addresses_of_their_nodes() {
-    let own = Own::new("cidr-pods", 3, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "cidr-pods", 3, class_spec()).await;
     let nodes = own.settled(3).await;
     cidrs(&nodes, "10.128.0.0/9");
     let mut ips = HashSet::new();
@@ -58,13 +57,18 @@ async fn pods_have_addresses_of_their_nodes() {
 
 #[tokio::test]
 async fn a_small_range_runs_out_and_a_larger_one_outlives_its_operators() {
-    let cluster = Further::folder("pod-cidrs");
+    let cluster = TemporaryCluster::folder(test_target!(), "pod-cidrs");
     cluster.up(&["--without-operator"]);
-    let own = Own::of(cluster.client().await, "cidrs");
+    let own = Fixture::of(cluster.client().await, "cidrs");
     create(&own.classes, json!({"metadata": {"name": "cidrs"}, "spec": class_spec()})).await.unwrap();
     let start = |name: &str, range: &str| {
         let range = format!("--cluster-cidr={range}");
-        Operator::start(&cluster, name, Who::ServiceAccounts, &["--leader-elect=false", &range])
+        OperatorProcess::start(
+            &cluster,
+            name,
+            OperatorIdentity::ServiceAccounts,
+            &["--leader-elect=false", &range],
+        )
     };
 
     // Of four blocks somebody else's Node has one, and keeps it until it is gone.

@@ -9,7 +9,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, Own, always, class_spec, create, delete, eventually, name, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, always, class_spec, create, delete, eventually, name, phase};
 
 fn labelled(name: &str) -> serde_json::Value {
     let mut class = class_spec();
@@ -19,7 +20,7 @@ fn labelled(name: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_deployment_runs_and_goes() {
-    let own = Own::new("pods-deployment", 4, labelled("pods-deployment")).await;
+    let own = Fixture::new(&CLUSTER, "pods-deployment", 4, labelled("pods-deployment")).await;
     own.settled(4).await;
     let deployments: Api<Deployment> = Api::default_namespaced(own.client.clone());
     create(
@@ -63,7 +64,7 @@ async fn a_deployment_runs_and_goes() {
 
 #[tokio::test]
 async fn jobs_complete_or_fail_as_they_are_told() {
-    let own = Own::new("pods-job", 1, labelled("pods-job")).await;
+    let own = Fixture::new(&CLUSTER, "pods-job", 1, labelled("pods-job")).await;
     own.settled(1).await;
     let jobs: Api<Job> = Api::default_namespaced(own.client.clone());
     let job = |name: &str, exit_code: &str| {
@@ -96,7 +97,7 @@ async fn jobs_complete_or_fail_as_they_are_told() {
 
 #[tokio::test]
 async fn a_deleted_pod_has_its_grace() {
-    let own = Own::new("pods-grace", 1, labelled("pods-grace")).await;
+    let own = Fixture::new(&CLUSTER, "pods-grace", 1, labelled("pods-grace")).await;
     let node = name(&own.settled(1).await[0]);
     own.pod_on(
         &node,
@@ -123,7 +124,7 @@ async fn a_deleted_pod_has_its_grace() {
 
 #[tokio::test]
 async fn what_others_wrote_about_a_pod_is_put_right() {
-    let own = Own::new("pods-repair", 1, labelled("pods-repair")).await;
+    let own = Fixture::new(&CLUSTER, "pods-repair", 1, labelled("pods-repair")).await;
     let node = name(&own.settled(1).await[0]);
     own.pod_on(&node, "pods-repair", json!({}), json!({})).await;
     let ready = |pod: &k8s_openapi::api::core::v1::Pod| {

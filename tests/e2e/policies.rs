@@ -8,7 +8,8 @@ use kube::{
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, name};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, name};
 
 const HOLLOW: &str = "system:serviceaccount:kube-node-system:kube-node-hollow";
 
@@ -22,10 +23,10 @@ async fn refused(nodes: &Api<Node>, node: &str, change: Value) -> String {
 
 #[tokio::test]
 async fn the_hollow_identity_serves_hollow_nodes_only() {
-    let own = Own::new("policy-hollow", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "policy-hollow", 1, class_spec()).await;
     let mine = name(&own.settled(1).await[0]);
     create(&own.nodes, json!({"metadata": {"name": "policy-foreign"}})).await.unwrap();
-    let nodes: Api<Node> = Api::all(bed().client_as(HOLLOW, &[]).await);
+    let nodes: Api<Node> = Api::all(CLUSTER.client_as(HOLLOW, &[]).await);
 
     let condition = json!({"status": {"conditions": [{"type": "example.com/Tried", "status": "True"}]}});
     nodes.patch_status(&mine, &PatchParams::default(), &Patch::Strategic(&condition)).await.unwrap();
@@ -47,9 +48,9 @@ async fn the_hollow_identity_serves_hollow_nodes_only() {
 
 #[tokio::test]
 async fn a_kubelet_writes_nothing_that_the_operator_decides_by() {
-    let admin: Api<Node> = Api::all(bed().client().await);
+    let admin: Api<Node> = Api::all(CLUSTER.client().await);
     let nodes: Api<Node> = Api::all(
-        bed().client_as("system:node:policy-kubelet", &["system:nodes", "system:authenticated"]).await,
+        CLUSTER.client_as("system:node:policy-kubelet", &["system:nodes", "system:authenticated"]).await,
     );
 
     let with_label =
@@ -86,7 +87,7 @@ async fn a_kubelet_writes_nothing_that_the_operator_decides_by() {
 
 #[tokio::test]
 async fn a_class_makes_no_pod_trust_its_nodes() {
-    let own = Own::without_set("policy-labels", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "policy-labels", class_spec()).await;
     own.create_set(0, json!({})).await;
     for (key, is_refused) in [
         ("node-role.kubernetes.io/control-plane", true),

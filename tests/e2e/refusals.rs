@@ -12,7 +12,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, is_ready, name};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, always, class_spec, create, delete, eventually, is_ready, name};
 
 /// What the policies say.
 pub const REFUSAL: &str = "not while somebody looks at it";
@@ -26,7 +27,12 @@ pub struct Policy {
 
 impl Policy {
     /// Refuses `operations` of `resource` (`GROUP/RESOURCE`) where `expression` is false.
-    pub async fn refuse(own: &Own, resource: (&str, &str), operations: &[&str], expression: &str) -> Self {
+    pub async fn refuse(
+        own: &Fixture,
+        resource: (&str, &str),
+        operations: &[&str],
+        expression: &str,
+    ) -> Self {
         let policy = Self {
             name: own.name.clone(),
             policies: Api::all(own.client.clone()),
@@ -60,15 +66,15 @@ fn dry_run() -> PatchParams {
 }
 
 /// The messages of the set's waits for a reason.
-async fn waits(own: &Own, reason: &str) -> Vec<String> {
+async fn waits(own: &Fixture, reason: &str) -> Vec<String> {
     let status = own.sets.get(&own.name).await.unwrap().status.unwrap_or_default();
     status.waits.into_iter().filter(|wait| wait.reason == reason).map(|wait| wait.message).collect()
 }
 
 #[tokio::test]
 async fn a_node_that_a_policy_protects_holds_up_no_other() {
-    let own = Own::new("refused-update", 4, class_spec()).await;
-    let other = Own::new("refused-update-beside", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "refused-update", 4, class_spec()).await;
+    let other = Fixture::new(&CLUSTER, "refused-update-beside", 1, class_spec()).await;
     let nodes = own.settled(4).await;
     other.settled(1).await;
     let protected = name(&nodes[0]);
@@ -89,7 +95,7 @@ async fn a_node_that_a_policy_protects_holds_up_no_other() {
     println!("Degraded {:.1} s after the class changed: {message}", start.elapsed().as_secs_f64());
     assert!(message.contains(&protected) && message.contains("not while somebody looks"), "{message}");
     assert_eq!(waits(&own, "UpdateFailed").await, [message]);
-    let metrics = bed().metrics();
+    let metrics = CLUSTER.metrics();
     let counted =
         metrics.lines().find_map(|l| l.strip_prefix("kube_node_waiting_nodesets{reason=\"UpdateFailed\"} "));
     assert!(counted.is_some_and(|count| count != "0"), "{metrics}");
@@ -140,7 +146,7 @@ async fn a_node_that_a_policy_protects_holds_up_no_other() {
 
 #[tokio::test]
 async fn a_node_that_may_not_be_deleted_is_passed_over() {
-    let own = Own::new("refused-delete", 3, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "refused-delete", 3, class_spec()).await;
     let nodes = own.settled(3).await;
     let protected = name(&nodes[0]);
     let mark = json!({"metadata": {
@@ -167,7 +173,7 @@ async fn a_node_that_may_not_be_deleted_is_passed_over() {
 
 #[tokio::test]
 async fn a_revision_that_could_not_be_stored_is_tried_again() {
-    let own = Own::nothing("refused-revision").await;
+    let own = Fixture::nothing(&CLUSTER, "refused-revision").await;
     let expression =
         format!("object.metadata.?labels['kube-node.io/nodeclass'].orValue('') != '{}'", own.name);
     let policy = Policy::refuse(&own, ("apps", "controllerrevisions"), &["CREATE"], &expression).await;
@@ -191,7 +197,7 @@ async fn a_revision_that_could_not_be_stored_is_tried_again() {
 
 #[tokio::test]
 async fn a_status_that_somebody_wrote_over_is_written_again() {
-    let own = Own::new("refused-status", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "refused-status", 2, class_spec()).await;
     own.settled(2).await;
     own.set_says("Progressing", "False", "Complete").await;
     let wrong = json!({"status": {"replicas": 77, "readyReplicas": 66, "waits": [], "conditions": [
@@ -211,7 +217,7 @@ async fn a_status_that_somebody_wrote_over_is_written_again() {
 async fn a_class_gives_its_sets_no_more_nodes_than_its_limit() {
     let mut class = class_spec();
     class["limits"] = json!({"nodes": 5});
-    let own = Own::without_set("class-limit", class).await;
+    let own = Fixture::without_set(&CLUSTER, "class-limit", class).await;
     // One by hand counts as well.
     let by_hand = json!({"metadata": {"name": "class-limit-by-hand",
         "labels": {"kube-node.io/nodeclass": own.name}}});
@@ -241,7 +247,7 @@ async fn a_class_gives_its_sets_no_more_nodes_than_its_limit() {
 
 #[tokio::test]
 async fn what_is_refused_of_a_set_is_an_event_of_it() {
-    let own = Own::without_set("refused-create", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "refused-create", class_spec()).await;
     let expression = format!("!object.metadata.name.startsWith('{}-')", own.name);
     let policy = Policy::refuse(&own, ("", "nodes"), &["CREATE"], &expression).await;
     eventually("the policy works", LONG, async || {

@@ -15,7 +15,8 @@ use kube::{
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually};
 
 const DOCS: &str = include_str!("../../docs/security.md");
 const NAMESPACE: &str = "kube-node-system";
@@ -69,7 +70,7 @@ impl Person {
 
     /// What `doctor` says to this person.
     fn doctor(&self) -> String {
-        let admin = fs::read_to_string(bed().dir.join("kubeconfig")).unwrap();
+        let admin = fs::read_to_string(CLUSTER.dir.join("kubeconfig")).unwrap();
         let own =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}", self.user, std::process::id()));
         fs::write(
@@ -85,7 +86,7 @@ impl Person {
 
     /// Who this is to the API server, once it knows of the bindings: it learns of them through a watch.
     async fn client(&self) -> Client {
-        let client = bed().client_as(&self.user, &[]).await;
+        let client = CLUSTER.client_as(&self.user, &[]).await;
         eventually(&format!("{} is bound", self.user), LONG, async || {
             attempt("read NodeClasses and NodeSets", &client).await.ok()?;
             if self.has_namespaced {
@@ -227,7 +228,7 @@ fn table() -> (Vec<Person>, Vec<(String, Vec<bool>)>) {
 
 #[tokio::test]
 async fn people_may_do_what_the_docs_say_and_nothing_more() {
-    let own = Own::without_set(NAME, class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, NAME, class_spec()).await;
     own.create_set(0, json!({})).await;
     own.settled(0).await;
     let secrets = Api::<Secret>::namespaced(own.client.clone(), NAMESPACE);

@@ -14,10 +14,8 @@ use kube::{
 use kube_node_api::names::LABEL_REVISION;
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, always, bed, class_spec, eventually, is_ready, name};
-
-/// Until a rollout of a handful of nodes is over, drains included.
-const ROLLED: Duration = Duration::from_mins(3);
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, ROLLED, always, class_spec, eventually, is_ready, name};
 
 fn uids(nodes: &[Node]) -> HashSet<String> {
     nodes.iter().filter_map(|node| node.metadata.uid.clone()).collect()
@@ -28,36 +26,9 @@ fn bigger(cpu: &str) -> Value {
     json!({"spec": {"capacity": {"cpu": cpu}}})
 }
 
-impl Own {
-    /// Waits until every Node is of the newest revision and nothing is under way.
-    async fn rolled(&self, count: usize) -> Vec<Node> {
-        eventually(&format!("{} is rolled", self.name), ROLLED, async || {
-            let set = self.sets.get(&self.name).await.unwrap();
-            let status = set.status?;
-            let done = status.observed_generation == set.metadata.generation
-                && status.rollout.is_none()
-                && usize::try_from(status.updated_replicas).ok()? == count
-                && status.current_revision == status.update_revision
-                && status.conditions.iter().any(|c| c.type_ == "Progressing" && c.reason == "Complete");
-            let nodes = self.my_nodes().await;
-            (done && nodes.len() == count).then_some(nodes)
-        })
-        .await
-    }
-
-    /// Waits until the set has seen its class's last change.
-    async fn drifted(&self) {
-        eventually("the set sees the change", LONG, async || {
-            let status = self.sets.get(&self.name).await.unwrap().status?;
-            (status.current_revision != status.update_revision).then_some(())
-        })
-        .await;
-    }
-}
-
 #[tokio::test]
 async fn a_class_change_rolls_through_with_the_workload_up() {
-    let own = Own::new("roll", 4, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "roll", 4, class_spec()).await;
     let before = own.settled(4).await;
     own.workload(4).await;
     own.budget(json!({"minAvailable": 3})).await;
@@ -65,7 +36,7 @@ async fn a_class_change_rolls_through_with_the_workload_up() {
     own.patch_class(bigger("8")).await;
     own.drifted().await;
     let mut status = Command::new(env!("CARGO_BIN_EXE_kube-node"));
-    status.args(["rollout", "status", "roll", "--timeout=3m", "--data-dir"]).arg(&bed().dir);
+    status.args(["rollout", "status", "roll", "--timeout=3m", "--data-dir"]).arg(&CLUSTER.dir);
     let status = status.stdout(Stdio::piped()).spawn().unwrap();
     let watch = async {
         // As fast as the API server answers, until the rollout is over.
@@ -100,7 +71,7 @@ async fn a_class_change_rolls_through_with_the_workload_up() {
 
 #[tokio::test]
 async fn labels_taints_timeouts_and_disruptors_replace_no_node() {
-    let own = Own::new("in-place", 3, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "in-place", 3, class_spec()).await;
     let before = uids(&own.settled(3).await);
     own.patch_class(json!({"spec": {
         "template": {"labels": {"rack": "7"}, "taints": [{"key": "a", "effect": "NoSchedule"}]},
@@ -122,7 +93,7 @@ async fn labels_taints_timeouts_and_disruptors_replace_no_node() {
 
 #[tokio::test]
 async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
-    let own = Own::without_set("stuck", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "stuck", class_spec()).await;
     own.create_set(3, json!({"progressDeadline": "5s"})).await;
     let before = uids(&own.settled(3).await);
     // An agent that never comes keeps them from being initialised.
@@ -133,7 +104,7 @@ async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
     assert!(said.contains("1 of 3 nodes have revision"), "{said}");
     let said = own.set_says("Degraded", "True", "ProgressDeadlineExceeded").await;
     assert!(said.contains("correct the class, undo, or resume"), "{said}");
-    let status = bed().kube_node(&["rollout", "status", "stuck"]);
+    let status = CLUSTER.kube_node(&["rollout", "status", "stuck"]);
     let stopped = String::from_utf8(status.stderr).unwrap();
     assert!(status.status.code() == Some(1) && stopped.contains("progress deadline"), "{stopped}");
     let nodes = own.my_nodes().await;
@@ -162,7 +133,7 @@ async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
 
 #[tokio::test]
 async fn a_budget_that_allows_nothing_is_named_until_it_is_relaxed() {
-    let own = Own::new("blocked", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "blocked", 2, class_spec()).await;
     let before = uids(&own.settled(2).await);
     own.workload(2).await;
     let budgets = own.budget(json!({"maxUnavailable": 0})).await;
@@ -184,7 +155,7 @@ async fn a_budget_that_allows_nothing_is_named_until_it_is_relaxed() {
 
 #[tokio::test]
 async fn a_node_deleted_by_hand_is_drained_only_when_its_replacement_is_ready() {
-    let own = Own::new("by-hand", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "by-hand", 2, class_spec()).await;
     let victim = name(&own.settled(2).await[0]);
     own.nodes.delete(&victim, &kube::api::DeleteParams::default()).await.unwrap();
     let mut cordoned_with = None;
@@ -208,7 +179,7 @@ async fn a_node_deleted_by_hand_is_drained_only_when_its_replacement_is_ready() 
 
 #[tokio::test]
 async fn a_partition_is_a_canary_and_a_pinned_revision_goes_back() {
-    let own = Own::without_set("canary", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "canary", class_spec()).await;
     own.create_set(4, json!({"strategy": {"rollingUpdate": {"partition": 3, "maxSurge": 2}}})).await;
     let before = uids(&own.settled(4).await);
     let first = own.sets.get(&own.name).await.unwrap().status.unwrap().current_revision.unwrap();
@@ -237,7 +208,7 @@ async fn a_partition_is_a_canary_and_a_pinned_revision_goes_back() {
 
 #[tokio::test]
 async fn a_paused_set_scales_and_does_not_roll_and_a_restart_replaces_all() {
-    let own = Own::without_set("paused", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "paused", class_spec()).await;
     own.create_set(2, json!({"paused": true, "strategy": {"rollingUpdate": {"maxSurge": 2}}})).await;
     let before = uids(&own.settled(2).await);
     own.patch_class(bigger("8")).await;
@@ -269,7 +240,7 @@ async fn a_paused_set_scales_and_does_not_roll_and_a_restart_replaces_all() {
 
 #[tokio::test]
 async fn sick_nodes_are_replaced_unless_too_many_are_or_somebody_says_no() {
-    let own = Own::without_set("sick", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "sick", class_spec()).await;
     let remediation = json!({
         "nodeStartupTimeout": "10m",
         "unhealthyConditions": [{"type": "example.com/Disk", "status": "True", "for": "5s"}],
@@ -320,7 +291,7 @@ async fn sick_nodes_are_replaced_unless_too_many_are_or_somebody_says_no() {
 async fn nodes_that_never_start_are_given_up_and_made_again_ever_more_slowly() {
     let mut class = class_spec();
     class["template"] = json!({"startupTaints": [{"key": "example.com/agent", "effect": "NoSchedule"}]});
-    let own = Own::without_set("no-start", class).await;
+    let own = Fixture::without_set(&CLUSTER, "no-start", class).await;
     own.create_set(1, json!({"remediation": {"nodeStartupTimeout": "2s"}})).await;
     let said = own.set_says("Degraded", "True", "BackOff").await;
     assert!(said.contains("did not start"), "{said}");
@@ -333,7 +304,7 @@ async fn nodes_that_never_start_are_given_up_and_made_again_ever_more_slowly() {
 
 #[tokio::test]
 async fn nodes_expire_within_the_budget() {
-    let own = Own::without_set("expiry", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "expiry", class_spec()).await;
     own.create_set(2, json!({"expireAfter": "8s", "strategy": {"rollingUpdate": {"maxSurge": 2}}})).await;
     let before = uids(&own.settled(2).await);
     eventually("both are replaced", LONG, async || {
@@ -349,7 +320,7 @@ async fn nodes_expire_within_the_budget() {
 
 #[tokio::test]
 async fn revisions_that_nothing_names_are_forgotten() {
-    let own = Own::without_set("history", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "history", class_spec()).await;
     own.create_set(1, json!({"revisionHistoryLimit": 1})).await;
     own.settled(1).await;
     for cpu in ["5", "6", "7", "8"] {
@@ -379,11 +350,11 @@ async fn revisions_that_nothing_names_are_forgotten() {
 /// The class that comes back under a name finds the revisions of the one that went, which are collected with it.
 #[tokio::test]
 async fn a_class_that_comes_back_owns_its_revisions() {
-    let own = Own::new("again", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "again", 1, class_spec()).await;
     let revisions: Api<ControllerRevision> = Api::namespaced(own.client.clone(), "kube-node-system");
     own.settled(1).await;
     own.clean_up().await;
-    let own = Own::new("again", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "again", 1, class_spec()).await;
     let named = own.settled(1).await[0].metadata.labels.as_ref().unwrap()[LABEL_REVISION].clone();
     let class = own.classes.get(&own.name).await.unwrap().metadata.uid;
     let name = format!("again-{named}");

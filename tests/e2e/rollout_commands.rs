@@ -6,10 +6,11 @@ use std::process::{Command, Output, Stdio};
 use kube_node_api::NodeSet;
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually};
 
 fn rollout(args: &[&str]) -> Output {
-    bed().kube_node(&[&["rollout"], args].concat())
+    CLUSTER.kube_node(&[&["rollout"], args].concat())
 }
 
 fn text(bytes: Vec<u8>) -> String {
@@ -30,7 +31,7 @@ fn refusal(output: Output) -> String {
     line
 }
 
-async fn set(own: &Own) -> NodeSet {
+async fn set(own: &Fixture) -> NodeSet {
     own.sets.get(&own.name).await.unwrap()
 }
 
@@ -39,7 +40,7 @@ fn annotation(set: &NodeSet, key: &str) -> Option<String> {
 }
 
 /// Waits until the set has another update revision than this one.
-async fn next_revision(own: &Own, before: Option<&String>) -> String {
+async fn next_revision(own: &Fixture, before: Option<&String>) -> String {
     eventually("a revision", LONG, async || {
         let update = set(own).await.status?.update_revision;
         update.filter(|update| Some(update) != before)
@@ -48,8 +49,8 @@ async fn next_revision(own: &Own, before: Option<&String>) -> String {
 }
 
 /// A class of two revisions and a set of it without Nodes; the revisions' names.
-async fn two_revisions(name: &str) -> (Own, String, String) {
-    let own = Own::new(name, 0, class_spec()).await;
+async fn two_revisions(name: &str) -> (Fixture, String, String) {
+    let own = Fixture::new(&CLUSTER, name, 0, class_spec()).await;
     let first = next_revision(&own, None).await;
     own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
     let second = next_revision(&own, Some(&first)).await;
@@ -58,7 +59,7 @@ async fn two_revisions(name: &str) -> (Own, String, String) {
 
 #[tokio::test]
 async fn a_set_that_is_not_there_is_said_by_all() {
-    let own = Own::new("rollout-there", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-there", 0, class_spec()).await;
     for action in ["status", "history", "undo", "restart", "pause", "resume"] {
         let line = refusal(rollout(&[action, "rollout-nobody"]));
         assert!(
@@ -66,7 +67,7 @@ async fn a_set_that_is_not_there_is_said_by_all() {
             "{action}: {line}"
         );
     }
-    let line = refusal(bed().kube_node(&["explain", "rollout-nobody"]));
+    let line = refusal(CLUSTER.kube_node(&["explain", "rollout-nobody"]));
     assert!(line.contains("there is no NodeSet rollout-nobody"), "{line}");
     let output = rollout(&["status", "deployment/web"]);
     assert!(text(output.stderr).contains("deployment is no NodeSet: write nodeset/web"));
@@ -75,9 +76,9 @@ async fn a_set_that_is_not_there_is_said_by_all() {
 
 #[tokio::test]
 async fn the_cluster_is_found_by_one_rule() {
-    let own = Own::new("rollout-where", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-where", 0, class_spec()).await;
     own.set_says("Progressing", "False", "Complete").await;
-    let kubeconfig = bed().dir.join("kubeconfig");
+    let kubeconfig = CLUSTER.dir.join("kubeconfig");
     let run = |args: &[&str], variable: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(args).env("KUBECONFIG", variable).output().unwrap()
@@ -88,7 +89,7 @@ async fn the_cluster_is_found_by_one_rule() {
         (vec!["rollout", "--kubeconfig", there, "status", "nodeset/rollout-where"], "/nonexistent"),
         (vec!["rollout", "status", "rollout-where"], there),
         (vec!["explain", "rollout-where"], there),
-        (vec!["explain", "rollout-where", "--data-dir", bed().dir.to_str().unwrap()], "/nonexistent"),
+        (vec!["explain", "rollout-where", "--data-dir", CLUSTER.dir.to_str().unwrap()], "/nonexistent"),
     ] {
         let said = said(run(&args, variable));
         assert!(said.contains("successfully rolled out") || said.contains(": complete for"), "{said}");
@@ -102,9 +103,9 @@ async fn the_cluster_is_found_by_one_rule() {
         assert!(line.contains(wanted), "{line}");
     }
     // Nothing said at all: the cluster of this machine, as the user's folder has it.
-    let home = bed().dir.with_extension("home");
+    let home = CLUSTER.dir.with_extension("home");
     std::fs::create_dir_all(home.join("kube-node")).unwrap();
-    std::os::unix::fs::symlink(&bed().dir, home.join("kube-node/default")).unwrap();
+    std::os::unix::fs::symlink(&CLUSTER.dir, home.join("kube-node/default")).unwrap();
     let mut local = Command::new(env!("CARGO_BIN_EXE_kube-node"));
     local.args(["explain", "rollout-where"]).env_remove("KUBECONFIG").env("XDG_DATA_HOME", &home);
     assert!(said(local.output().unwrap()).contains(": complete for"));
@@ -116,7 +117,7 @@ async fn the_cluster_is_found_by_one_rule() {
 
 #[tokio::test]
 async fn pause_and_resume_refuse_what_is_so_already() {
-    let own = Own::new("rollout-pause", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-pause", 0, class_spec()).await;
     let line = refusal(rollout(&["resume", "rollout-pause"]));
     assert!(line.contains("\"rollout-pause\" is not paused"), "{line}");
     assert_eq!(said(rollout(&["pause", "rollout-pause"])), "nodeset.kube-node.io/rollout-pause paused\n");
@@ -138,7 +139,7 @@ async fn pause_and_resume_refuse_what_is_so_already() {
 
 #[tokio::test]
 async fn a_restart_writes_the_time() {
-    let own = Own::new("rollout-restart", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-restart", 0, class_spec()).await;
     assert_eq!(
         said(rollout(&["restart", "rollout-restart"])),
         "nodeset.kube-node.io/rollout-restart restarted\n"
@@ -152,7 +153,7 @@ async fn a_restart_writes_the_time() {
 
 #[tokio::test]
 async fn without_a_history_there_is_no_way_back() {
-    let own = Own::new("rollout-first", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-first", 0, class_spec()).await;
     let first = next_revision(&own, None).await;
     let line = refusal(rollout(&["undo", "rollout-first"]));
     assert_eq!(
@@ -203,7 +204,7 @@ async fn an_undo_pins_and_leaves_the_class_alone() {
 
 #[tokio::test]
 async fn the_history_counts_nodes() {
-    let own = Own::new("rollout-history", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-history", 2, class_spec()).await;
     own.settled(2).await;
     let revision = next_revision(&own, None).await;
     let table = said(rollout(&["history", "rollout-history"]));
@@ -231,7 +232,7 @@ async fn the_history_counts_nodes() {
 
 #[tokio::test]
 async fn status_waits_by_a_watch() {
-    let own = Own::nothing("rollout-watch").await;
+    let own = Fixture::nothing(&CLUSTER, "rollout-watch").await;
     own.create_set(2, json!({})).await;
     own.set_says("Degraded", "True", "ClassNotFound").await;
     let once = said(rollout(&["status", "rollout-watch", "--watch=false"]));
@@ -243,10 +244,10 @@ async fn status_waits_by_a_watch() {
     let line = refusal(rollout(&["status", "rollout-watch", "--timeout", "1s"]));
     assert!(line.contains("timed out after 1s: Waiting for nodeset"), "{line}");
     let mut status = Command::new(env!("CARGO_BIN_EXE_kube-node"));
-    status.args(["rollout", "status", "rollout-watch", "--timeout=90s", "--data-dir"]).arg(&bed().dir);
+    status.args(["rollout", "status", "rollout-watch", "--timeout=90s", "--data-dir"]).arg(&CLUSTER.dir);
     let status = status.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let class = json!({"metadata": {"name": "rollout-watch"}, "spec": class_spec()});
-    crate::bed::create(&own.classes, class).await.unwrap();
+    kube_node_testing::create(&own.classes, class).await.unwrap();
     let output = said(status.wait_with_output().unwrap());
     assert_eq!(output.lines().last(), Some("nodeset \"rollout-watch\" successfully rolled out"), "{output}");
     own.settled(2).await;
@@ -255,13 +256,13 @@ async fn status_waits_by_a_watch() {
 
 #[tokio::test]
 async fn status_ends_with_its_set() {
-    let own = Own::nothing("rollout-deleted").await;
+    let own = Fixture::nothing(&CLUSTER, "rollout-deleted").await;
     own.create_set(1, json!({})).await;
     let mut status = Command::new(env!("CARGO_BIN_EXE_kube-node"));
-    status.args(["rollout", "status", "rollout-deleted", "--timeout=90s", "--data-dir"]).arg(&bed().dir);
+    status.args(["rollout", "status", "rollout-deleted", "--timeout=90s", "--data-dir"]).arg(&CLUSTER.dir);
     let status = status.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     own.set_says("Degraded", "True", "ClassNotFound").await;
-    bed().kubectl(&["delete", "nodeset", "rollout-deleted"]);
+    CLUSTER.kubectl(&["delete", "nodeset", "rollout-deleted"]);
     let line = refusal(status.wait_with_output().unwrap());
     let wanted = ["has been deleted", "is being deleted", "there is no NodeSet"];
     assert!(wanted.iter().any(|wanted| line.contains(wanted)), "{line}");
@@ -269,10 +270,10 @@ async fn status_ends_with_its_set() {
 
 #[tokio::test]
 async fn explain_reads_the_status_alone() {
-    let own = Own::new("rollout-explain", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "rollout-explain", 1, class_spec()).await;
     own.settled(1).await;
     own.set_says("Progressing", "False", "Complete").await;
-    let explain = || said(bed().kube_node(&["explain", "nset/rollout-explain"]));
+    let explain = || said(CLUSTER.kube_node(&["explain", "nset/rollout-explain"]));
     let text = explain();
     assert!(
         text.starts_with("NodeSet rollout-explain of NodeClass rollout-explain: complete for "),

@@ -8,16 +8,17 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::bed::{
-    Bed, LONG, Own, class_spec, condition, create, eventually, further::Further, is_ready, name,
+use kube_node_testing::{
+    Fixture, LONG, TemporaryCluster, TestCluster, class_spec, condition, create, eventually, is_ready, name,
+    test_target,
 };
 
 /// Most machines of the operator.
 const MAX: usize = 5;
 
 /// A class in a cluster of this test.
-async fn class(cluster: &Bed, name: &str, more: Value) -> Own {
-    let own = Own::of(cluster.client().await, name);
+async fn class(cluster: &TestCluster, name: &str, more: Value) -> Fixture {
+    let own = Fixture::of(cluster.client().await, name);
     let mut spec = class_spec();
     if !more.is_null() {
         spec["hollow"] = more;
@@ -27,7 +28,7 @@ async fn class(cluster: &Bed, name: &str, more: Value) -> Own {
 }
 
 /// How many of the set's Nodes are Ready, and what the others say of their machines.
-async fn stand(own: &Own) -> (usize, Vec<String>) {
+async fn stand(own: &Fixture) -> (usize, Vec<String>) {
     let nodes = own.my_nodes().await;
     let says = |node| condition(node, "kube-node.io/Machine").filter(|says| says.status == "False");
     let waiting = nodes.iter().filter(|node| !is_ready(node));
@@ -35,7 +36,7 @@ async fn stand(own: &Own) -> (usize, Vec<String>) {
     (nodes.iter().filter(|node| is_ready(node)).count(), says)
 }
 
-async fn stands(own: &Own, ready: usize, waiting: usize) {
+async fn stands(own: &Fixture, ready: usize, waiting: usize) {
     let what = format!("{ready} Ready nodes of {}, {waiting} without room", own.name);
     eventually(&what, LONG, async || {
         (stand(own).await == (ready, vec!["OutOfResources".to_owned(); waiting])).then_some(())
@@ -43,19 +44,23 @@ async fn stands(own: &Own, ready: usize, waiting: usize) {
     .await;
 }
 
-async fn measures(cluster: &Bed, name: &str, value: usize) {
+async fn measures(cluster: &TestCluster, name: &str, value: usize) {
     let line = format!("{name} {value}");
     eventually(&line, LONG, async || cluster.metrics().lines().any(|other| other == line).then_some(()))
         .await;
 }
 
-async fn scale(own: &Own, replicas: usize) {
+async fn scale(own: &Fixture, replicas: usize) {
     own.patch_set(json!({"spec": {"replicas": replicas}})).await;
 }
 
 #[tokio::test]
 async fn nodes_beyond_the_room_wait_until_there_is_some() {
-    let cluster = Further::start("room", &["--component-arg", &format!("operator=--max-machines={MAX}")]);
+    let cluster = TemporaryCluster::start(
+        test_target!(),
+        "room",
+        &["--component-arg", &format!("operator=--max-machines={MAX}")],
+    );
     let (first, many) =
         (class(&cluster, "room-first", json!(null)).await, class(&cluster, "room-many", json!(null)).await);
     let operator = cluster.pid("operator").unwrap();
@@ -98,7 +103,7 @@ async fn nodes_beyond_the_room_wait_until_there_is_some() {
 struct Host(Child);
 
 impl Host {
-    fn start(cluster: &Bed, max: usize) -> Self {
+    fn start(cluster: &TestCluster, max: usize) -> Self {
         let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(["hollow-host", "--hosts", "small", "--name", "h-0", "--kubeconfig"]);
@@ -116,7 +121,7 @@ impl Drop for Host {
 }
 
 /// The same on a host, which says on the Nodes what the operator cannot know.
-async fn on_a_host(cluster: &Bed) {
+async fn on_a_host(cluster: &TestCluster) {
     let own = class(cluster, "room-hosted", json!({"hosts": "small"})).await;
     let host = Host::start(cluster, 2);
     own.create_set(4, json!({})).await;

@@ -8,14 +8,15 @@ use kube::{
 use kube_node_api::NodeSet;
 use serde_json::json;
 
-use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, name};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, name};
 
 #[tokio::test]
 async fn kubectl_scales_up_and_down() {
-    let own = Own::new("scale-kubectl", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "scale-kubectl", 0, class_spec()).await;
     own.settled(0).await;
     for replicas in [50, 3, 0] {
-        bed().kubectl(&["scale", "nodeset", "scale-kubectl", &format!("--replicas={replicas}")]);
+        CLUSTER.kubectl(&["scale", "nodeset", "scale-kubectl", &format!("--replicas={replicas}")]);
         own.settled(replicas).await;
         own.set_says("Progressing", "False", "Complete").await;
         own.set_says("Available", "True", "NodesAvailable").await;
@@ -27,7 +28,7 @@ async fn kubectl_scales_up_and_down() {
 
 #[tokio::test]
 async fn what_a_node_carries() {
-    let own = Own::new("scale-node", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "scale-node", 1, class_spec()).await;
     let node = own.settled(1).await.remove(0);
     let node_name = name(&node);
     let labels = node.metadata.labels.as_ref().unwrap();
@@ -50,17 +51,17 @@ async fn what_a_node_carries() {
     // The revision is stored, and says what the machine is made from.
     let revision = format!("scale-node-{}", labels["kube-node.io/revision"]);
     let stored =
-        bed().kubectl(&["get", "controllerrevision", "-n", "kube-node-system", &revision, "-o", "json"]);
+        CLUSTER.kubectl(&["get", "controllerrevision", "-n", "kube-node-system", &revision, "-o", "json"]);
     assert!(stored.contains("16Gi"), "{stored}");
     // The Lease is the kubelet's, and the Node owns it.
-    let lease = bed().kubectl(&["get", "lease", "-n", "kube-node-lease", &node_name, "-o", "json"]);
+    let lease = CLUSTER.kubectl(&["get", "lease", "-n", "kube-node-lease", &node_name, "-o", "json"]);
     assert!(lease.contains(node.metadata.uid.as_deref().unwrap()), "{lease}");
     own.clean_up().await;
 }
 
 #[tokio::test]
 async fn a_patch_of_the_scale_subresource_scales() {
-    let own = Own::new("scale-patch", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "scale-patch", 1, class_spec()).await;
     own.settled(1).await;
     let change = Patch::Merge(json!({"spec": {"replicas": 4}}));
     own.sets.patch_scale("scale-patch", &PatchParams::default(), &change).await.unwrap();
@@ -73,7 +74,7 @@ async fn a_patch_of_the_scale_subresource_scales() {
 
 #[tokio::test]
 async fn the_right_to_scale_suffices() {
-    let own = Own::new("scale-rights", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "scale-rights", 1, class_spec()).await;
     let roles: Api<ClusterRole> = Api::all(own.client.clone());
     let bindings: Api<ClusterRoleBinding> = Api::all(own.client.clone());
     create(&roles, json!({"metadata": {"name": "only-scale"}, "rules": [
@@ -89,7 +90,7 @@ async fn the_right_to_scale_suffices() {
     )
     .await
     .unwrap();
-    let sets: Api<NodeSet> = Api::all(bed().client_as("scaler", &[]).await);
+    let sets: Api<NodeSet> = Api::all(CLUSTER.client_as("scaler", &[]).await);
     let change = Patch::Merge(json!({"spec": {"replicas": 2}}));
     // The API server learns of a new role through a watch of its own.
     eventually("the role works", LONG, async || {
@@ -110,12 +111,12 @@ async fn the_right_to_scale_suffices() {
 
 #[tokio::test]
 async fn marked_nodes_go_first() {
-    let own = Own::new("scale-victims", 4, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "scale-victims", 4, class_spec()).await;
     let nodes = own.settled(4).await;
     let marked: Vec<String> = nodes.iter().take(2).map(name).collect();
     let by_annotation = json!({"metadata": {"annotations": {"kube-node.io/delete-first": "true"}}});
     own.nodes.patch(&marked[0], &PatchParams::default(), &Patch::Merge(by_annotation)).await.unwrap();
-    bed().kubectl(&["taint", "node", &marked[1], "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
+    CLUSTER.kubectl(&["taint", "node", &marked[1], "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     own.patch_set(json!({"spec": {"replicas": 2}})).await;
     let left: Vec<String> = own.settled(2).await.iter().map(name).collect();

@@ -12,7 +12,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, bed, create, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{LONG, create, eventually};
 
 const NAMESPACE: &str = "kube-node-system";
 const NAME: &str = "secret-attack";
@@ -45,7 +46,7 @@ async fn ask(client: &Client, method: &str, path: &str, body: &Value) -> Result<
 
 #[tokio::test]
 async fn a_write_shows_no_secret_to_whoever_may_not_read_it() {
-    let admin = bed().client().await;
+    let admin = CLUSTER.client().await;
     let secrets: Api<Secret> = Api::namespaced(admin.clone(), NAMESPACE);
     let bindings: Api<RoleBinding> = Api::namespaced(admin.clone(), NAMESPACE);
     let group = "rbac.authorization.k8s.io";
@@ -68,7 +69,7 @@ async fn a_write_shows_no_secret_to_whoever_may_not_read_it() {
     })
     .await;
 
-    let thief = bed().client_as(NAME, &[]).await;
+    let thief = CLUSTER.client_as(NAME, &[]).await;
     let theirs: Api<Secret> = Api::namespaced(thief.clone(), NAMESPACE);
     eventually("the attacker is bound", LONG, async || {
         let secret = json!({"metadata": {"name": "secret-attack-new"}});

@@ -9,7 +9,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, name, phase, taints};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, always, class_spec, create, delete, eventually, name, phase, taints};
 
 fn pair(key: &str, effect: &str) -> (String, String) {
     (key.to_owned(), effect.to_owned())
@@ -19,14 +20,14 @@ fn pair(key: &str, effect: &str) -> (String, String) {
 async fn a_start_up_taint_is_set_once_and_waited_for() {
     let mut class = class_spec();
     class["template"] = json!({"startupTaints": [{"key": "example.com/cni", "effect": "NoSchedule"}]});
-    let own = Own::new("taint-startup", 1, class).await;
+    let own = Fixture::new(&CLUSTER, "taint-startup", 1, class).await;
     let node = eventually("ours leave, theirs stays", LONG, async || {
         let node = own.my_nodes().await.pop()?;
         (taints(&node) == [pair("example.com/cni", "NoSchedule")]).then_some(node)
     })
     .await;
     own.set_says("Progressing", "True", "Provisioning").await;
-    bed().kubectl(&["taint", "node", &name(&node), "example.com/cni:NoSchedule-"]);
+    CLUSTER.kubectl(&["taint", "node", &name(&node), "example.com/cni:NoSchedule-"]);
     own.settled(1).await;
     always("it is never set again", Duration::from_secs(2), async || {
         taints(&own.nodes.get(&name(&node)).await.unwrap()).is_empty()
@@ -42,7 +43,7 @@ async fn a_daemonset_runs_beside_taints_of_others() {
         "labels": {"for": "taint-daemons"},
         "taints": [{"key": "dedicated", "value": "batch", "effect": "NoSchedule"}],
     });
-    let own = Own::new("taint-daemons", 2, class).await;
+    let own = Fixture::new(&CLUSTER, "taint-daemons", 2, class).await;
     let daemons: Api<DaemonSet> = Api::default_namespaced(own.client.clone());
     create(
         &daemons,
@@ -61,8 +62,8 @@ async fn a_daemonset_runs_beside_taints_of_others() {
     })
     .await;
     let node = name(&nodes[0]);
-    bed().kubectl(&["taint", "node", &node, "mine=1:NoSchedule"]);
-    bed().kubectl(&["taint", "node", &node, "DeletionCandidateOfClusterAutoscaler=1:PreferNoSchedule"]);
+    CLUSTER.kubectl(&["taint", "node", &node, "mine=1:NoSchedule"]);
+    CLUSTER.kubectl(&["taint", "node", &node, "DeletionCandidateOfClusterAutoscaler=1:PreferNoSchedule"]);
     // A change of the template rewrites the list; the taints of others are in it as they were.
     own.patch_class(json!({"spec": {"template": {"taints": [{"key": "dedicated", "value": "web", "effect": "NoSchedule"}]}}}))
         .await;
@@ -95,7 +96,7 @@ async fn no_pod_comes_before_the_machine() {
     let mut class = class_spec();
     class["template"] =
         json!({"labels": {"for": "taint-early"}, "startupTaints": [{"key": "wait", "effect": "NoSchedule"}]});
-    let own = Own::new("taint-early", 1, class).await;
+    let own = Fixture::new(&CLUSTER, "taint-early", 1, class).await;
     create(
         &own.pods,
         json!({"metadata": {"name": "taint-early"}, "spec": {
@@ -108,7 +109,7 @@ async fn no_pod_comes_before_the_machine() {
     })
     .await;
     let node = name(&own.my_nodes().await[0]);
-    bed().kubectl(&["taint", "node", &node, "wait:NoSchedule-"]);
+    CLUSTER.kubectl(&["taint", "node", &node, "wait:NoSchedule-"]);
     eventually("the pod runs", LONG, async || {
         (phase(&own.pods.get("taint-early").await.unwrap()) == "Running").then_some(())
     })
@@ -122,7 +123,7 @@ async fn fields_are_tracked_for_those_who_apply() {
     let with_taint = |value: &str| json!([{"key": "dedicated", "value": value, "effect": "NoSchedule"}]);
     let mut class = class_spec();
     class["template"] = json!({"taints": with_taint("batch")});
-    let own = Own::new("taint-applied", 2, class).await;
+    let own = Fixture::new(&CLUSTER, "taint-applied", 2, class).await;
     let nodes = own.settled(2).await;
     let [applied, other] = [name(&nodes[0]), name(&nodes[1])];
     assert!(nodes.iter().all(|node| node.managed_fields().is_empty()), "nobody has use for it: {nodes:?}");

@@ -2,16 +2,17 @@
 
 use serde_json::json;
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually, name};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually, name};
 
 #[tokio::test]
 async fn a_change_of_the_template_replaces_nobody() {
     let mut class = class_spec();
     class["template"] = json!({"labels": {"zone": "a", "tier": "gold"}, "annotations": {"note": "one"}});
-    let own = Own::new("template", 3, class).await;
+    let own = Fixture::new(&CLUSTER, "template", 3, class).await;
     let before: Vec<_> = own.settled(3).await.iter().map(|node| node.metadata.uid.clone()).collect();
     let first = name(&own.my_nodes().await[0]);
-    bed().kubectl(&["label", "node", &first, "mine=yes"]);
+    CLUSTER.kubectl(&["label", "node", &first, "mine=yes"]);
     own.patch_class(
         json!({"spec": {"template": {"labels": {"zone": "b", "tier": null}, "annotations": {"note": null}}}}),
     )
@@ -35,7 +36,7 @@ async fn a_change_of_the_template_replaces_nobody() {
     let node = own.nodes.get(&first).await.unwrap();
     assert_eq!(node.metadata.labels.unwrap()["mine"], "yes");
     // Somebody takes a label of the template away: it comes back.
-    bed().kubectl(&["label", "node", &first, "team-"]);
+    CLUSTER.kubectl(&["label", "node", &first, "team-"]);
     eventually("the label comes back", LONG, async || {
         own.nodes.get(&first).await.unwrap().metadata.labels?.contains_key("team").then_some(())
     })

@@ -4,7 +4,8 @@ use kube::Api;
 use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 
-use crate::bed::{bed, class_spec};
+use crate::CLUSTER;
+use kube_node_testing::class_spec;
 
 mod accepted;
 mod pods;
@@ -396,7 +397,7 @@ where
 async fn a_bad_class_is_refused_with_what_to_write() {
     let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeClass",
         "metadata": {"name": "valid"}, "spec": class_spec()});
-    check(Api::<NodeClass>::all(bed().client().await), object, class_cases()).await;
+    check(Api::<NodeClass>::all(CLUSTER.client().await), object, class_cases()).await;
 }
 
 #[tokio::test]
@@ -405,7 +406,7 @@ async fn a_value_that_no_node_or_pod_may_have_is_refused_in_a_class() {
         "metadata": {"name": "valid"}, "spec": class_spec()});
     let cases =
         [values::template_cases(), values::amount_cases(), pods::provisioning_cases(), pods::pod_cases()];
-    check(Api::<NodeClass>::all(bed().client().await), object, cases.concat()).await;
+    check(Api::<NodeClass>::all(CLUSTER.client().await), object, cases.concat()).await;
 }
 
 #[tokio::test]
@@ -413,22 +414,22 @@ async fn a_value_that_no_node_may_have_is_refused_in_a_set() {
     let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet",
         "metadata": {"name": "valid"}, "spec": {"replicas": 1, "nodeClassName": "valid"}});
     let cases = [values::template_cases(), values::set_cases()].concat();
-    check(Api::<NodeSet>::all(bed().client().await), object, cases).await;
+    check(Api::<NodeSet>::all(CLUSTER.client().await), object, cases).await;
 }
 
 #[tokio::test]
 async fn a_bad_set_is_refused_with_what_to_write() {
     let object = json!({"apiVersion": "kube-node.io/v1alpha1", "kind": "NodeSet",
         "metadata": {"name": "valid"}, "spec": {"replicas": 1, "nodeClassName": "valid"}});
-    check(Api::<NodeSet>::all(bed().client().await), object, set_cases()).await;
+    check(Api::<NodeSet>::all(CLUSTER.client().await), object, set_cases()).await;
 }
 
 #[test]
 fn kubectl_explains_every_field_it_is_asked_for() {
-    let text = bed().kubectl(&["explain", "nodeset.spec.replicas"]);
+    let text = CLUSTER.kubectl(&["explain", "nodeset.spec.replicas"]);
     assert!(text.contains("Number of Nodes"), "{text}");
-    let text = bed().kubectl(&["explain", "nodeclass.spec.failures.unhealthyDuration"]);
+    let text = CLUSTER.kubectl(&["explain", "nodeclass.spec.failures.unhealthyDuration"]);
     assert!(text.contains("length of each unhealthy phase"), "{text}");
-    let text = bed().kubectl(&["get", "kube-node"]);
+    let text = CLUSTER.kubectl(&["get", "kube-node"]);
     drop(text); // the category is known, else kubectl would have failed
 }

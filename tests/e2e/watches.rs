@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::bed::{LONG, Own, bed, class_spec, create, delete, eventually, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, phase};
 
 /// One object as it is read from each of its forms.
 async fn both<T: Message + Default + DeserializeOwned>(client: &Client, path: &str) -> [T; 2] {
@@ -30,7 +31,7 @@ async fn both_forms_of_a_node_and_of_a_pod_say_the_same() {
     let mut class = class_spec();
     class["template"] = json!({"labels": {"for": "forms"}, "annotations": {"a": "b"},
         "taints": [{"key": "k", "value": "v", "effect": "PreferNoSchedule"}, {"key": "l", "effect": "PreferNoSchedule"}]});
-    let own = Own::new("forms", 1, class).await;
+    let own = Fixture::new(&CLUSTER, "forms", 1, class).await;
     let node = own.settled(1).await.remove(0);
     let node = node.metadata.name.unwrap();
     let probe = json!({"initialDelaySeconds": 1, "periodSeconds": 2, "successThreshold": 2, "exec": {"command": ["true"]}});
@@ -105,7 +106,7 @@ enum Heard {
 
 #[tokio::test]
 async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     create(&namespaces, json!({"metadata": {"name": "watches"}})).await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "watches");

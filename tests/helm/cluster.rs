@@ -18,10 +18,11 @@ use nix::{
 use serde_json::json;
 
 use super::{
-    bed::{LONG, Own, bed, class_spec, condition, create, eventually, http, name},
+    CLUSTER,
     channel::{Credentials, connect_to},
     program::{copy_of_chart, said, try_helm},
 };
+use kube_node_testing::{Fixture, LONG, class_spec, condition, create, eventually, http, name};
 
 /// Where a release is.
 pub const NAMESPACE: &str = "kube-node-system";
@@ -34,7 +35,7 @@ const REPLICAS: usize = 2;
 
 /// Runs helm on the cluster, in the release's namespace.
 pub fn try_helm_here(args: &[&str]) -> Output {
-    try_helm(&bed().dir.join("kubeconfig"), &[args, &["--namespace", NAMESPACE]].concat())
+    try_helm(&CLUSTER.dir.join("kubeconfig"), &[args, &["--namespace", NAMESPACE]].concat())
 }
 
 pub fn helm(args: &[&str]) -> String {
@@ -45,9 +46,9 @@ pub fn helm(args: &[&str]) -> String {
 
 /// What stands in the way, for whoever reads a failed test.
 pub fn pods_said() -> String {
-    let events = bed().try_kubectl(&["-n", NAMESPACE, "get", "pods,jobs,events"]);
+    let events = CLUSTER.try_kubectl(&["-n", NAMESPACE, "get", "pods,jobs,events"]);
     let logs =
-        bed().try_kubectl(&["-n", NAMESPACE, "logs", "--prefix", "-l", "app.kubernetes.io/name=kube-node"]);
+        CLUSTER.try_kubectl(&["-n", NAMESPACE, "logs", "--prefix", "-l", "app.kubernetes.io/name=kube-node"]);
     said(&events) + &said(&logs)
 }
 
@@ -123,17 +124,17 @@ type Living = (String, String, Timestamp);
 /// The sets that live through all steps.
 pub struct Fleet {
     /// Machines in the operator's process.
-    pub hollow: Own,
+    pub hollow: Fixture,
     /// Machines that are pods.
-    pub pods: Own,
+    pub pods: Fixture,
     nodes: Vec<Living>,
 }
 
 impl Fleet {
     /// Asks for ten hollow Nodes, and two whose machines are pods.
     pub async fn new(client: &Client) -> Self {
-        let hollow = Own::of(client.clone(), "helm-hollow");
-        let pods = Own::of(client.clone(), "helm-pods");
+        let hollow = Fixture::of(client.clone(), "helm-hollow");
+        let pods = Fixture::of(client.clone(), "helm-pods");
         for (own, provider, replicas) in [(&hollow, "hollow", 10), (&pods, "kubemark", 2)] {
             let mut class = class_spec();
             class["nodeController"] = json!(provider);

@@ -7,12 +7,10 @@ use kube::Client;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{
-    bed::{
-        LONG, Own, bed, class_spec, create,
-        diary::{Diary, leased},
-    },
-    cluster::machines_carried,
+use super::{CLUSTER, cluster::machines_carried};
+use kube_node_testing::{
+    Fixture, LONG, class_spec, create,
+    history::{RecordedHistory, leased},
 };
 
 /// How much it grows by at once.
@@ -24,18 +22,18 @@ const LAST: usize = 20;
 
 /// The set, and what happens to its Nodes.
 pub struct Growth {
-    own: Own,
-    diary: Diary,
+    own: Fixture,
+    history: RecordedHistory,
     asked: usize,
 }
 
 impl Growth {
     pub async fn begin(client: &Client) -> Self {
-        let own = Own::of(client.clone(), "helm-growth");
+        let own = Fixture::of(client.clone(), "helm-growth");
         create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
         own.create_set(0, json!({})).await;
-        let diary = Diary::begin(&own).await;
-        Self { own, diary, asked: 0 }
+        let history = RecordedHistory::begin(&own).await;
+        Self { own, history, asked: 0 }
     }
 
     /// Grows to so many replicas while something happens.
@@ -47,7 +45,7 @@ impl Growth {
                 () = sleep(PACE) => self.ask((count - LAST).min(self.asked + STEP)),
             }
         };
-        println!("{} of {count} nodes were there when it was over", self.diary.born());
+        println!("{} of {count} nodes were there when it was over", self.history.born());
         self.ask(count);
         self.own.settled(count).await;
         happened
@@ -56,7 +54,7 @@ impl Growth {
     /// As somebody would by hand.
     fn ask(&mut self, count: usize) {
         if count > self.asked {
-            bed().kubectl(&["scale", "nodeset", &self.own.name, &format!("--replicas={count}")]);
+            CLUSTER.kubectl(&["scale", "nodeset", &self.own.name, &format!("--replicas={count}")]);
             self.asked = count;
         }
     }
@@ -64,7 +62,7 @@ impl Growth {
     /// No Node was made twice, replaced or not Ready in between, each has its machine, and nobody else has one. `others` are
     /// carried besides.
     pub async fn ends_whole(self, others: usize) {
-        self.diary.shows_nothing_but(self.asked).await;
+        self.history.shows_nothing_but(self.asked).await;
         leased(&self.own.client, LONG).await;
         machines_carried(&self.own.client, self.asked + others).await;
         self.own.clean_up().await;

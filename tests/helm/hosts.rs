@@ -5,10 +5,11 @@ use kube::Api;
 use serde_json::json;
 
 use super::{
-    bed::{LONG, Own, bed, class_spec, create, eventually, is_ready, name},
+    CLUSTER,
     cluster::{Fleet, NAMESPACE, upgrade},
     program::CHART,
 };
+use kube_node_testing::{Fixture, LONG, class_spec, create, eventually, is_ready, name};
 
 const NODES: usize = 20;
 const SET: &str = "kube-node-hollow-big";
@@ -27,14 +28,15 @@ async fn hosts_are(client: &kube::Client, count: i32) {
 }
 
 /// The same Nodes, and Ready since the same time.
-async fn living(own: &Own) -> Vec<(String, String)> {
+async fn living(own: &Fixture) -> Vec<(String, String)> {
     let mut living: Vec<(String, String)> = own
         .settled(NODES)
         .await
         .iter()
         .map(|node| {
             assert!(is_ready(node));
-            let ready = super::bed::condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap();
+            let ready =
+                kube_node_testing::condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap();
             (name(node), ready.0.to_string())
         })
         .collect();
@@ -44,7 +46,7 @@ async fn living(own: &Own) -> Vec<(String, String)> {
 
 pub async fn come_and_go(fleet: &Fleet) {
     let client = &fleet.hollow.client;
-    let own = Own::of(client.clone(), "helm-hosted");
+    let own = Fixture::of(client.clone(), "helm-hosted");
     let mut class = class_spec();
     class["hollow"] = json!({"hosts": "big"});
     class["template"] = json!({"taints": [{"key": "example.com/hollow", "effect": "NoSchedule"}]});
@@ -56,12 +58,12 @@ pub async fn come_and_go(fleet: &Fleet) {
     hosts_are(client, 2).await;
     let before = living(&own).await;
     let system = ["-n", NAMESPACE];
-    bed().kubectl(&[&system[..], &["scale", "statefulset", SET, "--replicas=3"]].concat());
+    CLUSTER.kubectl(&[&system[..], &["scale", "statefulset", SET, "--replicas=3"]].concat());
     hosts_are(client, 3).await;
     // One after another.
-    bed().kubectl(&[&system[..], &["rollout", "restart", "statefulset", SET]].concat());
+    CLUSTER.kubectl(&[&system[..], &["rollout", "restart", "statefulset", SET]].concat());
     hosts_are(client, 3).await;
-    bed().kubectl(&[&system[..], &["scale", "statefulset", SET, "--replicas=1"]].concat());
+    CLUSTER.kubectl(&[&system[..], &["scale", "statefulset", SET, "--replicas=1"]].concat());
     hosts_are(client, 1).await;
     assert_eq!(living(&own).await, before);
     own.clean_up().await;

@@ -1,7 +1,5 @@
 //! The chart installed by helm on the local cluster with a real node, where the operator runs as a pod of our own image.
 
-#[path = "../bed/mod.rs"]
-mod bed;
 #[path = "../autoscaler/channel.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod channel;
@@ -12,7 +10,10 @@ mod hosts;
 mod program;
 pub mod release;
 
-use bed::go_program;
+use kube_node_testing::{TestCluster, test_target};
+use std::sync::LazyLock;
 
-/// Arguments of `up`. The operator is the chart's.
-const UP: &[&str] = &["--real-node", "--without-operator"];
+/// The cluster of this suite. The operator is the chart's.
+static CLUSTER: LazyLock<TestCluster> = LazyLock::new(|| {
+    TestCluster::shared(test_target!(), "installed", &["--real-node", "--without-operator"])
+});

@@ -3,9 +3,6 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/go_program.rs"]
-#[allow(dead_code, reason = "a part of it is for other suites")]
-mod go_program;
 #[allow(dead_code, reason = "a part of it is for the installed chart")]
 mod program;
 mod refused;

@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::go_program::GoProgram;
+use kube_node_testing::go_program::GoProgram;
 
 const HELM: GoProgram = GoProgram {
     name: "helm",

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 use super::{
-    bed::{LONG, Own, bed, class_spec, create, delete, eventually},
+    CLUSTER,
     channel::Credentials,
     cluster::{
         Fleet, NAMESPACE, SERVER, crash, credentials, definitions_are_new, earlier_version, helm, is_served,
@@ -28,12 +28,13 @@ use super::{
     hosts,
     program::{CHART, said, try_helm},
 };
+use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually};
 
 pub async fn from_install_to_uninstall() {
     // `up` has applied what the chart brings.
-    let cleanup = bed().kube_node(&["cleanup", "--all"]);
+    let cleanup = CLUSTER.kube_node(&["cleanup", "--all"]);
     assert!(cleanup.status.success(), "{}", said(&cleanup));
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let restricted = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     create(&namespaces, json!({"metadata": {"name": NAMESPACE, "labels": restricted}})).await.unwrap();
@@ -70,7 +71,7 @@ async fn installed(client: &Client, chart: &str) -> Fleet {
         assert_eq!(spec.node_name.as_deref(), Some("real-node"));
         assert_eq!(spec.containers[0].image.as_deref(), Some(local_cluster::images::KUBE_NODE));
     }
-    bed().kubectl(&["scale", "nodeset", &fleet.hollow.name, "--replicas=12"]);
+    CLUSTER.kubectl(&["scale", "nodeset", &fleet.hollow.name, "--replicas=12"]);
     fleet.hollow.settled(12).await;
     fleet.remember().await;
     fleet
@@ -81,7 +82,7 @@ async fn refused_beside_another(fleet: &Fleet) {
     let sentence = "kube-node is in this cluster already, as release kube-node in namespace kube-node-system";
     for args in [["--namespace", NAMESPACE], ["--namespace", "default"]] {
         let line = [&["install", "second", CHART], &args[..]].concat();
-        let output = try_helm(&bed().dir.join("kubeconfig"), &line);
+        let output = try_helm(&CLUSTER.dir.join("kubeconfig"), &line);
         assert!(!output.status.success());
         assert!(said(&output).contains(sentence), "{}", said(&output));
     }
@@ -164,7 +165,7 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     let empty = r#"[{"op": "remove", "path": "/data"}]"#;
     let secret =
         ["-n", NAMESPACE, "patch", "secret", "kube-node-autoscaler-server", "--type=json", "-p", empty];
-    bed().kubectl(&secret);
+    CLUSTER.kubectl(&secret);
     upgrade(CHART, &["autoscaler.enabled=true"]);
     assert_ne!(made().await.ca, usual.ca);
 }
@@ -219,9 +220,9 @@ async fn uninstalled(fleet: &Fleet) {
 /// What is documented as staying can be deleted, and nothing else is there.
 async fn nothing_is_left(client: &Client) {
     for kind in ["nodesets", "nodeclasses"] {
-        assert_eq!(bed().kubectl(&["get", kind, "--output=name"]), "");
+        assert_eq!(CLUSTER.kubectl(&["get", kind, "--output=name"]), "");
     }
-    assert_eq!(bed().kubectl(&["get", "nodes", "--output=name"]), "node/real-node\n");
+    assert_eq!(CLUSTER.kubectl(&["get", "nodes", "--output=name"]), "node/real-node\n");
     for (group, version, kind) in [
         ("rbac.authorization.k8s.io", "v1", "ClusterRole"),
         ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
@@ -251,7 +252,7 @@ async fn again(client: &Client) {
     let before = crds.get("nodesets.kube-node.io").await.unwrap().uid();
     upgrade(CHART, &[]);
     assert_eq!(crds.get("nodesets.kube-node.io").await.unwrap().uid(), before);
-    let own = Own::of(client.clone(), "helm-again");
+    let own = Fixture::of(client.clone(), "helm-again");
     create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
     own.create_set(1, json!({})).await;
     let node = own.settled(1).await.remove(0).uid();
@@ -274,7 +275,7 @@ async fn again(client: &Client) {
 
 /// What `setup` has installed becomes the chart's where that is asked for.
 fn taken_over() {
-    let setup = bed().kube_node(&["setup"]);
+    let setup = CLUSTER.kube_node(&["setup"]);
     assert!(setup.status.success(), "{}", said(&setup));
     let install = ["install", "kube-node", CHART, "--set", "replicas=1", "--wait", "--timeout", "4m"];
     let refused = try_helm_here(&install);

@@ -4,13 +4,8 @@
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::{
-    GROUP,
-    bed::{LONG, Own, bed, class_spec, diary::Diary, eventually},
-    group::Group,
-    host::Host,
-    write_node,
-};
+use super::{CLUSTER, GROUP, group::Group, host::Host, write_node};
+use kube_node_testing::{Fixture, LONG, class_spec, eventually, history::RecordedHistory};
 
 /// How many Nodes there are.
 const NODES: usize = 6;
@@ -29,18 +24,18 @@ async fn have_identities(group: &Group, machines: usize) {
 pub async fn machines_with_identities(group: &mut Group) {
     let mut class = class_spec();
     class["hollow"] = json!({ "hosts": GROUP, "load": "Kubelet" });
-    let own = Own::new("hosted-alone", i32::try_from(NODES).unwrap(), class).await;
+    let own = Fixture::new(&CLUSTER, "hosted-alone", i32::try_from(NODES).unwrap(), class).await;
     own.settled(NODES).await;
     have_identities(group, NODES).await;
 
-    let diary = Diary::begin(&own).await;
+    let history = RecordedHistory::begin(&own).await;
     let first = group.hosts[0].name.clone();
     let killed = group.take(&first);
     killed.signal(Signal::SIGKILL);
     have_identities(group, NODES).await;
     group.start(&[&first]);
     have_identities(group, NODES).await;
-    diary.shows_nothing_but(NODES).await;
+    history.shows_nothing_but(NODES).await;
 
     // One written by hand is told of its host and its load.
     write_node(&own, "alone-by-hand").await;
@@ -55,14 +50,14 @@ pub async fn machines_with_identities(group: &mut Group) {
     own.patch_class(json!({"spec": {"hollow": {"hosts": null}}})).await;
     have_identities(group, 0).await;
     own.settled(NODES).await;
-    let diary = Diary::begin(&own).await;
-    let before = bed().pid("operator").unwrap();
-    assert!(bed().kill("operator"));
+    let history = RecordedHistory::begin(&own).await;
+    let before = CLUSTER.pid("operator").unwrap();
+    assert!(CLUSTER.kill("operator"));
     eventually("the operator that comes has identities for its machines", LONG, async || {
-        bed().pid("operator").filter(|pid| *pid != before)?;
-        bed().metrics().contains(&format!("{KUBELETS} {NODES}\n")).then_some(())
+        CLUSTER.pid("operator").filter(|pid| *pid != before)?;
+        CLUSTER.metrics().contains(&format!("{KUBELETS} {NODES}\n")).then_some(())
     })
     .await;
-    diary.shows_nothing_but(NODES).await;
+    history.shows_nothing_but(NODES).await;
     own.clean_up().await;
 }

@@ -9,15 +9,13 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{
-    NODES,
-    bed::{LONG, Own, bed, condition, diary::Diary, eventually, http::Request, is_ready, name},
-    group::Group,
-    in_the_operator, write_node,
+use super::{CLUSTER, NODES, group::Group, in_the_operator, write_node};
+use kube_node_testing::{
+    Fixture, LONG, condition, eventually, history::RecordedHistory, http::Request, is_ready, name,
 };
 
 /// Processes that know little of each other give out addresses, and ports at one that they share.
-pub async fn addresses_are_unique(own: &Own) {
+pub async fn addresses_are_unique(own: &Fixture) {
     let of_node = |node: &Node| {
         let status = node.status.clone().unwrap();
         let mut addresses = status.addresses.unwrap().into_iter();
@@ -27,7 +25,7 @@ pub async fn addresses_are_unique(own: &Own) {
     let nodes: BTreeSet<(String, i32)> = own.my_nodes().await.iter().map(of_node).collect();
     assert_eq!(nodes.len(), NODES);
     // A host asks by itself who a client is, and what it may.
-    let token = bed().kubectl(&["create", "token", "default"]);
+    let token = CLUSTER.kubectl(&["create", "token", "default"]);
     for (address, port) in nodes.iter().take(3) {
         let url = format!("https://{address}:{port}/healthz");
         let (_, answer) = Request::get(&url).bearer(token.trim()).answer().unwrap();
@@ -42,7 +40,7 @@ pub async fn addresses_are_unique(own: &Own) {
 }
 
 /// What pods do is told by the host that carries their Node, and what comes again is counted up.
-pub async fn events_are_told(own: &Own) {
+pub async fn events_are_told(own: &Fixture) {
     let node = name(&own.my_nodes().await[0]);
     let run_time = json!({ "hollow.kube-node.io/run-time": "1s" });
     own.pod_on(&node, "starts-again", run_time, json!({ "restartPolicy": "Always" })).await;
@@ -57,18 +55,18 @@ pub async fn events_are_told(own: &Own) {
 }
 
 /// A host that comes takes its share from all others.
-pub async fn more_hosts(own: &Own, group: &mut Group) {
-    let diary = Diary::begin(own).await;
+pub async fn more_hosts(own: &Fixture, group: &mut Group) {
+    let history = RecordedHistory::begin(own).await;
     group.start(&["h-3", "h-4"]);
     for host in &group.hosts {
         host.is_ready().await;
     }
     group.shares_are_by_the_hash(own).await;
-    diary.shows_nothing_but(NODES).await;
+    history.shows_nothing_but(NODES).await;
 }
 
 /// Failures on purpose reach a machine that lives.
-pub async fn failures_in_place(own: &Own, group: &Group) {
+pub async fn failures_in_place(own: &Fixture, group: &Group) {
     own.patch_class(json!({"spec": {"failures": {"unhealthyDuration": "1s", "turnUnhealthyAfter": true}}}))
         .await;
     eventually("a Node turns unhealthy", LONG, async || {
@@ -83,7 +81,7 @@ pub async fn failures_in_place(own: &Own, group: &Group) {
 }
 
 /// A Node that somebody writes finds its way to a host, and leaves when it is deleted.
-pub async fn a_node_by_hand(own: &Own, group: &Group) {
+pub async fn a_node_by_hand(own: &Fixture, group: &Group) {
     write_node(own, "by-hand").await;
     eventually("it is Ready", LONG, async || own.nodes.get("by-hand").await.ok().filter(is_ready)).await;
     group.carries(NODES + 1).await;
@@ -95,7 +93,7 @@ pub async fn a_node_by_hand(own: &Own, group: &Group) {
     group.carries(NODES).await;
 }
 
-pub async fn fewer_nodes_and_another_revision(own: &Own, group: &Group) {
+pub async fn fewer_nodes_and_another_revision(own: &Fixture, group: &Group) {
     own.patch_set(json!({"spec": {"replicas": 12}})).await;
     own.settled(12).await;
     group.carries(12).await;
@@ -110,7 +108,7 @@ pub async fn fewer_nodes_and_another_revision(own: &Own, group: &Group) {
 }
 
 /// A class that names no hosts any more rolls its Nodes into the operator.
-pub async fn back_into_the_operator(own: &Own, group: &Group) {
+pub async fn back_into_the_operator(own: &Fixture, group: &Group) {
     own.patch_class(json!({"spec": {"hollow": null}})).await;
     eventually("the operator carries them", LONG, async || (in_the_operator() == 12).then_some(())).await;
     let nodes = own.settled(12).await;

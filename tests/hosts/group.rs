@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube_node_operator::hosts::share;
 
-use super::{
-    bed::{LONG, Own, eventually},
-    host::Host,
-};
+use super::host::Host;
+use kube_node_testing::{Fixture, LONG, eventually};
 
 /// What is compared.
 const PAGE: &str = include_str!("../../docs/metrics.md");
@@ -36,7 +34,7 @@ impl Group {
     }
 
     /// Each carries as many as the hash says, of the Nodes that there are.
-    pub async fn shares_are_by_the_hash(&self, own: &Own) {
+    pub async fn shares_are_by_the_hash(&self, own: &Fixture) {
         let nodes = own.my_nodes().await;
         let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
         let mut wanted: BTreeMap<&str, usize> = names.iter().map(|name| (*name, 0)).collect();

@@ -12,10 +12,8 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{
-    GROUP,
-    bed::{LONG, bed, eventually, http},
-};
+use super::{CLUSTER, GROUP};
+use kube_node_testing::{LONG, eventually, http};
 
 /// Killed when dropped.
 pub struct Host {
@@ -27,12 +25,12 @@ pub struct Host {
 
 impl Host {
     pub fn start(name: &str) -> Self {
-        Self::start_as(name, &bed().dir.join("hollow-host.kubeconfig"))
+        Self::start_as(name, &CLUSTER.dir.join("hollow-host.kubeconfig"))
     }
 
     pub fn start_as(name: &str, kubeconfig: &Path) -> Self {
         let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let log = bed().dir.join(format!("host-{name}-{admin}.log"));
+        let log = CLUSTER.dir.join(format!("host-{name}-{admin}.log"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
         command.args(["hollow-host", "--hosts", GROUP, "--name", name, "--kubeconfig"]).arg(kubeconfig);
         command.args(["--admin-address", &format!("127.0.0.1:{admin}")]);

@@ -5,20 +5,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod alone;
-#[path = "../bed/mod.rs"]
-mod bed;
 mod changes;
 mod group;
 mod host;
 mod losses;
 mod refusals;
 
-use bed::{Own, bed, class_spec, create};
 use group::Group;
+use kube_node_testing::{Fixture, TestCluster, class_spec, create, test_target};
 use serde_json::json;
+use std::sync::LazyLock;
 
-/// What the cluster has besides: nothing.
-const UP: &[&str] = &[];
+/// The cluster of this suite.
+static CLUSTER: LazyLock<TestCluster> = LazyLock::new(|| TestCluster::shared(test_target!(), "hosts", &[]));
 /// The group of hosts.
 const GROUP: &str = "big";
 /// How many Nodes it carries.
@@ -28,7 +27,7 @@ const NODES: usize = 60;
 async fn hosts_carry_machines_in_the_operators_place() {
     let mut class = class_spec();
     class["hollow"] = json!({ "hosts": GROUP });
-    let own = Own::new("hosted", i32::try_from(NODES).unwrap(), class).await;
+    let own = Fixture::new(&CLUSTER, "hosted", i32::try_from(NODES).unwrap(), class).await;
     let mut group = Group::default();
     refusals::without_a_host(&own).await;
     refusals::without_rights_or_a_name(&own).await;
@@ -58,13 +57,13 @@ async fn hosts_carry_machines_in_the_operators_place() {
 
 /// Machines that the operator carries itself.
 fn in_the_operator() -> usize {
-    let metrics = bed().metrics();
+    let metrics = CLUSTER.metrics();
     let line = metrics.lines().find_map(|line| line.strip_prefix("kube_node_hollow_machines "));
     line.unwrap().parse().unwrap()
 }
 
 /// A Node written by hand, of this class.
-async fn write_node(own: &Own, name: &str) {
+async fn write_node(own: &Fixture, name: &str) {
     let labels = json!({ "kube-node.io/nodeclass": own.name });
     create(&own.nodes, json!({ "metadata": { "name": name, "labels": labels } })).await.unwrap();
 }

@@ -1,12 +1,10 @@
 //! What cannot be, and who says so.
 
-use super::{
-    bed::{LONG, Own, bed, condition, eventually, name},
-    host::Host,
-};
+use super::{CLUSTER, host::Host};
+use kube_node_testing::{Fixture, LONG, condition, eventually, name};
 
 /// Nodes whose group has no host wait, and say what for.
-pub async fn without_a_host(own: &Own) {
+pub async fn without_a_host(own: &Fixture) {
     let said = eventually("a Node says that no host is there", LONG, async || {
         let nodes = own.my_nodes().await;
         let node = nodes.first()?;
@@ -21,8 +19,8 @@ pub async fn without_a_host(own: &Own) {
 }
 
 /// Each ends with one sentence that says what to do instead.
-pub async fn without_rights_or_a_name(own: &Own) {
-    let mut host = Host::start_as("h-9", &bed().dir.join("hollow.kubeconfig"));
+pub async fn without_rights_or_a_name(own: &Fixture) {
+    let mut host = Host::start_as("h-9", &CLUSTER.dir.join("hollow.kubeconfig"));
     assert!(!host.ends().await.success());
     let said = host.said();
     for right in ["watch nodes", "watch nodeclasses", "get controllerrevisions in kube-node-system"] {
@@ -37,7 +35,7 @@ pub async fn without_rights_or_a_name(own: &Own) {
     );
 
     // The identity of hosts may not touch the operators' own Lease.
-    let host = bed().client_as(
+    let host = CLUSTER.client_as(
         "system:serviceaccount:kube-node-system:kube-node-hollow-host",
         &["system:serviceaccounts", "system:serviceaccounts:kube-node-system"],
     );

@@ -13,7 +13,8 @@ use std::{
 
 use serde_json::json;
 
-use crate::bed::{LONG, Own, bed, class_spec, eventually, go_program::GoProgram, name};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, eventually, go_program::GoProgram, name};
 
 const METRICS_SERVER: GoProgram = GoProgram {
     name: "metrics-server",
@@ -38,7 +39,7 @@ struct Running {
 
 impl Running {
     async fn start(program: &Path) -> Self {
-        let kubeconfig = bed().dir.join("kubeconfig").display().to_string();
+        let kubeconfig = CLUSTER.dir.join("kubeconfig").display().to_string();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let process = Command::new(program)
             .args(FLAGS)
@@ -47,7 +48,7 @@ impl Running {
                     .map(|flag| format!("--{flag}={kubeconfig}")),
             )
             .arg(format!("--secure-port={port}"))
-            .arg(format!("--cert-dir={}", bed().dir.join("metrics-server").display()))
+            .arg(format!("--cert-dir={}", CLUSTER.dir.join("metrics-server").display()))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -72,18 +73,18 @@ impl Running {
                 "service": {"name": "metrics-server", "namespace": "kube-system", "port": port},
             },
         });
-        let file = bed().dir.join("metrics-server.json");
+        let file = CLUSTER.dir.join("metrics-server.json");
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [place, service]});
         std::fs::write(&file, list.to_string()).unwrap();
-        bed().kubectl(&["apply", "-f", &file.display().to_string()]);
+        CLUSTER.kubectl(&["apply", "-f", &file.display().to_string()]);
         running
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        bed().try_kubectl(&["delete", "apiservice", SERVICE]);
-        bed().try_kubectl(&["delete", "service", "metrics-server", "--namespace=kube-system"]);
+        CLUSTER.try_kubectl(&["delete", "apiservice", SERVICE]);
+        CLUSTER.try_kubectl(&["delete", "service", "metrics-server", "--namespace=kube-system"]);
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -99,13 +100,13 @@ fn amount(text: &str, unit: &str) -> u32 {
 #[tokio::test]
 async fn kubectl_top_shows_what_is_used() {
     let program = METRICS_SERVER.path().expect("metrics-server is built");
-    let own = Own::new("top", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "top", 1, class_spec()).await;
     let node = name(&own.settled(1).await[0]);
     let used = json!({"hollow.kube-node.io/cpu": "250m", "hollow.kube-node.io/memory": "100Mi"});
     own.pod_on(&node, "top-busy", used, json!({})).await;
     let running = Running::start(&program).await;
     let top = |words: &[&str]| {
-        let output = bed().try_kubectl(&[&["top"], words, &["--no-headers"]].concat());
+        let output = CLUSTER.try_kubectl(&[&["top"], words, &["--no-headers"]].concat());
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     };
     let line = eventually("the pod is measured", LONG, async || top(&["pod", "top-busy"])).await;

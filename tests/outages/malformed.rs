@@ -11,10 +11,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{
-    RECOVERY, SEED,
-    bed::{Own, class_spec, eventually},
-};
+use super::{CLUSTER, RECOVERY, SEED};
+use kube_node_testing::{Fixture, class_spec, eventually};
 
 /// Random classes, and as many sets of them.
 const OBJECTS: usize = 40;
@@ -91,7 +89,7 @@ fn json_patch(operations: Value) -> Patch<()> {
     Patch::Json(serde_json::from_value(operations).unwrap())
 }
 
-fn api(own: &Own, kind: &str, plural: &str) -> Api<DynamicObject> {
+fn api(own: &Fixture, kind: &str, plural: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("kube-node.io", "v1alpha1", kind);
     Api::all_with(own.client.clone(), &ApiResource::from_gvk_with_plural(&kind, plural))
 }
@@ -100,7 +98,7 @@ pub(super) async fn random_objects_past_the_schema() {
     let seed = std::env::var("KUBE_NODE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     println!("KUBE_NODE_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
-    let own = Own::new("beside-malformed", 2, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "beside-malformed", 2, class_spec()).await;
     own.settled(2).await;
     let crds: Api<CustomResourceDefinition> = Api::all(own.client.clone());
     let mut whole = Vec::new();

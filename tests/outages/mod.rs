@@ -4,13 +4,12 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod malformed;
 mod rollout;
 
 use std::{
     collections::BTreeSet,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -25,20 +24,22 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use self::bed::{LONG, Own, bed, class_spec, create, diary::leased, eventually, is_ready};
+use kube_node_testing::{
+    Fixture, LONG, TestCluster, class_spec, create, eventually, history::leased, is_ready, test_target,
+};
 
-/// What the cluster has besides.
-const UP: &[&str] = &[];
+/// The cluster of this suite.
+static CLUSTER: LazyLock<TestCluster> = LazyLock::new(|| TestCluster::shared(test_target!(), "outages", &[]));
 /// Enough for a cluster that has been struck.
 const RECOVERY: Duration = Duration::from_mins(3);
 /// Chooses the moments of the kills; another one with `KUBE_NODE_SEED`.
 const SEED: u64 = 20_261_121;
 
 /// After it settles: each Node has its Lease and the other way round, and the operator has as many machines.
-async fn nothing_lost_or_doubled(own: &Own, count: usize) {
+async fn nothing_lost_or_doubled(own: &Fixture, count: usize) {
     own.settled(count).await;
     eventually("as many machines as Nodes", RECOVERY, async || {
-        let metrics = bed().metrics();
+        let metrics = CLUSTER.metrics();
         let machines = metrics.lines().find_map(|line| line.strip_prefix("kube_node_hollow_machines "))?;
         (machines.parse::<usize>().ok()? == count).then_some(())
     })
@@ -48,7 +49,7 @@ async fn nothing_lost_or_doubled(own: &Own, count: usize) {
 
 async fn operator_is_back() {
     eventually("the operator is back", RECOVERY, async || {
-        bed().metrics().contains("kube_node_hollow_machines").then_some(())
+        CLUSTER.metrics().contains("kube_node_hollow_machines").then_some(())
     })
     .await;
 }
@@ -66,14 +67,14 @@ async fn survivors() {
 }
 
 async fn killed_half_way_through_a_scale_up() {
-    let own = Own::new("outage-half", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "outage-half", 0, class_spec()).await;
     own.settled(0).await;
     own.patch_set(json!({"spec": {"replicas": 200}})).await;
     eventually("half of them are there", RECOVERY, async || {
         (own.my_nodes().await.len() >= 100).then_some(())
     })
     .await;
-    assert!(bed().kill("operator"));
+    assert!(CLUSTER.kill("operator"));
     nothing_lost_or_doubled(&own, 200).await;
     own.clean_up().await;
 }
@@ -82,14 +83,14 @@ async fn killed_at_random_moments() {
     let seed = std::env::var("KUBE_NODE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     let rounds = std::env::var("KUBE_NODE_KILLS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20);
     let mut random = StdRng::seed_from_u64(seed);
-    let own = Own::new("outage-random", 0, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "outage-random", 0, class_spec()).await;
     for round in 0..rounds {
         let replicas: usize = random.random_range(0..=120);
         let offset = Duration::from_millis(random.random_range(0..1_500));
         println!("seed {seed} round {round}: to {replicas} replicas, SIGKILL after {offset:?}");
         own.patch_set(json!({"spec": {"replicas": replicas}})).await;
         sleep(offset).await;
-        assert!(bed().kill("operator"), "the operator runs");
+        assert!(CLUSTER.kill("operator"), "the operator runs");
         operator_is_back().await;
         if round % 5 == 4 {
             nothing_lost_or_doubled(&own, replicas).await;
@@ -99,7 +100,7 @@ async fn killed_at_random_moments() {
     nothing_lost_or_doubled(&own, 40).await;
     let before = ports(&own).await;
     assert!(before.iter().all(|(_, port)| *port != 0) && before.len() == 40, "{before:?}");
-    assert!(bed().kill("operator"), "the operator runs");
+    assert!(CLUSTER.kill("operator"), "the operator runs");
     operator_is_back().await;
     nothing_lost_or_doubled(&own, 40).await;
     assert_eq!(ports(&own).await, before, "each kubelet has the port that it had");
@@ -107,7 +108,7 @@ async fn killed_at_random_moments() {
 }
 
 /// UIDs of Nodes, with the ports of their kubelets.
-async fn ports(own: &Own) -> BTreeSet<(Option<String>, i32)> {
+async fn ports(own: &Fixture) -> BTreeSet<(Option<String>, i32)> {
     let port =
         |node: &Node| Some(node.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port);
     let nodes = own.my_nodes().await;
@@ -115,12 +116,12 @@ async fn ports(own: &Own) -> BTreeSet<(Option<String>, i32)> {
 }
 
 async fn api_server_away() {
-    let own = Own::new("outage-api", 20, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "outage-api", 20, class_spec()).await;
     let before: Vec<_> = own.settled(20).await.iter().map(|node| node.metadata.uid.clone()).collect();
     // Its supervisor starts it again at once: it is struck down until the time is over.
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(30) {
-        bed().kill("kube-apiserver");
+        CLUSTER.kill("kube-apiserver");
         sleep(Duration::from_millis(300)).await;
     }
     eventually("the API server is back", RECOVERY, async || own.sets.list(&ListParams::default()).await.ok())
@@ -134,7 +135,7 @@ async fn api_server_away() {
 }
 
 async fn objects_of_an_older_definition() {
-    let own = Own::new("outage-old", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "outage-old", 1, class_spec()).await;
     own.settled(1).await;
     let crds: Api<CustomResourceDefinition> = Api::all(own.client.clone());
     let definition = crds.get("nodesets.kube-node.io").await.unwrap();
@@ -163,11 +164,11 @@ async fn objects_of_an_older_definition() {
     .await;
     own.settled(3).await;
     eventually("the bad one says what is wrong", RECOVERY, async || {
-        let events = bed().kubectl(&["get", "events", "-A", "-o", "jsonpath={.items[*].message}"]);
+        let events = CLUSTER.kubectl(&["get", "events", "-A", "-o", "jsonpath={.items[*].message}"]);
         events.contains("does not fit its definition").then_some(())
     })
     .await;
-    bed().kubectl(&["delete", "nodeset", "malformed", "--wait=false"]);
+    CLUSTER.kubectl(&["delete", "nodeset", "malformed", "--wait=false"]);
     own.clean_up().await;
 }
 
@@ -176,7 +177,7 @@ async fn operator_says() -> String {
     let mut operator = tokio::process::Command::new(env!("CARGO_BIN_EXE_kube-node"));
     operator
         .args(["operator", "--admin-address", "127.0.0.1:0", "--kubeconfig"])
-        .arg(bed().dir.join("kubeconfig"));
+        .arg(CLUSTER.dir.join("kubeconfig"));
     operator.kill_on_drop(true);
     let output = timeout(LONG, operator.output()).await.expect("it ends").unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -185,7 +186,7 @@ async fn operator_says() -> String {
 
 /// Comes last: afterwards the cluster has no kinds of ours any more.
 async fn definitions_that_are_older_or_missing() {
-    let crds: Api<CustomResourceDefinition> = Api::all(bed().client().await);
+    let crds: Api<CustomResourceDefinition> = Api::all(CLUSTER.client().await);
     let older = json!([{"op": "remove",
         "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/expireAfter"}]);
     let older = Patch::Json::<()>(serde_json::from_value(older).unwrap());
@@ -195,7 +196,7 @@ async fn definitions_that_are_older_or_missing() {
     let said = operator_says().await;
     assert!(said.contains("definition of NodeSet lacks spec.expireAfter"), "{said}");
     for name in ["nodesets.kube-node.io", "nodeclasses.kube-node.io"] {
-        bed().kubectl(&["delete", "crd", name]);
+        CLUSTER.kubectl(&["delete", "crd", name]);
     }
     let said = operator_says().await;
     assert!(

@@ -6,11 +6,8 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    RECOVERY,
-    bed::{Own, bed, class_spec, eventually, is_ready, taints},
-    nothing_lost_or_doubled, operator_is_back,
-};
+use super::{CLUSTER, RECOVERY, nothing_lost_or_doubled, operator_is_back};
+use kube_node_testing::{Fixture, class_spec, eventually, is_ready, taints};
 
 const NODES: usize = 200;
 const PODS: usize = 40;
@@ -26,7 +23,7 @@ const LIMIT: Duration = Duration::from_mins(6);
 
 /// Writes to Nodes and Leases that the API server has served, renewals included.
 fn writes() -> f64 {
-    let text = bed().kubectl(&["get", "--raw", "/metrics"]);
+    let text = CLUSTER.kubectl(&["get", "--raw", "/metrics"]);
     let counted = |line: &&str| {
         line.starts_with("apiserver_request_total{")
             && ["resource=\"nodes\"", "resource=\"leases\""].iter().any(|resource| line.contains(resource))
@@ -40,7 +37,7 @@ fn writes() -> f64 {
 
 pub async fn rollout_of_200() {
     for kills in [&[][..], &KILLS] {
-        let own = Own::without_set("outage-roll", class_spec()).await;
+        let own = Fixture::without_set(&CLUSTER, "outage-roll", class_spec()).await;
         own.create_set(
             i32::try_from(NODES).unwrap(),
             json!({"strategy": {"rollingUpdate": {"maxSurge": "25%"}}}),
@@ -58,7 +55,7 @@ pub async fn rollout_of_200() {
         loop {
             assert!(start.elapsed() < LIMIT, "not rolled within {LIMIT:?}");
             if kills.next_if(|at| start.elapsed() >= *at).is_some() {
-                assert!(bed().kill("operator"), "the operator runs");
+                assert!(CLUSTER.kill("operator"), "the operator runs");
                 operator_is_back().await;
             }
             fewest_pods = fewest_pods.min(own.endpoints().await);
@@ -86,7 +83,7 @@ pub async fn rollout_of_200() {
     }
 }
 
-async fn what_propagates_replaces_nobody(own: &Own) {
+async fn what_propagates_replaces_nobody(own: &Fixture) {
     let uids = |nodes: Vec<Node>| -> HashSet<_> { nodes.into_iter().map(|node| node.metadata.uid).collect() };
     let before = uids(own.my_nodes().await);
     own.patch_class(json!({"spec": {

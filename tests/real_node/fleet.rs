@@ -1,5 +1,6 @@
 //! The commands that `kubemark-cluster` had, with machines that are pods.
 
+use crate::CLUSTER;
 use std::process::{Command, Output};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -7,11 +8,9 @@ use kube::{Api, api::ListParams};
 use local_cluster::images;
 use serde_json::Value;
 
-use crate::bed::bed;
-
 fn run(args: &[&str], version: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node"));
-    command.args(args).env("KUBECONFIG", bed().dir.join("kubeconfig")).env_remove("KUBEMARK_VERSION");
+    command.args(args).env("KUBECONFIG", CLUSTER.dir.join("kubeconfig")).env_remove("KUBEMARK_VERSION");
     command.envs(version.map(|version| ("KUBEMARK_VERSION", version))).output().unwrap()
 }
 
@@ -24,7 +23,7 @@ fn says(args: &[&str], version: Option<&str>) -> String {
 
 /// Name and image of the hollow kubelet of each pod that there is of the fleet.
 async fn pods() -> Vec<(String, String)> {
-    let pods: Api<Pod> = Api::namespaced(bed().client().await, "kubemark");
+    let pods: Api<Pod> = Api::namespaced(CLUSTER.client().await, "kubemark");
     let of_fleet = ListParams::default().labels("name=hollow-node");
     let listed = pods.list(&of_fleet).await.unwrap().items.into_iter();
     listed

@@ -1,4 +1,4 @@
-//! Two control planes: the machines of one are pods of the other. The bed's cluster, with the real node, hosts; the other
+//! Two control planes: the machines of one are pods of the other. The test cluster, with the real node, hosts; the other
 //! one has nodes and no place of its own for pods. What the hosting cluster gives is docs/hosting-cluster.yaml, no more.
 
 use std::{
@@ -20,8 +20,11 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
 use crate::{
-    bed::{LONG, Own, always, bed, class_spec, create, delete, eventually, further::Further, is_ready},
+    CLUSTER,
     kinds::{BOTH, Kind, UP, machine, ready},
+};
+use kube_node_testing::{
+    Fixture, LONG, TemporaryCluster, always, class_spec, create, delete, eventually, is_ready, test_target,
 };
 
 const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hosting-cluster.yaml");
@@ -30,9 +33,10 @@ const HOSTING: &str = "hosting";
 
 /// The kubeconfig that docs/kubemark-provider.md says how to make.
 fn kubeconfig() -> String {
-    bed().kubectl(&["apply", "-f", RIGHTS]);
-    let token = bed().kubectl(&["-n", "kubemark", "create", "token", "kube-node-hosting", "--duration=24h"]);
-    let admin = Kubeconfig::read_from(bed().dir.join("kubeconfig")).unwrap();
+    CLUSTER.kubectl(&["apply", "-f", RIGHTS]);
+    let token =
+        CLUSTER.kubectl(&["-n", "kubemark", "create", "token", "kube-node-hosting", "--duration=24h"]);
+    let admin = Kubeconfig::read_from(CLUSTER.dir.join("kubeconfig")).unwrap();
     let cluster = admin.clusters[0].cluster.as_ref().unwrap();
     json!({
         "apiVersion": "v1",
@@ -47,7 +51,7 @@ fn kubeconfig() -> String {
 
 /// The cluster that has the nodes, and what it has in the other one.
 struct Guest {
-    cluster: Further,
+    cluster: TemporaryCluster,
     client: Client,
     pods: Api<Pod>,
     secrets: Api<Secret>,
@@ -56,10 +60,10 @@ struct Guest {
 
 impl Guest {
     async fn start() -> Self {
-        let host = bed().state()["network"]["host"].as_str().unwrap().to_owned();
-        let cluster = Further::start("guest", &["--listen-address", &host]);
+        let host = CLUSTER.state()["network"]["host"].as_str().unwrap().to_owned();
+        let cluster = TemporaryCluster::start(test_target!(), "guest", &["--listen-address", &host]);
         let client = cluster.client().await;
-        let there = bed().client().await;
+        let there = CLUSTER.client().await;
         let uid = cluster.kubectl(&["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"]);
         let secret = json!({"metadata": {"name": HOSTING}, "stringData": {"kubeconfig": kubeconfig()}});
         create(&Api::<Secret>::namespaced(client.clone(), "kube-node-system"), secret).await.unwrap();
@@ -72,8 +76,8 @@ impl Guest {
         }
     }
 
-    async fn set(&self, kind: Kind, replicas: i32) -> Own {
-        let own = Own::of(self.client.clone(), &kind.name("hosted"));
+    async fn set(&self, kind: Kind, replicas: i32) -> Fixture {
+        let own = Fixture::of(self.client.clone(), &kind.name("hosted"));
         let spec = kind.class(json!({"credentialsSecretRef": {"name": HOSTING}}));
         create(&own.classes, json!({"metadata": {"name": own.name}, "spec": spec})).await.unwrap();
         own.create_set(replicas, json!({})).await;
@@ -133,14 +137,17 @@ async fn identities(client: &Client, nodes: &[Node]) -> bool {
 pub async fn machines_of_another_cluster() {
     let _node = crate::NODE.read().await;
     let guest = Guest::start().await;
-    let here = Own::of(guest.client.clone(), "here");
+    let here = Fixture::of(guest.client.clone(), "here");
     create(&here.classes, json!({"metadata": {"name": "here"}, "spec": class_spec()})).await.unwrap();
     here.create_set(1, json!({})).await;
     let [own, upstream] = [guest.set(BOTH[0], 2).await, guest.set(BOTH[1], 2).await];
     for set in [&own, &upstream] {
         let nodes = ready(set, 2).await;
         assert!(identities(&guest.client, &nodes).await, "{}", set.name);
-        assert!(!identities(&bed().client().await, &nodes).await, "no request of theirs is in the other one");
+        assert!(
+            !identities(&CLUSTER.client().await, &nodes).await,
+            "no request of theirs is in the other one"
+        );
     }
     guest.has(4).await;
     for pod in guest.machines().await {
@@ -170,7 +177,7 @@ pub async fn machines_of_another_cluster() {
 }
 
 /// A pod that somebody deletes in the hosting cluster.
-async fn comes_back(guest: &Guest, set: &Own) {
+async fn comes_back(guest: &Guest, set: &Fixture) {
     let node = set.my_nodes().await.remove(0);
     let pod = guest.pod_of(&node).await.unwrap();
     guest.pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
@@ -185,8 +192,8 @@ async fn comes_back(guest: &Guest, set: &Own) {
     .await;
 }
 
-async fn refused_and_given_back(guest: &Guest, sets: [&Own; 2], here: &Own) {
-    bed().kubectl(&["-n", "kubemark", "delete", "rolebinding", "kube-node-hosting"]);
+async fn refused_and_given_back(guest: &Guest, sets: [&Fixture; 2], here: &Fixture) {
+    CLUSTER.kubectl(&["-n", "kubemark", "delete", "rolebinding", "kube-node-hosting"]);
     let start = Instant::now();
     for set in sets {
         let message = eventually(&format!("{}: it is told", set.name), LONG, async || {
@@ -224,7 +231,7 @@ async fn refused_and_given_back(guest: &Guest, sets: [&Own; 2], here: &Own) {
     })
     .await;
 
-    bed().kubectl(&["apply", "-f", RIGHTS]);
+    CLUSTER.kubectl(&["apply", "-f", RIGHTS]);
     for set in sets {
         ready(set, 2).await;
         eventually(&format!("{}: nothing stands in the way", set.name), LONG, async || {
@@ -237,7 +244,7 @@ async fn refused_and_given_back(guest: &Guest, sets: [&Own; 2], here: &Own) {
     guest.has(4).await;
 }
 
-async fn leaves_nothing(guest: &Guest, set: Own) {
+async fn leaves_nothing(guest: &Guest, set: Fixture) {
     let name = set.name.clone();
     set.clean_up().await;
     guest.has(2).await;
@@ -245,7 +252,7 @@ async fn leaves_nothing(guest: &Guest, set: Own) {
 }
 
 /// Set and Nodes go past their finalizers while no operator looks: no Node leads to the hosting cluster any more.
-async fn leaves_nothing_by_force(guest: &Guest, set: Own) {
+async fn leaves_nothing_by_force(guest: &Guest, set: Fixture) {
     let operator = guest.cluster.pid("operator").unwrap();
     kill(operator, Signal::SIGSTOP).unwrap();
     let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));

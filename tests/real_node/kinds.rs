@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 use local_cluster::images;
 use serde_json::{Value, json};
 
-use crate::bed::{Own, condition, eventually, is_ready};
+use kube_node_testing::{Fixture, condition, eventually, is_ready};
 
 /// Until a few pods run, on a machine that runs much else.
 pub const UP: Duration = Duration::from_mins(3);
@@ -15,11 +15,11 @@ pub const UP: Duration = Duration::from_mins(3);
 /// An image of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Own,
+    Fixture,
     Upstream,
 }
 
-pub const BOTH: [Kind; 2] = [Kind::Own, Kind::Upstream];
+pub const BOTH: [Kind; 2] = [Kind::Fixture, Kind::Upstream];
 
 impl Kind {
     /// A class of such machines; `more` is merged into its spec.
@@ -41,7 +41,7 @@ impl Kind {
 
     pub fn name(self, what: &str) -> String {
         match self {
-            Self::Own => format!("own-{what}"),
+            Self::Fixture => format!("own-{what}"),
             Self::Upstream => format!("up-{what}"),
         }
     }
@@ -49,7 +49,7 @@ impl Kind {
     /// What the hollow kubelet's command line holds.
     pub fn program(self, node: &str) -> [String; 2] {
         match self {
-            Self::Own => ["hollow-node".to_owned(), format!("--node={node}")],
+            Self::Fixture => ["hollow-node".to_owned(), format!("--node={node}")],
             Self::Upstream => ["--morph=kubelet".to_owned(), format!("--name={node}")],
         }
     }
@@ -66,12 +66,12 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-pub fn pods(own: &Own) -> Api<Pod> {
+pub fn pods(own: &Fixture) -> Api<Pod> {
     Api::namespaced(own.client.clone(), "kubemark")
 }
 
 /// The pod of a Node.
-pub async fn pod_of(own: &Own, node: &Node) -> Option<Pod> {
+pub async fn pod_of(own: &Fixture, node: &Node) -> Option<Pod> {
     let selector = format!("kube-node.io/node-uid={}", node.uid().unwrap());
     let mut listed = pods(own).list(&ListParams::default().labels(&selector)).await.unwrap().items;
     listed.sort_by_key(|pod| pod.metadata.deletion_timestamp.is_some());
@@ -98,7 +98,7 @@ pub fn machine(node: &Node) -> Option<(String, String, String)> {
     ))
 }
 
-pub async fn ready(own: &Own, count: usize) -> Vec<Node> {
+pub async fn ready(own: &Fixture, count: usize) -> Vec<Node> {
     eventually(&format!("{count} Ready nodes of {}", own.name), UP, async || {
         let nodes = own.my_nodes().await;
         (nodes.len() == count && nodes.iter().all(is_ready)).then_some(())

@@ -19,9 +19,10 @@ use nix::{
 use serde_json::json;
 
 use crate::{
-    bed::{Own, bed, delete, eventually, is_ready, phase},
+    CLUSTER,
     kinds::{BOTH, Kind, UP, machine, pod_of, pods, process, ready},
 };
+use kube_node_testing::{Fixture, delete, eventually, is_ready, phase};
 
 /// How soon it has to be known that a machine is gone; it takes a tenth of a second.
 const NOTICED: Duration = Duration::from_secs(2);
@@ -29,7 +30,7 @@ const NOTICED: Duration = Duration::from_secs(2);
 pub async fn five_of_each_are_ready_and_what_their_class_says() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
-        let own = Own::new(&kind.name("five"), 5, kind.class(json!({}))).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("five"), 5, kind.class(json!({}))).await;
         let nodes = ready(&own, 5).await;
         for node in &nodes {
             let name = node.name_any();
@@ -57,7 +58,7 @@ pub async fn five_of_each_are_ready_and_what_their_class_says() {
             // The small one: here both lie side by side.
             let program = fs::metadata(format!("/proc/{pid}/exe")).unwrap().len();
             let small = fs::metadata(env!("CARGO_BIN_EXE_kube-node-machine")).unwrap().len();
-            assert_eq!(program == small, kind == Kind::Own, "{kind:?}: a program of {program} bytes");
+            assert_eq!(program == small, kind == Kind::Fixture, "{kind:?}: a program of {program} bytes");
         }
         // Pods are taken and run, as far as a hollow kubelet runs them.
         own.workload(5).await;
@@ -76,7 +77,7 @@ pub async fn five_of_each_are_ready_and_what_their_class_says() {
 pub async fn a_changed_class_rolls_through() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
-        let own = Own::new(&kind.name("roll"), 2, kind.class(json!({}))).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("roll"), 2, kind.class(json!({}))).await;
         let before: HashSet<_> = ready(&own, 2).await.iter().map(ResourceExt::uid).collect();
         own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
         eventually("all are new", UP, async || {
@@ -96,7 +97,9 @@ pub async fn a_changed_class_rolls_through() {
 pub async fn a_machine_lingers_for_the_deletion_timeout() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
-        let own = Own::new(&kind.name("linger"), 1, kind.class(json!({"deletionTimeout": "10s"}))).await;
+        let own =
+            Fixture::new(&CLUSTER, &kind.name("linger"), 1, kind.class(json!({"deletionTimeout": "10s"})))
+                .await;
         let node = ready(&own, 1).await.remove(0);
         let pod = pod_of(&own, &node).await.unwrap();
         own.patch_set(json!({"spec": {"replicas": 0}})).await;
@@ -122,7 +125,7 @@ pub async fn a_machine_lingers_for_the_deletion_timeout() {
 pub async fn a_killed_process_is_told_and_comes_back_as_the_same_machine() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
-        let own = Own::new(&kind.name("kill"), 1, kind.class(json!({}))).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("kill"), 1, kind.class(json!({}))).await;
         let node = ready(&own, 1).await.remove(0);
         let boot = |node: &Node| node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone();
         let pid = process(&kind.program(&node.name_any())).unwrap();
@@ -150,7 +153,7 @@ pub async fn a_killed_process_is_told_and_comes_back_as_the_same_machine() {
 pub async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
     let _node = crate::NODE.read().await;
     for kind in BOTH {
-        let own = Own::new(&kind.name("lost"), 1, kind.class(json!({}))).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("lost"), 1, kind.class(json!({}))).await;
         let node = ready(&own, 1).await.remove(0);
         let pod = pod_of(&own, &node).await.unwrap();
         pods(&own).delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
@@ -172,10 +175,10 @@ pub async fn a_pod_deleted_by_hand_is_noticed_and_made_again() {
 
 pub async fn a_machine_that_dies_while_nobody_looks_is_made_again() {
     let _node = crate::NODE.read().await;
-    let own = Own::new("unseen", 1, Kind::Own.class(json!({}))).await;
+    let own = Fixture::new(&CLUSTER, "unseen", 1, Kind::Fixture.class(json!({}))).await;
     let node = ready(&own, 1).await.remove(0);
     let pod = pod_of(&own, &node).await.unwrap();
-    assert!(bed().kill("operator"));
+    assert!(CLUSTER.kill("operator"));
     delete(&pods(&own), &pod.name_any(), PropagationPolicy::Background).await;
     eventually("another pod runs", UP, async || {
         let again = pod_of(&own, &node).await?;

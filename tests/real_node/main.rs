@@ -9,13 +9,10 @@
     reason = "a suite with a cluster of its own has a copy of the module that holds it"
 )]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 #[path = "../compare/mod.rs"]
 mod compare;
-mod disruptor;
+mod fault_injection;
 mod fleet;
-mod harness;
 mod hosting;
 #[path = "../helm/installed.rs"]
 mod installed;
@@ -28,28 +25,31 @@ mod refusals;
 mod silence;
 mod trouble;
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{fs, path::Path, process::ExitCode, sync::LazyLock};
 
-use bed::go_program;
+use kube_node_testing::{TestCluster, harness, test_target, trials};
 
 /// Held by every test that needs the node as it is, and alone by one that breaks it.
 static NODE: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 
 /// Arguments of `up`.
 const UP: &[&str] = &["--real-node", "--kubemark"];
+/// The cluster of this suite.
+static CLUSTER: LazyLock<TestCluster> =
+    LazyLock::new(|| TestCluster::shared(test_target!(), "real_node", UP));
 
 fn main() -> ExitCode {
     // The longest first.
-    let trials = harness::trials! {
+    let trials = trials! {
         waiting installed::release::from_install_to_uninstall,
         waiting compare::ours_differs_least_and_each_difference_is_explained,
-        waiting disruptor::our_pod_in_silence,
-        waiting disruptor::an_upstream_pod_in_silence,
-        waiting disruptor::our_pod_by_turns,
-        waiting disruptor::our_pod_after_a_while,
-        waiting disruptor::our_pod_reboots,
-        waiting disruptor::an_upstream_pod_by_turns,
-        waiting disruptor::an_upstream_pod_after_a_while,
+        waiting fault_injection::our_pod_in_silence,
+        waiting fault_injection::an_upstream_pod_in_silence,
+        waiting fault_injection::our_pod_by_turns,
+        waiting fault_injection::our_pod_after_a_while,
+        waiting fault_injection::our_pod_reboots,
+        waiting fault_injection::an_upstream_pod_by_turns,
+        waiting fault_injection::an_upstream_pod_after_a_while,
         waiting fleet::from_create_to_cleanup,
         waiting hosting::machines_of_another_cluster,
         waiting machines::five_of_each_are_ready_and_what_their_class_says,
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         blocking refusals::what_is_missing_is_named_with_what_to_do,
         blocking refusals::who_is_not_root_is_told_so,
     };
-    let others = harness::trials! {
+    let others = trials! {
         blocking refusals::images_of_programs_that_would_not_run_are_refused,
         blocking compare::differences::tests::what_is_missing_and_what_is_extra_is_one_place,
         blocking compare::differences::tests::a_step_that_a_slow_kubelet_left_out_is_no_difference_and_one_that_is_missing_is,

@@ -12,7 +12,8 @@ use nix::{
 };
 use serde_json::json;
 
-use crate::bed::{LONG, bed, containers::daemons, create, delete, eventually, is_ready, phase, taints};
+use crate::CLUSTER;
+use kube_node_testing::{LONG, create, delete, eventually, is_ready, phase, real_node::daemons, taints};
 
 /// A pod of the node itself: the hollow ones of other tests take pods too, and run nothing. It may have to wait for the
 /// service account of its namespace.
@@ -36,13 +37,13 @@ async fn in_phase(pods: &Api<Pod>, name: &str, wanted: &str) -> Pod {
 }
 
 async fn pods() -> Api<Pod> {
-    Api::default_namespaced(bed().client().await)
+    Api::default_namespaced(CLUSTER.client().await)
 }
 
 /// Runs containerd's own client against the node.
 pub fn ctr(args: &[&str]) -> String {
     let program = Binaries::runtime_cache_dir().unwrap().join("ctr");
-    let socket = format!("/proc/{}/root/run/containerd/containerd.sock", daemons()["containerd"]);
+    let socket = format!("/proc/{}/root/run/containerd/containerd.sock", daemons(&CLUSTER)["containerd"]);
     let output =
         Command::new(program).args(["--address", &socket, "-n", "k8s.io"]).args(args).output().unwrap();
     assert!(output.status.success(), "ctr {args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -51,15 +52,15 @@ pub fn ctr(args: &[&str]) -> String {
 
 pub async fn the_node_is_ready_and_open_to_all() {
     let _node = crate::NODE.read().await;
-    let nodes: Api<Node> = Api::all(bed().client().await);
+    let nodes: Api<Node> = Api::all(CLUSTER.client().await);
     let node = nodes.get("real-node").await.unwrap();
     assert!(is_ready(&node));
     assert!(taints(&node).is_empty(), "{:?}", taints(&node));
     let info = node.status.unwrap().node_info.unwrap();
     assert!(info.container_runtime_version.starts_with("containerd://"), "{info:?}");
     assert_eq!(info.kubelet_version, "v1.36.3");
-    assert_eq!(daemons().len(), 3);
-    let text = String::from_utf8(bed().kube_node(&["status"]).stdout).unwrap();
+    assert_eq!(daemons(&CLUSTER).len(), 3);
+    let text = String::from_utf8(CLUSTER.kube_node(&["status"]).stdout).unwrap();
     for name in ["real-node", "containerd", "kubelet", "kube-proxy"] {
         assert!(text.contains(name), "{name}: {text}");
     }
@@ -72,10 +73,10 @@ pub async fn pods_of_our_image_run_and_are_reached() {
     run(&pods, "stays", &["pause"]).await;
     in_phase(&pods, "says", "Succeeded").await;
     let version = concat!("kube-node ", env!("CARGO_PKG_VERSION"));
-    assert_eq!(bed().kubectl(&["logs", "says"]).trim(), version);
+    assert_eq!(CLUSTER.kubectl(&["logs", "says"]).trim(), version);
     let stays = in_phase(&pods, "stays", "Running").await;
     assert_eq!(stays.spec.unwrap().node_name.as_deref(), Some("real-node"));
-    assert_eq!(bed().kubectl(&["exec", "stays", "--", "kube-node", "--version"]).trim(), version);
+    assert_eq!(CLUSTER.kubectl(&["exec", "stays", "--", "kube-node", "--version"]).trim(), version);
     for name in ["says", "stays"] {
         delete(&pods, name, PropagationPolicy::Background).await;
         eventually(&format!("{name} is gone"), LONG, async || {
@@ -91,7 +92,7 @@ pub async fn pods_reach_the_api_server_at_its_service() {
     // It asks the API server, by the Service, whether it may work, and is told that it may not.
     run(&pods, "asks", &["operator", "--admin-address", "127.0.0.1:0"]).await;
     in_phase(&pods, "asks", "Failed").await;
-    let said = bed().kubectl(&["logs", "asks"]);
+    let said = CLUSTER.kubectl(&["logs", "asks"]);
     assert!(said.contains("may not: watch nodes"), "{said}");
     delete(&pods, "asks", PropagationPolicy::Background).await;
 }
@@ -136,15 +137,15 @@ pub async fn what_is_killed_comes_back_under_the_pods() {
     };
     let before = identity(&in_phase(&pods, "survivor", "Running").await);
     for name in ["containerd", "kubelet"] {
-        let old = daemons()[name];
+        let old = daemons(&CLUSTER)[name];
         kill(Pid::from_raw(old), Signal::SIGKILL).unwrap();
         eventually(&format!("{name} is back"), LONG, async || {
-            daemons().get(name).filter(|&&pid| pid != old).copied()
+            daemons(&CLUSTER).get(name).filter(|&&pid| pid != old).copied()
         })
         .await;
     }
     eventually("the node still serves its pods", Duration::from_mins(2), async || {
-        bed()
+        CLUSTER
             .try_kubectl(&["exec", "survivor", "--", "kube-node", "--version"])
             .status
             .success()

@@ -12,17 +12,18 @@ use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::{Value, json};
 
 use crate::{
-    bed::{Own, bed, create, eventually},
+    CLUSTER,
     kinds::{BOTH, Kind, UP, machine, process, ready},
     node::ctr,
 };
+use kube_node_testing::{Fixture, create, eventually};
 
 /// Tag of the images with a shell.
 const SHELL: &str = "shell";
 
 pub async fn files_reach_the_machine_as_they_were_asked_for() {
     let _node = crate::NODE.read().await;
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "kube-node-system");
     let maps: Api<ConfigMap> = Api::namespaced(client, "kube-node-system");
     create(&secrets, json!({"metadata": {"name": "ssh"}, "stringData": {"id": "key"}})).await.unwrap();
@@ -35,7 +36,7 @@ pub async fn files_reach_the_machine_as_they_were_asked_for() {
         {"path": "/etc/demo/number", "owner": "1000:2000", "permissions": "0600", "content": "d"},
     ]}});
     for kind in BOTH {
-        let own = Own::new(&kind.name("files"), 1, kind.class(files.clone())).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("files"), 1, kind.class(files.clone())).await;
         let node = ready(&own, 1).await.remove(0);
         let pid = process(&kind.program(&node.name_any())).unwrap();
         let root = format!("/proc/{pid}/root");
@@ -65,13 +66,13 @@ pub async fn files_reach_the_machine_as_they_were_asked_for() {
 pub async fn versions_are_reported_as_they_were_asked_for() {
     let _node = crate::NODE.read().await;
     // Of upstream it picks the image; what its kubelet says is the image's own.
-    for (kind, version) in [(Kind::Own, "v1.35.1"), (Kind::Upstream, "v1.36.3")] {
+    for (kind, version) in [(Kind::Fixture, "v1.35.1"), (Kind::Upstream, "v1.36.3")] {
         let mut class = kind.class(json!({"provisioning": {
             "kubelet": {"version": version}, "containerRuntime": {"name": "containerd", "version": "2.1.4"}}}));
         if kind == Kind::Upstream {
             class["kubemark"]["image"] = json!("localhost/kubemark");
         }
-        let own = Own::new(&kind.name("version"), 1, class).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("version"), 1, class).await;
         let node = ready(&own, 1).await.remove(0);
         let info = node.status.unwrap().node_info.unwrap();
         assert_eq!(info.kubelet_version, version, "{kind:?}");
@@ -107,14 +108,16 @@ async fn commands_run_before_the_kubelet(kind: Kind) {
         class
     };
     let said = json!(["echo first > /tmp/said", "echo second >> /tmp/said"]);
-    let own = Own::new(&kind.name("commands"), 1, class(said)).await;
+    let own = Fixture::new(&CLUSTER, &kind.name("commands"), 1, class(said)).await;
     let node = ready(&own, 1).await.remove(0);
     let pid = process(&kind.program(&node.name_any())).unwrap();
     let path = Path::new("/proc").join(pid.to_string()).join("root/tmp/said");
     assert_eq!(fs::read_to_string(path).unwrap(), "first\nsecond\n", "{kind:?}");
     own.clean_up().await;
 
-    let own = Own::new(&kind.name("failing"), 1, class(json!(["echo no such disk >&2", "exit 3"]))).await;
+    let own =
+        Fixture::new(&CLUSTER, &kind.name("failing"), 1, class(json!(["echo no such disk >&2", "exit 3"])))
+            .await;
     let message = eventually("what failed is told", UP, async || {
         let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
         let ended = ["ContainerExited", "CrashLoopBackOff"].contains(&reason.as_str());
@@ -136,9 +139,9 @@ pub async fn commands_of_our_own_image() {
     let _node = crate::NODE.write().await;
     import_images_with_a_shell();
     let image = format!("operator=--machine-image=localhost/kube-node:{SHELL}");
-    bed().down();
-    bed().up(&[crate::UP, &["--component-arg", &image]].concat());
-    commands_run_before_the_kubelet(Kind::Own).await;
-    bed().down();
-    bed().up(crate::UP);
+    CLUSTER.down();
+    CLUSTER.up(&[crate::UP, &["--component-arg", &image]].concat());
+    commands_run_before_the_kubelet(Kind::Fixture).await;
+    CLUSTER.down();
+    CLUSTER.up(crate::UP);
 }

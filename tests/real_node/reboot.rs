@@ -10,16 +10,17 @@ use nix::{
 use serde_json::json;
 
 use crate::{
-    bed::{Own, bed, eventually, is_ready},
+    CLUSTER,
     kinds::{BOTH, UP, machine, process, ready},
 };
+use kube_node_testing::{Fixture, eventually, is_ready};
 
 /// As after a power cut: nothing runs, nothing in memory is left, and the kubelet finds the pods that it has to run.
 pub async fn machines_come_back_after_a_power_cut() {
     let _node = crate::NODE.write().await;
     let mut sets = Vec::new();
     for kind in BOTH {
-        let own = Own::new(&kind.name("reboot"), 2, kind.class(json!({}))).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("reboot"), 2, kind.class(json!({}))).await;
         let nodes = ready(&own, 2).await;
         let processes: BTreeMap<String, i32> = nodes
             .iter()
@@ -27,7 +28,7 @@ pub async fn machines_come_back_after_a_power_cut() {
             .collect();
         sets.push((kind, own, nodes, processes));
     }
-    kill(bed().pid("real-node").expect("the node"), Signal::SIGKILL).unwrap();
+    kill(CLUSTER.pid("real-node").expect("the node"), Signal::SIGKILL).unwrap();
     let start = Instant::now();
     for (kind, own, nodes, processes) in &sets {
         for node in nodes {

@@ -16,7 +16,7 @@ use kube_ext::connection;
 use nix::sched::{CloneFlags, unshare};
 use tokio::{net::TcpListener, time::timeout};
 
-use crate::harness::block_on;
+use kube_node_testing::harness::block_on;
 
 /// What [`connection`] promises.
 const LIMIT: Duration = Duration::from_secs(45);

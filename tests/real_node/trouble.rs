@@ -4,17 +4,28 @@ use local_cluster::images;
 use serde_json::json;
 
 use crate::{
-    bed::{Own, eventually, name},
+    CLUSTER,
     kinds::{Kind, UP, machine, pod_of, ready},
 };
+use kube_node_testing::{Fixture, eventually, name};
 
 pub async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
     let _node = crate::NODE.read().await;
-    let missing =
-        Own::new("no-image", 1, Kind::Own.class(json!({"kubemark": {"image": "localhost/none:v1"}}))).await;
-    let wrong =
-        Own::new("no-kubemark", 1, Kind::Own.class(json!({"kubemark": {"image": images::PAUSE}}))).await;
-    let told = async |own: &Own, reasons: &[&str]| {
+    let missing = Fixture::new(
+        &CLUSTER,
+        "no-image",
+        1,
+        Kind::Fixture.class(json!({"kubemark": {"image": "localhost/none:v1"}})),
+    )
+    .await;
+    let wrong = Fixture::new(
+        &CLUSTER,
+        "no-kubemark",
+        1,
+        Kind::Fixture.class(json!({"kubemark": {"image": images::PAUSE}})),
+    )
+    .await;
+    let told = async |own: &Fixture, reasons: &[&str]| {
         eventually(&format!("{}: {reasons:?}", own.name), UP, async || {
             let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
             (status == "False" && reasons.contains(&reason.as_str())).then_some(message)
@@ -30,7 +41,7 @@ pub async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
     .await;
     let message = told(&wrong, &["RunContainerError", "StartError", "CrashLoopBackOff"]).await;
     assert!(message.contains("/kubemark"), "{message}");
-    let good = Own::new("beside", 1, Kind::Own.class(json!({}))).await;
+    let good = Fixture::new(&CLUSTER, "beside", 1, Kind::Fixture.class(json!({}))).await;
     ready(&good, 1).await;
     // The class is corrected.
     missing.patch_class(json!({"spec": {"kubemark": {"image": null}}})).await;
@@ -44,11 +55,11 @@ pub async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
 pub async fn commands_without_a_shell_are_told() {
     let _node = crate::NODE.read().await;
     for (kind, reasons) in [
-        (Kind::Own, ["ContainerExited", "CrashLoopBackOff"]),
+        (Kind::Fixture, ["ContainerExited", "CrashLoopBackOff"]),
         (Kind::Upstream, ["RunContainerError", "StartError"]),
     ] {
         let class = kind.class(json!({"provisioning": {"commands": ["true"]}}));
-        let own = Own::new(&kind.name("no-shell"), 1, class).await;
+        let own = Fixture::new(&CLUSTER, &kind.name("no-shell"), 1, class).await;
         eventually("it is told", UP, async || {
             let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
             let told = reasons.contains(&reason.as_str()) || reason == "CrashLoopBackOff";
@@ -63,7 +74,7 @@ pub async fn a_machine_out_of_memory_says_so() {
     let _node = crate::NODE.read().await;
     let resources = json!({"requests": {"memory": "10Mi"}, "limits": {"memory": "12Mi"}});
     let class = Kind::Upstream.class(json!({"kubemark": {"resources": resources}}));
-    let own = Own::new("no-memory", 1, class).await;
+    let own = Fixture::new(&CLUSTER, "no-memory", 1, class).await;
     eventually("it is told", UP, async || {
         let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
         (status == "False" && reason == "OOMKilled")
@@ -85,7 +96,7 @@ pub async fn an_evicted_machine_is_told_and_made_again() {
     let _node = crate::NODE.read().await;
     let resources = json!({"limits": {"ephemeral-storage": "64Ki"}});
     let class = Kind::Upstream.class(json!({"kubemark": {"resources": resources, "extraArgs": ["--v=10"]}}));
-    let own = Own::new("no-disk", 1, class).await;
+    let own = Fixture::new(&CLUSTER, "no-disk", 1, class).await;
     let (node, first) = eventually("its pod", UP, async || {
         let node = own.my_nodes().await.pop()?;
         let pod = pod_of(&own, &node).await?;

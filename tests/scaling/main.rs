@@ -15,14 +15,12 @@
 mod caller;
 mod mutation;
 mod operator;
-#[path = "../seeds/mod.rs"]
-mod seeds;
 mod world;
 
 use caller::Caller;
+use kube_node_testing::seeds::{self, USUAL, first_failure};
 use mutation::Mutation;
 use operator::Operator;
-use seeds::{USUAL, first_failure};
 use world::World;
 
 /// Seconds in which something happens from outside.

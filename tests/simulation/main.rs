@@ -17,17 +17,15 @@
 mod mutation;
 mod operator;
 mod schedule;
-#[path = "../seeds/mod.rs"]
-mod seeds;
 mod world;
 
 use std::fmt::Write as _;
 
 use kube_node_api::NodeSetStatus;
+use kube_node_testing::seeds::{self, USUAL, first_failure};
 use mutation::Mutation;
 use operator::Operator;
 use schedule::{ACTIVE, Schedule};
-use seeds::{USUAL, first_failure};
 use world::World;
 
 /// Seeds that failed once.

@@ -6,9 +6,6 @@
 // No runtime runs here, and a test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
-#[path = "../real_node/harness.rs"]
-mod harness;
-
 use std::{
     collections::BTreeSet,
     fs,
@@ -18,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kube_node_testing::{harness, trials};
 use local_cluster::{procs::ProcessId, real_node};
 use nix::{
     sys::signal::{Signal, kill},
@@ -246,7 +244,7 @@ fn strike(pids: &[Pid]) {
 }
 
 fn main() -> ExitCode {
-    harness::run("teardown", harness::trials! { blocking nothing_stays }, Vec::new())
+    harness::run("teardown", trials! { blocking nothing_stays }, Vec::new())
 }
 
 /// In one test, so that they come one after another.

@@ -11,7 +11,8 @@ use machine_agent::identity::{Identity, IdentityError};
 use serde_json::json;
 
 use super::{Stage, obtain, whoami};
-use crate::bed::{LONG, Own, create, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, create, eventually};
 
 #[tokio::test]
 async fn a_machine_comes_by_its_identity_and_may_do_its_work() {
@@ -41,7 +42,7 @@ async fn a_machine_comes_by_its_identity_and_may_do_its_work() {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let lease = json!({"metadata": {"name": "flow-1"}, "spec": {"holderIdentity": "flow-1"}});
     create(&leases, lease).await.unwrap();
-    let own = Own::nothing("flow").await;
+    let own = Fixture::nothing(&CLUSTER, "flow").await;
     own.pod_on("flow-1", "flow-pod", json!({}), json!({})).await;
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::default_namespaced(client);
     // The graph of Node authorization follows the pods by a watch.

@@ -20,7 +20,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
 use super::{Stage, config_client, server_and_ca};
-use crate::bed::{LONG, create, eventually};
+use kube_node_testing::{LONG, create, eventually};
 
 /// A request, as honest as it can be unless a test changes it.
 struct Forgery {

@@ -18,7 +18,8 @@ use nix::{
 use serde_json::{Value, json};
 
 use super::Stage;
-use crate::bed::{LONG, Own, always, condition, eventually, http::Request, is_ready, phase};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, always, condition, eventually, http::Request, is_ready, phase};
 
 /// A machine's folders and its process, while it runs.
 struct Machine {
@@ -127,7 +128,7 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
     assert_eq!(address, "10.1.2.3");
     eventually("probes", LONG, async || (machine.probe("/readyz")? == "200").then_some(())).await;
     assert_eq!(machine.probe("/healthz").as_deref(), Some("200"));
-    let own = Own::nothing("process").await;
+    let own = Fixture::nothing(&CLUSTER, "process").await;
     own.pod_on("process-1", "process-pod", json!({}), json!({})).await;
     eventually("its pod runs", LONG, async || {
         (phase(&own.pods.get("process-pod").await.unwrap()) == "Running").then_some(())

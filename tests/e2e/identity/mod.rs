@@ -40,7 +40,8 @@ use machine_agent::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{LONG, bed, create, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{LONG, create, eventually};
 
 /// Machines that are wherever the test says.
 struct Somewhere {
@@ -109,12 +110,12 @@ pub struct Stage {
 impl Stage {
     /// `name` is a domain: that of the provider.
     pub async fn new(name: &'static str) -> Self {
-        let admin = bed().client().await;
+        let admin = CLUSTER.client().await;
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Self {
             provider: Arc::new(Somewhere { name, machines: Mutex::default() }),
-            operator: client_of(&bed().dir.join("operator.kubeconfig")).await,
+            operator: client_of(&CLUSTER.dir.join("operator.kubeconfig")).await,
             nodes: Api::all(admin.clone()),
             csrs: Api::all(admin.clone()),
             admin,
@@ -233,9 +234,9 @@ async fn config_client(kubeconfig: Kubeconfig) -> Client {
 
 /// Where the API server is, and what it is known by.
 fn server_and_ca() -> (String, String) {
-    let kubeconfig = Kubeconfig::read_from(bed().dir.join("kubeconfig")).unwrap();
+    let kubeconfig = Kubeconfig::read_from(CLUSTER.dir.join("kubeconfig")).unwrap();
     let cluster = kubeconfig.clusters[0].cluster.clone().unwrap();
-    let ca = std::fs::read_to_string(bed().dir.join("pki/ca.crt")).unwrap();
+    let ca = std::fs::read_to_string(CLUSTER.dir.join("pki/ca.crt")).unwrap();
     (cluster.server.unwrap(), ca)
 }
 

@@ -17,7 +17,8 @@ use machine_agent::identity::Identity;
 use serde_json::{Value, json};
 
 use super::{Stage, obtain};
-use crate::bed::{LONG, Own, class_spec, create, eventually};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, eventually};
 
 const DOCS: &str = include_str!("../../../docs/security.md");
 
@@ -238,7 +239,7 @@ fn the_docs_have_the_same_table() {
 
 #[tokio::test]
 async fn a_stolen_credential_is_good_for_its_own_node_alone() {
-    let own = Own::without_set("stolen", class_spec()).await;
+    let own = Fixture::without_set(&CLUSTER, "stolen", class_spec()).await;
     own.create_set(0, json!({})).await;
     let stage = Stage::new("stolen.example.com").await;
     stage.approve();

@@ -14,7 +14,8 @@ use kube::{
 use kube_node_api::NodeSet;
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, bed, class_spec, create, eventually, name};
+use crate::CLUSTER;
+use kube_node_testing::{Fixture, LONG, class_spec, create, eventually, name};
 
 const DOCS: &str = include_str!("../../../docs/security.md");
 const SYSTEM: &str = "kube-system";
@@ -155,7 +156,7 @@ fn the_docs_have_the_same_table() {
 
 #[tokio::test]
 async fn a_stolen_hollow_token_is_good_for_hollow_nodes_alone() {
-    let own = Own::new("stolen-hollow", 1, class_spec()).await;
+    let own = Fixture::new(&CLUSTER, "stolen-hollow", 1, class_spec()).await;
     let hollow = name(&own.settled(1).await[0]);
     let pods: Api<Pod> = Api::namespaced(own.client.clone(), SYSTEM);
     let leases: Api<Lease> = Api::namespaced(own.client.clone(), LEASES);
@@ -177,7 +178,7 @@ async fn a_stolen_hollow_token_is_good_for_hollow_nodes_alone() {
 
     for identity in ["kube-node-hollow-host", "kube-node-hollow"] {
         let user = format!("system:serviceaccount:{OPERATOR}:{identity}");
-        let thief = bed().client_as(&user, &GROUPS).await;
+        let thief = CLUSTER.client_as(&user, &GROUPS).await;
 
         // It is good for what hollow kubelets do.
         let condition = json!({"status": {"conditions": [{"type": "example.com/Tried", "status": "True"}]}});

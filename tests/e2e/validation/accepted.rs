@@ -18,7 +18,8 @@ use proptest::{
 use serde_json::{Map, Value, json};
 
 use super::verdict;
-use crate::bed::{LONG, bed, class_spec, create, delete, eventually, is_ready};
+use crate::CLUSTER;
+use kube_node_testing::{LONG, class_spec, create, delete, eventually, is_ready};
 
 /// Objects at the edge of what is allowed: names of class and set, changes of their specs, and what the Node must show.
 fn odd_objects() -> Vec<(String, String, Value, Value, Value)> {
@@ -95,7 +96,7 @@ fn is_uninitialized(node: &Node) -> bool {
 
 #[tokio::test]
 async fn what_is_odd_but_valid_becomes_a_node() {
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let (classes, sets) = (Api::<NodeClass>::all(client.clone()), Api::<NodeSet>::all(client.clone()));
     let nodes = Api::<Node>::all(client);
     for (class, set, class_change, set_change, _) in odd_objects() {
@@ -202,7 +203,7 @@ fn affinity() -> impl Strategy<Value = Value> {
 
 /// What the API server says of a class with this, and of the Node or pod that it would make.
 async fn both(field: &'static str, value: &Value) -> (String, String) {
-    let client = bed().client().await;
+    let client = CLUSTER.client().await;
     let mut spec = class_spec();
     let pod_field = field.strip_prefix("kubemark/");
     if let Some(field) = pod_field {

@@ -8,7 +8,9 @@ use kube::{
 use kube_node_api::{NodeClass, NodeSet, crds, names::FINALIZER_IN_USE};
 use serde_json::{Value, json};
 
-use crate::bed::{LONG, Own, class_spec, create, delete, eventually, further::Further};
+use kube_node_testing::{
+    Fixture, LONG, TemporaryCluster, class_spec, create, delete, eventually, test_target,
+};
 
 /// Replaces the versions of both kinds.
 async fn define(client: &Client, versions: impl Fn(&CustomResourceDefinition) -> Value) {
@@ -21,7 +23,7 @@ async fn define(client: &Client, versions: impl Fn(&CustomResourceDefinition) ->
 
 #[tokio::test]
 async fn what_was_stored_before_the_rules_is_served_and_goes() {
-    let cluster = Further::start("stored", &[]);
+    let cluster = TemporaryCluster::start(test_target!(), "stored", &[]);
     let client = cluster.client().await;
     // Without the scale subresource, which reads replicas itself.
     let loose = json!([{"name": "v1alpha1", "served": true, "storage": true, "subresources": {"status": {}},
@@ -51,7 +53,7 @@ async fn what_was_stored_before_the_rules_is_served_and_goes() {
     define(&client, |crd| json!(crd.spec.versions)).await;
 
     // Its Nodes work, without the taints that others would take off; it says so.
-    let own = Own::of(client.clone(), "reserved");
+    let own = Fixture::of(client.clone(), "reserved");
     eventually("the strict definition works", LONG, async || {
         create(&own.classes, class("bad", &reserved)).await.is_err().then_some(())
     })

@@ -1,0 +1,27 @@
+//! The real node of a cluster, from outside.
+
+use std::{collections::BTreeMap, process::Command};
+
+use serde_json::Value;
+
+use crate::TestCluster;
+
+/// The processes inside the node, by name, with their pids as seen from here.
+pub fn daemons(cluster: &TestCluster) -> BTreeMap<String, i32> {
+    let output = cluster.kube_node(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = status["components"].as_array().unwrap().iter();
+    rows.filter(|row| ["containerd", "kubelet", "kube-proxy"].contains(&row["name"].as_str().unwrap()))
+        .filter(|row| row["health"] == "ok")
+        .map(|row| {
+            (row["name"].as_str().unwrap().to_owned(), i32::try_from(row["pid"].as_i64().unwrap()).unwrap())
+        })
+        .collect()
+}
+
+/// A command that runs in the node's network.
+pub fn in_its_network(cluster: &TestCluster, program: &str) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", daemons(cluster)["containerd"])).args(["--", program]);
+    command
+}
