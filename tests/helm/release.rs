@@ -140,11 +140,11 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
     is_served(client, &credentials).await;
     println!("cluster-autoscaler is served {:.1} s after the upgrade", start.elapsed().as_secs_f64());
 
-    let takeover = async {
+    let failover = async {
         crash(client, &second).await;
         leader(client, &second).await
     };
-    let third = growth.to(140, takeover).await;
+    let third = growth.to(140, failover).await;
     let rollback = ["rollback", "kube-node", "1", "--wait", "--timeout", "4m"];
     growth.to(200, blocking(move || drop(helm(&rollback)))).await;
     leader(client, &third).await;
