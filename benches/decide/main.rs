@@ -7,31 +7,35 @@ use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     budget::Budget,
-    disruption::{NodeSign, Rules, UnhealthyCondition},
-    rollout::Clock,
+    disruption::{DisruptionRules, ObservedCondition, UnhealthyCondition},
+    rollout::ProgressDeadline,
     set_planner::{self, Creation, DesiredState, NodeState, RolloutMode},
 };
 
 const NODES: [usize; 3] = [1_000, 10_000, 100_000];
 const ROUNDS: usize = 21;
 
-fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [UnhealthyCondition]) -> DesiredState<'a> {
+fn wanted<'a>(
+    replicas: usize,
+    revision: &'a str,
+    unhealthy_conditions: &'a [UnhealthyCondition],
+) -> DesiredState<'a> {
     DesiredState {
         replicas,
         budget: Budget { surge: replicas / 4, unavailable: replicas / 10 },
         min_ready: Duration::from_secs(5),
         order: ScaleDownOrder::LeastPods,
         replacement: ReplacementOrder::SurgeFirst,
-        rules: Rules {
+        rules: DisruptionRules {
             revision: Some(revision),
             expire_after: Some(Duration::from_hours(720)),
             startup_timeout: Some(Duration::from_mins(10)),
-            symptoms,
-            ..Rules::default()
+            unhealthy_conditions,
+            ..DisruptionRules::default()
         },
         pace: RolloutMode::Rolling { keep: 0 },
-        clock: Clock { deadline: Duration::from_mins(10), ..Clock::default() },
-        max_sick: replicas / 2,
+        clock: ProgressDeadline { deadline: Duration::from_mins(10), ..ProgressDeadline::default() },
+        max_unhealthy: replicas / 2,
         max_repairs: 10,
         start_failures: None,
         class_back_off: Duration::ZERO,
@@ -41,12 +45,12 @@ fn wanted<'a>(replicas: usize, revision: &'a str, symptoms: &'a [UnhealthyCondit
 }
 
 fn main() {
-    let symptom = UnhealthyCondition {
+    let unhealthy = UnhealthyCondition {
         r#type: "Ready".to_owned(),
         status: "Unknown".to_owned(),
         lasts: Duration::from_mins(5),
     };
-    let symptoms = [symptom];
+    let unhealthy_conditions = [unhealthy];
     let now = Timestamp::now();
     println!("| nodes | nothing to do, ms | first look of a rollout, ms | scale-down to a half, ms |");
     println!("| --- | --- | --- | --- |");
@@ -63,7 +67,7 @@ fn main() {
                 started: true,
                 has_kubelet: true,
                 pods: usize::try_from(i % 30).unwrap_or(0),
-                signs: vec![NodeSign { r#type: "Ready", status: "True", since: None }],
+                conditions: vec![ObservedCondition { r#type: "Ready", status: "True", since: None }],
                 ..NodeState::default()
             })
             .collect();
@@ -78,9 +82,9 @@ fn main() {
             times.sort();
             times[ROUNDS / 2].as_secs_f64() * 1_000.0
         };
-        let idle = median(wanted(nodes, "v1-old", &symptoms));
-        let rollout = median(wanted(nodes, "v1-new", &symptoms));
-        let shrink = median(wanted(nodes / 2, "v1-old", &symptoms));
+        let idle = median(wanted(nodes, "v1-old", &unhealthy_conditions));
+        let rollout = median(wanted(nodes, "v1-new", &unhealthy_conditions));
+        let shrink = median(wanted(nodes / 2, "v1-old", &unhealthy_conditions));
         println!("| {nodes} | {idle:.2} | {rollout:.2} | {shrink:.2} |");
     }
 }

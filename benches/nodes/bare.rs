@@ -17,7 +17,7 @@ use k8s_pb::{
 };
 use kube::Client;
 use kube_ext::wire::{self, AnyObject, Body};
-use kube_node_planner::{node_builder, template::Desired};
+use kube_node_planner::{node_builder, template::DesiredTemplate};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -114,7 +114,7 @@ pub fn with_taints(name: &str, cluster_size: usize) -> Node {
         pod_cidr: None,
         cluster_size,
     };
-    let mut node = node_builder::node(origin, &Desired::default(), Timestamp::now());
+    let mut node = node_builder::node(origin, &DesiredTemplate::default(), Timestamp::now());
     // Nobody owns it, and nobody would take the finalizer off.
     if let Some(metadata) = &mut node.metadata {
         metadata.owner_references.clear();

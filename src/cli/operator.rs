@@ -17,7 +17,7 @@ use kube_node_operator::{
     autoscaler::{self, Address},
     controllers::ProviderIdPrefix,
 };
-use kube_node_planner::pod_cidrs::Range;
+use kube_node_planner::pod_cidrs::PodCidrRange;
 use local_cluster::images;
 
 use super::{endpoint_args::EndpointArgs, room_args::RoomArgs};
@@ -82,8 +82,8 @@ struct PodCidrArgs {
 }
 
 impl PodCidrArgs {
-    fn range(self) -> anyhow::Result<Option<Range>> {
-        let range = self.cluster_cidr.map(|range| Range::new(range, self.node_cidr_mask_size));
+    fn range(self) -> anyhow::Result<Option<PodCidrRange>> {
+        let range = self.cluster_cidr.map(|range| PodCidrRange::new(range, self.node_cidr_mask_size));
         range.transpose().context("--cluster-cidr and --node-cidr-mask-size do not fit")
     }
 }

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, sync::Arc};
 use kube_node_cache::{Cache, NodeView, View, Written};
 use kube_node_planner::{
     boot,
-    disruptor::{self, Behaviour, Phase},
+    fault_injection::{self, Behaviour, Phase},
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -44,13 +44,13 @@ impl Machine {
     /// Fault injection phase at `now`. A machine that has not booted yet is healthy.
     #[must_use]
     pub fn phase(&self, now: Clock) -> Phase {
-        disruptor::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
+        fault_injection::phase(self.settings.failures.as_ref(), boot::age(self.boot, now.wall))
     }
 
     /// Boot ID at `now` of a machine that has booted; differs from the recorded one after a later reboot.
     #[must_use]
     pub fn boot_at(&self, uid: &str, now: Clock) -> Option<Uuid> {
-        Some(disruptor::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
+        Some(fault_injection::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
     }
 
     /// Priority of the next Lease write. A machine with a dedicated client renews as a kubelet does:
@@ -69,7 +69,7 @@ impl Machine {
     /// Returns true if a machine in `phase` writes nothing.
     #[must_use]
     pub fn is_silent(&self, phase: Phase) -> bool {
-        disruptor::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
+        fault_injection::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
     }
 }
 

@@ -7,7 +7,7 @@ use std::{net::Ipv4Addr, sync::Arc};
 use jiff::Timestamp;
 use kube_node_api::Resources;
 use kube_node_cache::NodeView;
-use kube_node_planner::health::{Condition, conditions};
+use kube_node_planner::health::{KubeletCondition, conditions};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -77,7 +77,7 @@ impl Report {
         let now = to_seconds(now);
         let conditions: Vec<Value> = conditions(self.healthy)
             .into_iter()
-            .map(|Condition { r#type, status, reason, message }| {
+            .map(|KubeletCondition { r#type, status, reason, message }| {
                 let before = node.condition(r#type).filter(|before| &*before.status == status);
                 let since = before.and_then(|before| before.since).unwrap_or(now);
                 json!({

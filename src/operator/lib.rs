@@ -22,7 +22,7 @@ use kube_ext::{
     metrics,
 };
 use kube_node_cache::ReflectError;
-use kube_node_planner::pod_cidrs::Range;
+use kube_node_planner::pod_cidrs::PodCidrRange;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -54,7 +54,7 @@ pub struct Options {
     /// Listen address of health and metrics.
     pub admin_address: SocketAddr,
     /// Range from which new Nodes get their `spec.podCIDR`; None: another component assigns it.
-    pub pod_cidrs: Option<Range>,
+    pub pod_cidrs: Option<PodCidrRange>,
     /// Prefix of providerIDs.
     pub provider_id_prefix: ProviderIdPrefix,
     /// The operator's own image, for machines that are pods.

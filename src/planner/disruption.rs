@@ -28,7 +28,7 @@ impl DisruptionReason {
 
     /// Returns true if the Node is unhealthy: such a Node is repaired even while a rollout is paused.
     #[must_use]
-    pub const fn is_sickness(self) -> bool {
+    pub const fn is_repair(self) -> bool {
         matches!(self, Self::FailedToStart | Self::Unhealthy)
     }
 
@@ -47,7 +47,7 @@ impl DisruptionReason {
 
 /// A condition of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSign<'a> {
+pub struct ObservedCondition<'a> {
     /// Condition type.
     pub r#type: &'a str,
     /// True, False or Unknown.
@@ -69,7 +69,7 @@ pub struct UnhealthyCondition {
 
 /// Rules for the replacement of Nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Rules<'a> {
+pub struct DisruptionRules<'a> {
     /// Revision that the Nodes should have; None if unknown: no Node is outdated then.
     pub revision: Option<&'a str>,
     /// Nodes created before this time are replaced.
@@ -79,14 +79,14 @@ pub struct Rules<'a> {
     /// Maximum time from a Node's creation until it is initialized.
     pub startup_timeout: Option<Duration>,
     /// Unhealthy conditions of an initialized Node.
-    pub symptoms: &'a [UnhealthyCondition],
+    pub unhealthy_conditions: &'a [UnhealthyCondition],
 }
 
 /// Reasons to replace a Node, and the time at which they may change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     /// Reason to repair the Node.
-    pub sick: Option<DisruptionReason>,
+    pub unhealthy: Option<DisruptionReason>,
     /// Most severe of the other reasons: a Node whose repair has to wait may still be due for a rollout.
     pub due: Option<DisruptionReason>,
     /// Time until the reasons may change; None if they do not change with time.
@@ -95,11 +95,11 @@ pub struct Finding {
 
 /// Examines one Node that is not leaving.
 #[must_use]
-pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Finding {
+pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timestamp) -> Finding {
     let mut finding = Finding::default();
     let mut consider = |cause: DisruptionReason, due_in: Duration| {
         if due_in.is_zero() {
-            let place = if cause.is_sickness() { &mut finding.sick } else { &mut finding.due };
+            let place = if cause.is_repair() { &mut finding.unhealthy } else { &mut finding.due };
             *place = Some(place.map_or(cause, |known| known.min(cause)));
         } else {
             finding.changes_in = Some(finding.changes_in.map_or(due_in, |known| known.min(due_in)));
@@ -108,15 +108,14 @@ pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Fin
     if !member.skip_remediation {
         if member.started {
             // Conditions count only once the Node is initialized: before that it is still starting.
-            for symptom in rules.symptoms {
-                let sign = member
-                    .signs
-                    .iter()
-                    .find(|sign| sign.r#type == symptom.r#type && sign.status == symptom.status);
-                if let Some(sign) = sign {
+            for unhealthy in rules.unhealthy_conditions {
+                let condition = member.conditions.iter().find(|condition| {
+                    condition.r#type == unhealthy.r#type && condition.status == unhealthy.status
+                });
+                if let Some(condition) = condition {
                     consider(
                         DisruptionReason::Unhealthy,
-                        left(sign.since.unwrap_or(now), symptom.lasts, now),
+                        left(condition.since.unwrap_or(now), unhealthy.lasts, now),
                     );
                 }
             }
@@ -137,11 +136,11 @@ pub fn examine(member: &NodeState<'_>, rules: &Rules<'_>, now: Timestamp) -> Fin
 
 /// Returns true if a rollout or a restart has to replace the Node.
 #[must_use]
-pub fn is_stale(member: &NodeState<'_>, rules: &Rules<'_>) -> bool {
+pub fn is_stale(member: &NodeState<'_>, rules: &DisruptionRules<'_>) -> bool {
     has_other_revision(member, rules) || rules.restarted_at.is_some_and(|at| member.created < at)
 }
 
-fn has_other_revision(member: &NodeState<'_>, rules: &Rules<'_>) -> bool {
+fn has_other_revision(member: &NodeState<'_>, rules: &DisruptionRules<'_>) -> bool {
     rules.revision.is_some_and(|revision| member.revision != revision)
 }
 
@@ -197,12 +196,12 @@ mod tests {
 
     #[test]
     fn a_node_that_never_started_is_given_up_after_its_time() {
-        let rules = Rules { startup_timeout: Some(seconds(60)), ..Rules::default() };
+        let rules = DisruptionRules { startup_timeout: Some(seconds(60)), ..DisruptionRules::default() };
         assert_eq!(
             examine(&member(false), &rules, at(20)),
             Finding { changes_in: Some(seconds(40)), ..Finding::default() }
         );
-        assert_eq!(examine(&member(false), &rules, at(60)).sick, Some(DisruptionReason::FailedToStart));
+        assert_eq!(examine(&member(false), &rules, at(60)).unhealthy, Some(DisruptionReason::FailedToStart));
         assert_eq!(examine(&member(true), &rules, at(60)), Finding::default());
         let skipped = NodeState { skip_remediation: true, ..member(false) };
         assert_eq!(examine(&skipped, &rules, at(60)), Finding::default());
@@ -210,40 +209,41 @@ mod tests {
 
     #[test]
     fn a_condition_counts_once_it_lasted_and_the_node_had_started() {
-        let symptoms = [UnhealthyCondition {
+        let unhealthy_conditions = [UnhealthyCondition {
             r#type: "Ready".to_owned(),
             status: "Unknown".to_owned(),
             lasts: seconds(30),
         }];
-        let rules = Rules { symptoms: &symptoms, ..Rules::default() };
-        let sick = NodeState {
-            signs: vec![NodeSign { r#type: "Ready", status: "Unknown", since: Some(at(100)) }],
+        let rules =
+            DisruptionRules { unhealthy_conditions: &unhealthy_conditions, ..DisruptionRules::default() };
+        let unhealthy = NodeState {
+            conditions: vec![ObservedCondition { r#type: "Ready", status: "Unknown", since: Some(at(100)) }],
             ..member(true)
         };
         assert_eq!(
-            examine(&sick, &rules, at(110)),
+            examine(&unhealthy, &rules, at(110)),
             Finding { changes_in: Some(seconds(20)), ..Finding::default() }
         );
-        assert_eq!(examine(&sick, &rules, at(130)).sick, Some(DisruptionReason::Unhealthy));
-        let starting = NodeState { started: false, ..sick };
+        assert_eq!(examine(&unhealthy, &rules, at(130)).unhealthy, Some(DisruptionReason::Unhealthy));
+        let starting = NodeState { started: false, ..unhealthy };
         assert_eq!(examine(&starting, &rules, at(130)), Finding::default());
     }
 
     #[test]
     fn a_sick_node_may_be_due_for_something_else_too() {
-        let rules = Rules {
+        let rules = DisruptionRules {
             revision: Some("v1-new"),
             restarted_at: Some(at(10)),
             startup_timeout: Some(seconds(5)),
-            ..Rules::default()
+            ..DisruptionRules::default()
         };
         let late = examine(&member(false), &rules, at(20));
         assert_eq!(
-            (late.sick, late.due),
+            (late.unhealthy, late.due),
             (Some(DisruptionReason::FailedToStart), Some(DisruptionReason::Outdated))
         );
         let old = examine(&member(true), &rules, at(20));
-        assert_eq!((old.sick, old.due), (None, Some(DisruptionReason::Outdated)));
+        assert_eq!((old.unhealthy, old.due), (None, Some(DisruptionReason::Outdated)));
     }
 
     #[test]

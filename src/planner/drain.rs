@@ -1,6 +1,6 @@
 //! Drain planner: pods to evict now, pods that block the drain, and the time at which the machine may go.
 //!
-//! Input: the pods of a deleted Node, the drain policy of its set, the time. Output: a [`Plan`] for one
+//! Input: the pods of a deleted Node, the drain policy of its set, the time. Output: a [`DrainPlan`] for one
 //! reconciliation.
 //!
 //! Pods of DaemonSets and mirror pods stay and delay nothing. The other pods leave in ascending order of
@@ -67,7 +67,7 @@ impl fmt::Display for PodId {
 
 /// Drain settings of the NodeSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct DrainPolicy {
     /// Maximum duration of the drain; None for no limit.
     pub timeout: Option<Duration>,
     /// True if pods with emptyDir volumes are evicted.
@@ -76,13 +76,13 @@ pub struct Policy {
     pub evict_unmanaged: bool,
 }
 
-impl Default for Policy {
+impl Default for DrainPolicy {
     fn default() -> Self {
         Self { timeout: None, delete_empty_dir_data: true, evict_unmanaged: true }
     }
 }
 
-impl From<&kube_node_api::Drain> for Policy {
+impl From<&kube_node_api::Drain> for DrainPolicy {
     fn from(drain: &kube_node_api::Drain) -> Self {
         Self {
             timeout: drain.timeout.map(|timeout| timeout.0),
@@ -94,7 +94,7 @@ impl From<&kube_node_api::Drain> for Policy {
 
 /// Progress of the drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Course {
+pub struct DrainProgress {
     /// Start of the drain.
     pub began: Timestamp,
     /// True if the kubelet is unreachable (Ready is Unknown); no pod's termination is confirmed then.
@@ -143,7 +143,7 @@ pub struct Blockage {
 
 /// Actions of one reconciliation of a drain, and the drain's progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct DrainPlan {
     /// Pods to evict.
     pub evict: Vec<PodId>,
     /// Pods to delete regardless of obstacles, with a grace period of at most [`LAST_GRACE`].
@@ -163,7 +163,7 @@ pub struct Plan {
     pub awaits_volumes: bool,
 }
 
-impl Plan {
+impl DrainPlan {
     /// Returns true if no pod keeps the machine alive.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -173,11 +173,11 @@ impl Plan {
 
 /// Plans one reconciliation of a drain.
 #[must_use]
-pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Plan {
+pub fn plan(pods: &[Pod], policy: &DrainPolicy, progress: DrainProgress, now: Timestamp) -> DrainPlan {
     let over = |grace: Duration| {
         policy
             .timeout
-            .is_some_and(|timeout| until(course.began, timeout.saturating_add(grace), now).is_zero())
+            .is_some_and(|timeout| until(progress.began, timeout.saturating_add(grace), now).is_zero())
     };
     let ids = |pods: &[&Pod]| {
         let mut ids: Vec<PodId> = pods.iter().map(|pod| pod.id.clone()).collect();
@@ -186,15 +186,15 @@ pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Pl
     };
     let bound: Vec<&Pod> = pods.iter().filter(|pod| pod.fate != Fate::Stays && !pod.finished).collect();
     // An unreachable kubelet confirms no termination, so a pod past its grace period does not delay the drain.
-    let lost = |pod: &Pod| course.unreachable && pod.gone_by.is_some_and(|by| by <= now);
+    let lost = |pod: &Pod| progress.unreachable && pod.gone_by.is_some_and(|by| by <= now);
     let left: Vec<&Pod> = bound.iter().copied().filter(|pod| !lost(pod)).collect();
-    let mut plan = Plan {
+    let mut plan = DrainPlan {
         left: ids(&left),
         undeleted: ids(&bound.iter().copied().filter(|pod| pod.gone_by.is_none()).collect::<Vec<_>>()),
         bound: ids(&bound),
         given_up: over(LAST_GRACE),
-        awaits_volumes: left.is_empty() && !over(Duration::ZERO) && !course.unreachable,
-        ..Plan::default()
+        awaits_volumes: left.is_empty() && !over(Duration::ZERO) && !progress.unreachable,
+        ..DrainPlan::default()
     };
     if over(Duration::ZERO) {
         // Pods whose grace period ends soon are left to their kubelet.
@@ -222,7 +222,7 @@ pub fn plan(pods: &[Pod], policy: &Policy, course: Course, now: Timestamp) -> Pl
     plan
 }
 
-fn obstacle(pod: &Pod, policy: &Policy) -> Option<Obstacle> {
+fn obstacle(pod: &Pod, policy: &DrainPolicy) -> Option<Obstacle> {
     if pod.opted_out {
         Some(Obstacle::OptedOut)
     } else if pod.empty_dir && !policy.delete_empty_dir_data {

@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-const HEARD: Course = Course { began: Timestamp::UNIX_EPOCH, unreachable: false };
+const HEARD: DrainProgress = DrainProgress { began: Timestamp::UNIX_EPOCH, unreachable: false };
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -18,13 +18,13 @@ fn pod(name: &str, priority: i32) -> Pod {
     Pod { id: id(name), priority, ..Pod::default() }
 }
 
-fn timeout(seconds: u64) -> Policy {
-    Policy { timeout: Some(Duration::from_secs(seconds)), ..Policy::default() }
+fn timeout(seconds: u64) -> DrainPolicy {
+    DrainPolicy { timeout: Some(Duration::from_secs(seconds)), ..DrainPolicy::default() }
 }
 
 #[test]
 fn the_lowest_priority_leaves_first() {
-    let policy = Policy::default();
+    let policy = DrainPolicy::default();
     let mut pods = vec![pod("b", 0), pod("a", 0), pod("system", 2_000), pod("batch", -10)];
     assert_eq!(plan(&pods, &policy, HEARD, at(0)).evict, [id("batch")]);
     pods[3].gone_by = Some(at(30));
@@ -37,7 +37,8 @@ fn the_lowest_priority_leaves_first() {
 
 #[test]
 fn what_the_set_keeps_is_not_evicted() {
-    let policy = Policy { delete_empty_dir_data: false, evict_unmanaged: false, ..Policy::default() };
+    let policy =
+        DrainPolicy { delete_empty_dir_data: false, evict_unmanaged: false, ..DrainPolicy::default() };
     let pods = [
         Pod { empty_dir: true, ..pod("data", 0) },
         Pod { fate: Fate::Ends, ..pod("alone", 0) },
@@ -48,13 +49,13 @@ fn what_the_set_keeps_is_not_evicted() {
     assert_eq!(plan.evict, [id("other")]);
     let blocked: Vec<_> = plan.blocked.iter().map(|b| (b.obstacle.reason(), &*b.pod.name)).collect();
     assert_eq!(blocked, [("PodOptedOut", "stubborn"), ("EmptyDirData", "data"), ("UnmanagedPod", "alone")]);
-    assert_eq!(super::plan(&pods, &Policy::default(), HEARD, at(0)).blocked.len(), 1);
+    assert_eq!(super::plan(&pods, &DrainPolicy::default(), HEARD, at(0)).blocked.len(), 1);
 }
 
 #[test]
 fn a_pod_that_somebody_deletes_blocks_nothing() {
     let pods = [Pod { opted_out: true, gone_by: Some(at(30)), ..pod("a", 0) }];
-    let plan = plan(&pods, &Policy::default(), HEARD, at(0));
+    let plan = plan(&pods, &DrainPolicy::default(), HEARD, at(0));
     assert!(plan.blocked.is_empty() && !plan.is_done());
 }
 
@@ -72,20 +73,20 @@ fn after_the_timeout_all_are_deleted_and_then_given_up() {
     assert_eq!(over.force, [id("a"), id("slow")]);
     assert!(over.blocked.is_empty() && over.evict.is_empty() && !over.is_done());
     assert!(plan(&pods, &timeout(60), HEARD, at(90)).is_done());
-    assert!(!plan(&pods, &Policy::default(), HEARD, at(1_000_000)).is_done(), "never without a timeout");
+    assert!(!plan(&pods, &DrainPolicy::default(), HEARD, at(1_000_000)).is_done(), "never without a timeout");
 }
 
 #[test]
 fn a_kubelet_that_nobody_hears_from_holds_nothing_up() {
-    let silent = Course { unreachable: true, ..HEARD };
+    let silent = DrainProgress { unreachable: true, ..HEARD };
     let pods = [Pod { gone_by: Some(at(30)), ..pod("a", 0) }, pod("b", 1)];
-    assert_eq!(plan(&pods, &Policy::default(), silent, at(29)).evict, []);
-    let after = plan(&pods, &Policy::default(), silent, at(30));
+    assert_eq!(plan(&pods, &DrainPolicy::default(), silent, at(29)).evict, []);
+    let after = plan(&pods, &DrainPolicy::default(), silent, at(30));
     assert_eq!((after.evict, after.left, after.bound.len()), (vec![id("b")], vec![id("b")], 2));
-    let end = plan(&pods[..1], &Policy::default(), silent, at(30));
+    let end = plan(&pods[..1], &DrainPolicy::default(), silent, at(30));
     assert!(end.is_done() && !end.awaits_volumes && end.bound == [id("a")]);
     assert!(
-        !plan(&pods[..1], &Policy::default(), HEARD, at(30)).is_done(),
+        !plan(&pods[..1], &DrainPolicy::default(), HEARD, at(30)).is_done(),
         "a kubelet that speaks may be slow"
     );
 }
@@ -108,9 +109,9 @@ fn pods() -> impl Strategy<Value = Vec<Pod>> {
     })
 }
 
-fn policies() -> impl Strategy<Value = Policy> {
+fn policies() -> impl Strategy<Value = DrainPolicy> {
     (prop::option::of(0_u64..150), any::<[bool; 2]>()).prop_map(
-        |(timeout, [delete_empty_dir_data, evict_unmanaged])| Policy {
+        |(timeout, [delete_empty_dir_data, evict_unmanaged])| DrainPolicy {
             timeout: timeout.map(Duration::from_secs),
             delete_empty_dir_data,
             evict_unmanaged,
@@ -126,8 +127,8 @@ proptest! {
     /// or is reported as blocked.
     #[test]
     fn nobody_leaves_who_may_not(pods in pods(), policy in policies(), unreachable: bool, now in 0_i64..250) {
-        let course = Course { unreachable, ..HEARD };
-        let plan = plan(&pods, &policy, course, at(now));
+        let progress = DrainProgress { unreachable, ..HEARD };
+        let plan = plan(&pods, &policy, progress, at(now));
         let over = policy.timeout.is_some_and(|timeout| at(now) >= Timestamp::UNIX_EPOCH + timeout);
         let left: Vec<&Pod> = pods.iter().filter(|pod| plan.left.contains(&pod.id)).collect();
         let lowest = left.iter().map(|pod| pod.priority).min();
@@ -161,9 +162,9 @@ proptest! {
     fn it_ends(pods in pods()) {
         let mut pods: Vec<Pod> = pods.into_iter().map(|pod| Pod { opted_out: false, gone_by: None, ..pod }).collect();
         for _ in 0..6 {
-            let plan = plan(&pods, &Policy::default(), HEARD, at(0));
+            let plan = plan(&pods, &DrainPolicy::default(), HEARD, at(0));
             pods.retain(|pod| !plan.evict.contains(&pod.id));
         }
-        prop_assert!(plan(&pods, &Policy::default(), HEARD, at(0)).is_done());
+        prop_assert!(plan(&pods, &DrainPolicy::default(), HEARD, at(0)).is_done());
     }
 }

@@ -2,7 +2,7 @@
 
 /// A condition of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct KubeletCondition {
     /// Condition type.
     pub r#type: &'static str,
     /// `True` or `False`.
@@ -14,42 +14,42 @@ pub struct Condition {
 }
 
 /// Ready condition of a healthy machine.
-pub const READY: Condition = Condition {
+pub const READY: KubeletCondition = KubeletCondition {
     r#type: "Ready",
     status: "True",
     reason: "KubeletReady",
     message: "kubelet is posting ready status",
 };
 /// Ready condition of a machine that fault injection makes unhealthy.
-pub const DISRUPTED: Condition = Condition {
+pub const UNHEALTHY: KubeletCondition = KubeletCondition {
     r#type: "Ready",
     status: "False",
     reason: "KubeletNotReady",
-    message: "kube-node disruptor: the machine is in an unhealthy phase",
+    message: "kube-node fault injection: the machine is in an unhealthy phase",
 };
 
 /// All conditions that a kubelet writes.
 #[must_use]
-pub const fn conditions(healthy: bool) -> [Condition; 4] {
+pub const fn conditions(healthy: bool) -> [KubeletCondition; 4] {
     [
-        Condition {
+        KubeletCondition {
             r#type: "MemoryPressure",
             status: "False",
             reason: "KubeletHasSufficientMemory",
             message: "kubelet has sufficient memory available",
         },
-        Condition {
+        KubeletCondition {
             r#type: "DiskPressure",
             status: "False",
             reason: "KubeletHasNoDiskPressure",
             message: "kubelet has no disk pressure",
         },
-        Condition {
+        KubeletCondition {
             r#type: "PIDPressure",
             status: "False",
             reason: "KubeletHasSufficientPID",
             message: "kubelet has sufficient PID available",
         },
-        if healthy { READY } else { DISRUPTED },
+        if healthy { READY } else { UNHEALTHY },
     ]
 }

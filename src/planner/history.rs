@@ -7,7 +7,7 @@ pub const DEFAULT_LIMIT: usize = 10;
 
 /// A stored revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredRevision {
     /// Name of the revision, for example `v1-9f86d08188`.
     pub revision: String,
     /// Sequence number; a newer revision has a greater one.
@@ -17,9 +17,9 @@ pub struct Stored {
 /// Revisions to delete, oldest first: those not `needed`, except the newest `limit` of them. The newest
 /// revision of all is always kept, since Nodes may be about to be created from it.
 #[must_use]
-pub fn surplus(stored: &[Stored], needed: &BTreeSet<String>, limit: usize) -> Vec<String> {
+pub fn surplus(stored: &[StoredRevision], needed: &BTreeSet<String>, limit: usize) -> Vec<String> {
     let youngest = stored.iter().map(|stored| stored.number).max();
-    let mut unneeded: Vec<&Stored> = stored
+    let mut unneeded: Vec<&StoredRevision> = stored
         .iter()
         .filter(|stored| !needed.contains(&stored.revision) && Some(stored.number) != youngest)
         .collect();
@@ -34,8 +34,8 @@ mod tests {
 
     #[test]
     fn what_is_needed_and_the_youngest_stay() {
-        let stored: Vec<Stored> =
-            (1..=6).map(|number| Stored { revision: format!("v1-{number}"), number }).collect();
+        let stored: Vec<StoredRevision> =
+            (1..=6).map(|number| StoredRevision { revision: format!("v1-{number}"), number }).collect();
         let needed = BTreeSet::from(["v1-1".to_owned()]);
         assert_eq!(surplus(&stored, &needed, 2), ["v1-2", "v1-3"]);
         assert_eq!(surplus(&stored, &needed, 0), ["v1-2", "v1-3", "v1-4", "v1-5"]);

@@ -1,6 +1,6 @@
 //! Life cycle of one Node: create the machine, admit pods, drain, delete the machine, remove the finalizer.
 //!
-//! Input: Node, machine, pods, deletion timeout, time. Output: a [`Plan`] for one reconciliation. The caller applies
+//! Input: Node, machine, pods, deletion timeout, time. Output: a [`NodePlan`] for one reconciliation. The caller applies
 //! the steps in order and reconciles again after `requeue_after` at the latest; `waits_for` names the obstacle.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{
     back_off::BackOff,
     drain::{self, PodId},
     taints::{self, Initialization},
-    wait::Wait,
+    wait::NodeWait,
 };
 
 /// Maximum age of a fresh Lease: the lease duration of a kubelet, 40 s.
@@ -22,7 +22,7 @@ pub const LEASE_FRESH: Duration = Duration::from_secs(40);
 /// Requeue time for changes that no watch reports.
 const POLL: Duration = Duration::from_secs(5);
 /// Requeue time of a Node without a drain permit; a new permit enqueues the Node.
-const TURN_POLL: Duration = Duration::from_mins(1);
+const PERMIT_POLL: Duration = Duration::from_mins(1);
 /// Maximum time that a Node whose machine is gone waits for its pods and volumes. kube-controller-manager
 /// detects an unreachable Node within 50 s and deletes the pods of out-of-service Nodes every 20 s. After
 /// this limit the Node goes, and the pod garbage collector deletes the pods of missing Nodes too.
@@ -38,7 +38,7 @@ pub struct Node {
     /// True if the Node is cordoned (`spec.unschedulable`).
     pub cordoned: bool,
     /// True if the Node has a drain permit; a drain that has started needs none.
-    pub turn: bool,
+    pub drain_permit: bool,
     /// True if the machine runs in this process: a restart loses the machine without a failure, and it can be
     /// recreated.
     pub volatile: bool,
@@ -66,7 +66,7 @@ pub enum Kubelet {
 
 /// The Node's machine as reported by the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub enum MachineState {
     /// No machine exists.
     Absent,
     /// The machine exists.
@@ -86,7 +86,7 @@ pub enum Pods {
     /// Observed.
     Known {
         /// Next actions of the drain.
-        drain: drain::Plan,
+        drain: drain::DrainPlan,
         /// Attached volumes that belong to no pod that stays; observed once no pod is left.
         attached: Attached,
     },
@@ -109,7 +109,7 @@ impl Default for Attached {
 
 /// One action of a reconciliation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum NodeStep {
     /// Add the finalizer, so that no machine outlives its Node unnoticed.
     AddFinalizer,
     /// Create the machine from the Node's revision.
@@ -137,11 +137,11 @@ pub enum Step {
 
 /// Result of one reconciliation: actions, wait and requeue time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct NodePlan {
     /// Actions, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<NodeStep>,
     /// Current wait; None if the Node is in service or gone.
-    pub waits_for: Option<Wait>,
+    pub waits_for: Option<NodeWait>,
     /// Requeue time; None to await a change.
     pub requeue_after: Option<Duration>,
 }
@@ -150,28 +150,30 @@ pub struct Plan {
 #[must_use]
 pub fn decide(
     node: &Node,
-    machine: Machine,
+    machine: MachineState,
     pods: &Pods,
     deletion_timeout: Duration,
     now: Timestamp,
-) -> Plan {
+) -> NodePlan {
     let Some(deleted_at) = node.deleted_at else { return start(node, machine, now) };
     match machine {
-        Machine::Absent if still_needed(node, pods) => {
-            let steps = vec![Step::CreateMachine];
-            Plan { steps, waits_for: Some(Wait::Machine), requeue_after: Some(POLL) }
+        MachineState::Absent if still_needed(node, pods) => {
+            let steps = vec![NodeStep::CreateMachine];
+            NodePlan { steps, waits_for: Some(NodeWait::Machine), requeue_after: Some(POLL) }
         }
-        Machine::Absent => finalize(node, pods, now),
+        MachineState::Absent => finalize(node, pods, now),
         // Nothing runs on the machine, so there is nothing to drain.
-        Machine::Dead => Plan {
-            steps: vec![Step::DeleteMachine],
-            waits_for: Some(Wait::MachineDeletion),
+        MachineState::Dead => NodePlan {
+            steps: vec![NodeStep::DeleteMachine],
+            waits_for: Some(NodeWait::MachineDeletion),
             requeue_after: Some(POLL),
         },
-        Machine::Leaving => {
-            Plan { waits_for: Some(Wait::MachineDeletion), requeue_after: Some(POLL), ..Plan::default() }
-        }
-        Machine::Exists => leave(node, pods, until(deleted_at, deletion_timeout, now), now),
+        MachineState::Leaving => NodePlan {
+            waits_for: Some(NodeWait::MachineDeletion),
+            requeue_after: Some(POLL),
+            ..NodePlan::default()
+        },
+        MachineState::Exists => leave(node, pods, until(deleted_at, deletion_timeout, now), now),
     }
 }
 
@@ -179,7 +181,7 @@ pub fn decide(
 /// disruption budgets and not before the set grants a drain permit.
 fn still_needed(node: &Node, pods: &Pods) -> bool {
     let holds_pods = matches!(pods, Pods::Known { drain, .. } if !drain.is_done());
-    let waits = !node.cordoned && !node.turn;
+    let waits = !node.cordoned && !node.drain_permit;
     node.volatile && node.finalizer && node.kubelet != Kubelet::Silent && (waits || holds_pods)
 }
 
@@ -191,37 +193,37 @@ pub(super) fn until(since: Timestamp, span: Duration, now: Timestamp) -> Duratio
 }
 
 /// Plan for a Node that is not deleted, from no machine to a Node that takes pods.
-fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+fn start(node: &Node, machine: MachineState, now: Timestamp) -> NodePlan {
+    let mut plan = NodePlan::default();
     if !node.finalizer {
-        plan.steps.push(Step::AddFinalizer);
+        plan.steps.push(NodeStep::AddFinalizer);
     }
     if let Some(back_off) =
-        node.back_off.as_ref().filter(|_| matches!(machine, Machine::Absent | Machine::Dead))
+        node.back_off.as_ref().filter(|_| matches!(machine, MachineState::Absent | MachineState::Dead))
     {
-        plan.waits_for = Some(Wait::BackOff);
+        plan.waits_for = Some(NodeWait::BackOff);
         plan.requeue_after = Some(back_off.left);
         return plan;
     }
     match machine {
-        Machine::Absent => {
-            plan.steps.push(Step::CreateMachine);
-            plan.waits_for = Some(Wait::Machine);
+        MachineState::Absent => {
+            plan.steps.push(NodeStep::CreateMachine);
+            plan.waits_for = Some(NodeWait::Machine);
             return plan;
         }
         // The machine was deleted by somebody else: it must be gone before it is recreated.
-        Machine::Leaving => {
-            plan.waits_for = Some(Wait::MachineDeletion);
+        MachineState::Leaving => {
+            plan.waits_for = Some(NodeWait::MachineDeletion);
             plan.requeue_after = Some(POLL);
             return plan;
         }
-        Machine::Dead => {
-            plan.steps.push(Step::DeleteMachine);
-            plan.waits_for = Some(Wait::Machine);
+        MachineState::Dead => {
+            plan.steps.push(NodeStep::DeleteMachine);
+            plan.waits_for = Some(NodeWait::Machine);
             plan.requeue_after = Some(POLL);
             return plan;
         }
-        Machine::Exists => {}
+        MachineState::Exists => {}
     }
     // The Lease of an initialized Node is not checked here: a stale Lease shows as a change of Ready.
     let initialized = !node.taints.iter().any(|taint| taint.key == TAINT_UNINITIALIZED);
@@ -230,34 +232,34 @@ fn start(node: &Node, machine: Machine, now: Timestamp) -> Plan {
     }
     let fresh = node.lease_renewed.is_some_and(|renewed| !until(renewed, LEASE_FRESH, now).is_zero());
     let (state, waits_for) = match (node.kubelet, fresh) {
-        (Kubelet::Silent, _) => (Initialization::Awaited, Some(Wait::Kubelet)),
-        (Kubelet::NotReady, _) => (Initialization::Registered, Some(Wait::Ready)),
+        (Kubelet::Silent, _) => (Initialization::Awaited, Some(NodeWait::Kubelet)),
+        (Kubelet::NotReady, _) => (Initialization::Registered, Some(NodeWait::Ready)),
         // The first Lease is under way: both taints are then removed in one write.
         (Kubelet::Ready, false) if node.lease_renewed.is_none() => {
-            (Initialization::Awaited, Some(Wait::Lease))
+            (Initialization::Awaited, Some(NodeWait::Lease))
         }
-        (Kubelet::Ready, false) => (Initialization::Registered, Some(Wait::Lease)),
+        (Kubelet::Ready, false) => (Initialization::Registered, Some(NodeWait::Lease)),
         (Kubelet::Ready, true) => (Initialization::Ready, None),
     };
     if let Some(taints) = taints::advance(&node.taints, state) {
-        plan.steps.push(Step::SetTaints(taints));
+        plan.steps.push(NodeStep::SetTaints(taints));
     }
-    plan.requeue_after = (waits_for == Some(Wait::Lease)).then_some(POLL);
+    plan.requeue_after = (waits_for == Some(NodeWait::Lease)).then_some(POLL);
     plan.waits_for = waits_for;
     plan
 }
 
 /// Plan for a deleted Node with a machine. The machine is deleted once pods and volumes have left and the
 /// class's deletion timeout is over.
-fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Plan {
-    let mut plan = Plan { requeue_after: Some(POLL), ..Plan::default() };
+fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> NodePlan {
+    let mut plan = NodePlan { requeue_after: Some(POLL), ..NodePlan::default() };
     if !node.cordoned {
         // Pods count once the watch shows the cordon: a pod could be bound before.
-        if node.turn {
-            plan.steps.push(Step::Cordon { at: now });
+        if node.drain_permit {
+            plan.steps.push(NodeStep::Cordon { at: now });
         } else {
-            plan.waits_for = Some(Wait::Turn);
-            plan.requeue_after = Some(TURN_POLL);
+            plan.waits_for = Some(NodeWait::DrainPermit);
+            plan.requeue_after = Some(PERMIT_POLL);
         }
         return plan;
     }
@@ -267,31 +269,31 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
     };
     if !drain.is_done() {
         if !drain.evict.is_empty() {
-            plan.steps.push(Step::Evict(drain.evict.clone()));
+            plan.steps.push(NodeStep::Evict(drain.evict.clone()));
         }
         if !drain.force.is_empty() {
-            plan.steps.push(Step::Force(drain.force.clone()));
+            plan.steps.push(NodeStep::Force(drain.force.clone()));
         }
-        plan.waits_for = Some(Wait::drain(drain));
+        plan.waits_for = Some(NodeWait::drain(drain));
         return plan;
     }
     match attached {
         Attached::AskAgain(later) => {
-            plan.waits_for = Some(Wait::Volumes { names: Vec::new() });
+            plan.waits_for = Some(NodeWait::Volumes { names: Vec::new() });
             plan.requeue_after = Some(*later);
             return plan;
         }
         Attached::Volumes(names) if !names.is_empty() => {
-            plan.waits_for = Some(Wait::Volumes { names: names.clone() });
+            plan.waits_for = Some(NodeWait::Volumes { names: names.clone() });
             return plan;
         }
         Attached::Volumes(_) => {}
     }
     if timeout_left.is_zero() {
-        plan.steps.push(Step::DeleteMachine);
-        plan.waits_for = Some(Wait::MachineDeletion);
+        plan.steps.push(NodeStep::DeleteMachine);
+        plan.waits_for = Some(NodeWait::MachineDeletion);
     } else {
-        plan.waits_for = Some(Wait::DeletionTimeout { left: timeout_left });
+        plan.waits_for = Some(NodeWait::DeletionTimeout { left: timeout_left });
         plan.requeue_after = Some(timeout_left);
     }
     plan
@@ -300,8 +302,8 @@ fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> Pl
 /// Plan for a deleted Node without a machine. Pods still bound to the Node can never terminate by themselves:
 /// the out-of-service taint makes kube-controller-manager delete them by force and detach their volumes at
 /// once. The taint declares that the machine does not run, so it is set only here.
-fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> NodePlan {
+    let mut plan = NodePlan::default();
     if !node.finalizer {
         return plan;
     }
@@ -314,16 +316,17 @@ fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> Plan {
     let detached = *attached == Attached::default();
     let clean = drain.bound.is_empty() && (marked_at.is_none() || detached);
     if clean || over {
-        plan.steps.push(Step::RemoveFinalizer);
+        plan.steps.push(NodeStep::RemoveFinalizer);
         return plan;
     }
     if marked_at.is_none() {
-        plan.steps.push(Step::SetOutOfService(taints::with_out_of_service(&node.taints, now)));
+        plan.steps.push(NodeStep::SetOutOfService(taints::with_out_of_service(&node.taints, now)));
     } else if !drain.undeleted.is_empty() {
         // Pods that tolerate the taint are not deleted by it.
-        plan.steps.push(Step::DeletePods(drain.undeleted.clone()));
+        plan.steps.push(NodeStep::DeletePods(drain.undeleted.clone()));
     }
-    plan.waits_for = Some(Wait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });
+    plan.waits_for =
+        Some(NodeWait::PodsCleanup { pods: drain.bound.len(), first: drain.bound.first().cloned() });
     plan.requeue_after = match attached {
         Attached::AskAgain(later) => Some(*later),
         Attached::Volumes(_) => Some(POLL),

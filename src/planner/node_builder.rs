@@ -10,7 +10,7 @@ use k8s_pb::{
 };
 use kube_node_api::names;
 
-use super::{taints, template::Desired};
+use super::{taints, template::DesiredTemplate};
 
 /// Annotation by which kube-controller-manager's ttl controller tells kubelets how long to cache.
 const ANNOTATION_TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -74,7 +74,7 @@ pub fn name(set: &str, mut pick: impl FnMut(usize) -> usize) -> String {
 /// The Node has Ready=False and no allocatable resources yet: the node lifecycle controller treats a Node
 /// *without* a Ready condition as able to take pods.
 #[must_use]
-pub fn node(origin: NodeOrigin<'_>, desired: &Desired, now: Timestamp) -> Node {
+pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -> Node {
     let labels = labels(&origin, desired);
     let mut annotations = desired.annotations.clone();
     // With the right value for the cluster size, the ttl controller has nothing to write.
@@ -109,7 +109,7 @@ pub fn node(origin: NodeOrigin<'_>, desired: &Desired, now: Timestamp) -> Node {
 }
 
 /// All labels of a Node: those of the template, of a kubelet and ours.
-pub(super) fn labels(origin: &NodeOrigin<'_>, desired: &Desired) -> BTreeMap<String, String> {
+pub(super) fn labels(origin: &NodeOrigin<'_>, desired: &DesiredTemplate) -> BTreeMap<String, String> {
     let mut labels = desired.labels.clone();
     labels.extend(well_known_labels(origin.name, origin.machine_type));
     let owned = [
@@ -223,7 +223,7 @@ mod tests {
             "startupTaints": [{"key": "t", "effect": "NoSchedule", "value": "start"}, {"key": "cni", "effect": "NoExecute"}]
         }))
         .unwrap();
-        let node = node(origin(), &Desired::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
+        let node = node(origin(), &DesiredTemplate::merge(Some(&template), None), Timestamp::UNIX_EPOCH);
         let metadata = node.metadata.unwrap();
         let labels = metadata.labels;
         assert_eq!(labels["zone"], "a");

@@ -43,18 +43,18 @@ pub enum RangeError {
 
 /// Pod address range of the cluster, and the size of each Node's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct PodCidrRange {
     range: Ipv4Net,
     block: u8,
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for PodCidrRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (/{} a Node)", self.range, self.block)
     }
 }
 
-impl Range {
+impl PodCidrRange {
     /// A range with blocks of prefix length `block`.
     pub fn new(range: IpNet, block: u8) -> Result<Self, RangeError> {
         let IpNet::V4(range) = range else { return Err(RangeError::NotIpv4(range)) };
@@ -109,8 +109,8 @@ fn longest(range: Ipv4Net) -> u8 {
 
 /// Allocation state of the blocks of a range.
 #[derive(Clone, Debug)]
-pub struct Blocks {
-    range: Range,
+pub struct PodCidrBlocks {
+    range: PodCidrRange,
     /// Number of Nodes that have a part of each block, promises included.
     holders: Vec<u32>,
     /// Number of Nodes that have the whole of each block.
@@ -129,11 +129,11 @@ pub struct Blocks {
     turned_away: bool,
 }
 
-impl Blocks {
+impl PodCidrBlocks {
     /// All blocks are free; allocation starts at `begin`. A random `begin` keeps a new process from reusing
     /// the blocks that the previous process allocated last, to Nodes whose creation may still be under way.
     #[must_use]
-    pub fn new(range: Range, begin: usize) -> Self {
+    pub fn new(range: PodCidrRange, begin: usize) -> Self {
         let count = range.blocks();
         let begin = begin % count;
         Self {
@@ -257,8 +257,8 @@ mod tests {
 
     use super::*;
 
-    fn range(range: &str, block: u8) -> Result<Range, RangeError> {
-        Range::new(range.parse().unwrap(), block)
+    fn range(range: &str, block: u8) -> Result<PodCidrRange, RangeError> {
+        PodCidrRange::new(range.parse().unwrap(), block)
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_promise_is_kept_and_what_others_have_is_not_given() {
-        let mut blocks = Blocks::new(range("10.0.0.0/22", 24).unwrap(), 5);
+        let mut blocks = PodCidrBlocks::new(range("10.0.0.0/22", 24).unwrap(), 5);
         assert_eq!(blocks.promise("a").unwrap().to_string(), "10.0.1.0/24");
         assert_eq!(blocks.promise("a").unwrap().to_string(), "10.0.1.0/24");
         blocks.shown("other", None, Some("10.0.2.128/25"));
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn thirty_thousand_nodes_have_blocks_of_their_own() {
-        let mut blocks = Blocks::new(range("10.128.0.0/9", 24).unwrap(), 12_345);
+        let mut blocks = PodCidrBlocks::new(range("10.128.0.0/9", 24).unwrap(), 12_345);
         let mut seen = HashSet::new();
         for node in 0..30_000 {
             let block = blocks.promise(&format!("n{node}")).unwrap();
@@ -345,7 +345,7 @@ mod tests {
         /// The allocator agrees with a model that scans all Nodes each time.
         #[test]
         fn as_a_simple_model(begin in any::<usize>(), steps in vec(step(), 0..200)) {
-            let mut blocks = Blocks::new(range("10.0.0.0/21", 24).unwrap(), begin);
+            let mut blocks = PodCidrBlocks::new(range("10.0.0.0/21", 24).unwrap(), begin);
             let all: Vec<Ipv4Net> =
                 (0..8).map(|third| Ipv4Net::new_assert(Ipv4Addr::new(10, 0, third, 0), 24)).collect();
             let (mut promises, mut nodes) =

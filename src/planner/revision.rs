@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::quantity::{self, ParseQuantityError};
 
-/// Version of the hashing. Raise it when [`Machine`] or its encoding changes.
+/// Version of the hashing. Raise it when [`ResolvedMachine`] or its encoding changes.
 pub const HASH_VERSION: u32 = 1;
 
 /// Default maximum of pods of a kubelet.
@@ -24,7 +24,7 @@ const SHOWN_BYTES: usize = 5;
 /// Specification of a machine: the content that a revision stores and hashes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Machine {
+pub struct ResolvedMachine {
     /// NodeController of the class.
     pub node_controller: String,
     /// Free name of the kind of machine.
@@ -78,7 +78,7 @@ pub enum RevisionError {
     Encode(#[from] serde_json::Error),
 }
 
-impl Machine {
+impl ResolvedMachine {
     /// Machine of a class with the overrides of one set. Quantities are replaced by resource name.
     #[must_use]
     pub fn resolve(class: &NodeClassSpec, overrides: Option<&ClassOverrides>) -> Self {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn revision(change: &serde_json::Value) -> String {
-        Machine::resolve(&class(change), None).revision().expect("a revision")
+        ResolvedMachine::resolve(&class(change), None).revision().expect("a revision")
     }
 
     /// A committed name: if this fails, raise `HASH_VERSION`; otherwise an upgrade replaces all Nodes of all users.
@@ -236,7 +236,7 @@ mod tests {
         let overrides: ClassOverrides =
             serde_json::from_value(json!({"capacity": {"cpu": "8"}, "machineType": "m.large"}))
                 .expect("overrides");
-        let machine = Machine::resolve(&class(&json!({})), Some(&overrides));
+        let machine = ResolvedMachine::resolve(&class(&json!({})), Some(&overrides));
         assert_eq!(machine.capacity["cpu"].0, "8");
         assert_eq!(machine.capacity["memory"].0, "16Gi");
         assert_eq!(machine.machine_type.as_deref(), Some("m.large"));
@@ -245,7 +245,8 @@ mod tests {
     #[test]
     fn a_class_that_names_no_number_of_pods_has_a_kubelets() {
         let shown = |capacity: serde_json::Value| {
-            let machine = Machine::resolve(&class(&json!({"capacity": capacity, "reserved": {}})), None);
+            let machine =
+                ResolvedMachine::resolve(&class(&json!({"capacity": capacity, "reserved": {}})), None);
             machine.amounts().map(|(capacity, left)| (capacity["pods"].0.clone(), left["pods"].0.clone()))
         };
         assert_eq!(shown(json!({"cpu": "4"})), Ok(("110".to_owned(), "110".to_owned())));
@@ -256,17 +257,19 @@ mod tests {
     fn overrides_that_do_not_fit_are_named() {
         let smaller: ClassOverrides =
             serde_json::from_value(json!({"capacity": {"cpu": "50m"}})).expect("overrides");
-        let machine = Machine::resolve(&class(&json!({})), Some(&smaller));
+        let machine = ResolvedMachine::resolve(&class(&json!({})), Some(&smaller));
         let error = machine.check().expect_err("100m of 50m cannot be reserved").to_string();
         assert!(error.contains("reserved.cpu (100m)") && error.contains("capacity.cpu (50m)"), "{error}");
-        assert!(Machine::resolve(&class(&json!({})), None).check().is_ok());
+        assert!(ResolvedMachine::resolve(&class(&json!({})), None).check().is_ok());
     }
 
     #[test]
     fn a_stored_machine_comes_back_as_it_was() {
-        let machine =
-            Machine::resolve(&class(&json!({"provisioning": {"kubelet": {"version": "v1.36.3"}}})), None);
+        let machine = ResolvedMachine::resolve(
+            &class(&json!({"provisioning": {"kubelet": {"version": "v1.36.3"}}})),
+            None,
+        );
         let stored = serde_json::to_value(&machine).expect("json");
-        assert_eq!(serde_json::from_value::<Machine>(stored).expect("a machine"), machine);
+        assert_eq!(serde_json::from_value::<ResolvedMachine>(stored).expect("a machine"), machine);
     }
 }

@@ -22,7 +22,7 @@ const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
 
 /// State and limits of the progress deadline.
 #[derive(Clone, Debug, Default)]
-pub struct Clock<'a> {
+pub struct ProgressDeadline<'a> {
     /// Rollout status of the previous reconciliation.
     pub old: Option<&'a RolloutStatus>,
     /// Maximum time without progress.
@@ -33,7 +33,7 @@ pub struct Clock<'a> {
 
 /// Observed progress of a rollout.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct ObservedRollout<'a> {
     /// Revision that the Nodes should have.
     pub revision: &'a str,
     /// Number of Nodes of other revisions.
@@ -48,7 +48,11 @@ pub struct Seen<'a> {
 
 /// The new rollout status, and the time left until the deadline if nothing changes.
 #[must_use]
-pub fn tick(clock: &Clock<'_>, seen: &Seen<'_>, now: Timestamp) -> (RolloutStatus, Option<Duration>) {
+pub fn tick(
+    clock: &ProgressDeadline<'_>,
+    seen: &ObservedRollout<'_>,
+    now: Timestamp,
+) -> (RolloutStatus, Option<Duration>) {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let mut status = match clock.old.filter(|old| old.revision == seen.revision) {
         Some(old) => old.clone(),
@@ -122,8 +126,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn seen(outdated: usize, available: usize, starting_since: Option<i64>) -> Seen<'static> {
-        Seen {
+    fn seen(outdated: usize, available: usize, starting_since: Option<i64>) -> ObservedRollout<'static> {
+        ObservedRollout {
             revision: "v1-new",
             outdated,
             available,
@@ -132,8 +136,12 @@ mod tests {
         }
     }
 
-    fn after(old: Option<&RolloutStatus>, seen: &Seen<'_>, now: i64) -> (RolloutStatus, Option<Duration>) {
-        tick(&Clock { old, deadline: DEADLINE, resumed_at: None }, seen, at(now))
+    fn after(
+        old: Option<&RolloutStatus>,
+        seen: &ObservedRollout<'_>,
+        now: i64,
+    ) -> (RolloutStatus, Option<Duration>) {
+        tick(&ProgressDeadline { old, deadline: DEADLINE, resumed_at: None }, seen, at(now))
     }
 
     #[test]
@@ -142,7 +150,7 @@ mod tests {
         assert_eq!(left, Some(DEADLINE));
         let (halted, _) = after(Some(&begun), &seen(10, 0, Some(0)), 100);
         assert_eq!(halted.halt_time, Some(Time(at(100))));
-        let clock = Clock { old: Some(&halted), deadline: DEADLINE, resumed_at: Some(at(150)) };
+        let clock = ProgressDeadline { old: Some(&halted), deadline: DEADLINE, resumed_at: Some(at(150)) };
         let (resumed, left) = tick(&clock, &seen(10, 0, Some(0)), at(160));
         assert_eq!((resumed.halt_time, left), (None, Some(DEADLINE)));
     }
@@ -151,7 +159,7 @@ mod tests {
     fn another_revision_begins_anew() {
         let (begun, _) = after(None, &seen(10, 0, Some(0)), 0);
         let (halted, _) = after(Some(&begun), &seen(10, 0, Some(0)), 100);
-        let other = Seen { revision: "v1-fix", ..seen(11, 0, None) };
+        let other = ObservedRollout { revision: "v1-fix", ..seen(11, 0, None) };
         assert_eq!(after(Some(&halted), &other, 200).0.halt_time, None);
     }
 
@@ -175,7 +183,7 @@ mod tests {
     #[test]
     fn nodes_that_are_given_up_again_and_again_halt_it_too() {
         let (begun, _) = after(None, &seen(10, 0, None), 0);
-        let failing = Seen { failing: true, ..seen(10, 0, Some(95)) };
+        let failing = ObservedRollout { failing: true, ..seen(10, 0, Some(95)) };
         assert!(after(Some(&begun), &failing, 100).0.halt_time.is_some());
     }
 

@@ -10,7 +10,7 @@ use super::{
     conditions,
     conditions::ConditionUpdate,
     rollout,
-    set_planner::{NodeState, Plan, Stage, Wait},
+    set_planner::{DeletionStage, NodeState, SetPlan, SetWait},
 };
 
 /// Conditions of a set after its first reconciliation.
@@ -91,7 +91,7 @@ pub struct Report<'a> {
     /// Nodes of the set.
     pub members: &'a [NodeState<'a>],
     /// Plan of the reconciliation.
-    pub plan: &'a Plan<'a>,
+    pub plan: &'a SetPlan<'a>,
     /// Number of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
     pub given_up: usize,
     /// Problems, the most important first.
@@ -134,7 +134,7 @@ pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
 
 fn availability(report: &Report<'_>) -> ConditionUpdate {
     let (available, replicas) = (report.plan.counts.available, report.replicas);
-    let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
+    let staying = || report.members.iter().filter(|member| member.stage == DeletionStage::Staying);
     let status = available >= replicas;
     let (reason, message) = if status {
         ("NodesAvailable", format!("{available} of {replicas} nodes are available"))
@@ -144,10 +144,10 @@ fn availability(report: &Report<'_>) -> ConditionUpdate {
             .filter(|member| member.has_kubelet && member.ready_since.is_none())
             .map(|member| member.name)
             .collect();
-        let claimed = staying().filter(|member| member.claimed && member.is_ready()).count();
+        let drained = staying().filter(|member| member.autoscaler_drains && member.is_ready()).count();
         let mut why = Vec::new();
-        if claimed > 0 {
-            why.push(format!("{claimed} are being emptied by cluster-autoscaler"));
+        if drained > 0 {
+            why.push(format!("{drained} are being emptied by cluster-autoscaler"));
         }
         if silent > 0 {
             why.push(format!("{silent} wait for their machine's first status"));
@@ -187,7 +187,7 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
     let rollout = plan
         .rollout
         .as_ref()
-        .filter(|_| !plan.waits.iter().any(|wait| matches!(wait, Wait::OnDelete { .. })));
+        .filter(|_| !plan.waits.iter().any(|wait| matches!(wait, SetWait::OnDelete { .. })));
     let (status, reason, message) = if rollout.is_some_and(|rollout| rollout.halt_time.is_some()) {
         (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
     } else if report.paused && counts.outdated > 0 {
@@ -305,15 +305,15 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
 }
 
 /// Rank, reason, message and Nodes of a wait. Messages contain no elapsed time, so they change only with the state.
-fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usize) {
+fn described(wait: &SetWait, report: &Report<'_>) -> (u8, &'static str, String, usize) {
     match *wait {
-        Wait::Held { outdated } if report.paused => (
+        SetWait::Held { outdated } if report.paused => (
             0,
             "Paused",
             format!("{outdated} nodes keep an older revision while the set is paused"),
             outdated,
         ),
-        Wait::Held { outdated } => (
+        SetWait::Held { outdated } => (
             0,
             "ProgressDeadlineExceeded",
             format!(
@@ -321,15 +321,15 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
             ),
             outdated,
         ),
-        Wait::TooManySick { sick, most } => (
+        SetWait::TooManyUnhealthy { unhealthy, most } => (
             0,
             "TooManySick",
             format!(
-                "{sick} nodes are sick, more than maxUnhealthy ({most}): none is replaced until somebody has looked"
+                "{unhealthy} nodes are unhealthy, more than maxUnhealthy ({most}): none is replaced until somebody has looked"
             ),
-            sick,
+            unhealthy,
         ),
-        Wait::BackOff { missing, .. } => (
+        SetWait::BackOff { missing, .. } => (
             2,
             "BackOff",
             format!(
@@ -337,13 +337,13 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
             ),
             missing,
         ),
-        Wait::Budget { waiting, available, least } => (
+        SetWait::Budget { waiting, available, least } => (
             3,
             "Budget",
             format!("{waiting} nodes wait to leave: {available} nodes are available and {least} have to be"),
             waiting,
         ),
-        Wait::Room { missing, leaving, most } => (
+        SetWait::Room { missing, leaving, most } => (
             4,
             "MachinesLeaving",
             format!(
@@ -351,7 +351,7 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
             ),
             missing,
         ),
-        Wait::ClassLimit { missing, limit } => (
+        SetWait::ClassLimit { missing, limit } => (
             4,
             "ClassLimit",
             format!(
@@ -359,19 +359,19 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
             ),
             missing,
         ),
-        Wait::RepairLimit { waiting, most } => (
+        SetWait::RepairLimit { waiting, most } => (
             5,
             "RepairLimit",
-            format!("{waiting} sick nodes wait: {most} repairs at most run at once"),
+            format!("{waiting} unhealthy nodes wait: {most} repairs at most run at once"),
             waiting,
         ),
-        Wait::Unavailable { nodes } => {
+        SetWait::Unavailable { nodes } => {
             (6, "NotAvailable", format!("{nodes} nodes are not available yet"), nodes)
         }
-        Wait::Leaving { nodes } => {
+        SetWait::Leaving { nodes } => {
             (7, "Draining", format!("{nodes} nodes are being drained and deleted"), nodes)
         }
-        Wait::Partition { outdated, keep } => {
+        SetWait::Partition { outdated, keep } => {
             let replicas = report.replicas;
             let too_many = if keep > replicas {
                 format!(", which is {keep} of {replicas}: write fewer than {replicas} to have one rolled")
@@ -383,7 +383,7 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
             );
             (8, "Partition", message, outdated)
         }
-        Wait::OnDelete { outdated } => (
+        SetWait::OnDelete { outdated } => (
             8,
             "OnDelete",
             format!("{outdated} nodes keep an older revision until somebody deletes them"),
@@ -395,7 +395,7 @@ fn described(wait: &Wait, report: &Report<'_>) -> (u8, &'static str, String, usi
 /// As for a `StatefulSet`: the revision before an update, until every Node has the new one.
 fn current_revision(report: &Report<'_>) -> Option<String> {
     let (update, old) = (report.update_revision, report.old.current_revision.as_deref());
-    let staying = || report.members.iter().filter(|member| member.stage == Stage::Staying);
+    let staying = || report.members.iter().filter(|member| member.stage == DeletionStage::Staying);
     if staying().all(|member| Some(member.revision) == update) {
         return update.or(old).map(str::to_owned);
     }

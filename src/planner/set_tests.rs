@@ -5,8 +5,8 @@ use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use super::*;
 use crate::{
     budget::Budget,
-    disruption::Rules,
-    rollout::Clock,
+    disruption::DisruptionRules,
+    rollout::ProgressDeadline,
     set_planner::{self, Creation, DesiredState, RolloutMode},
 };
 
@@ -32,10 +32,10 @@ fn wanted(replicas: usize) -> DesiredState<'static> {
         min_ready: Duration::ZERO,
         order: ScaleDownOrder::LeastPods,
         replacement: ReplacementOrder::SurgeFirst,
-        rules: Rules { revision: Some("v1-new"), ..Rules::default() },
+        rules: DisruptionRules { revision: Some("v1-new"), ..DisruptionRules::default() },
         pace: RolloutMode::Rolling { keep: 0 },
-        clock: Clock { deadline: Duration::from_mins(10), ..Clock::default() },
-        max_sick: usize::MAX,
+        clock: ProgressDeadline { deadline: Duration::from_mins(10), ..ProgressDeadline::default() },
+        max_unhealthy: usize::MAX,
         max_repairs: usize::MAX,
         start_failures: None,
         class_back_off: Duration::ZERO,
@@ -52,7 +52,7 @@ fn standing(wanted: &DesiredState<'_>, members: &[NodeState<'static>], old: &Nod
 fn report<'a>(
     wanted: &DesiredState<'a>,
     members: &'a [NodeState<'static>],
-    plan: &'a set_planner::Plan<'static>,
+    plan: &'a set_planner::SetPlan<'static>,
     old: &'a NodeSetStatus,
 ) -> Report<'a> {
     Report {
@@ -144,7 +144,7 @@ fn only_deletions_that_were_sent_count_as_failures_to_start() {
 
 #[test]
 fn leaving_nodes_count_for_nothing_but_progress() {
-    let leaving = NodeState { stage: Stage::Draining, ..member("b", Some(0)) };
+    let leaving = NodeState { stage: DeletionStage::Draining, ..member("b", Some(0)) };
     let status = standing(&wanted(1), &[member("a", Some(0)), leaving], &NodeSetStatus::default());
     assert_eq!(status.replicas, 1);
     assert_eq!(says(&status, "Progressing").1, "ScalingDown");
@@ -154,7 +154,7 @@ fn leaving_nodes_count_for_nothing_but_progress() {
 fn a_rollout_says_how_far_it_is_and_what_holds_it_up() {
     let old_node = |name| NodeState { revision: "v1-old", ..member(name, Some(0)) };
     let blocked = NodeState {
-        stage: Stage::Draining,
+        stage: DeletionStage::Draining,
         trouble: Some(("PodDisruptionBudget", "pod default/web-0: its budget web allows no disruption")),
         ..old_node("d")
     };

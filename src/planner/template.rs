@@ -14,7 +14,7 @@ use super::label_map::LabelMap;
 
 /// Merged templates of class and set.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Desired {
+pub struct DesiredTemplate {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.
@@ -40,7 +40,7 @@ struct Applied {
 
 /// Metadata and taints of a Node.
 #[derive(Clone, Copy, Debug)]
-pub struct Current<'a> {
+pub struct CurrentTemplate<'a> {
     /// Labels.
     pub labels: &'a LabelMap,
     /// Annotations.
@@ -51,7 +51,7 @@ pub struct Current<'a> {
 
 /// Changes to write to a Node; a key with `None` is removed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Change {
+pub struct NodeChange {
     /// Labels.
     pub labels: BTreeMap<String, Option<String>>,
     /// Annotations, including the record.
@@ -60,7 +60,7 @@ pub struct Change {
     pub taints: Option<Vec<Taint>>,
 }
 
-impl Desired {
+impl DesiredTemplate {
     /// Merges the templates of class and set; the set wins for each key.
     #[must_use]
     pub fn merge(class: Option<&NodeTemplate>, set: Option<&NodeTemplate>) -> Self {
@@ -109,11 +109,11 @@ impl Desired {
 
     /// Change that brings the Node to the desired state; None if the Node has it.
     #[must_use]
-    pub fn change(&self, current: Current<'_>) -> Option<Change> {
+    pub fn change(&self, current: CurrentTemplate<'_>) -> Option<NodeChange> {
         let record = current.annotations.get(ANNOTATION_APPLIED);
         // An unreadable record counts as empty: nothing is removed that might belong to others.
         let applied: Applied = record.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let mut change = Change {
+        let mut change = NodeChange {
             labels: difference(current.labels, &self.labels, &applied.labels),
             annotations: difference(current.annotations, &self.annotations, &applied.annotations),
             taints: self.taints(current.taints, &applied.taints),
@@ -122,7 +122,7 @@ impl Desired {
         if record != wanted.as_deref() {
             change.annotations.insert(ANNOTATION_APPLIED.to_owned(), wanted);
         }
-        (change != Change::default()).then_some(change)
+        (change != NodeChange::default()).then_some(change)
     }
 
     fn taints(&self, current: &[Taint], applied: &BTreeSet<String>) -> Option<Vec<Taint>> {
@@ -224,13 +224,17 @@ mod tests {
     }
 
     impl Node {
-        fn change(&self, desired: &Desired) -> Option<Change> {
+        fn change(&self, desired: &DesiredTemplate) -> Option<NodeChange> {
             let [labels, annotations] =
                 [&self.labels, &self.annotations].map(|all| all.clone().into_iter().collect::<LabelMap>());
-            desired.change(Current { labels: &labels, annotations: &annotations, taints: &self.taints })
+            desired.change(CurrentTemplate {
+                labels: &labels,
+                annotations: &annotations,
+                taints: &self.taints,
+            })
         }
 
-        fn apply(&mut self, change: Change) {
+        fn apply(&mut self, change: NodeChange) {
             for (map, changes) in
                 [(&mut self.labels, change.labels), (&mut self.annotations, change.annotations)]
             {
@@ -250,7 +254,7 @@ mod tests {
             }
         }
 
-        fn bring_to(&mut self, desired: &Desired) {
+        fn bring_to(&mut self, desired: &DesiredTemplate) {
             if let Some(change) = self.change(desired) {
                 self.apply(change);
             }
@@ -269,7 +273,7 @@ mod tests {
             taints: vec![taint("t", "set")],
             ..NodeTemplate::default()
         };
-        let desired = Desired::merge(Some(&class), Some(&set));
+        let desired = DesiredTemplate::merge(Some(&class), Some(&set));
         assert_eq!(desired.labels, labels(&[("a", "set"), ("b", "class")]));
         assert_eq!(desired.taints, [taint("t", "set"), taint("u", "class")]);
     }
@@ -278,16 +282,16 @@ mod tests {
     fn what_leaves_the_template_leaves_the_node_and_nothing_else_does() {
         let mut node =
             Node { labels: labels(&[("user", "x")]), taints: vec![taint("user", "x")], ..Node::default() };
-        let full = Desired {
+        let full = DesiredTemplate {
             labels: labels(&[("ours", "1")]),
             annotations: labels(&[("note", "1")]),
             taints: vec![taint("ours", "1")],
-            ..Desired::default()
+            ..DesiredTemplate::default()
         };
         node.bring_to(&full);
         assert_eq!(node.labels, labels(&[("ours", "1"), ("user", "x")]));
         assert_eq!(node.taints, [taint("user", "x"), taint("ours", "1")]);
-        node.bring_to(&Desired::default());
+        node.bring_to(&DesiredTemplate::default());
         assert_eq!(node.labels, labels(&[("user", "x")]));
         assert_eq!(node.taints, [taint("user", "x")]);
         assert!(node.annotations.is_empty(), "{:?}", node.annotations);
@@ -300,7 +304,7 @@ mod tests {
             annotations: labels(&[(ANNOTATION_APPLIED, "{")]),
             ..Node::default()
         };
-        node.bring_to(&Desired::default());
+        node.bring_to(&DesiredTemplate::default());
         assert_eq!(node.labels, labels(&[("a", "x")]));
         assert!(node.annotations.is_empty());
     }
@@ -308,7 +312,7 @@ mod tests {
     #[test]
     fn when_a_taint_was_added_is_no_difference() {
         let mut node = Node::default();
-        let desired = Desired { taints: vec![taint("t", "1")], ..Desired::default() };
+        let desired = DesiredTemplate { taints: vec![taint("t", "1")], ..DesiredTemplate::default() };
         node.bring_to(&desired);
         node.taints[0].time_added =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
@@ -318,7 +322,7 @@ mod tests {
     #[test]
     fn an_empty_value_is_none() {
         let mut node = Node::default();
-        let desired = Desired { taints: vec![taint("t", "")], ..Desired::default() };
+        let desired = DesiredTemplate { taints: vec![taint("t", "")], ..DesiredTemplate::default() };
         node.bring_to(&desired);
         assert_eq!((node.taints[0].value.as_deref(), node.change(&desired)), (None, None));
         node.taints[0].value = Some("x".to_owned());
@@ -333,7 +337,7 @@ mod tests {
         let all: Vec<Taint> =
             keys.iter().chain(&[taints::CLOUD_UNINITIALIZED]).map(|key| taint(key, "")).collect();
         let template = NodeTemplate { taints: all.clone(), startup_taints: all, ..NodeTemplate::default() };
-        let desired = Desired::merge(Some(&template), None);
+        let desired = DesiredTemplate::merge(Some(&template), None);
         let keys = |taints: &[Taint]| taints.iter().map(|taint| taint.key.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&desired.taints), [taints::HOLLOW, "own"]);
         assert_eq!(keys(&desired.startup_taints), [taints::HOLLOW, "own", taints::CLOUD_UNINITIALIZED]);
@@ -349,13 +353,13 @@ mod tests {
         btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]", 0..4)
     }
 
-    fn desired() -> impl Strategy<Value = Desired> {
+    fn desired() -> impl Strategy<Value = DesiredTemplate> {
         let taints = btree_map(select(vec!["a", "b", "c"]).prop_map(str::to_owned), "[xy]?", 0..4);
-        (small_map(), small_map(), taints).prop_map(|(labels, annotations, taints)| Desired {
+        (small_map(), small_map(), taints).prop_map(|(labels, annotations, taints)| DesiredTemplate {
             labels,
             annotations,
             taints: taints.iter().map(|(key, value)| taint(key, value)).collect(),
-            ..Desired::default()
+            ..DesiredTemplate::default()
         })
     }
 
@@ -380,7 +384,7 @@ mod tests {
                     prop_assert!(node.taints.iter().any(|own| same(own, taint) && value(own) == value(taint)));
                 }
             }
-            node.bring_to(&Desired::default());
+            node.bring_to(&DesiredTemplate::default());
             prop_assert_eq!(node, user);
         }
     }

@@ -16,7 +16,7 @@ const MESSAGE_MAX: usize = 512;
 
 /// Obstacle between a Node and its next state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum NodeWait {
     /// The provider has not created the machine yet.
     Machine,
     /// The provider has no capacity for the machine.
@@ -30,7 +30,7 @@ pub enum Wait {
     /// The kubelet has not renewed its Lease.
     Lease,
     /// The drain has no permit yet, for lack of budget of the NodeSet.
-    Turn,
+    DrainPermit,
     /// Pods have not left yet.
     Drain {
         /// One of the pods.
@@ -69,10 +69,10 @@ pub enum Wait {
     },
 }
 
-impl Wait {
+impl NodeWait {
     /// The wait of a drain that is not done.
     #[must_use]
-    pub fn drain(plan: &drain::Plan) -> Self {
+    pub fn drain(plan: &drain::DrainPlan) -> Self {
         let first = plan.left.first().cloned().unwrap_or_default();
         Self::Drain { first, pods: plan.left.len() }.blocked(plan.blocked.clone())
     }
@@ -125,7 +125,7 @@ impl Wait {
             Self::Kubelet => "WaitingForKubelet",
             Self::Ready => "WaitingForReady",
             Self::Lease => "WaitingForLease",
-            Self::Turn => "WaitingForBudget",
+            Self::DrainPermit => "WaitingForBudget",
             Self::Drain { .. } => "Draining",
             Self::Blocked { by } => by.first().map_or("Draining", |first| first.obstacle.reason()),
             Self::Volumes { .. } => "VolumesAttached",
@@ -151,7 +151,7 @@ impl Wait {
             Self::Machine | Self::Room | Self::BackOff | Self::Kubelet | Self::Ready | Self::Lease => {
                 return None;
             }
-            Self::Turn => {
+            Self::DrainPermit => {
                 "works on until the budget of its set (strategy.rollingUpdate) has room for its drain"
                     .to_owned()
             }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn one_pod_is_named_and_the_others_are_counted() {
-        let wait = Wait::Drain { first: PodId::default(), pods: 3 }
+        let wait = NodeWait::Drain { first: PodId::default(), pods: 3 }
             .blocked(vec![blockage(Obstacle::Budget, "a"), blockage(Obstacle::Budget, "b")])
             .blocked(vec![blockage(Obstacle::OptedOut, "c")]);
         let says = wait.says(false, Duration::ZERO).unwrap();
@@ -232,8 +232,8 @@ mod tests {
             says.message,
             "pod default/c does not want to be evicted (annotation kube-node.io/do-not-evict) (2 more)"
         );
-        let wait =
-            Wait::Drain { first: PodId::default(), pods: 1 }.blocked(vec![blockage(Obstacle::Budget, "a")]);
+        let wait = NodeWait::Drain { first: PodId::default(), pods: 1 }
+            .blocked(vec![blockage(Obstacle::Budget, "a")]);
         assert_eq!(
             wait.says(false, Duration::ZERO).unwrap().message,
             "pod default/a cannot be evicted: The disruption budget b needs 1"
@@ -242,11 +242,11 @@ mod tests {
 
     #[test]
     fn a_short_drain_says_nothing_and_the_end_of_a_wait_is_told() {
-        let wait = Wait::Drain { first: PodId::default(), pods: 1 };
+        let wait = NodeWait::Drain { first: PodId::default(), pods: 1 };
         assert_eq!(wait.says(false, Duration::from_secs(29)), None);
         assert!(wait.says(false, SLOW).is_some() && wait.says(true, Duration::ZERO).is_some());
-        assert_eq!(Wait::MachineDeletion.says(false, SLOW), None);
-        assert!(Wait::MachineDeletion.says(true, SLOW).unwrap().status);
+        assert_eq!(NodeWait::MachineDeletion.says(false, SLOW), None);
+        assert!(NodeWait::MachineDeletion.says(true, SLOW).unwrap().status);
     }
 
     #[test]
@@ -259,21 +259,28 @@ mod tests {
             Obstacle::Refused,
         ];
         let first = PodId::default();
-        let waits =
-            [Wait::Machine, Wait::Room, Wait::BackOff, Wait::Kubelet, Wait::Ready, Wait::Lease, Wait::Turn]
-                .into_iter()
-                .chain([Wait::Drain { first: first.clone(), pods: 1 }])
-                .chain(obstacles.map(|obstacle| Wait::Blocked { by: vec![blockage(obstacle, "a")] }))
-                .chain([Wait::Volumes { names: Vec::new() }])
-                .chain([Wait::DeletionTimeout { left: SLOW }, Wait::MachineDeletion])
-                .chain([Wait::PodsCleanup { first: Some(first), pods: 1 }])
-                .chain([Wait::Refused { said: String::new() }]);
-        assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), Wait::REASONS);
+        let waits = [
+            NodeWait::Machine,
+            NodeWait::Room,
+            NodeWait::BackOff,
+            NodeWait::Kubelet,
+            NodeWait::Ready,
+            NodeWait::Lease,
+            NodeWait::DrainPermit,
+        ]
+        .into_iter()
+        .chain([NodeWait::Drain { first: first.clone(), pods: 1 }])
+        .chain(obstacles.map(|obstacle| NodeWait::Blocked { by: vec![blockage(obstacle, "a")] }))
+        .chain([NodeWait::Volumes { names: Vec::new() }])
+        .chain([NodeWait::DeletionTimeout { left: SLOW }, NodeWait::MachineDeletion])
+        .chain([NodeWait::PodsCleanup { first: Some(first), pods: 1 }])
+        .chain([NodeWait::Refused { said: String::new() }]);
+        assert_eq!(waits.map(|wait| wait.reason()).collect::<Vec<_>>(), NodeWait::REASONS);
     }
 
     #[test]
     fn no_wait_becomes_a_drain_by_what_blocks_one() {
         let by = vec![blockage(Obstacle::Budget, "a")];
-        assert_eq!(Wait::MachineDeletion.blocked(by), Wait::MachineDeletion);
+        assert_eq!(NodeWait::MachineDeletion.blocked(by), NodeWait::MachineDeletion);
     }
 }

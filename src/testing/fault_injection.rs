@@ -88,7 +88,7 @@ pub async fn ready_transitions(subject: &impl FaultTarget, count: usize) -> Vec<
 
 /// Whether it is the fault injection that speaks.
 pub fn is_disrupted(ready: &NodeCondition) -> bool {
-    ready.message.as_ref().is_some_and(|message| message.contains("disruptor"))
+    ready.message.as_ref().is_some_and(|message| message.contains("fault injection"))
 }
 
 /// Unhealthy for 3 s, healthy for 5 s, and again.

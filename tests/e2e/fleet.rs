@@ -102,7 +102,7 @@ async fn from_setup_to_cleanup() {
     let said = eventually("the failures are seen", LONG, async || {
         let output = own.run(&["verify"]);
         let said = String::from_utf8(output.stdout).unwrap();
-        (output.status.code() == Some(1) && said.matches("disruptor").count() >= 2).then_some(said)
+        (output.status.code() == Some(1) && said.matches("fault injection").count() >= 2).then_some(said)
     })
     .await;
     assert!(said.starts_with("0 of 2 nodes are Ready\n"), "{said}");

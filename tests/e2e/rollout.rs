@@ -70,7 +70,7 @@ async fn a_class_change_rolls_through_with_the_workload_up() {
 }
 
 #[tokio::test]
-async fn labels_taints_timeouts_and_disruptors_replace_no_node() {
+async fn labels_taints_timeouts_and_failures_replace_no_node() {
     let own = Fixture::new(&CLUSTER, "in-place", 3, class_spec()).await;
     let before = uids(&own.settled(3).await);
     own.patch_class(json!({"spec": {
@@ -276,7 +276,7 @@ async fn sick_nodes_are_replaced_unless_too_many_are_or_somebody_says_no() {
     disk(&first, "True", &since).await;
     disk(&second, "True", &since).await;
     let said = own.set_says("Degraded", "True", "TooManySick").await;
-    assert!(said.contains("2 nodes are sick, more than maxUnhealthy (1)"), "{said}");
+    assert!(said.contains("2 nodes are unhealthy, more than maxUnhealthy (1)"), "{said}");
     disk(&first, "False", &now()).await;
     eventually("one is replaced", LONG, async || {
         let names: Vec<String> = own.my_nodes().await.iter().map(name).collect();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kube_node_planner::autoscaling::State;
+use kube_node_planner::autoscaling::InstanceState;
 
 use crate::{operator::Operator, world::World};
 
@@ -72,8 +72,11 @@ impl Caller {
         let (Some(target), Some(instances)) = (operator.target_size(), operator.instances(world.now)) else {
             return;
         };
-        let running: Vec<&String> =
-            instances.iter().filter(|(_, state)| *state == State::Running).map(|(id, _)| id).collect();
+        let running: Vec<&String> = instances
+            .iter()
+            .filter(|(_, state)| *state == InstanceState::Running)
+            .map(|(id, _)| id)
+            .collect();
         let needed = world.needed();
         world.note(format_args!("a loop: {needed} needed, target {target}, {} running", running.len()));
         if let Some((since, delta)) = self.growing

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     autoscaling::{
-        self, ApiCall, ApiResponse, Bounds, Change, Instance, Machine, Refusal, Rolling, ScaleRequest,
-        SetSnapshot, Step, Target, Wanted as WantedNode, WriteCache,
+        self, ApiCall, ApiResponse, Bounds, GroupNode, Instance, ReplicaChange, Rolling, ScaleRefusal,
+        ScaleRequest, ScaleStep, SetSnapshot, VictimState, Wanted as WantedNode, WriteCache,
     },
     budget::Budget,
-    disruption::Rules,
+    disruption::DisruptionRules,
     expectations::Expectations,
-    rollout::Clock,
-    set_planner::{self, Creation, DesiredState, NodeState, RolloutMode, Stage},
+    rollout::ProgressDeadline,
+    set_planner::{self, Creation, DeletionStage, DesiredState, NodeState, RolloutMode},
 };
 
 use crate::{
@@ -126,7 +126,7 @@ impl Operator {
 
     fn member<'a>(&self, node: &'a Node, revision: &'a str) -> NodeState<'a> {
         let leaves = node.leaving || self.expectations.is_leaving(&node.name);
-        let stage = if leaves { Stage::Draining } else { Stage::Staying };
+        let stage = if leaves { DeletionStage::Draining } else { DeletionStage::Staying };
         NodeState {
             name: &node.name,
             revision,
@@ -136,16 +136,16 @@ impl Operator {
             started: node.ready,
             has_kubelet: node.ready,
             marked: node.emptied,
-            named: self.set.victims.contains(&node.name),
-            claimed: node.emptied && !self.has(Mutation::ReplacesWhatIsEmptied),
+            victim: self.set.victims.contains(&node.name),
+            autoscaler_drains: node.emptied && !self.has(Mutation::ReplacesWhatIsEmptied),
             ..NodeState::default()
         }
     }
 
-    fn machines(&self) -> Vec<Machine<'_>> {
+    fn machines(&self) -> Vec<GroupNode<'_>> {
         self.nodes
             .values()
-            .map(|node| Machine {
+            .map(|node| GroupNode {
                 name: &node.name,
                 uid: &node.name,
                 provider_id: Some(&node.name),
@@ -153,7 +153,7 @@ impl Operator {
                 has_kubelet: node.ready,
                 started: node.ready,
                 updated: node.revision == self.revision,
-                claimed: node.emptied,
+                autoscaler_drains: node.emptied,
                 created: stamp(node.created),
                 trouble: None,
             })
@@ -182,7 +182,7 @@ impl Operator {
         Some(autoscaling::target_size(standing, &self.machines(), self.coming(), rolling))
     }
 
-    pub fn instances(&self, now: i64) -> Option<Vec<(String, autoscaling::State)>> {
+    pub fn instances(&self, now: i64) -> Option<Vec<(String, autoscaling::InstanceState)>> {
         let standing = self.memory.current(&self.set)?;
         let (machines, coming, rolls) = (self.machines(), self.coming(), self.rolls());
         let all = autoscaling::instances("s", standing, &machines, coming, rolls, stamp(now));
@@ -207,7 +207,7 @@ impl Operator {
             let wanted = WantedNode { provider_id: id, name: id };
             let found = autoscaling::resolve(wanted, by_name, by_name, |node| Some(node.name.clone()))?;
             let twice = own.has(Mutation::LowersTwice);
-            let target = found.map_or(Target::Gone, |node| Target::Ours {
+            let target = found.map_or(VictimState::Gone, |node| VictimState::Ours {
                 uid: &node.name,
                 leaving: node.leaving && !twice,
             });
@@ -253,11 +253,11 @@ impl Operator {
             let step = order.next(heard, &mut memory, || Ok(shown), decided, "s");
             self.memory = memory;
             let answer = match step {
-                Step::Done => break,
-                Step::Refused(refusal) => return Err(refusal.to_string()),
-                Step::Failed(failure) => return Err(failure.to_string()),
-                Step::ApiCall(ApiCall::Read) => world.read(),
-                Step::ApiCall(ApiCall::Write { on, change }) => {
+                ScaleStep::Done => break,
+                ScaleStep::Refused(refusal) => return Err(refusal.to_string()),
+                ScaleStep::Failed(failure) => return Err(failure.to_string()),
+                ScaleStep::ApiCall(ApiCall::Read) => world.read(),
+                ScaleStep::ApiCall(ApiCall::Write { on, change }) => {
                     let named = !self.has(Mutation::NamesNobody);
                     let victims = if named { change.victims } else { BTreeSet::new() };
                     let write = Write { on, replicas: change.replicas, victims, what: What::ScaleRequest };
@@ -267,10 +267,10 @@ impl Operator {
                     }
                     answer
                 }
-                Step::ApiCall(ApiCall::Fence { on }) if self.has(Mutation::SettlesWithoutAFence) => {
+                ScaleStep::ApiCall(ApiCall::Fence { on }) if self.has(Mutation::SettlesWithoutAFence) => {
                     Answer::Stands(on)
                 }
-                Step::ApiCall(ApiCall::Fence { on }) => {
+                ScaleStep::ApiCall(ApiCall::Fence { on }) => {
                     let victims = on.victims.clone();
                     world.write(Write { replicas: on.replicas, victims, on, what: What::Fence })
                 }
@@ -289,7 +289,7 @@ impl Operator {
 }
 
 /// What an order comes to, as this operator sees the set.
-type Decide<'a> = dyn Fn(&Operator, &SetSnapshot) -> Result<Option<Change>, Refusal> + 'a;
+type Decide<'a> = dyn Fn(&Operator, &SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal> + 'a;
 
 fn wanted<'a>(set: &SetSnapshot, revision: &'a str) -> DesiredState<'a> {
     DesiredState {
@@ -298,10 +298,10 @@ fn wanted<'a>(set: &SetSnapshot, revision: &'a str) -> DesiredState<'a> {
         min_ready: Duration::ZERO,
         order: ScaleDownOrder::LeastPods,
         replacement: ReplacementOrder::SurgeFirst,
-        rules: Rules { revision: Some(revision), ..Rules::default() },
+        rules: DisruptionRules { revision: Some(revision), ..DisruptionRules::default() },
         pace: RolloutMode::Rolling { keep: 0 },
-        clock: Clock { deadline: Duration::from_hours(10), ..Clock::default() },
-        max_sick: usize::MAX,
+        clock: ProgressDeadline { deadline: Duration::from_hours(10), ..ProgressDeadline::default() },
+        max_unhealthy: usize::MAX,
         max_repairs: usize::MAX,
         start_failures: None,
         class_back_off: Duration::ZERO,

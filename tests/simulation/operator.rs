@@ -9,12 +9,12 @@ use std::{
 use kube_node_api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder};
 use kube_node_planner::{
     budget::Budget,
-    disruption::{DisruptionReason, NodeSign, Rules, UnhealthyCondition},
-    drain::{self, Course, Policy},
+    disruption::{DisruptionReason, DisruptionRules, ObservedCondition, UnhealthyCondition},
+    drain::{self, DrainPolicy, DrainProgress},
     expectations::Expectations,
-    node::{self, Kubelet, Pods, Step},
-    rollout::{self, Clock},
-    set_planner::{self, Creation, DesiredState, NodeState, RolloutMode, Stage},
+    node::{self, Kubelet, NodeStep, Pods},
+    rollout::{self, ProgressDeadline},
+    set_planner::{self, Creation, DeletionStage, DesiredState, NodeState, RolloutMode},
 };
 use rand::RngExt;
 
@@ -139,12 +139,12 @@ impl Operator {
     fn wanted<'a>(
         spec: &'a Spec,
         status: &'a NodeSetStatus,
-        symptoms: &'a mut Vec<UnhealthyCondition>,
+        unhealthy_conditions: &'a mut Vec<UnhealthyCondition>,
     ) -> DesiredState<'a> {
         let setup = &spec.setup;
         let seconds = |count: i64| Duration::from_secs(u64::try_from(count).unwrap_or(0));
-        symptoms.clear();
-        symptoms.extend(setup.sick_after.map(|after| UnhealthyCondition {
+        unhealthy_conditions.clear();
+        unhealthy_conditions.extend(setup.sick_after.map(|after| UnhealthyCondition {
             r#type: "Ready".to_owned(),
             status: "Unknown".to_owned(),
             lasts: seconds(after),
@@ -159,24 +159,24 @@ impl Operator {
             } else {
                 ReplacementOrder::SurgeFirst
             },
-            rules: Rules {
+            rules: DisruptionRules {
                 revision: Some(&spec.revision),
                 restarted_at: spec.restarted_at.map(stamp),
                 expire_after: setup.expire_after.map(seconds),
                 startup_timeout: setup.startup_timeout.map(seconds),
-                symptoms,
+                unhealthy_conditions,
             },
             pace: match () {
                 () if spec.paused => RolloutMode::Held,
                 () if setup.on_delete => RolloutMode::OnDelete,
                 () => RolloutMode::Rolling { keep: setup.keep },
             },
-            clock: Clock {
+            clock: ProgressDeadline {
                 old: status.rollout.as_ref(),
                 deadline: Duration::from_mins(1),
                 resumed_at: spec.resumed_at.map(stamp),
             },
-            max_sick: setup.max_sick,
+            max_unhealthy: setup.max_sick,
             max_repairs: setup.max_repairs,
             start_failures: status.start_failures.as_ref(),
             class_back_off: Duration::ZERO,
@@ -188,15 +188,15 @@ impl Operator {
     fn look_at_set(&mut self, world: &mut World) -> Result<(), Killed> {
         let now = world.timestamp();
         let (spec, status) = (self.spec.clone(), self.status.clone());
-        let mut symptoms = Vec::new();
-        let wanted = Self::wanted(&spec, &status, &mut symptoms);
+        let mut unhealthy_conditions = Vec::new();
+        let wanted = Self::wanted(&spec, &status, &mut unhealthy_conditions);
         let cache = std::mem::take(&mut self.cache);
         let members: Vec<NodeState<'_>> = cache.values().map(|node| self.member(node)).collect();
         let unseen = self.expectations.creations().filter(|name| !cache.contains_key(*name)).count();
         let unseen = if self.mutation == Some(Mutation::ForgetsWhatItAskedFor) { 0 } else { unseen };
         let seen: Vec<NodeState<'_>> = match self.mutation {
             Some(Mutation::DoesNotCountMachinesThatLeave) => {
-                members.iter().filter(|member| member.stage == Stage::Staying).cloned().collect()
+                members.iter().filter(|member| member.stage == DeletionStage::Staying).cloned().collect()
             }
             Some(Mutation::TakesEveryNodeForAvailable) => members
                 .iter()
@@ -210,7 +210,10 @@ impl Operator {
         self.status.rollout.clone_from(&plan.rollout);
         self.status.start_failures.clone_from(&plan.start_failures);
         let update = Some(self.spec.revision.clone());
-        if members.iter().filter(|m| m.stage == Stage::Staying).all(|m| Some(m.revision) == update.as_deref())
+        if members
+            .iter()
+            .filter(|m| m.stage == DeletionStage::Staying)
+            .all(|m| Some(m.revision) == update.as_deref())
         {
             self.status.current_revision = update;
         }
@@ -231,14 +234,17 @@ impl Operator {
 
     fn member<'a>(&self, node: &'a Node) -> NodeState<'a> {
         let mut stage = match node.deleted_at {
-            None if self.expectations.is_leaving(&node.name) => Stage::Draining,
-            None => Stage::Staying,
-            Some(_) if node.cordoned => Stage::Draining,
-            Some(_) if self.drain_permits.contains(&node.uid) => Stage::Draining,
-            Some(_) => Stage::PendingDrain,
+            None if self.expectations.is_leaving(&node.name) => DeletionStage::Draining,
+            None => DeletionStage::Staying,
+            Some(_) if node.cordoned => DeletionStage::Draining,
+            Some(_) if self.drain_permits.contains(&node.uid) => DeletionStage::Draining,
+            Some(_) => DeletionStage::PendingDrain,
         };
-        if self.mutation == Some(Mutation::TakesTurnsBack) && stage == Stage::Draining && !node.cordoned {
-            stage = Stage::PendingDrain;
+        if self.mutation == Some(Mutation::TakesTurnsBack)
+            && stage == DeletionStage::Draining
+            && !node.cordoned
+        {
+            stage = DeletionStage::PendingDrain;
         }
         NodeState {
             name: &node.name,
@@ -250,9 +256,13 @@ impl Operator {
             has_kubelet: node.has_kubelet,
             marked: node.marked,
             pods: node.pods,
-            signs: node
+            conditions: node
                 .unknown_since
-                .map(|since| NodeSign { r#type: "Ready", status: "Unknown", since: Some(stamp(since)) })
+                .map(|since| ObservedCondition {
+                    r#type: "Ready",
+                    status: "Unknown",
+                    since: Some(stamp(since)),
+                })
                 .into_iter()
                 .collect(),
             ..NodeState::default()
@@ -290,7 +300,7 @@ impl Operator {
     fn apply(
         &mut self,
         world: &mut World,
-        plan: &set_planner::Plan<'_>,
+        plan: &set_planner::SetPlan<'_>,
         cache: &BTreeMap<String, Node>,
     ) -> Result<(), Killed> {
         let gives_up = self.mutation == Some(Mutation::GivesUpOnLostAnswers);
@@ -376,14 +386,14 @@ impl Operator {
             return Ok(());
         }
         let machine = match world.machines.get(&node.uid) {
-            None => node::Machine::Absent,
-            Some(Machine::Leaving { .. }) => node::Machine::Leaving,
-            Some(_) => node::Machine::Exists,
+            None => node::MachineState::Absent,
+            Some(Machine::Leaving { .. }) => node::MachineState::Leaving,
+            Some(_) => node::MachineState::Exists,
         };
         let in_turn =
             self.drain_permits.contains(&node.uid) || self.mutation == Some(Mutation::DrainsOutOfTurn);
         // Where there is no machine, none of these pods ever ran.
-        let runs = machine != node::Machine::Absent;
+        let runs = machine != node::MachineState::Absent;
         let pods = world.nodes.get(name).map_or(0, |node| if node.fault || !runs { 0 } else { node.pods });
         let state = node::Node {
             back_off: None,
@@ -391,7 +401,7 @@ impl Operator {
             deleted_at: node.deleted_at.map(stamp),
             finalizer: true,
             cordoned: node.cordoned,
-            turn: in_turn,
+            drain_permit: in_turn,
             taints: node.taints.clone(),
             kubelet: match (node.has_kubelet, node.ready_since) {
                 (false, _) => Kubelet::Silent,
@@ -400,9 +410,9 @@ impl Operator {
             },
             lease_renewed: Some(world.timestamp()),
         };
-        let course = Course { began: world.timestamp(), unreachable: false };
+        let progress = DrainProgress { began: world.timestamp(), unreachable: false };
         let pods = vec![drain::Pod::default(); pods];
-        let drain = drain::plan(&pods, &Policy::default(), course, world.timestamp());
+        let drain = drain::plan(&pods, &DrainPolicy::default(), progress, world.timestamp());
         let pods = Pods::Known { drain, attached: node::Attached::default() };
         let plan = node::decide(&state, machine, &pods, Duration::ZERO, world.timestamp());
         if let Some(after) = plan.requeue_after {
@@ -410,28 +420,28 @@ impl Operator {
         }
         for step in &plan.steps {
             let answer = match step {
-                Step::AddFinalizer => Answer::Done,
-                Step::CreateMachine => {
+                NodeStep::AddFinalizer => Answer::Done,
+                NodeStep::CreateMachine => {
                     world.create_machine(node.uid);
                     Answer::Done
                 }
-                Step::SetTaints(taints) => world.patch(&node, |node| node.taints.clone_from(taints)),
-                Step::Cordon { .. } => {
+                NodeStep::SetTaints(taints) => world.patch(&node, |node| node.taints.clone_from(taints)),
+                NodeStep::Cordon { .. } => {
                     if !self.drain_permits.contains(&node.uid) {
                         self.judge(world, name);
                     }
                     world.patch(&node, |node| node.cordoned = true)
                 }
-                Step::Evict(_) => {
+                NodeStep::Evict(_) => {
                     world.evict(name);
                     Answer::Done
                 }
                 // Without a timeout nothing is forced, and without a machine there are no pods.
-                Step::Force(_) | Step::DeletePods(_) | Step::SetOutOfService(_) => {
+                NodeStep::Force(_) | NodeStep::DeletePods(_) | NodeStep::SetOutOfService(_) => {
                     world.violate(&format!("{name}: {step:?}"));
                     Answer::Done
                 }
-                Step::DeleteMachine => {
+                NodeStep::DeleteMachine => {
                     world.delete_machine(&node);
                     if self.mutation == Some(Mutation::DropsTheFinalizerEarly) {
                         world.release(&node)
@@ -439,7 +449,7 @@ impl Operator {
                         Answer::Done
                     }
                 }
-                Step::RemoveFinalizer => world.release(&node),
+                NodeStep::RemoveFinalizer => world.release(&node),
             };
             match answer {
                 Answer::Done => {}

@@ -36,7 +36,7 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["TooManySick"],
-        "Look at what the sick nodes have in common; spec.remediation.maxUnhealthy says how many may be replaced.",
+        "Look at what the unhealthy nodes have in common; spec.remediation.maxUnhealthy says how many may be replaced.",
     ),
     (&["RepairLimit"], "To repair more at once, raise spec.remediation.maxInFlight."),
     (

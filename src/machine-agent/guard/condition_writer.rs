@@ -6,7 +6,7 @@ use std::{error::Error, time::Duration};
 use http::{Request, header::USER_AGENT};
 use jiff::Timestamp;
 use kube::Client;
-use kube_node_planner::disruptor::Behaviour;
+use kube_node_planner::fault_injection::Behaviour;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};

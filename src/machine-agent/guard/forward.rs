@@ -14,7 +14,7 @@ use http::{
 };
 use jiff::Timestamp;
 use kube::{Client, client::Body as Sent};
-use kube_node_planner::disruptor::Behaviour;
+use kube_node_planner::fault_injection::Behaviour;
 use serde_json::Value;
 
 use super::{
@@ -251,6 +251,6 @@ fn not_implemented() -> Refusal {
 
 /// Refusal of a silent machine's request: the closest that a response comes to a cut network.
 fn silent() -> Refusal {
-    let why = "kube-node disruptor: the machine is in a silent phase, and writes nothing";
+    let why = "kube-node fault injection: the machine is in a silent phase, and writes nothing";
     Refusal::Own(answer::refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why))
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube_node_planner::{
-    disruptor::Behaviour,
-    health::{self, DISRUPTED},
+    fault_injection::Behaviour,
+    health::{self, UNHEALTHY},
 };
 use serde_json::{Map, Value, json};
 
@@ -25,9 +25,9 @@ struct Words {
     message: String,
 }
 
-impl From<health::Condition> for Words {
-    fn from(condition: health::Condition) -> Self {
-        let health::Condition { status, reason, message, .. } = condition;
+impl From<health::KubeletCondition> for Words {
+    fn from(condition: health::KubeletCondition) -> Self {
+        let health::KubeletCondition { status, reason, message, .. } = condition;
         Self { status: status.to_owned(), reason: reason.to_owned(), message: message.to_owned() }
     }
 }
@@ -108,7 +108,7 @@ impl ReportedStatus {
     pub fn uncover(&self, node: &mut Value, behaviour: Behaviour) {
         let Some(status) = node.get_mut("status") else { return };
         put(status, &self.leaves);
-        let disrupted = Words::from(DISRUPTED);
+        let disrupted = Words::from(UNHEALTHY);
         for shown in conditions(status) {
             let Some(said) = shown["type"].as_str().and_then(|r#type| self.conditions.get(r#type)) else {
                 continue;
@@ -132,8 +132,8 @@ impl ReportedStatus {
     #[must_use]
     pub fn correction(&self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Option<Value> {
         let wanted = self.conditions.iter().map(|(r#type, words)| {
-            let disrupted = behaviour == Behaviour::Reported && *r#type == DISRUPTED.r#type;
-            (*r#type, if disrupted { DISRUPTED.into() } else { words.clone() })
+            let disrupted = behaviour == Behaviour::Reported && *r#type == UNHEALTHY.r#type;
+            (*r#type, if disrupted { UNHEALTHY.into() } else { words.clone() })
         });
         let wanted: Vec<(&str, Words)> = wanted.collect();
         let shows = |(r#type, words): &(&str, Words)| {
@@ -170,12 +170,12 @@ pub fn cover(status: &mut Value, worn: &Leaves, behaviour: Behaviour, shown: Opt
     if behaviour != Behaviour::Reported {
         return;
     }
-    let ready = conditions(status).find(|condition| condition["type"] == DISRUPTED.r#type);
+    let ready = conditions(status).find(|condition| condition["type"] == UNHEALTHY.r#type);
     let Some(ready) = ready.and_then(Value::as_object_mut) else { return };
-    Words::from(DISRUPTED).put_into(ready);
+    Words::from(UNHEALTHY).put_into(ready);
     // kubemark sees a status that differs from the API server's, so the transition time is computed here.
     if let Some(shown) = shown {
-        let since = shown.since.filter(|_| shown.status == DISRUPTED.status).unwrap_or(now);
+        let since = shown.since.filter(|_| shown.status == UNHEALTHY.status).unwrap_or(now);
         ready.insert("lastTransitionTime".to_owned(), time(since));
     }
 }

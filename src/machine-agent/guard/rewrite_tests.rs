@@ -68,7 +68,7 @@ fn an_unhealthy_phase_is_reported_since_the_node_is_not_ready() {
         let shown = Shown { status: shown.to_owned(), since: Some(at(7)) };
         cover(&mut status, &worn(), Behaviour::Reported, Some(&shown), at(100));
         let ready = &status["conditions"][0];
-        assert!(Words::from(DISRUPTED).are_in(ready), "{ready}");
+        assert!(Words::from(UNHEALTHY).are_in(ready), "{ready}");
         assert_eq!(ready["lastTransitionTime"], time(at(since)), "{shown:?}");
         assert_eq!(ready["lastHeartbeatTime"], "1970-01-01T00:01:40Z");
         assert_eq!(status["conditions"][1], first()["conditions"][1]);

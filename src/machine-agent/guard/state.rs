@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube_node_api::Failures;
 use kube_node_planner::{
     boot,
-    disruptor::{self, Behaviour},
+    fault_injection::{self, Behaviour},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -104,10 +104,10 @@ impl State {
     /// Behaviour of the machine at `now`.
     #[must_use]
     pub fn look(&self, now: Timestamp) -> Look {
-        let phase = disruptor::phase(self.failures.as_ref(), boot::age(self.boot, now));
+        let phase = fault_injection::phase(self.failures.as_ref(), boot::age(self.boot, now));
         let quiet = self.heard.map(|heard| Duration::try_from(now.duration_since(heard)).unwrap_or_default());
         Look {
-            behaviour: disruptor::behaviour(self.failures.as_ref(), phase),
+            behaviour: fault_injection::behaviour(self.failures.as_ref(), phase),
             // Before the boot no time passes.
             changes_in: phase.changes_in.filter(|_| self.boot.is_some()),
             is_alive: quiet.is_some_and(|quiet| quiet < LIFE),

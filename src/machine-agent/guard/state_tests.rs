@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::{FailureMode, GoDuration};
-use kube_node_planner::health::DISRUPTED;
+use kube_node_planner::health::UNHEALTHY;
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn status() -> Value {
 fn node(uid: &str, boot: &str) -> Value {
     json!({"metadata": {"name": "a", "uid": uid}, "status": {
         "nodeInfo": {"bootID": boot, "kubeletVersion": "v1.36.3"},
-        "conditions": [{"type": "Ready", "status": "False", "reason": DISRUPTED.reason, "message": DISRUPTED.message}],
+        "conditions": [{"type": "Ready", "status": "False", "reason": UNHEALTHY.reason, "message": UNHEALTHY.message}],
     }})
 }
 

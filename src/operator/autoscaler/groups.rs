@@ -15,11 +15,12 @@ use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::{NodeView, View};
 use kube_node_planner::{
     autoscaling::{
-        self, Blueprint, Bounds, Change, Machine, Refusal, Rolling, SetSnapshot, Target, Trouble, Wanted,
+        self, Blueprint, Bounds, GroupNode, ReplicaChange, Rolling, ScaleRefusal, SetSnapshot, Trouble,
+        VictimState, Wanted,
     },
     budget::Budget,
     revision,
-    template::Desired,
+    template::DesiredTemplate,
 };
 
 use super::{index::Index, writer::Writer};
@@ -117,34 +118,38 @@ impl Groups {
     }
 
     /// The group of this name.
-    pub(super) fn get(&self, id: &str) -> Result<Group, Refusal> {
+    pub(super) fn get(&self, id: &str) -> Result<Group, ScaleRefusal> {
         let group = self.context.sets.get(id).and_then(|own| Group::of(own.object.as_ref().ok()?));
-        group.ok_or_else(|| Refusal::NoGroup(id.to_owned()))
+        group.ok_or_else(|| ScaleRefusal::NoGroup(id.to_owned()))
     }
 
     /// The group of this name if it still is the set of a scale request; another set may have the name by now.
-    pub(super) fn same(&self, id: &str, standing: &SetSnapshot) -> Result<Group, Refusal> {
+    pub(super) fn same(&self, id: &str, standing: &SetSnapshot) -> Result<Group, ScaleRefusal> {
         self.get(id).and_then(|group| {
-            if group.shown.uid == standing.uid { Ok(group) } else { Err(Refusal::NoGroup(id.to_owned())) }
+            if group.shown.uid == standing.uid {
+                Ok(group)
+            } else {
+                Err(ScaleRefusal::NoGroup(id.to_owned()))
+            }
         })
     }
 
-    /// The group of a Node or of a vacancy; None if it belongs to none.
-    pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, Refusal> {
-        if let Some(group) = autoscaling::vacancy_of(wanted.provider_id) {
+    /// The group of a Node or of a placeholder; None if it belongs to none.
+    pub(super) fn of_node(&self, wanted: Wanted<'_>) -> Result<Option<Group>, ScaleRefusal> {
+        if let Some(group) = autoscaling::placeholder_group(wanted.provider_id) {
             return Ok(self.get(group).ok());
         }
         let node = match self.find(wanted) {
             Ok(Some(node)) => node,
             // Another Node of that name is none of ours.
-            Ok(None) | Err(Refusal::OtherId { .. }) => return Ok(None),
+            Ok(None) | Err(ScaleRefusal::OtherId { .. }) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };
         let group = node.group().and_then(|set| self.get(set).ok());
         Ok(group.filter(|group| node.is_of(group.name(), &group.shown.uid)))
     }
 
-    fn find(&self, wanted: Wanted<'_>) -> Result<Option<Arc<NodeView>>, Refusal> {
+    fn find(&self, wanted: Wanted<'_>) -> Result<Option<Arc<NodeView>>, ScaleRefusal> {
         let nodes = &self.context.nodes;
         // cluster-autoscaler names both, so one lookup is enough.
         let by_name = nodes.get(wanted.name);
@@ -168,23 +173,23 @@ impl Groups {
         standing: &SetSnapshot,
         id: &str,
         wanted: &[(String, String)],
-    ) -> Result<Option<Change>, Refusal> {
+    ) -> Result<Option<ReplicaChange>, ScaleRefusal> {
         if wanted.len() > autoscaling::MOST_VICTIMS {
-            return Err(Refusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
+            return Err(ScaleRefusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
         }
         let group = self.same(id, standing)?;
         let mut nodes = Vec::with_capacity(wanted.len());
         for (provider_id, name) in wanted {
             nodes.push(self.find(Wanted { provider_id, name })?);
         }
-        let targets: Vec<Target<'_>> = nodes
+        let targets: Vec<VictimState<'_>> = nodes
             .iter()
             .map(|node| match node {
-                None => Target::Gone,
+                None => VictimState::Gone,
                 Some(node) if node.is_of(id, &group.shown.uid) => {
-                    Target::Ours { uid: &node.uid, leaving: node.deleted_at.is_some() }
+                    VictimState::Ours { uid: &node.uid, leaving: node.deleted_at.is_some() }
                 }
-                Some(node) => Target::Foreign { name: &node.name },
+                Some(node) => VictimState::Foreign { name: &node.name },
             })
             .collect();
         let staying =
@@ -193,15 +198,15 @@ impl Groups {
     }
 
     /// The machines of a group, and the number of expected creations that the watch has not shown.
-    pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[Machine<'_>], usize) -> T) -> T {
+    pub(super) fn machines<T>(&self, group: &Group, with: impl FnOnce(&[GroupNode<'_>], usize) -> T) -> T {
         let startup = self.startup_taints(group);
         // Read before the Nodes: a Node shown in between counts once.
         let expectations = self.context.expectations.now(group.name());
         let nodes = self.context.nodes.group(group.name());
-        let machines: Vec<Machine<'_>> = nodes
+        let machines: Vec<GroupNode<'_>> = nodes
             .iter()
             .filter(|node| node.is_of(group.name(), &group.shown.uid))
-            .map(|node| Machine {
+            .map(|node| GroupNode {
                 name: &node.name,
                 uid: &node.uid,
                 provider_id: node.provider_id.as_deref(),
@@ -209,7 +214,7 @@ impl Groups {
                 has_kubelet: node.kubelet_version.is_some(),
                 started: node.is_started(&startup),
                 updated: group.is_updated(node),
-                claimed: node.is_to_be_deleted(),
+                autoscaler_drains: node.is_to_be_deleted(),
                 created: node.created.unwrap_or_default(),
                 trouble: trouble(node),
             })
@@ -248,10 +253,10 @@ impl Groups {
         self.context.classes.get(&group.set.spec.node_class_name)?.object.clone().ok()
     }
 
-    fn template(&self, group: &Group) -> Desired {
+    fn template(&self, group: &Group) -> DesiredTemplate {
         let class = self.class(group);
         let of_class = class.as_ref().and_then(|class| class.spec.template.as_ref());
-        Desired::merge(of_class, group.set.spec.template.as_ref())
+        DesiredTemplate::merge(of_class, group.set.spec.template.as_ref())
     }
 
     /// Startup taints of class and set. One that both have is listed twice, and holds up just as long.
@@ -264,7 +269,7 @@ impl Groups {
 
     /// Template of a further Node of the group, or the last known one. A group that loses its template, and
     /// has a Node or a pending scale request, would keep cluster-autoscaler from growing other groups.
-    pub(super) async fn template_node(&self, group: &Group) -> Result<Node, Refusal> {
+    pub(super) async fn template_node(&self, group: &Group) -> Result<Node, ScaleRefusal> {
         let known = self.resolve_template(group).await;
         let mut last = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
         match known {
@@ -280,9 +285,9 @@ impl Groups {
         }
     }
 
-    async fn resolve_template(&self, group: &Group) -> Result<Node, Refusal> {
+    async fn resolve_template(&self, group: &Group) -> Result<Node, ScaleRefusal> {
         let class_name = &group.set.spec.node_class_name;
-        let none = |why: String| Refusal::NoTemplate(why);
+        let none = |why: String| ScaleRefusal::NoTemplate(why);
         let class = self.class(group).ok_or_else(|| {
             none(format!(
                 "there is no NodeClass {class_name} that can be read: create it, or name another one"
@@ -300,7 +305,8 @@ impl Groups {
         let (revision, machine) = if let Some(pinned) = pinned {
             pinned
         } else {
-            let machine = revision::Machine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
+            let machine =
+                revision::ResolvedMachine::resolve(&class.spec, group.set.spec.class_overrides.as_ref());
             machine.check().map_err(|error| none(error.to_string()))?;
             (machine.revision().map_err(|error| none(chain(&error)))?, Arc::new(machine))
         };
@@ -324,9 +330,9 @@ impl Groups {
         &self,
         wanted: Wanted<'_>,
         label: Option<&str>,
-    ) -> Result<Option<Arc<NodeClass>>, Refusal> {
+    ) -> Result<Option<Arc<NodeClass>>, ScaleRefusal> {
         let node = match self.find(wanted) {
-            Err(Refusal::OtherId { .. } | Refusal::Nameless) => None,
+            Err(ScaleRefusal::OtherId { .. } | ScaleRefusal::Nameless) => None,
             other => other?,
         };
         let name = node.as_ref().and_then(|node| node.class()).or(label);

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use kube_ext::error::chain;
 use kube_node_api::{AutoscalingOptions, GoDuration, names};
 use kube_node_planner::autoscaling::{
-    self, Change, Code, ErrorClass, GPU_LABEL, Price, Refusal, ScaleRequest, SetSnapshot, State, Wanted,
+    self, ClassPrice, Code, ErrorClass, GPU_LABEL, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot,
+    Wanted,
 };
 use prost::Message;
 use tokio::time::timeout;
@@ -59,7 +60,7 @@ fn status(code: Code, message: String) -> Status {
     Status::new(code, message)
 }
 
-fn refused(refusal: &Refusal) -> Status {
+fn refused(refusal: &ScaleRefusal) -> Status {
     status(refusal.code(), refusal.to_string())
 }
 
@@ -100,7 +101,10 @@ impl Service {
         &self,
         order: ScaleRequest,
         id: &str,
-        decide: impl Fn(&Groups, &SetSnapshot) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
+        decide: impl Fn(&Groups, &SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<(), Status> {
         let [for_shown, for_deciding] = [Arc::clone(&self.groups), Arc::clone(&self.groups)];
         let set = id.to_owned();
@@ -239,13 +243,13 @@ impl CloudProvider for Service {
         let price = || {
             let classes = self.groups.classes();
             if classes.iter().all(|class| class.spec.price.is_none()) {
-                return Err(Refusal::NoPrices);
+                return Err(ScaleRefusal::NoPrices);
             }
             let hours =
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
             let label = node.labels.get(names::LABEL_NODECLASS).map(String::as_str);
             let class = self.groups.class_of(wanted(&node), label)?;
-            let foreign = || Refusal::Foreign { node: node.name.clone(), set: "any".to_owned() };
+            let foreign = || ScaleRefusal::Foreign { node: node.name.clone(), set: "any".to_owned() };
             let class = class.ok_or_else(foreign)?;
             let name = class.metadata.name.as_deref().unwrap_or_default();
             autoscaling::node_price(name, class.spec.price.as_deref(), hours)
@@ -261,18 +265,18 @@ impl CloudProvider for Service {
         let PricingPodPriceRequest { pod_bytes, start_timestamp, end_timestamp } = request.into_inner();
         let price = || {
             let classes = self.groups.classes();
-            let prices: Vec<Price<'_>> = classes
+            let prices: Vec<ClassPrice<'_>> = classes
                 .iter()
                 .filter_map(|class| {
                     let an_hour = class.spec.price.as_ref()?.parse().ok()?;
-                    Some(Price { an_hour, capacity: class.spec.capacity.as_ref()? })
+                    Some(ClassPrice { an_hour, capacity: class.spec.capacity.as_ref()? })
                 })
                 .collect();
             if prices.is_empty() {
-                return Err(Refusal::NoPrices);
+                return Err(ScaleRefusal::NoPrices);
             }
             let pod = k8s_pb::api::core::v1::Pod::decode(pod_bytes.as_slice())
-                .map_err(|error| Refusal::BadPod(error.to_string()))?;
+                .map_err(|error| ScaleRefusal::BadPod(error.to_string()))?;
             let hours =
                 autoscaling::hours(seconds(start_timestamp.as_ref()), seconds(end_timestamp.as_ref()))?;
             Ok(autoscaling::least_pod_price(&pod, &prices, hours))
@@ -305,9 +309,9 @@ impl CloudProvider for Service {
 
 fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
     let state = match instance.state {
-        State::Running => InstanceState::InstanceRunning,
-        State::Creating => InstanceState::InstanceCreating,
-        State::Deleting => InstanceState::InstanceDeleting,
+        autoscaling::InstanceState::Running => InstanceState::InstanceRunning,
+        autoscaling::InstanceState::Creating => InstanceState::InstanceCreating,
+        autoscaling::InstanceState::Deleting => InstanceState::InstanceDeleting,
     };
     let error_info = instance.error.map(|error| InstanceErrorInfo {
         error_code: error.code.to_owned(),

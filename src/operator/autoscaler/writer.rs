@@ -17,7 +17,8 @@ use kube::{
 use kube_ext::error::chain;
 use kube_node_api::{NodeSet, names};
 use kube_node_planner::autoscaling::{
-    ApiCall, ApiResponse, Change, Code, Failure, Refusal, ScaleRequest, SetSnapshot, Step, WriteCache, record,
+    ApiCall, ApiResponse, Code, ReplicaChange, ScaleFailure, ScaleRefusal, ScaleRequest, ScaleStep,
+    SetSnapshot, WriteCache, record,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -33,12 +34,12 @@ const CALL_LIMIT: Duration = Duration::from_millis(1_500);
 pub(super) enum ScaleError {
     /// Refused by the decision.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] ScaleRefusal),
     /// Failed during the API calls.
     #[error("NodeSet {set} could not be changed: {failure}")]
     Failed {
         set: String,
-        failure: Failure,
+        failure: ScaleFailure,
         /// Last error of the API server.
         #[source]
         source: Option<Box<kube::Error>>,
@@ -53,7 +54,7 @@ impl ScaleError {
         match self {
             Self::Refused(refusal) => refusal.code(),
             Self::Late { .. } => Code::DeadlineExceeded,
-            Self::Failed { failure: Failure::Refused, source, .. } => match source.as_deref() {
+            Self::Failed { failure: ScaleFailure::Refused, source, .. } => match source.as_deref() {
                 Some(kube::Error::Api(status)) if status.code == 403 => Code::PermissionDenied,
                 Some(kube::Error::Api(status)) if status.code == 422 => Code::FailedPrecondition,
                 _ => Code::Unavailable,
@@ -115,8 +116,8 @@ impl Writer {
         self: &Arc<Self>,
         order: ScaleRequest,
         set: &str,
-        shown: impl Fn() -> Result<SetSnapshot, Refusal> + Send + Sync + 'static,
-        decide: impl Fn(&SetSnapshot) -> Result<Option<Change>, Refusal> + Send + Sync + 'static,
+        shown: impl Fn() -> Result<SetSnapshot, ScaleRefusal> + Send + Sync + 'static,
+        decide: impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal> + Send + Sync + 'static,
     ) -> Result<(), ScaleError> {
         // A request for an unknown group leaves no entry behind.
         shown()?;
@@ -129,7 +130,7 @@ impl Writer {
             let _under_way = under_way;
             writer.carry_out(order, &name, &entry, (shown, decide), deadline).await
         });
-        let open = |_| ScaleError::Failed { set: set.to_owned(), failure: Failure::Open, source: None };
+        let open = |_| ScaleError::Failed { set: set.to_owned(), failure: ScaleFailure::Open, source: None };
         task.await.unwrap_or_else(|error| Err(open(error)))
     }
 
@@ -137,7 +138,7 @@ impl Writer {
     pub(super) async fn settle_all(&self) -> Result<(), ScaleError> {
         for (set, entry) in self.unsettled() {
             let nothing = |_: &SetSnapshot| Ok(None);
-            let unknown = || Err(Refusal::NoGroup(String::new()));
+            let unknown = || Err(ScaleRefusal::NoGroup(String::new()));
             let deadline = Instant::now() + ORDER_LIMIT;
             match self.carry_out(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await
             {
@@ -166,8 +167,8 @@ impl Writer {
         set: &str,
         entry: &Entry,
         (shown, decide): (
-            impl Fn() -> Result<SetSnapshot, Refusal>,
-            impl Fn(&SetSnapshot) -> Result<Option<Change>, Refusal>,
+            impl Fn() -> Result<SetSnapshot, ScaleRefusal>,
+            impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>,
         ),
         deadline: Instant,
     ) -> Result<(), ScaleError> {
@@ -177,13 +178,13 @@ impl Writer {
         loop {
             let step = order.next(heard, &mut entry.state().memory, &shown, &decide, set);
             let answer = match step {
-                Step::Done => return Ok(()),
-                Step::Refused(refusal) => return Err(refusal.into()),
-                Step::Failed(failure) => {
+                ScaleStep::Done => return Ok(()),
+                ScaleStep::Refused(refusal) => return Err(refusal.into()),
+                ScaleStep::Failed(failure) => {
                     return Err(ScaleError::Failed { set: set.to_owned(), failure, source });
                 }
-                Step::ApiCall(ApiCall::Read) => self.get(set).await,
-                Step::ApiCall(ApiCall::Write { on, change }) => {
+                ScaleStep::ApiCall(ApiCall::Read) => self.get(set).await,
+                ScaleStep::ApiCall(ApiCall::Write { on, change }) => {
                     // The client takes a missing response for a failure: a write that could be answered too
                     // late must not be sent.
                     if Instant::now() + CALL_LIMIT > deadline {
@@ -192,7 +193,7 @@ impl Writer {
                     info!(set, before = on.replicas, now = change.replicas, "ordered by cluster-autoscaler");
                     self.write(set, &on, wanted(&on, &change)).await
                 }
-                Step::ApiCall(ApiCall::Fence { on }) => {
+                ScaleStep::ApiCall(ApiCall::Fence { on }) => {
                     let now = json!({ names::ANNOTATION_FENCE: Timestamp::now() });
                     self.write(set, &on, json!({ "metadata": { "annotations": now } })).await
                 }
@@ -234,7 +235,7 @@ impl Writer {
 }
 
 /// Merge patch for a change.
-fn wanted(standing: &SetSnapshot, change: &Change) -> Value {
+fn wanted(standing: &SetSnapshot, change: &ReplicaChange) -> Value {
     let mut patch = json!({ "metadata": {}, "spec": { "replicas": change.replicas } });
     if change.victims != standing.victims {
         patch["metadata"]["annotations"] = json!({ names::ANNOTATION_VICTIMS: record(&change.victims) });

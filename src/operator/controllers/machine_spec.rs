@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use kube_node_api::{NodeClassSpec, NodeSet, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
-use kube_node_planner::revision::Machine;
+use kube_node_planner::revision::ResolvedMachine;
 
 use super::{Revisions, RevisionsError};
 use crate::providers::Settings;
 
 /// Content of the revision that a Node names; None if the Node names none or the revision is gone.
-pub async fn stored(revisions: &Revisions, node: &NodeView) -> Result<Option<Arc<Machine>>, RevisionsError> {
+pub async fn stored(
+    revisions: &Revisions,
+    node: &NodeView,
+) -> Result<Option<Arc<ResolvedMachine>>, RevisionsError> {
     let Some(revision) = node.label(names::LABEL_REVISION) else { return Ok(None) };
     revisions.get(node.class().unwrap_or_default(), revision).await
 }
@@ -19,7 +22,7 @@ pub async fn stored(revisions: &Revisions, node: &NodeView) -> Result<Option<Arc
 /// Settings that propagate in place: those of the class, with the overrides of the Node's set.
 pub fn settings(
     node: &NodeView,
-    machine: &Machine,
+    machine: &ResolvedMachine,
     class: Option<&NodeClassSpec>,
     sets: &Cache<CustomObject<NodeSet>>,
 ) -> Settings {

@@ -7,7 +7,7 @@ use kube_ext::{
     metrics::{counters, gauges, histograms},
     work_queue::Action,
 };
-use kube_node_planner::{disruption::DisruptionReason, wait::Wait};
+use kube_node_planner::{disruption::DisruptionReason, wait::NodeWait};
 use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::{ApiError, pod_cidrs};
@@ -51,7 +51,7 @@ impl Metrics {
                 registry,
                 ("kube_node_waiting_nodes", "Nodes that wait, by what they wait for"),
                 ["reason"],
-                Wait::REASONS.map(|reason| [reason]),
+                NodeWait::REASONS.map(|reason| [reason]),
             )?,
             nodes_created: counters(
                 registry,

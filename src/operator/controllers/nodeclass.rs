@@ -18,7 +18,7 @@ use kube_node_cache::{CustomObject, EventHandler, NodeView, View};
 use kube_node_planner::{
     conditions::{self, ConditionUpdate},
     history,
-    revision::Machine,
+    revision::ResolvedMachine,
     template::reserved_taints,
 };
 use serde_json::json;
@@ -256,7 +256,7 @@ impl NodeClassController {
         };
         let conditions = set(&old.conditions, says);
         let conditions = set(&conditions, vec![readiness(&conditions)]);
-        let machine = object.map(|class| Machine::resolve(&class.spec, None));
+        let machine = object.map(|class| ResolvedMachine::resolve(&class.spec, None));
         let status = NodeClassStatus {
             observed_generation: class.metadata.generation,
             revision: machine.and_then(|machine| machine.revision().ok()),
@@ -286,7 +286,7 @@ impl NodeClassController {
         if !self.context.providers.contains_key(controller) {
             return None;
         }
-        if let Err(error) = Machine::resolve(&object.spec, None).check() {
+        if let Err(error) = ResolvedMachine::resolve(&object.spec, None).check() {
             return says(false, "InvalidMachine", error.to_string());
         }
         let reserved = object.spec.template.as_ref().map(reserved_taints).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::{
 use kube_ext::metrics::gauges;
 use kube_node_cache::{EventHandler, NodeView};
 use kube_node_planner::{
-    pod_cidrs::{Blocks, Range},
+    pod_cidrs::{PodCidrBlocks, PodCidrRange},
     set::Problem,
 };
 use prometheus::{IntGaugeVec, Registry};
@@ -24,24 +24,24 @@ pub(super) const NOT_AVAILABLE: &str = "CIDRNotAvailable";
 /// creations.
 #[derive(Debug)]
 pub struct PodCidrs {
-    range: Range,
-    blocks: Mutex<Blocks>,
+    range: PodCidrRange,
+    blocks: Mutex<PodCidrBlocks>,
     counts: IntGaugeVec,
 }
 
 impl PodCidrs {
     /// An allocator of the blocks of `range`, and its metric.
-    pub fn register(range: Range, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
+    pub fn register(range: PodCidrRange, registry: &Registry) -> Result<Arc<Self>, prometheus::Error> {
         let counts = gauges(
             registry,
             (
                 "kube_node_pod_cidrs",
-                "Blocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has",
+                "PodCidrBlocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has",
             ),
             ["state"],
             [["taken"], ["free"], ["shared"]],
         )?;
-        let blocks = Mutex::new(Blocks::new(range, rand::random_range(0..range.blocks())));
+        let blocks = Mutex::new(PodCidrBlocks::new(range, rand::random_range(0..range.blocks())));
         let cidrs = Self { range, blocks, counts };
         cidrs.count(&cidrs.blocks());
         Ok(Arc::new(cidrs))
@@ -77,11 +77,11 @@ impl PodCidrs {
         self.blocks().relieved()
     }
 
-    fn blocks(&self) -> MutexGuard<'_, Blocks> {
+    fn blocks(&self) -> MutexGuard<'_, PodCidrBlocks> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, blocks: &Blocks) {
+    fn count(&self, blocks: &PodCidrBlocks) {
         let (taken, free) = blocks.counts();
         for (state, count) in [("taken", taken), ("free", free), ("shared", blocks.shared())] {
             self.counts.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -19,8 +19,8 @@ use kube::{
 };
 use kube_node_api::{NodeClass, names::LABEL_NODECLASS};
 use kube_node_planner::{
-    history::{self, Stored},
-    revision::{Machine, RevisionError},
+    history::{self, StoredRevision},
+    revision::{ResolvedMachine, RevisionError},
 };
 
 use super::api::{ApiError, FIELD_MANAGER, call};
@@ -63,7 +63,7 @@ struct Known {
     owner: Option<String>,
     /// Number in the history.
     number: i64,
-    machine: Arc<Machine>,
+    machine: Arc<ResolvedMachine>,
 }
 
 impl Revisions {
@@ -74,7 +74,11 @@ impl Revisions {
     }
 
     /// Stores the machine spec unless it is stored, and returns its revision.
-    pub async fn ensure(&self, class: &NodeClass, machine: &Machine) -> Result<String, RevisionsError> {
+    pub async fn ensure(
+        &self,
+        class: &NodeClass,
+        machine: &ResolvedMachine,
+    ) -> Result<String, RevisionsError> {
         let revision = machine.revision()?;
         let name = object_name(class.metadata.name.as_deref().unwrap_or_default(), &revision);
         let stored = match self.known(&name).filter(|known| known.owner == class.metadata.uid) {
@@ -90,7 +94,11 @@ impl Revisions {
     }
 
     /// The machine spec of a revision; None if the revision is gone.
-    pub async fn get(&self, class: &str, revision: &str) -> Result<Option<Arc<Machine>>, RevisionsError> {
+    pub async fn get(
+        &self,
+        class: &str,
+        revision: &str,
+    ) -> Result<Option<Arc<ResolvedMachine>>, RevisionsError> {
         let name = object_name(class, revision);
         if let Some(known) = self.known(&name) {
             return Ok(Some(known.machine));
@@ -143,12 +151,12 @@ impl Revisions {
         }
         let listed = call(action, self.api.list(&selector)).await?;
         let prefix = object_name(class_name, "");
-        let stored: Vec<Stored> = listed
+        let stored: Vec<StoredRevision> = listed
             .items
             .iter()
             .filter_map(|item| {
                 let revision = item.metadata.name.as_deref()?.strip_prefix(&prefix)?.to_owned();
-                Some(Stored { revision, number: item.revision })
+                Some(StoredRevision { revision, number: item.revision })
             })
             .collect();
         let surplus = history::surplus(&stored, needed, limit);
@@ -179,7 +187,12 @@ impl Revisions {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    async fn store(&self, class: &NodeClass, name: &str, machine: &Machine) -> Result<Known, RevisionsError> {
+    async fn store(
+        &self,
+        class: &NodeClass,
+        name: &str,
+        machine: &ResolvedMachine,
+    ) -> Result<Known, RevisionsError> {
         let class = &class.metadata;
         let read = || call(|| format!("read ControllerRevision {name}"), self.api.get_opt(name));
         if let Some(stored) = read().await? {
@@ -223,7 +236,7 @@ impl Revisions {
         &self,
         class: &ObjectMeta,
         name: &str,
-        machine: &Machine,
+        machine: &ResolvedMachine,
         number: i64,
     ) -> Result<Known, RevisionsError> {
         let class_name = class.name.clone().unwrap_or_default();
@@ -245,7 +258,7 @@ impl Revisions {
 
     fn remember(&self, name: &str, stored: &ControllerRevision) -> Result<Known, RevisionsError> {
         let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
-        let machine: Machine = serde_json::from_value(data)
+        let machine: ResolvedMachine = serde_json::from_value(data)
             .map_err(|source| RevisionsError::Unreadable { name: name.to_owned(), source })?;
         let known = Known { owner: owner_of(stored), number: stored.revision, machine: Arc::new(machine) };
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), known.clone());

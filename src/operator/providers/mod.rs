@@ -22,7 +22,7 @@ pub struct MachineRequest {
     /// Identity of the machine.
     pub id: MachineId,
     /// Machine spec: the content of the revision that the Node names.
-    pub machine: revision::Machine,
+    pub machine: revision::ResolvedMachine,
     /// Settings that can change while the machine exists.
     pub settings: Settings,
     /// Credentials Secret, in the operator's namespace, of the cluster that hosts the machine; None: the

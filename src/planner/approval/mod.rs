@@ -33,7 +33,7 @@ const EXTRA_POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 
 /// A `CertificateSigningRequest`. The API server wrote its user fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct CertificateRequest {
     /// Signer name.
     pub signer: String,
     /// User name of the requester.
@@ -56,7 +56,7 @@ pub struct Node {
     /// UID of the Node.
     pub uid: String,
     /// Provider that serves the Node.
-    pub server: Server,
+    pub server: NodeServer,
     /// True if the Node has a machine that is not being deleted.
     pub has_machine: bool,
 }
@@ -93,7 +93,7 @@ impl Account {
 
 /// Provider that serves a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum NodeServer {
     /// A provider in this process, for machines whose identity starts with a token of this `ServiceAccount`.
     Own(Account),
     /// A provider in this process, for machines that share an identity.
@@ -104,18 +104,18 @@ pub enum Server {
 
 /// Decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CsrDecision {
     /// Approve: the request is valid.
     Approve,
     /// Deny: the request is invalid.
-    Deny(Refusal),
+    Deny(Denial),
     /// Ignore: the request is left to other approvers.
     Ignore,
 }
 
 /// Reason why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Denial {
     /// Reason of the condition.
     pub reason: &'static str,
     /// Message of the condition.
@@ -125,7 +125,7 @@ pub struct Refusal {
 /// Kind of requester.
 enum Asker<'a> {
     /// A machine without a certificate, with the token's account and binding.
-    Token(Account, Result<Binding<'a>, Refusal>),
+    Token(Account, Result<Binding<'a>, Denial>),
     /// A node with its own certificate.
     Node(&'a str),
     Somebody,
@@ -140,7 +140,7 @@ struct Binding<'a> {
 
 /// The Node to read before [`decide`]; None if no Node would change the decision.
 #[must_use]
-pub fn node_of(request: &Request) -> Option<&str> {
+pub fn node_of(request: &CertificateRequest) -> Option<&str> {
     match asker(request) {
         Asker::Token(_, Ok(binding)) => Some(binding.node),
         Asker::Node(node) => Some(node),
@@ -150,24 +150,24 @@ pub fn node_of(request: &Request) -> Option<&str> {
 
 /// Decides on a request; `node` is the Node that [`node_of`] named, None if it does not exist.
 #[must_use]
-pub fn decide(request: &Request, node: Option<&Node>) -> Verdict {
+pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision {
     let checked = match asker(request) {
-        Asker::Somebody => return Verdict::Ignore,
+        Asker::Somebody => return CsrDecision::Ignore,
         Asker::Token(account, binding) => binding.and_then(|binding| begins(request, account, binding, node)),
-        Asker::Node(name) => match node.filter(|node| matches!(node.server, Server::Own(_))) {
+        Asker::Node(name) => match node.filter(|node| matches!(node.server, NodeServer::Own(_))) {
             Some(node) => asks_for(request, name).and_then(|()| has_machine(name, node)),
-            None => return Verdict::Ignore,
+            None => return CsrDecision::Ignore,
         },
     };
     match (checked, node) {
-        (Err(refusal), _) => Verdict::Deny(refusal),
+        (Err(refusal), _) => CsrDecision::Deny(refusal),
         // Only the provider that serves the Node knows its machine.
-        (Ok(()), Some(Node { server: Server::Elsewhere, .. })) => Verdict::Ignore,
-        (Ok(()), _) => Verdict::Approve,
+        (Ok(()), Some(Node { server: NodeServer::Elsewhere, .. })) => CsrDecision::Ignore,
+        (Ok(()), _) => CsrDecision::Approve,
     }
 }
 
-fn asker(request: &Request) -> Asker<'_> {
+fn asker(request: &CertificateRequest) -> Asker<'_> {
     if request.signer != SIGNER {
         return Asker::Somebody;
     }
@@ -182,7 +182,7 @@ fn asker(request: &Request) -> Asker<'_> {
     }
 }
 
-fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
+fn binding(request: &CertificateRequest) -> Result<Binding<'_>, Denial> {
     // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could pose as its Node.
     if request.extra.contains_key(EXTRA_POD_NAME) {
         return Err(refusal(
@@ -201,11 +201,11 @@ fn binding(request: &Request) -> Result<Binding<'_>, Refusal> {
 }
 
 fn begins(
-    request: &Request,
+    request: &CertificateRequest,
     account: Account,
     binding: Binding<'_>,
     node: Option<&Node>,
-) -> Result<(), Refusal> {
+) -> Result<(), Denial> {
     let Binding { node: name, uid } = binding;
     asks_for(request, name)?;
     let node = node.ok_or_else(|| refusal("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
@@ -214,21 +214,21 @@ fn begins(
         return Err(refusal("NodeReplaced", text));
     }
     match node.server {
-        Server::Own(own) if own == account => has_machine(name, node),
-        Server::Own(own) => {
+        NodeServer::Own(own) if own == account => has_machine(name, node),
+        NodeServer::Own(own) => {
             let text =
                 format!("the machine of Node {name} asks by a token of {}, and of no other", own.name());
             Err(refusal("OtherAccount", text))
         }
-        Server::Elsewhere => Ok(()),
-        Server::Shared => {
+        NodeServer::Elsewhere => Ok(()),
+        NodeServer::Shared => {
             let text = format!("the machine of Node {name} has no identity of its own");
             Err(refusal("NotAMachine", text))
         }
     }
 }
 
-fn has_machine(name: &str, node: &Node) -> Result<(), Refusal> {
+fn has_machine(name: &str, node: &Node) -> Result<(), Denial> {
     if node.has_machine {
         return Ok(());
     }
@@ -236,7 +236,7 @@ fn has_machine(name: &str, node: &Node) -> Result<(), Refusal> {
 }
 
 /// Checks that the request asks for no more than the certificate of `node`.
-fn asks_for(request: &Request, node: &str) -> Result<(), Refusal> {
+fn asks_for(request: &CertificateRequest, node: &str) -> Result<(), Denial> {
     let subject =
         request.subject.as_ref().map_err(|error| refusal("Unreadable", format!("the request {error}")))?;
     let wanted = format!("{USER_PREFIX}{node}");
@@ -274,8 +274,8 @@ fn asks_for(request: &Request, node: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn refusal(reason: &'static str, message: impl Into<String>) -> Refusal {
-    Refusal { reason, message: message.into() }
+fn refusal(reason: &'static str, message: impl Into<String>) -> Denial {
+    Denial { reason, message: message.into() }
 }
 
 /// Some of the requester's words, for people; the requester chooses them, so they are truncated.

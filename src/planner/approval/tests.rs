@@ -8,7 +8,7 @@ const NODE: &str = "workers-bcd234";
 const UID: &str = "0b8f6f0e-0000-4000-8000-000000000001";
 
 /// Forges an honest request.
-type Change = fn(&mut Request);
+type Change = fn(&mut CertificateRequest);
 
 /// A request in PEM with this subject, modified by `change`.
 fn pem(name: &str, group: &str, change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
@@ -26,9 +26,9 @@ fn subject(name: &str, group: &str) -> Result<Subject, SubjectError> {
 }
 
 /// First request of an honest machine.
-fn first() -> Request {
+fn first() -> CertificateRequest {
     let extra = [(EXTRA_NODE_NAME, NODE), (EXTRA_NODE_UID, UID)];
-    Request {
+    CertificateRequest {
         signer: SIGNER.to_owned(),
         username: Account::Pods.user(),
         groups: vec!["system:serviceaccounts".to_owned(), "system:authenticated".to_owned()],
@@ -40,8 +40,8 @@ fn first() -> Request {
 }
 
 /// Renewal by an honest machine.
-fn renewal() -> Request {
-    Request {
+fn renewal() -> CertificateRequest {
+    CertificateRequest {
         username: format!("{USER_PREFIX}{NODE}"),
         groups: vec![GROUP.to_owned(), "system:authenticated".to_owned()],
         extra: BTreeMap::new(),
@@ -50,14 +50,14 @@ fn renewal() -> Request {
 }
 
 fn node() -> Node {
-    Node { uid: UID.to_owned(), server: Server::Own(Account::Pods), has_machine: true }
+    Node { uid: UID.to_owned(), server: NodeServer::Own(Account::Pods), has_machine: true }
 }
 
-fn reason(request: &Request, node: Option<&Node>) -> &'static str {
+fn reason(request: &CertificateRequest, node: Option<&Node>) -> &'static str {
     match decide(request, node) {
-        Verdict::Approve => "approved",
-        Verdict::Ignore => "ignored",
-        Verdict::Deny(Refusal { reason, .. }) => reason,
+        CsrDecision::Approve => "approved",
+        CsrDecision::Ignore => "ignored",
+        CsrDecision::Deny(Denial { reason, .. }) => reason,
     }
 }
 
@@ -65,18 +65,18 @@ fn reason(request: &Request, node: Option<&Node>) -> &'static str {
 fn honest_requests_are_approved() {
     for request in [first(), renewal()] {
         assert_eq!(node_of(&request), Some(NODE));
-        assert_eq!(decide(&request, Some(&node())), Verdict::Approve);
+        assert_eq!(decide(&request, Some(&node())), CsrDecision::Approve);
     }
 }
 
 #[test]
 fn a_machine_begins_with_a_token_of_its_own_kind_alone() {
     for (account, other) in [(Account::Pods, Account::Hollow), (Account::Hollow, Account::Pods)] {
-        let request = Request { username: account.user(), ..first() };
-        let of = |account| Node { server: Server::Own(account), ..node() };
-        assert_eq!(decide(&request, Some(&of(account))), Verdict::Approve);
+        let request = CertificateRequest { username: account.user(), ..first() };
+        let of = |account| Node { server: NodeServer::Own(account), ..node() };
+        assert_eq!(decide(&request, Some(&of(account))), CsrDecision::Approve);
         assert_eq!(reason(&request, Some(&of(other))), "OtherAccount");
-        assert_eq!(decide(&renewal(), Some(&of(account))), Verdict::Approve, "later it asks by itself");
+        assert_eq!(decide(&renewal(), Some(&of(account))), CsrDecision::Approve, "later it asks by itself");
     }
 }
 
@@ -153,7 +153,7 @@ fn a_node_must_be_there_ours_the_same_and_have_a_machine() {
     let first = first();
     assert_eq!(reason(&first, None), "NodeNotFound");
     assert_eq!(reason(&first, Some(&Node { uid: "u-2".to_owned(), ..node() })), "NodeReplaced");
-    assert_eq!(reason(&first, Some(&Node { server: Server::Shared, ..node() })), "NotAMachine");
+    assert_eq!(reason(&first, Some(&Node { server: NodeServer::Shared, ..node() })), "NotAMachine");
     assert_eq!(reason(&first, Some(&Node { has_machine: false, ..node() })), "NoMachine");
     assert_eq!(reason(&renewal(), Some(&Node { has_machine: false, ..node() })), "NoMachine");
 }
@@ -174,15 +174,18 @@ fn requests_of_others_are_left_alone() {
         assert_eq!(node_of(&request), None);
     }
     // Requests of a real node, and of a Node whose machine shares an identity.
-    for server in [Server::Elsewhere, Server::Shared] {
+    for server in [NodeServer::Elsewhere, NodeServer::Shared] {
         assert_eq!(reason(&renewal(), Some(&Node { server, ..node() })), "ignored");
     }
     // The provider that serves the Node approves; any operator may deny a forged request.
-    let elsewhere = Node { server: Server::Elsewhere, has_machine: false, ..node() };
+    let elsewhere = Node { server: NodeServer::Elsewhere, has_machine: false, ..node() };
     assert_eq!(reason(&first(), Some(&elsewhere)), "ignored");
-    assert_eq!(reason(&Request { usages: Vec::new(), ..first() }, Some(&elsewhere)), "OtherUsages");
+    assert_eq!(
+        reason(&CertificateRequest { usages: Vec::new(), ..first() }, Some(&elsewhere)),
+        "OtherUsages"
+    );
     assert_eq!(reason(&renewal(), None), "ignored");
-    assert_eq!(reason(&Request { groups: Vec::new(), ..renewal() }, Some(&node())), "ignored");
+    assert_eq!(reason(&CertificateRequest { groups: Vec::new(), ..renewal() }, Some(&node())), "ignored");
 }
 
 #[test]

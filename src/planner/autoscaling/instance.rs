@@ -9,14 +9,14 @@ use super::{MOST_VICTIMS, SetSnapshot};
 /// Time that trouble must last before it is reported as a failure. A pod waits some seconds for its node, and
 /// a failure makes cluster-autoscaler delete the machine and avoid the group for minutes.
 const TROUBLE_LASTS: SignedDuration = SignedDuration::from_secs(30);
-/// Prefix of a vacancy's id, before `<group>/<number>`.
-const VACANCY: &str = "kube-node-vacancy://";
+/// Prefix of a placeholder's id, before `<group>/<number>`.
+const PLACEHOLDER: &str = "kube-node-placeholder://";
 /// Reasons of providers and kubelets for missing capacity.
 const NO_ROOM: [&str; 4] = ["OutOfResources", "Unschedulable", "QuotaExceeded", "Evicted"];
 
 /// A Node of the group, as the decisions need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine<'a> {
+pub struct GroupNode<'a> {
     /// Name of the Node.
     pub name: &'a str,
     /// UID of the Node.
@@ -32,7 +32,7 @@ pub struct Machine<'a> {
     /// True if the Node has the newest revision.
     pub updated: bool,
     /// True while cluster-autoscaler drains the Node: no rollout replaces it then.
-    pub claimed: bool,
+    pub autoscaler_drains: bool,
     /// Creation time.
     pub created: Timestamp,
     /// Obstacle to the machine.
@@ -61,7 +61,7 @@ pub struct Rolling {
 
 /// State of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum InstanceState {
     /// The machine runs.
     Running,
     /// The machine is being created.
@@ -93,22 +93,22 @@ pub struct InstanceError<'a> {
 /// An instance as reported to cluster-autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance<'a> {
-    /// The providerID of the Node; for a vacancy an id that no Node has.
+    /// The providerID of the Node; for a placeholder an id that no Node has.
     pub id: Cow<'a, str>,
     /// State of the instance.
-    pub state: State,
+    pub state: InstanceState,
     /// Failure of the machine, if any.
     pub error: Option<InstanceError<'a>>,
 }
 
-impl Machine<'_> {
+impl GroupNode<'_> {
     /// Returns true if the Node is being deleted or is a victim.
     pub(super) fn goes(&self, victims: &BTreeSet<String>) -> bool {
         self.leaving || victims.contains(self.uid)
     }
 }
 
-/// All instances of a group: machines by name, then vacancies. `coming`: pending creations that the watch has
+/// All instances of a group: machines by name, then placeholders. `coming`: pending creations that the watch has
 /// not shown yet.
 ///
 /// A Node without a providerID is no instance yet: cluster-autoscaler would count it in addition to its own instance.
@@ -118,44 +118,44 @@ impl Machine<'_> {
 /// requested itself. During a rollout, even a halted one, no error is shown: its new machines are not
 /// cluster-autoscaler's to delete, and each would take a replica along, until no working Node is left.
 ///
-/// A *vacancy* stands for a replica without a Node that may not be given up, because the group has its
+/// A *placeholder* stands for a replica without a Node that may not be given up, because the group has its
 /// minimum size. Without an instance cluster-autoscaler would find the group's size wrong, ask to lower it,
 /// and at the refusal end its loop for all groups (`fixNodeGroupSize` in its source). For an instance that
 /// never starts cluster-autoscaler checks the minimum size itself and leaves the instance alone.
 #[must_use]
 pub fn instances<'a>(
     group: &str,
-    standing: &SetSnapshot,
-    machines: &[Machine<'a>],
+    snapshot: &SetSnapshot,
+    machines: &[GroupNode<'a>],
     coming: usize,
     rollout: bool,
     now: Timestamp,
 ) -> Vec<Instance<'a>> {
-    let may_go = usize::try_from(standing.replicas.saturating_sub(standing.bounds.min)).unwrap_or(0);
-    let mut failed: Vec<&Machine<'_>> = machines
+    let may_go = usize::try_from(snapshot.replicas.saturating_sub(snapshot.bounds.min)).unwrap_or(0);
+    let mut failed: Vec<&GroupNode<'_>> = machines
         .iter()
-        .filter(|machine| !rollout && !machine.goes(&standing.victims) && has_failed(machine, now))
+        .filter(|machine| !rollout && !machine.goes(&snapshot.victims) && has_failed(machine, now))
         .collect();
     failed.sort_by_key(|machine| (std::cmp::Reverse(machine.created), machine.name));
     // All of them come back as victims in one call.
-    failed.truncate(may_go.min(MOST_VICTIMS.saturating_sub(standing.victims.len())));
+    failed.truncate(may_go.min(MOST_VICTIMS.saturating_sub(snapshot.victims.len())));
     let failed: BTreeSet<&str> = failed.into_iter().map(|machine| machine.uid).collect();
-    let mut sorted: Vec<&Machine<'a>> = machines.iter().collect();
+    let mut sorted: Vec<&GroupNode<'a>> = machines.iter().collect();
     sorted.sort_by_key(|machine| machine.name);
-    let replicas = usize::try_from(standing.replicas).unwrap_or(0);
-    let missing = replicas.saturating_sub(staying(standing, machines, coming));
-    let vacancies = (0..missing.saturating_sub(may_go)).map(|number| Instance {
-        id: format!("{VACANCY}{group}/{number}").into(),
-        state: State::Creating,
+    let replicas = usize::try_from(snapshot.replicas).unwrap_or(0);
+    let missing = replicas.saturating_sub(staying(snapshot, machines, coming));
+    let placeholders = (0..missing.saturating_sub(may_go)).map(|number| Instance {
+        id: format!("{PLACEHOLDER}{group}/{number}").into(),
+        state: InstanceState::Creating,
         error: None,
     });
     sorted
         .into_iter()
         .filter_map(|machine| {
             let state = match machine {
-                machine if machine.goes(&standing.victims) => State::Deleting,
-                machine if machine.has_kubelet => State::Running,
-                _ => State::Creating,
+                machine if machine.goes(&snapshot.victims) => InstanceState::Deleting,
+                machine if machine.has_kubelet => InstanceState::Running,
+                _ => InstanceState::Creating,
             };
             let error =
                 machine.trouble.filter(|_| failed.contains(machine.uid)).map(|trouble| InstanceError {
@@ -169,18 +169,18 @@ pub fn instances<'a>(
                 });
             Some(Instance { id: machine.provider_id?.into(), state, error })
         })
-        .chain(vacancies)
+        .chain(placeholders)
         .collect()
 }
 
-/// The group of a vacancy; None for any other providerID.
+/// The group of a placeholder; None for any other providerID.
 #[must_use]
-pub fn vacancy_of(id: &str) -> Option<&str> {
-    let (group, number) = id.strip_prefix(VACANCY)?.split_once('/')?;
+pub fn placeholder_group(id: &str) -> Option<&str> {
+    let (group, number) = id.strip_prefix(PLACEHOLDER)?.split_once('/')?;
     number.parse::<usize>().ok().map(|_| group)
 }
 
-fn has_failed(machine: &Machine<'_>, now: Timestamp) -> bool {
+fn has_failed(machine: &GroupNode<'_>, now: Timestamp) -> bool {
     let lasts =
         |trouble: Trouble<'_>| now.duration_since(trouble.since.unwrap_or(machine.created)) >= TROUBLE_LASTS;
     !machine.has_kubelet && machine.trouble.is_some_and(lasts)
@@ -188,8 +188,8 @@ fn has_failed(machine: &Machine<'_>, now: Timestamp) -> bool {
 
 /// Number of Nodes that stay, with `coming` pending creations.
 #[must_use]
-pub fn staying(standing: &SetSnapshot, machines: &[Machine<'_>], coming: usize) -> usize {
-    coming + machines.iter().filter(|machine| !machine.goes(&standing.victims)).count()
+pub fn staying(snapshot: &SetSnapshot, machines: &[GroupNode<'_>], coming: usize) -> usize {
+    coming + machines.iter().filter(|machine| !machine.goes(&snapshot.victims)).count()
 }
 
 /// Target size of a group for cluster-autoscaler: the replicas, and the machines that replacements add.
@@ -199,19 +199,22 @@ pub fn staying(standing: &SetSnapshot, machines: &[Machine<'_>], coming: usize) 
 /// during a rollout, and cluster-autoscaler would request the scale-up again.
 #[must_use]
 pub fn target_size(
-    standing: &SetSnapshot,
-    machines: &[Machine<'_>],
+    snapshot: &SetSnapshot,
+    machines: &[GroupNode<'_>],
     coming: usize,
     rolling: Option<Rolling>,
 ) -> i32 {
-    let replicas = usize::try_from(standing.replicas).unwrap_or(0);
-    let above = staying(standing, machines, coming).saturating_sub(replicas);
+    let replicas = usize::try_from(snapshot.replicas).unwrap_or(0);
+    let above = staying(snapshot, machines, coming).saturating_sub(replicas);
     let of_rollout = rolling.map_or(0, |Rolling { surge, keep }| {
-        let stays = |machine: &&Machine<'_>| !machine.goes(&standing.victims);
+        let stays = |machine: &&GroupNode<'_>| !machine.goes(&snapshot.victims);
         let updated = machines.iter().filter(stays).filter(|machine| machine.updated).count() + coming;
-        let outdated =
-            machines.iter().filter(stays).filter(|machine| !machine.updated && !machine.claimed).count();
+        let outdated = machines
+            .iter()
+            .filter(stays)
+            .filter(|machine| !machine.updated && !machine.autoscaler_drains)
+            .count();
         surge.min(outdated.saturating_sub(keep)).min(updated)
     });
-    standing.replicas.saturating_add(i32::try_from(above.max(of_rollout)).unwrap_or(i32::MAX))
+    snapshot.replicas.saturating_add(i32::try_from(above.max(of_rollout)).unwrap_or(i32::MAX))
 }

@@ -2,7 +2,7 @@
 //!
 //! - A set with `spec.autoscaling` is a node group of the same name. Each of its Nodes is an instance,
 //!   identified by its providerID byte for byte.
-//! - A scale request is one write of the set: the replicas together with the UIDs of the victims ([`Change`]). There
+//! - A scale request is one write of the set: the replicas together with the UIDs of the victims ([`ReplicaChange`]). There
 //!   is no moment between «smaller» and «these Nodes», so no other Node is deleted and none is created in their place.
 //! - Scale requests respect the bounds of the set; a repeated request changes nothing.
 //! - A write counts before the watch shows it. A write with an unknown outcome is settled before the set is
@@ -17,13 +17,13 @@ mod template;
 mod write_cache;
 
 pub use instance::{
-    ErrorClass, Instance, InstanceError, Machine, Rolling, State, Trouble, instances, staying, target_size,
-    vacancy_of,
+    ErrorClass, GroupNode, Instance, InstanceError, InstanceState, Rolling, Trouble, instances,
+    placeholder_group, staying, target_size,
 };
-pub use price::{HOUR, Price, hours, least_pod_price, node_price};
-pub use refusal::{Code, Refusal};
-pub use scale_request::{ApiCall, ApiResponse, Failure, ScaleRequest, Step};
-pub use sizing::{Change, MOST_VICTIMS, Target, Wanted, decrease, delete, increase, resolve};
+pub use price::{ClassPrice, HOUR, hours, least_pod_price, node_price};
+pub use refusal::{Code, ScaleRefusal};
+pub use scale_request::{ApiCall, ApiResponse, ScaleFailure, ScaleRequest, ScaleStep};
+pub use sizing::{MOST_VICTIMS, ReplicaChange, VictimState, Wanted, decrease, delete, increase, resolve};
 pub use template::{Blueprint, gpu_types, node};
 pub use write_cache::{SetSnapshot, WriteCache, record, victims};
 

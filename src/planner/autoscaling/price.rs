@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::api::core::v1::Pod;
 use kube_node_api::Resources;
 
-use super::Refusal;
+use super::ScaleRefusal;
 use crate::quantity;
 
 /// Seconds per hour.
@@ -12,7 +12,7 @@ pub const HOUR: f64 = 3_600.0;
 
 /// A class with a price.
 #[derive(Clone, Copy, Debug)]
-pub struct Price<'a> {
+pub struct ClassPrice<'a> {
     /// Price of a node per hour.
     pub an_hour: f64,
     /// Capacity of a node.
@@ -20,24 +20,24 @@ pub struct Price<'a> {
 }
 
 /// Length of a time span in hours, from its start and end in seconds.
-pub fn hours(start: Option<f64>, end: Option<f64>) -> Result<f64, Refusal> {
+pub fn hours(start: Option<f64>, end: Option<f64>) -> Result<f64, ScaleRefusal> {
     match (start, end) {
         (Some(start), Some(end)) if end >= start => Ok((end - start) / HOUR),
-        _ => Err(Refusal::NoSpan),
+        _ => Err(ScaleRefusal::NoSpan),
     }
 }
 
 /// Price of a node of a class for this number of hours.
-pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64, Refusal> {
+pub fn node_price(class: &str, an_hour: Option<&str>, hours: f64) -> Result<f64, ScaleRefusal> {
     let price: f64 =
-        an_hour.and_then(|text| text.parse().ok()).ok_or_else(|| Refusal::NoPrice(class.to_owned()))?;
+        an_hour.and_then(|text| text.parse().ok()).ok_or_else(|| ScaleRefusal::NoPrice(class.to_owned()))?;
     Ok(price * hours)
 }
 
 /// Minimum price of a pod: the cheapest share of a node, by the pod's scarcest resource. 0 if no node with a price has
 /// all requested resources: an error would exclude every group from cluster-autoscaler's choice for this pod.
 #[must_use]
-pub fn least_pod_price(pod: &Pod, prices: &[Price<'_>], hours: f64) -> f64 {
+pub fn least_pod_price(pod: &Pod, prices: &[ClassPrice<'_>], hours: f64) -> f64 {
     let requests = requests(pod);
     let shares = prices.iter().filter_map(|price| Some(price.an_hour * share(&requests, price.capacity)?));
     shares.min_by(f64::total_cmp).map_or(0.0, |an_hour| an_hour * hours)

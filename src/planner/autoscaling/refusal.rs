@@ -27,7 +27,7 @@ pub enum Code {
 
 /// Reason why a scale request is refused. A refused request has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ScaleRefusal {
     /// The group does not exist.
     #[error("there is no NodeSet {0} with spec.autoscaling")]
     NoGroup(String),
@@ -110,7 +110,7 @@ pub enum Refusal {
     BadPod(String),
 }
 
-impl Refusal {
+impl ScaleRefusal {
     /// The gRPC code of the refusal.
     #[must_use]
     pub const fn code(&self) -> Code {

@@ -6,7 +6,7 @@
 //! then read first; if it still has the old version, a write without meaning changes the version
 //! ([`ApiCall::Fence`]), so that the lost write can no longer take effect.
 
-use super::{Change, Refusal, SetSnapshot, WriteCache};
+use super::{ReplicaChange, ScaleRefusal, SetSnapshot, WriteCache};
 
 /// Maximum number of decisions of one request, since the set may change in between.
 const DECISIONS: usize = 6;
@@ -23,7 +23,7 @@ pub enum ApiCall {
         /// The expected state.
         on: SetSnapshot,
         /// The change.
-        change: Change,
+        change: ReplicaChange,
     },
     /// Change only the version of the set, with this state as a precondition.
     Fence {
@@ -51,20 +51,20 @@ pub enum ApiResponse {
 
 /// Next step of a scale request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ScaleStep {
     /// Call the API server.
     ApiCall(ApiCall),
     /// The request is complete.
     Done,
     /// The request is refused, and nothing was changed.
-    Refused(Refusal),
+    Refused(ScaleRefusal),
     /// The request failed.
-    Failed(Failure),
+    Failed(ScaleFailure),
 }
 
 /// Cause of a failed scale request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ScaleFailure {
     /// The outcome is unknown.
     #[error("whether it happened is not known: ask for the target size again")]
     Open,
@@ -88,7 +88,7 @@ enum Doing {
     Nothing,
     Writing {
         on: SetSnapshot,
-        change: Change,
+        change: ReplicaChange,
     },
     Reading {
         on: SetSnapshot,
@@ -104,7 +104,7 @@ pub struct ScaleRequest {
     repeatable: bool,
     doing: Doing,
     /// A write of this request without a response.
-    lost: Option<(SetSnapshot, Change)>,
+    lost: Option<(SetSnapshot, ReplicaChange)>,
     decisions: usize,
     questions: usize,
 }
@@ -127,14 +127,14 @@ impl ScaleRequest {
         &mut self,
         heard: ApiResponse,
         memory: &mut WriteCache,
-        shown: impl FnOnce() -> Result<SetSnapshot, Refusal>,
-        decide: impl FnOnce(&SetSnapshot) -> Result<Option<Change>, Refusal>,
+        shown: impl FnOnce() -> Result<SetSnapshot, ScaleRefusal>,
+        decide: impl FnOnce(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal>,
         group: &str,
-    ) -> Step {
+    ) -> ScaleStep {
         let live = match (std::mem::take(&mut self.doing), heard) {
             (_, ApiResponse::NoGroup) => {
                 memory.forget();
-                return Step::Refused(Refusal::NoGroup(group.to_owned()));
+                return ScaleStep::Refused(ScaleRefusal::NoGroup(group.to_owned()));
             }
             (Doing::Nothing, _) if memory.unsettled().is_some() => {
                 return self.ask(Doing::Settling, ApiCall::Read);
@@ -142,25 +142,25 @@ impl ScaleRequest {
             (Doing::Nothing, _) => None,
             (Doing::Writing { .. }, ApiResponse::Stands(live)) => {
                 memory.read(live);
-                return Step::Done;
+                return ScaleStep::Done;
             }
             (Doing::Writing { on, change }, ApiResponse::Nothing) => {
                 memory.lost(on.clone());
                 self.lost = Some((on, change));
                 return self.ask(Doing::Settling, ApiCall::Read);
             }
-            (Doing::Writing { .. }, ApiResponse::Refused) => return Step::Failed(Failure::Refused),
+            (Doing::Writing { .. }, ApiResponse::Refused) => return ScaleStep::Failed(ScaleFailure::Refused),
             (Doing::Writing { on, .. }, _) => return self.ask(Doing::Reading { on }, ApiCall::Read),
             (Doing::Reading { on }, ApiResponse::Stands(live)) => {
                 memory.read(live.clone());
                 // The number was computed for another size, which may be the result of the same request: an
                 // earlier process sent it, got no response, and the write was applied now.
                 if live.generation != on.generation && !self.repeatable {
-                    return Step::Failed(Failure::Changed);
+                    return ScaleStep::Failed(ScaleFailure::Changed);
                 }
                 Some(live)
             }
-            (Doing::Reading { .. }, _) => return Step::Failed(Failure::Unreachable),
+            (Doing::Reading { .. }, _) => return ScaleStep::Failed(ScaleFailure::Unreachable),
             (Doing::Settling, ApiResponse::Stands(live)) if !memory.settles(&live) => {
                 return self.ask(Doing::Fencing, ApiCall::Fence { on: live });
             }
@@ -168,50 +168,50 @@ impl ScaleRequest {
                 memory.read(live.clone());
                 if let Some((on, change)) = self.lost.take() {
                     if change.is_done(&live) {
-                        return Step::Done;
+                        return ScaleStep::Done;
                     }
                     // Another client has changed the spec, before or after our write.
                     if live.generation != on.generation && !self.repeatable {
-                        return Step::Failed(Failure::Open);
+                        return ScaleStep::Failed(ScaleFailure::Open);
                     }
                 }
                 Some(live)
             }
             (Doing::Fencing, ApiResponse::Conflict) => return self.ask(Doing::Settling, ApiCall::Read),
-            (Doing::Settling | Doing::Fencing, _) => return Step::Failed(Failure::Open),
+            (Doing::Settling | Doing::Fencing, _) => return ScaleStep::Failed(ScaleFailure::Open),
         };
         self.decisions += 1;
         if self.decisions > DECISIONS {
-            return Step::Failed(Failure::Contended);
+            return ScaleStep::Failed(ScaleFailure::Contended);
         }
-        let standing = match live {
+        let snapshot = match live {
             Some(live) => live,
             None => match shown() {
                 Ok(shown) => memory.current(&shown).cloned().unwrap_or(shown),
-                Err(refusal) => return Step::Refused(refusal),
+                Err(refusal) => return ScaleStep::Refused(refusal),
             },
         };
-        match decide(&standing) {
-            Ok(None) => Step::Done,
+        match decide(&snapshot) {
+            Ok(None) => ScaleStep::Done,
             Ok(Some(change)) => {
-                let doing = Doing::Writing { on: standing.clone(), change: change.clone() };
-                self.ask(doing, ApiCall::Write { on: standing, change })
+                let doing = Doing::Writing { on: snapshot.clone(), change: change.clone() };
+                self.ask(doing, ApiCall::Write { on: snapshot, change })
             }
-            Err(refusal) => Step::Refused(refusal),
+            Err(refusal) => ScaleStep::Refused(refusal),
         }
     }
 
-    fn ask(&mut self, doing: Doing, ask: ApiCall) -> Step {
+    fn ask(&mut self, doing: Doing, ask: ApiCall) -> ScaleStep {
         self.questions += 1;
         if self.questions > QUESTIONS {
-            return Step::Failed(if matches!(ask, ApiCall::Write { .. }) {
-                Failure::Contended
+            return ScaleStep::Failed(if matches!(ask, ApiCall::Write { .. }) {
+                ScaleFailure::Contended
             } else {
-                Failure::Open
+                ScaleFailure::Open
             });
         }
         self.doing = doing;
-        Step::ApiCall(ask)
+        ScaleStep::ApiCall(ask)
     }
 }
 

@@ -1,26 +1,26 @@
 use super::*;
-use crate::autoscaling::{increase, tests::standing};
+use crate::autoscaling::{increase, tests::snapshot};
 
 #[test]
 fn what_was_written_counts_until_the_watch_shows_it() {
     let mut memory = WriteCache::default();
     let (before, after) =
-        (standing(3), SetSnapshot { generation: 2, version: "2".to_owned(), ..standing(5) });
+        (snapshot(3), SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
     assert_eq!(memory.current(&before), Some(&before));
     memory.read(after.clone());
     assert_eq!(memory.current(&before), Some(&after));
     // The change of another client, which the watch shows after ours.
-    let later = SetSnapshot { generation: 3, version: "3".to_owned(), ..standing(4) };
+    let later = SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(4) };
     assert_eq!(memory.current(&later), Some(&later));
     // A recreated set of the same name.
-    let other = SetSnapshot { uid: "other".to_owned(), ..standing(1) };
+    let other = SetSnapshot { uid: "other".to_owned(), ..snapshot(1) };
     assert_eq!(memory.current(&other), Some(&other));
 }
 
 #[test]
 fn a_write_without_an_answer_is_settled_first() {
     let mut memory = WriteCache::default();
-    let on = standing(3);
+    let on = snapshot(3);
     memory.lost(on.clone());
     assert_eq!(memory.current(&on), None);
     assert!(!memory.settles(&on), "it may happen yet: the set has the version that it names");
@@ -35,14 +35,14 @@ fn carried_out(
     mut order: ScaleRequest,
     memory: &mut WriteCache,
     says: Vec<ApiResponse>,
-) -> (Step, Vec<ApiCall>) {
+) -> (ScaleStep, Vec<ApiCall>) {
     let mut asked = Vec::new();
     let mut heard = ApiResponse::Begun;
     let mut says = says.into_iter();
     loop {
-        let grow = |standing: &SetSnapshot| increase(standing, 2).map(Some);
-        match order.next(heard, memory, || Ok(standing(3)), grow, "s") {
-            Step::ApiCall(ask) => asked.push(ask),
+        let grow = |snapshot: &SetSnapshot| increase(snapshot, 2).map(Some);
+        match order.next(heard, memory, || Ok(snapshot(3)), grow, "s") {
+            ScaleStep::ApiCall(ask) => asked.push(ask),
             end => return (end, asked),
         }
         heard = says.next().expect("a question too many");
@@ -51,39 +51,39 @@ fn carried_out(
 
 #[test]
 fn an_order_is_one_write() {
-    let written = SetSnapshot { generation: 2, version: "2".to_owned(), ..standing(5) };
+    let written = SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) };
     let mut memory = WriteCache::default();
     let (end, asked) =
         carried_out(ScaleRequest::of_number(), &mut memory, vec![ApiResponse::Stands(written.clone())]);
-    assert_eq!((end, asked.len()), (Step::Done, 1));
-    assert_eq!(memory.current(&standing(3)), Some(&written));
+    assert_eq!((end, asked.len()), (ScaleStep::Done, 1));
+    assert_eq!(memory.current(&snapshot(3)), Some(&written));
 }
 
 #[test]
 fn a_conflict_over_the_status_is_no_obstacle_and_one_over_the_spec_is() {
-    let written = ApiResponse::Stands(SetSnapshot { generation: 2, version: "3".to_owned(), ..standing(5) });
-    let status = ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..standing(3) });
+    let written = ApiResponse::Stands(SetSnapshot { generation: 2, version: "3".to_owned(), ..snapshot(5) });
+    let status = ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
     let says = vec![ApiResponse::Conflict, status, written];
     let (end, asked) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), says);
-    assert_eq!(end, Step::Done);
+    assert_eq!(end, ScaleStep::Done);
     assert!(matches!(&asked[2], ApiCall::Write { on, .. } if on.version == "2"), "{asked:?}");
 
     // Already raised, perhaps by the same request to an earlier process.
     let raised =
-        || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..standing(5) });
+        || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
     let says = vec![ApiResponse::Conflict, raised()];
     let (end, _) = carried_out(ScaleRequest::of_number(), &mut WriteCache::default(), says);
-    assert_eq!(end, Step::Failed(Failure::Changed));
-    let again = ApiResponse::Stands(SetSnapshot { generation: 3, version: "3".to_owned(), ..standing(7) });
+    assert_eq!(end, ScaleStep::Failed(ScaleFailure::Changed));
+    let again = ApiResponse::Stands(SetSnapshot { generation: 3, version: "3".to_owned(), ..snapshot(7) });
     let says = vec![ApiResponse::Conflict, raised(), again];
-    assert_eq!(carried_out(ScaleRequest::of_names(), &mut WriteCache::default(), says).0, Step::Done);
+    assert_eq!(carried_out(ScaleRequest::of_names(), &mut WriteCache::default(), says).0, ScaleStep::Done);
 }
 
 #[test]
 fn a_lost_answer_is_followed_to_its_end() {
-    let done = || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..standing(5) });
-    let untouched = || ApiResponse::Stands(standing(3));
-    let fenced = || ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..standing(3) });
+    let done = || ApiResponse::Stands(SetSnapshot { generation: 2, version: "2".to_owned(), ..snapshot(5) });
+    let untouched = || ApiResponse::Stands(snapshot(3));
+    let fenced = || ApiResponse::Stands(SetSnapshot { version: "2".to_owned(), ..snapshot(3) });
     let of = |says| {
         let mut memory = WriteCache::default();
         let (end, asked) = carried_out(ScaleRequest::of_number(), &mut memory, says);
@@ -91,24 +91,24 @@ fn a_lost_answer_is_followed_to_its_end() {
     };
     // The write was applied.
     let (end, asked, open) = of(vec![ApiResponse::Nothing, done()]);
-    assert_eq!((end, asked.len(), open), (Step::Done, 2, false));
+    assert_eq!((end, asked.len(), open), (ScaleStep::Done, 2, false));
     // The write was not applied and can no longer be: it is sent again.
     let (end, asked, _) = of(vec![ApiResponse::Nothing, untouched(), fenced(), done()]);
-    assert_eq!(end, Step::Done);
+    assert_eq!(end, ScaleStep::Done);
     assert!(
         matches!(asked[2], ApiCall::Fence { .. }) && matches!(asked[3], ApiCall::Write { .. }),
         "{asked:?}"
     );
     // The write was applied during the fencing.
     let (end, asked, _) = of(vec![ApiResponse::Nothing, untouched(), ApiResponse::Conflict, done()]);
-    assert_eq!((end, asked.len()), (Step::Done, 4));
+    assert_eq!((end, asked.len()), (ScaleStep::Done, 4));
     // The outcome is unknown: the next request settles it first.
     let (end, _, open) = of(vec![ApiResponse::Nothing, ApiResponse::Nothing]);
-    assert_eq!((end, open), (Step::Failed(Failure::Open), true));
+    assert_eq!((end, open), (ScaleStep::Failed(ScaleFailure::Open), true));
     // Another client has changed the spec, before or after the write.
-    let other = ApiResponse::Stands(SetSnapshot { generation: 3, version: "7".to_owned(), ..standing(4) });
-    assert_eq!(of(vec![ApiResponse::Nothing, other]).0, Step::Failed(Failure::Open));
+    let other = ApiResponse::Stands(SetSnapshot { generation: 3, version: "7".to_owned(), ..snapshot(4) });
+    assert_eq!(of(vec![ApiResponse::Nothing, other]).0, ScaleStep::Failed(ScaleFailure::Open));
     // The set is gone.
     let (end, _, open) = of(vec![ApiResponse::Nothing, ApiResponse::NoGroup]);
-    assert_eq!((end, open), (Step::Refused(Refusal::NoGroup("s".to_owned())), false));
+    assert_eq!((end, open), (ScaleStep::Refused(ScaleRefusal::NoGroup("s".to_owned())), false));
 }

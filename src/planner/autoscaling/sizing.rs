@@ -3,25 +3,25 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use super::{Machine, Refusal, SetSnapshot};
+use super::{GroupNode, ScaleRefusal, SetSnapshot};
 
 /// Maximum number of Nodes in one call and of victims recorded in a set; cluster-autoscaler names one or a few.
 pub const MOST_VICTIMS: usize = 1_000;
 
 /// One write of the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ReplicaChange {
     /// `spec.replicas`.
     pub replicas: i32,
     /// UIDs of all recorded victims, those of earlier requests included.
     pub victims: BTreeSet<String>,
 }
 
-impl Change {
+impl ReplicaChange {
     /// Returns true if the set already has this change; a later read may find it applied.
     #[must_use]
-    pub fn is_done(&self, standing: &SetSnapshot) -> bool {
-        standing.replicas == self.replicas && standing.victims.is_superset(&self.victims)
+    pub fn is_done(&self, snapshot: &SetSnapshot) -> bool {
+        snapshot.replicas == self.replicas && snapshot.victims.is_superset(&self.victims)
     }
 }
 
@@ -36,7 +36,7 @@ pub struct Wanted<'a> {
 
 /// Resolution of a named Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum VictimState<'a> {
     /// The Node no longer exists.
     Gone,
     /// The Node belongs to this group.
@@ -62,10 +62,10 @@ pub fn resolve<N>(
     by_id: impl FnOnce(&str) -> Option<N>,
     by_name: impl FnOnce(&str) -> Option<N>,
     id_of: impl FnOnce(&N) -> Option<String>,
-) -> Result<Option<N>, Refusal> {
+) -> Result<Option<N>, ScaleRefusal> {
     let Wanted { provider_id, name } = wanted;
     if provider_id.is_empty() && name.is_empty() {
-        return Err(Refusal::Nameless);
+        return Err(ScaleRefusal::Nameless);
     }
     if !provider_id.is_empty()
         && let Some(node) = by_id(provider_id)
@@ -75,21 +75,23 @@ pub fn resolve<N>(
     let Some(node) = by_name(name) else { return Ok(None) };
     match id_of(&node) {
         Some(has) if !provider_id.is_empty() && has != provider_id => {
-            Err(Refusal::OtherId { name: name.to_owned(), has, said: provider_id.to_owned() })
+            Err(ScaleRefusal::OtherId { name: name.to_owned(), has, said: provider_id.to_owned() })
         }
         _ => Ok(Some(node)),
     }
 }
 
 /// Raises the replicas by `delta`.
-pub fn increase(standing: &SetSnapshot, delta: i32) -> Result<Change, Refusal> {
+pub fn increase(snapshot: &SetSnapshot, delta: i32) -> Result<ReplicaChange, ScaleRefusal> {
     if delta <= 0 {
-        return Err(Refusal::Delta { delta, wanted: "a group grows by 1 or more" });
+        return Err(ScaleRefusal::Delta { delta, wanted: "a group grows by 1 or more" });
     }
-    let SetSnapshot { bounds, replicas, .. } = *standing;
+    let SetSnapshot { bounds, replicas, .. } = *snapshot;
     match replicas.checked_add(delta) {
-        Some(sum) if sum <= bounds.max => Ok(Change { replicas: sum, victims: standing.victims.clone() }),
-        _ => Err(Refusal::AboveMax { replicas, delta, max: bounds.max }),
+        Some(sum) if sum <= bounds.max => {
+            Ok(ReplicaChange { replicas: sum, victims: snapshot.victims.clone() })
+        }
+        _ => Err(ScaleRefusal::AboveMax { replicas, delta, max: bounds.max }),
     }
 }
 
@@ -100,67 +102,67 @@ pub fn increase(standing: &SetSnapshot, delta: i32) -> Result<Change, Refusal> {
 /// Node, not named in the request, would have to go.
 pub fn delete(
     set: &str,
-    standing: &SetSnapshot,
+    snapshot: &SetSnapshot,
     staying: usize,
-    targets: &[Target<'_>],
-) -> Result<Option<Change>, Refusal> {
+    targets: &[VictimState<'_>],
+) -> Result<Option<ReplicaChange>, ScaleRefusal> {
     if targets.len() > MOST_VICTIMS {
-        return Err(Refusal::TooMany { asked: targets.len(), most: MOST_VICTIMS });
+        return Err(ScaleRefusal::TooMany { asked: targets.len(), most: MOST_VICTIMS });
     }
-    let mut victims = standing.victims.clone();
+    let mut victims = snapshot.victims.clone();
     for target in targets {
         match *target {
-            Target::Gone | Target::Ours { leaving: true, .. } => {}
-            Target::Ours { uid, .. } => drop(victims.insert(uid.to_owned())),
-            Target::Foreign { name } => {
-                return Err(Refusal::Foreign { node: name.to_owned(), set: set.to_owned() });
+            VictimState::Gone | VictimState::Ours { leaving: true, .. } => {}
+            VictimState::Ours { uid, .. } => drop(victims.insert(uid.to_owned())),
+            VictimState::Foreign { name } => {
+                return Err(ScaleRefusal::Foreign { node: name.to_owned(), set: set.to_owned() });
             }
         }
     }
-    let new = victims.len() - standing.victims.len();
+    let new = victims.len() - snapshot.victims.len();
     if new == 0 {
         return Ok(None);
     }
     if victims.len() > MOST_VICTIMS {
-        return Err(Refusal::TooMany { asked: victims.len(), most: MOST_VICTIMS });
+        return Err(ScaleRefusal::TooMany { asked: victims.len(), most: MOST_VICTIMS });
     }
-    let SetSnapshot { bounds, replicas, .. } = *standing;
+    let SetSnapshot { bounds, replicas, .. } = *snapshot;
     let above = staying.saturating_sub(usize::try_from(replicas).unwrap_or(0));
     let fewer = i32::try_from(new.saturating_sub(above)).ok().and_then(|fewer| replicas.checked_sub(fewer));
     match fewer.filter(|fewer| *fewer >= bounds.min.max(0) || *fewer == replicas) {
-        Some(replicas) => Ok(Some(Change { replicas, victims })),
-        None => Err(Refusal::BelowMin { replicas, victims: new, min: bounds.min }),
+        Some(replicas) => Ok(Some(ReplicaChange { replicas, victims })),
+        None => Err(ScaleRefusal::BelowMin { replicas, victims: new, min: bounds.min }),
     }
 }
 
 /// Gives up replicas that never got a working machine, and never falls below the minimum. Replicas without a Node go
 /// first, then the youngest Nodes; during a rollout no Nodes, since the new ones are its replacements.
 pub fn decrease(
-    standing: &SetSnapshot,
-    machines: &[Machine<'_>],
+    snapshot: &SetSnapshot,
+    machines: &[GroupNode<'_>],
     rollout: bool,
     delta: i32,
-) -> Result<Change, Refusal> {
+) -> Result<ReplicaChange, ScaleRefusal> {
     if delta >= 0 {
-        return Err(Refusal::Delta { delta, wanted: "a group is given up by -1 or less" });
+        return Err(ScaleRefusal::Delta { delta, wanted: "a group is given up by -1 or less" });
     }
-    let staying = || machines.iter().filter(|machine| !machine.goes(&standing.victims));
-    let replicas = usize::try_from(standing.replicas).unwrap_or(0);
-    let may = usize::try_from(standing.replicas.saturating_sub(standing.bounds.min)).unwrap_or(0);
+    let staying = || machines.iter().filter(|machine| !machine.goes(&snapshot.victims));
+    let replicas = usize::try_from(snapshot.replicas).unwrap_or(0);
+    let may = usize::try_from(snapshot.replicas.saturating_sub(snapshot.bounds.min)).unwrap_or(0);
     // New Nodes of a rollout, which exist before the old ones go, are no waiting replicas.
     let without = replicas.saturating_sub(staying().filter(|machine| machine.started).count());
     let asked = usize::try_from(delta.unsigned_abs()).unwrap_or(usize::MAX).min(may).min(without);
     let missing = replicas.saturating_sub(staying().count());
-    let mut waiting: Vec<&Machine<'_>> = staying().filter(|machine| !machine.started).collect();
+    let mut waiting: Vec<&GroupNode<'_>> = staying().filter(|machine| !machine.started).collect();
     waiting.sort_by_key(|machine| (machine.has_kubelet, Reverse(machine.created), machine.name));
-    let room = MOST_VICTIMS.saturating_sub(standing.victims.len());
+    let room = MOST_VICTIMS.saturating_sub(snapshot.victims.len());
     let named = if rollout { 0 } else { asked.saturating_sub(missing).min(room) };
     let chosen: Vec<String> = waiting.into_iter().take(named).map(|machine| machine.uid.to_owned()).collect();
     let taken = asked.min(missing) + chosen.len();
     if taken == 0 {
-        return Err(Refusal::NothingToTake);
+        return Err(ScaleRefusal::NothingToTake);
     }
-    let victims = standing.victims.iter().cloned().chain(chosen).collect();
-    let fewer = standing.replicas.saturating_sub(i32::try_from(taken).unwrap_or(i32::MAX));
-    Ok(Change { replicas: fewer, victims })
+    let victims = snapshot.victims.iter().cloned().chain(chosen).collect();
+    let fewer = snapshot.replicas.saturating_sub(i32::try_from(taken).unwrap_or(i32::MAX));
+    Ok(ReplicaChange { replicas: fewer, victims })
 }

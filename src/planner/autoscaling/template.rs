@@ -10,11 +10,11 @@ use k8s_pb::{
 };
 use kube_node_api::{NodeTemplate, Resources};
 
-use super::{GPU_LABEL, Refusal};
+use super::{GPU_LABEL, ScaleRefusal};
 use crate::{
     node_builder::{self, NodeOrigin},
-    revision::Machine,
-    template::Desired,
+    revision::ResolvedMachine,
+    template::DesiredTemplate,
 };
 
 /// Sources of a group's Nodes.
@@ -27,21 +27,21 @@ pub struct Blueprint<'a> {
     /// Revision of the machines.
     pub revision: &'a str,
     /// Specification of the machines.
-    pub machine: &'a Machine,
+    pub machine: &'a ResolvedMachine,
     /// Merged templates of class and set.
-    pub template: &'a Desired,
+    pub template: &'a DesiredTemplate,
 }
 
 /// The Node, without startup taints: the template shows the Node after their removal.
-pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, Refusal> {
+pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefusal> {
     let Blueprint { set, class, revision, machine, template } = blueprint;
     if machine.capacity.is_empty() {
-        return Err(Refusal::NoTemplate(format!(
+        return Err(ScaleRefusal::NoTemplate(format!(
             "NodeClass {class} has no capacity, so what a node of {set} would have is not known: write it"
         )));
     }
     let (capacity, allocatable) =
-        machine.amounts().map_err(|error| Refusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
+        machine.amounts().map_err(|error| ScaleRefusal::NoTemplate(format!("NodeClass {class}: {error}")))?;
     let name = format!("{set}-template");
     let origin = NodeOrigin {
         name: &name,

@@ -8,13 +8,13 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 
 use super::*;
-use crate::{revision, template::Desired};
+use crate::{revision, template::DesiredTemplate};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-pub(super) fn standing(replicas: i32) -> SetSnapshot {
+pub(super) fn snapshot(replicas: i32) -> SetSnapshot {
     SetSnapshot {
         uid: "set".to_owned(),
         generation: 1,
@@ -30,8 +30,8 @@ fn victims(uids: &[&str]) -> BTreeSet<String> {
 }
 
 /// A machine that takes pods; its name is also its UID.
-fn up(name: &'static str) -> Machine<'static> {
-    Machine {
+fn up(name: &'static str) -> GroupNode<'static> {
+    GroupNode {
         name,
         uid: name,
         provider_id: Some(name),
@@ -39,25 +39,25 @@ fn up(name: &'static str) -> Machine<'static> {
         started: true,
         updated: true,
         created: at(1),
-        ..Machine::default()
+        ..GroupNode::default()
     }
 }
 
 /// A machine that never started.
-fn awaited(name: &'static str, created: i64) -> Machine<'static> {
-    Machine { has_kubelet: false, started: false, created: at(created), ..up(name) }
+fn awaited(name: &'static str, created: i64) -> GroupNode<'static> {
+    GroupNode { has_kubelet: false, started: false, created: at(created), ..up(name) }
 }
 
 /// The default budget.
 const ROLLING: Option<Rolling> = Some(Rolling { surge: 1, keep: 0 });
 
-fn ours(uid: &str) -> Target<'_> {
-    Target::Ours { uid, leaving: false }
+fn ours(uid: &str) -> VictimState<'_> {
+    VictimState::Ours { uid, leaving: false }
 }
 
 #[test]
 fn growth_keeps_to_the_maximum_and_is_all_or_nothing() {
-    assert_eq!(increase(&standing(3), 7).unwrap().replicas, 10);
+    assert_eq!(increase(&snapshot(3), 7).unwrap().replicas, 10);
     for (delta, code) in [
         (8, Code::OutOfRange),
         (i32::MAX, Code::OutOfRange),
@@ -65,58 +65,58 @@ fn growth_keeps_to_the_maximum_and_is_all_or_nothing() {
         (-1, Code::InvalidArgument),
         (i32::MIN, Code::InvalidArgument),
     ] {
-        assert_eq!(increase(&standing(3), delta).unwrap_err().code(), code, "{delta}");
+        assert_eq!(increase(&snapshot(3), delta).unwrap_err().code(), code, "{delta}");
     }
     // The replicas exceed a maximum that was lowered.
-    assert_eq!(increase(&standing(11), 1).unwrap_err().code(), Code::OutOfRange);
+    assert_eq!(increase(&snapshot(11), 1).unwrap_err().code(), Code::OutOfRange);
 }
 
 #[test]
 fn growth_forgets_nobody_who_is_to_go() {
-    let standing = SetSnapshot { victims: victims(&["a"]), ..standing(3) };
-    assert_eq!(increase(&standing, 1).unwrap().victims, victims(&["a"]));
+    let snapshot = SetSnapshot { victims: victims(&["a"]), ..snapshot(3) };
+    assert_eq!(increase(&snapshot, 1).unwrap().victims, victims(&["a"]));
 }
 
 #[test]
 fn a_deletion_names_its_nodes_and_lowers_the_replicas_by_as_many() {
-    let change = delete("s", &standing(3), 3, &[ours("a"), ours("b")]).unwrap().unwrap();
-    assert_eq!(change, Change { replicas: 1, victims: victims(&["a", "b"]) });
+    let change = delete("s", &snapshot(3), 3, &[ours("a"), ours("b")]).unwrap().unwrap();
+    assert_eq!(change, ReplicaChange { replicas: 1, victims: victims(&["a", "b"]) });
 }
 
 #[test]
 fn a_deletion_that_comes_again_changes_nothing() {
-    let again = SetSnapshot { victims: victims(&["a"]), ..standing(3) };
-    for target in [ours("a"), Target::Gone, Target::Ours { uid: "b", leaving: true }] {
+    let again = SetSnapshot { victims: victims(&["a"]), ..snapshot(3) };
+    for target in [ours("a"), VictimState::Gone, VictimState::Ours { uid: "b", leaving: true }] {
         assert_eq!(delete("s", &again, 3, &[target]), Ok(None), "{target:?}");
     }
     // A Node named twice in one call counts once.
-    assert_eq!(delete("s", &standing(3), 3, &[ours("a"), ours("a")]).unwrap().unwrap().replicas, 2);
+    assert_eq!(delete("s", &snapshot(3), 3, &[ours("a"), ours("a")]).unwrap().unwrap().replicas, 2);
     let mixed = delete("s", &again, 3, &[ours("a"), ours("b")]).unwrap().unwrap();
-    assert_eq!(mixed, Change { replicas: 2, victims: victims(&["a", "b"]) });
+    assert_eq!(mixed, ReplicaChange { replicas: 2, victims: victims(&["a", "b"]) });
 }
 
 #[test]
 fn what_is_above_the_replicas_is_taken_from_first() {
     // The surge of a rollout: four machines were counted, and three have to remain.
-    let change = delete("s", &standing(3), 4, &[ours("a")]).unwrap().unwrap();
-    assert_eq!(change, Change { replicas: 3, victims: victims(&["a"]) });
-    assert_eq!(delete("s", &standing(3), 4, &[ours("a"), ours("b")]).unwrap().unwrap().replicas, 2);
+    let change = delete("s", &snapshot(3), 4, &[ours("a")]).unwrap().unwrap();
+    assert_eq!(change, ReplicaChange { replicas: 3, victims: victims(&["a"]) });
+    assert_eq!(delete("s", &snapshot(3), 4, &[ours("a"), ours("b")]).unwrap().unwrap().replicas, 2);
     // Even if the minimum was raised in the meantime: nothing is lowered.
-    let low = SetSnapshot { bounds: Bounds { min: 5, max: 9 }, ..standing(3) };
+    let low = SetSnapshot { bounds: Bounds { min: 5, max: 9 }, ..snapshot(3) };
     assert!(delete("s", &low, 4, &[ours("a")]).is_ok());
     assert!(delete("s", &low, 3, &[ours("a")]).is_err());
 }
 
 #[test]
 fn a_deletion_below_the_minimum_or_of_foreign_nodes_does_nothing_at_all() {
-    let refusal = delete("s", &standing(2), 2, &[ours("a"), ours("b")]).unwrap_err();
+    let refusal = delete("s", &snapshot(2), 2, &[ours("a"), ours("b")]).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition);
     assert!(refusal.to_string().contains("minReplicas (1)"), "{refusal}");
-    let refusal = delete("s", &standing(9), 9, &[ours("a"), Target::Foreign { name: "x" }]).unwrap_err();
+    let refusal = delete("s", &snapshot(9), 9, &[ours("a"), VictimState::Foreign { name: "x" }]).unwrap_err();
     assert_eq!(refusal.code(), Code::InvalidArgument);
     let many: Vec<String> = (0..=MOST_VICTIMS).map(|i| i.to_string()).collect();
-    let many: Vec<Target<'_>> = many.iter().map(|uid| ours(uid)).collect();
-    let rich = SetSnapshot { bounds: Bounds { min: 0, max: 100_000 }, ..standing(100_000) };
+    let many: Vec<VictimState<'_>> = many.iter().map(|uid| ours(uid)).collect();
+    let rich = SetSnapshot { bounds: Bounds { min: 0, max: 100_000 }, ..snapshot(100_000) };
     assert_eq!(delete("s", &rich, 100_000, &many).unwrap_err().code(), Code::ResourceExhausted);
     assert!(delete("s", &rich, 100_000, &many[1..]).unwrap().is_some());
 }
@@ -125,26 +125,26 @@ fn a_deletion_below_the_minimum_or_of_foreign_nodes_does_nothing_at_all() {
 fn giving_up_takes_only_what_has_no_machine() {
     let machines = [up("a"), up("b"), awaited("c", 5), awaited("d", 7)];
     // One replica has no Node: it goes first, then the youngest Node.
-    let change = decrease(&standing(5), &machines, false, -2).unwrap();
-    assert_eq!(change, Change { replicas: 3, victims: victims(&["d"]) });
+    let change = decrease(&snapshot(5), &machines, false, -2).unwrap();
+    assert_eq!(change, ReplicaChange { replicas: 3, victims: victims(&["d"]) });
     // The whole delta of a scale-up that mostly succeeded.
-    let change = decrease(&standing(5), &machines, false, -100).unwrap();
-    assert_eq!(change, Change { replicas: 2, victims: victims(&["c", "d"]) });
-    assert_eq!(decrease(&standing(2), &machines[..2], false, -1), Err(Refusal::NothingToTake));
-    assert_eq!(decrease(&standing(2), &[], false, i32::MIN).unwrap().replicas, 1, "not below the minimum");
-    assert_eq!(decrease(&standing(1), &[], false, -1), Err(Refusal::NothingToTake));
-    assert_eq!(decrease(&standing(5), &machines, false, 1).unwrap_err().code(), Code::InvalidArgument);
+    let change = decrease(&snapshot(5), &machines, false, -100).unwrap();
+    assert_eq!(change, ReplicaChange { replicas: 2, victims: victims(&["c", "d"]) });
+    assert_eq!(decrease(&snapshot(2), &machines[..2], false, -1), Err(ScaleRefusal::NothingToTake));
+    assert_eq!(decrease(&snapshot(2), &[], false, i32::MIN).unwrap().replicas, 1, "not below the minimum");
+    assert_eq!(decrease(&snapshot(1), &[], false, -1), Err(ScaleRefusal::NothingToTake));
+    assert_eq!(decrease(&snapshot(5), &machines, false, 1).unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[test]
 fn giving_up_leaves_the_surge_of_a_rollout_alone() {
     let machines = [up("a"), up("b"), awaited("new", 5)];
-    assert_eq!(decrease(&standing(2), &machines, true, -1), Err(Refusal::NothingToTake));
+    assert_eq!(decrease(&snapshot(2), &machines, true, -1), Err(ScaleRefusal::NothingToTake));
     // A replacement that started after its Node went stays too; a replica without a Node goes.
     let replacing = [up("a"), awaited("new", 5)];
-    assert_eq!(decrease(&standing(2), &replacing, true, -1), Err(Refusal::NothingToTake));
-    let change = Change { replicas: 2, victims: victims(&[]) };
-    assert_eq!(decrease(&standing(3), &replacing, true, -2), Ok(change));
+    assert_eq!(decrease(&snapshot(2), &replacing, true, -1), Err(ScaleRefusal::NothingToTake));
+    let change = ReplicaChange { replicas: 2, victims: victims(&[]) };
+    assert_eq!(decrease(&snapshot(3), &replacing, true, -2), Ok(change));
 }
 
 #[test]
@@ -162,24 +162,24 @@ fn nodes_are_found_byte_for_byte() {
     assert_eq!(find("hollow://z", "z"), Ok(None));
     assert_eq!(find("hollow%3A//a", "hollow%3A//a"), Ok(None));
     assert_eq!(find("HOLLOW://a", "a").unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(find("", ""), Err(Refusal::Nameless));
+    assert_eq!(find("", ""), Err(ScaleRefusal::Nameless));
 }
 
 #[test]
 fn states_follow_the_machine_and_the_record() {
-    let gone = Machine { leaving: true, ..up("leaving") };
-    let bare = Machine { provider_id: None, ..up("without-id") };
+    let gone = GroupNode { leaving: true, ..up("leaving") };
+    let bare = GroupNode { provider_id: None, ..up("without-id") };
     let machines = [up("up"), gone, bare, awaited("coming", 1), up("named")];
-    let standing = SetSnapshot { victims: victims(&["named"]), ..standing(3) };
-    let all = instances("s", &standing, &machines, 0, false, at(100));
-    let states: Vec<(&str, State)> = all.iter().map(|i| (&*i.id, i.state)).collect();
+    let snapshot = SetSnapshot { victims: victims(&["named"]), ..snapshot(3) };
+    let all = instances("s", &snapshot, &machines, 0, false, at(100));
+    let states: Vec<(&str, InstanceState)> = all.iter().map(|i| (&*i.id, i.state)).collect();
     assert_eq!(
         states,
         [
-            ("coming", State::Creating),
-            ("leaving", State::Deleting),
-            ("named", State::Deleting),
-            ("up", State::Running)
+            ("coming", InstanceState::Creating),
+            ("leaving", InstanceState::Deleting),
+            ("named", InstanceState::Deleting),
+            ("up", InstanceState::Running)
         ]
     );
 }
@@ -188,13 +188,13 @@ fn states_follow_the_machine_and_the_record() {
 fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
     let trouble = |reason| Some(Trouble { reason, message: "why", since: Some(at(60)) });
     let machines = [
-        Machine { trouble: trouble("Unschedulable"), ..awaited("old", 10) },
-        Machine { trouble: trouble("ImagePullBackOff"), ..awaited("young", 20) },
+        GroupNode { trouble: trouble("Unschedulable"), ..awaited("old", 10) },
+        GroupNode { trouble: trouble("ImagePullBackOff"), ..awaited("young", 20) },
         // A Node that once worked is judged by its Ready condition.
-        Machine { trouble: trouble("CrashLoopBackOff"), ..up("up") },
+        GroupNode { trouble: trouble("CrashLoopBackOff"), ..up("up") },
     ];
     let told = |replicas, rollout, now| -> Vec<(String, ErrorClass)> {
-        let all = instances("s", &standing(replicas), &machines, 0, rollout, at(now));
+        let all = instances("s", &snapshot(replicas), &machines, 0, rollout, at(now));
         all.into_iter().filter_map(|i| Some((i.id.into_owned(), i.error?.class))).collect()
     };
     let errors = |replicas, now| told(replicas, false, now);
@@ -208,45 +208,48 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
 
 #[test]
 fn a_replica_that_has_no_node_and_may_not_go_is_a_vacancy() {
-    let vacancies = |replicas, machines: &[Machine<'_>], coming| -> Vec<String> {
-        let standing = SetSnapshot { bounds: Bounds { min: 3, max: 10 }, ..standing(replicas) };
-        let all = instances("s", &standing, machines, coming, false, at(100));
-        let vacant = all.into_iter().filter(|instance| vacancy_of(&instance.id).is_some());
+    let placeholders = |replicas, machines: &[GroupNode<'_>], coming| -> Vec<String> {
+        let snapshot = SetSnapshot { bounds: Bounds { min: 3, max: 10 }, ..snapshot(replicas) };
+        let all = instances("s", &snapshot, machines, coming, false, at(100));
+        let vacant = all.into_iter().filter(|instance| placeholder_group(&instance.id).is_some());
         vacant
-            .inspect(|vacant| assert_eq!(vacant.state, State::Creating))
+            .inspect(|vacant| assert_eq!(vacant.state, InstanceState::Creating))
             .map(|i| i.id.into_owned())
             .collect()
     };
-    assert_eq!(vacancies(3, &[up("a")], 0).len(), 2);
-    assert_eq!(vacancies(3, &[up("a")], 1).len(), 1, "one is on its way");
+    assert_eq!(placeholders(3, &[up("a")], 0).len(), 2);
+    assert_eq!(placeholders(3, &[up("a")], 1).len(), 1, "one is on its way");
     // One of the three missing replicas may be given up.
-    assert_eq!(vacancies(4, &[up("a")], 0), ["kube-node-vacancy://s/0", "kube-node-vacancy://s/1"]);
-    assert!(vacancies(3, &[up("a"), up("b"), up("c")], 0).is_empty());
-    assert_eq!(vacancy_of("kube-node-vacancy://s/1"), Some("s"));
-    for id in ["hollow://s/1", "kube-node-vacancy://s", "kube-node-vacancy://s/x", ""] {
-        assert_eq!(vacancy_of(id), None, "{id}");
+    assert_eq!(
+        placeholders(4, &[up("a")], 0),
+        ["kube-node-placeholder://s/0", "kube-node-placeholder://s/1"]
+    );
+    assert!(placeholders(3, &[up("a"), up("b"), up("c")], 0).is_empty());
+    assert_eq!(placeholder_group("kube-node-placeholder://s/1"), Some("s"));
+    for id in ["hollow://s/1", "kube-node-placeholder://s", "kube-node-placeholder://s/x", ""] {
+        assert_eq!(placeholder_group(id), None, "{id}");
     }
 }
 
 #[test]
 fn the_target_counts_the_surge_that_is_there() {
-    let old = |name| Machine { updated: false, ..up(name) };
-    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 0, ROLLING), 3, "not yet");
+    let old = |name| GroupNode { updated: false, ..up(name) };
+    assert_eq!(target_size(&snapshot(3), &[old("a"), old("b"), old("c")], 0, ROLLING), 3, "not yet");
     let rolling = [old("a"), old("b"), old("c"), awaited("d", 9)];
-    assert_eq!(target_size(&standing(3), &rolling, 0, ROLLING), 4);
+    assert_eq!(target_size(&snapshot(3), &rolling, 0, ROLLING), 4);
     // A scale-up during a rollout leads to six machines, so the target is six.
-    assert_eq!(target_size(&standing(5), &rolling, 0, ROLLING), 6);
-    let leaving = Machine { leaving: true, ..old("c") };
-    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), leaving, up("d")], 0, ROLLING), 4);
-    assert_eq!(target_size(&standing(3), &[up("a"), up("b"), up("c")], 0, ROLLING), 3, "all are new");
-    let claimed = Machine { claimed: true, ..old("a") };
-    assert_eq!(target_size(&standing(3), &[claimed, up("b"), up("c")], 0, ROLLING), 3, "it is not replaced");
-    assert_eq!(target_size(&standing(3), &rolling, 0, None), 4, "halted, with one too many");
+    assert_eq!(target_size(&snapshot(5), &rolling, 0, ROLLING), 6);
+    let leaving = GroupNode { leaving: true, ..old("c") };
+    assert_eq!(target_size(&snapshot(3), &[old("a"), old("b"), leaving, up("d")], 0, ROLLING), 4);
+    assert_eq!(target_size(&snapshot(3), &[up("a"), up("b"), up("c")], 0, ROLLING), 3, "all are new");
+    let drained = GroupNode { autoscaler_drains: true, ..old("a") };
+    assert_eq!(target_size(&snapshot(3), &[drained, up("b"), up("c")], 0, ROLLING), 3, "it is not replaced");
+    assert_eq!(target_size(&snapshot(3), &rolling, 0, None), 4, "halted, with one too many");
     let kept = Some(Rolling { surge: 1, keep: 1 });
-    assert_eq!(target_size(&standing(3), &[old("a"), up("b"), up("c")], 0, kept), 3, "it is to stay");
-    assert_eq!(target_size(&standing(3), &[old("a"), old("b"), old("c")], 1, ROLLING), 4, "not shown yet");
-    assert_eq!(target_size(&standing(3), &[], 0, None), 3);
-    let named = SetSnapshot { victims: victims(&["a"]), ..standing(2) };
+    assert_eq!(target_size(&snapshot(3), &[old("a"), up("b"), up("c")], 0, kept), 3, "it is to stay");
+    assert_eq!(target_size(&snapshot(3), &[old("a"), old("b"), old("c")], 1, ROLLING), 4, "not shown yet");
+    assert_eq!(target_size(&snapshot(3), &[], 0, None), 3);
+    let named = SetSnapshot { victims: victims(&["a"]), ..snapshot(2) };
     assert_eq!(target_size(&named, &[up("a"), up("b"), up("c")], 0, None), 2);
 }
 
@@ -261,10 +264,10 @@ fn the_record_is_written_and_read() {
         }))
         .unwrap()
     };
-    let standing = SetSnapshot::of(&set("b,a")).unwrap();
-    assert_eq!(standing.victims, victims(&["a", "b"]));
-    assert_eq!((standing.bounds, standing.generation), (Bounds { min: 1, max: 5 }, 4));
-    assert_eq!(record(&standing.victims).as_deref(), Some("a,b"));
+    let snapshot = SetSnapshot::of(&set("b,a")).unwrap();
+    assert_eq!(snapshot.victims, victims(&["a", "b"]));
+    assert_eq!((snapshot.bounds, snapshot.generation), (Bounds { min: 1, max: 5 }, 4));
+    assert_eq!(record(&snapshot.victims).as_deref(), Some("a,b"));
     assert_eq!(SetSnapshot::of(&set("")).unwrap().victims, victims(&[]));
     assert_eq!(record(&victims(&[])), None);
     let mut leaving = set("");
@@ -282,9 +285,9 @@ fn class(value: serde_json::Value) -> NodeClassSpec {
 fn template_of(
     spec: &NodeClassSpec,
     set: Option<&NodeTemplate>,
-) -> Result<k8s_pb::api::core::v1::Node, Refusal> {
-    let machine = revision::Machine::resolve(spec, None);
-    let template = Desired::merge(spec.template.as_ref(), set);
+) -> Result<k8s_pb::api::core::v1::Node, ScaleRefusal> {
+    let machine = revision::ResolvedMachine::resolve(spec, None);
+    let template = DesiredTemplate::merge(spec.template.as_ref(), set);
     let blueprint = Blueprint {
         set: "workers",
         class: "medium",
@@ -357,7 +360,8 @@ fn a_pod_costs_the_cheapest_share_that_it_fills() {
     let amounts = |value| serde_json::from_value(value).unwrap();
     let (small, large) =
         (amounts(json!({"cpu": "2", "memory": "4Gi"})), amounts(json!({"cpu": "32", "memory": "64Gi"})));
-    let prices = [Price { an_hour: 1.0, capacity: &small }, Price { an_hour: 8.0, capacity: &large }];
+    let prices =
+        [ClassPrice { an_hour: 1.0, capacity: &small }, ClassPrice { an_hour: 8.0, capacity: &large }];
     let pod = |requests: &[(&str, &str)]| -> Pod {
         let mut container = k8s_pb::api::core::v1::Container::default();
         let mut resources = k8s_pb::api::core::v1::ResourceRequirements::default();
@@ -379,7 +383,7 @@ fn a_pod_costs_the_cheapest_share_that_it_fills() {
     assert_eq!(node_price("c", Some("0.25"), 4.0), Ok(1.0));
     assert_eq!(node_price("c", None, 4.0).unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(hours(Some(0.0), Some(5_400.0)), Ok(1.5));
-    assert_eq!(hours(Some(2.0), Some(1.0)), Err(Refusal::NoSpan));
+    assert_eq!(hours(Some(2.0), Some(1.0)), Err(ScaleRefusal::NoSpan));
 }
 
 proptest! {
@@ -391,25 +395,25 @@ proptest! {
     ) {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let bounds = Bounds { min, max: min + span };
-        let mut standing = SetSnapshot { bounds, ..standing(begin) };
+        let mut snapshot = SetSnapshot { bounds, ..snapshot(begin) };
         for (kind, delta, which) in orders {
-            let machines: Vec<Machine<'_>> =
+            let machines: Vec<GroupNode<'_>> =
                 names.iter().zip(0..).map(|(name, i)| if i % 2 == 0 { up(name) } else { awaited(name, i) }).collect();
             let change = match kind {
-                0 => increase(&standing, delta).ok(),
-                1 => delete("s", &standing, 0, &[ours(names[which])]).ok().flatten(),
-                _ => decrease(&standing, &machines, false, delta).ok(),
+                0 => increase(&snapshot, delta).ok(),
+                1 => delete("s", &snapshot, 0, &[ours(names[which])]).ok().flatten(),
+                _ => decrease(&snapshot, &machines, false, delta).ok(),
             };
             let Some(change) = change else { continue };
-            if change.replicas >= standing.replicas {
-                prop_assert!(change.replicas <= bounds.max.max(standing.replicas));
+            if change.replicas >= snapshot.replicas {
+                prop_assert!(change.replicas <= bounds.max.max(snapshot.replicas));
             } else {
                 prop_assert!(change.replicas >= bounds.min);
-                let named = change.victims.len() - standing.victims.len();
-                prop_assert!(named <= usize::try_from(standing.replicas - change.replicas).unwrap());
+                let named = change.victims.len() - snapshot.victims.len();
+                prop_assert!(named <= usize::try_from(snapshot.replicas - change.replicas).unwrap());
             }
-            prop_assert!(change.victims.is_superset(&standing.victims));
-            standing = SetSnapshot { replicas: change.replicas, victims: change.victims, ..standing };
+            prop_assert!(change.victims.is_superset(&snapshot.victims));
+            snapshot = SetSnapshot { replicas: change.replicas, victims: change.victims, ..snapshot };
         }
     }
 }

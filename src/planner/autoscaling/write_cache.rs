@@ -85,9 +85,9 @@ impl WriteCache {
     }
 
     /// Records the state in an API server's response.
-    pub fn read(&mut self, standing: SetSnapshot) {
+    pub fn read(&mut self, snapshot: SetSnapshot) {
         self.unsettled = None;
-        self.read = Some(standing);
+        self.read = Some(snapshot);
     }
 
     /// Records a write without a response, made on this state: it may have been applied, or may be applied later.

@@ -1,7 +1,7 @@
 //! Set planner: the Nodes of a NodeSet to create and to delete, under one budget.
 //!
 //! One decision covers scaling, rollout, repair, expiry and deletions by hand, so that together they never exceed the
-//! budget. Input: the desired state, the Nodes, pending creations, the time. Output: a [`Plan`]. Invariants:
+//! budget. Input: the desired state, the Nodes, pending creations, the time. Output: a [`SetPlan`]. Invariants:
 //!
 //! - No creation leads to more than `replicas + surge` machines, those of leaving Nodes included.
 //! - No available Node is deleted while at most `replicas - unavailable` Nodes are available. Unavailable
@@ -22,11 +22,11 @@ use kube_node_api::{ReplacementOrder, ScaleDownOrder, StartFailures};
 
 use super::{
     budget::Budget,
-    disruption::{self, DisruptionReason, Finding, NodeSign, Rules},
-    rollout::{self, Clock, Seen},
+    disruption::{self, DisruptionReason, DisruptionRules, Finding, ObservedCondition},
+    rollout::{self, ObservedRollout, ProgressDeadline},
 };
 
-pub use plan::{Counts, Deletion, Plan, Wait};
+pub use plan::{Counts, Deletion, SetPlan, SetWait};
 use spending::Spending;
 
 /// Maximum number of Nodes created in one reconciliation: keeps reconciliations short, so that a set of
@@ -35,7 +35,7 @@ pub const CREATE_BATCH: usize = 500;
 
 /// Progress of a Node's deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
+pub enum DeletionStage {
     /// Not deleted.
     #[default]
     Staying,
@@ -55,7 +55,7 @@ pub struct NodeState<'a> {
     /// Creation time.
     pub created: Timestamp,
     /// Progress of the Node's deletion.
-    pub stage: Stage,
+    pub stage: DeletionStage,
     /// Last transition of the Ready condition to True; None if Ready is not True.
     pub ready_since: Option<Timestamp>,
     /// True if the Node is initialized: it was Ready once and has no startup taint left.
@@ -65,9 +65,9 @@ pub struct NodeState<'a> {
     /// True if an admin (`delete-first`) or cluster-autoscaler marked the Node to go first.
     pub marked: bool,
     /// True if a scale request named the Node as a victim.
-    pub named: bool,
+    pub victim: bool,
     /// True while cluster-autoscaler drains the Node, to remove it together with its replica.
-    pub claimed: bool,
+    pub autoscaler_drains: bool,
     /// True if the Node is never repaired.
     pub skip_remediation: bool,
     /// Number of pods that a drain would evict.
@@ -75,7 +75,7 @@ pub struct NodeState<'a> {
     /// True if the API server recently refused the Node's deletion or, if leaving, its drain: other Nodes go first.
     pub deletion_refused: bool,
     /// Conditions that the set's unhealthy conditions refer to.
-    pub signs: Vec<NodeSign<'a>>,
+    pub conditions: Vec<ObservedCondition<'a>>,
     /// Reason and message of an obstacle to the Node's machine or drain.
     pub trouble: Option<(&'a str, &'a str)>,
 }
@@ -90,7 +90,7 @@ impl NodeState<'_> {
     /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.
     #[must_use]
     pub fn available_in(&self, min_ready: Duration, now: Timestamp) -> Option<Duration> {
-        if !self.started || self.claimed || self.stage == Stage::Draining {
+        if !self.started || self.autoscaler_drains || self.stage == DeletionStage::Draining {
             return None;
         }
         let passed = Duration::try_from(now.duration_since(self.ready_since?)).unwrap_or_default();
@@ -127,13 +127,13 @@ pub struct DesiredState<'a> {
     /// Order of creation and deletion when a single Node is replaced.
     pub replacement: ReplacementOrder,
     /// Rules for the replacement of Nodes.
-    pub rules: Rules<'a>,
+    pub rules: DisruptionRules<'a>,
     /// Handling of Nodes of an old revision.
     pub pace: RolloutMode,
     /// State of the progress deadline.
-    pub clock: Clock<'a>,
+    pub clock: ProgressDeadline<'a>,
     /// Number of unhealthy Nodes above which no Node is repaired.
-    pub max_sick: usize,
+    pub max_unhealthy: usize,
     /// Maximum number of concurrent repairs.
     pub max_repairs: usize,
     /// Nodes of the set that failed to start.
@@ -184,12 +184,12 @@ struct Known<'m, 'a> {
 
 impl Known<'_, '_> {
     fn stays(&self) -> bool {
-        self.member.stage == Stage::Staying && !self.deleted
+        self.member.stage == DeletionStage::Staying && !self.deleted
     }
 
     /// Returns true if the Node is not available, and was initialized or has to be replaced.
     fn is_broken(&self) -> bool {
-        !self.available && !self.member.claimed && (self.member.started || self.replaced.is_some())
+        !self.available && !self.member.autoscaler_drains && (self.member.started || self.replaced.is_some())
     }
 }
 
@@ -200,8 +200,8 @@ pub fn decide<'a>(
     members: &[NodeState<'a>],
     expected: usize,
     now: Timestamp,
-) -> Plan<'a> {
-    let mut plan = Plan::default();
+) -> SetPlan<'a> {
+    let mut plan = SetPlan::default();
     let mut known: Vec<Known<'_, 'a>> =
         members.iter().map(|member| Known::of(member, wanted, now, &mut plan)).collect();
     // One order for all victims, so that two reconciliations of the same state choose the same Nodes.
@@ -213,7 +213,7 @@ pub fn decide<'a>(
     select(wanted, pace, &mut known, &mut plan);
     let mut spending = Spending::new(wanted, &known);
     spending.delete_marked(wanted, &mut known, expected, &mut plan);
-    spending.grant_turns(wanted, &known, &mut plan);
+    spending.grant_drain_permits(wanted, &known, &mut plan);
     let own_back_off = failures.as_ref().map_or(Duration::ZERO, |failures| rollout::back_off(failures, now));
     create(wanted, pace, &known, expected, own_back_off.max(wanted.class_back_off), &mut plan);
     spending.delete(wanted, &mut known, &mut plan);
@@ -225,16 +225,23 @@ pub fn decide<'a>(
 }
 
 impl<'m, 'a> Known<'m, 'a> {
-    fn of(member: &'m NodeState<'a>, wanted: &DesiredState<'_>, now: Timestamp, plan: &mut Plan<'_>) -> Self {
+    fn of(
+        member: &'m NodeState<'a>,
+        wanted: &DesiredState<'_>,
+        now: Timestamp,
+        plan: &mut SetPlan<'_>,
+    ) -> Self {
         let available_in = member.available_in(wanted.min_ready, now);
         let finding = match member.stage {
-            Stage::Staying if !member.claimed && !member.named => {
+            DeletionStage::Staying if !member.autoscaler_drains && !member.victim => {
                 disruption::examine(member, &wanted.rules, now)
             }
-            Stage::Staying | Stage::PendingDrain | Stage::Draining => Finding::default(),
+            DeletionStage::Staying | DeletionStage::PendingDrain | DeletionStage::Draining => {
+                Finding::default()
+            }
         };
-        plan.look_again_in(available_in.filter(|left| !left.is_zero()));
-        plan.look_again_in(finding.changes_in);
+        plan.requeue_in(available_in.filter(|left| !left.is_zero()));
+        plan.requeue_in(finding.changes_in);
         Self {
             member,
             available: available_in.is_some_and(|left| left.is_zero()),
@@ -258,7 +265,7 @@ fn pace(
     known: &[Known<'_, '_>],
     failing: bool,
     now: Timestamp,
-    plan: &mut Plan<'_>,
+    plan: &mut SetPlan<'_>,
 ) -> RolloutMode {
     let Some(revision) = wanted.rules.revision else {
         // The class cannot be used now: the deadline does not advance, and a halted rollout stays halted.
@@ -279,7 +286,7 @@ fn pace(
         return RolloutMode::OnDelete;
     }
     let starting = known.iter().filter(|known| known.stays() && !known.outdated && !known.available);
-    let seen = Seen {
+    let seen = ObservedRollout {
         revision,
         outdated: plan.counts.outdated,
         available: plan.counts.updated_available,
@@ -292,7 +299,7 @@ fn pace(
     if wanted.pace == RolloutMode::Held {
         return RolloutMode::Held;
     }
-    plan.look_again_in(left);
+    plan.requeue_in(left);
     if halted { RolloutMode::Held } else { wanted.pace }
 }
 
@@ -308,7 +315,7 @@ fn victim_key<'a>(
         ScaleDownOrder::Newest => created.saturating_neg(),
         ScaleDownOrder::Oldest => created,
     };
-    let willed = if member.named { 0 } else { 1 + u8::from(!member.marked) };
+    let willed = if member.victim { 0 } else { 1 + u8::from(!member.marked) };
     (willed, known.available, member.is_ready(), by_order, member.pods, Reverse(created), member.name)
 }
 
@@ -325,22 +332,22 @@ fn count(known: &[Known<'_, '_>]) -> Counts {
         counts.available += usize::from(known.available);
         counts.updated += usize::from(!known.outdated);
         counts.updated_available += usize::from(!known.outdated && known.available);
-        counts.sick += usize::from(known.finding.sick.is_some());
-        counts.to_replace += usize::from(known.finding.sick.or(known.finding.due).is_some());
+        counts.unhealthy += usize::from(known.finding.unhealthy.is_some());
+        counts.to_replace += usize::from(known.finding.unhealthy.or(known.finding.due).is_some());
     }
     counts
 }
 
 /// Selects the Nodes to replace now, before any budget.
-fn select(wanted: &DesiredState<'_>, pace: RolloutMode, known: &mut [Known<'_, '_>], plan: &mut Plan<'_>) {
-    let sick = plan.counts.sick;
+fn select(wanted: &DesiredState<'_>, pace: RolloutMode, known: &mut [Known<'_, '_>], plan: &mut SetPlan<'_>) {
+    let unhealthy = plan.counts.unhealthy;
     let under_way = known.iter().filter(|known| !known.stays() && !known.member.is_ready()).count();
     let mut repairs = wanted.max_repairs.saturating_sub(under_way);
-    if sick > wanted.max_sick {
-        plan.waits.push(Wait::TooManySick { sick, most: wanted.max_sick });
+    if unhealthy > wanted.max_unhealthy {
+        plan.waits.push(SetWait::TooManyUnhealthy { unhealthy, most: wanted.max_unhealthy });
         repairs = 0;
     }
-    let stale = |known: &Known<'_, '_>| known.stays() && known.outdated && !known.member.claimed;
+    let stale = |known: &Known<'_, '_>| known.stays() && known.outdated && !known.member.autoscaler_drains;
     let all_stale = known.iter().filter(|known| stale(known)).count();
     let mut rolling = match pace {
         RolloutMode::Rolling { keep } => all_stale.saturating_sub(keep),
@@ -348,26 +355,26 @@ fn select(wanted: &DesiredState<'_>, pace: RolloutMode, known: &mut [Known<'_, '
     };
     let mut waiting = 0;
     for known in known.iter_mut().filter(|known| known.stays()) {
-        let Finding { sick, due, .. } = known.finding;
-        let repaired = sick.filter(|_| take(&mut repairs));
+        let Finding { unhealthy, due, .. } = known.finding;
+        let repaired = unhealthy.filter(|_| take(&mut repairs));
         let due = due.filter(|_| !known.member.deletion_refused).filter(|due| match due {
             DisruptionReason::Expired => pace != RolloutMode::Held,
             _ => take(&mut rolling),
         });
-        waiting += usize::from(sick.is_some() && repaired.or(due).is_none());
+        waiting += usize::from(unhealthy.is_some() && repaired.or(due).is_none());
         known.replaced = repaired.or(due);
     }
-    if waiting > 0 && sick <= wanted.max_sick {
-        plan.waits.push(Wait::RepairLimit { waiting, most: wanted.max_repairs });
+    if waiting > 0 && unhealthy <= wanted.max_unhealthy {
+        plan.waits.push(SetWait::RepairLimit { waiting, most: wanted.max_repairs });
     }
     // The refusal of the API server is reported by its own wait.
     let kept = |known: &&Known<'_, '_>| known.replaced.is_none() && !known.member.deletion_refused;
     let outdated = known.iter().filter(|known| stale(known)).filter(kept).count();
     if outdated > 0 {
         plan.waits.push(match pace {
-            RolloutMode::Rolling { keep } => Wait::Partition { outdated, keep },
-            RolloutMode::OnDelete => Wait::OnDelete { outdated },
-            RolloutMode::Held => Wait::Held { outdated },
+            RolloutMode::Rolling { keep } => SetWait::Partition { outdated, keep },
+            RolloutMode::OnDelete => SetWait::OnDelete { outdated },
+            RolloutMode::Held => SetWait::Held { outdated },
         });
     }
 }
@@ -385,7 +392,7 @@ fn create(
     known: &[Known<'_, '_>],
     expected: usize,
     back_off: Duration,
-    plan: &mut Plan<'_>,
+    plan: &mut SetPlan<'_>,
 ) {
     let good = known.iter().filter(|known| known.stays() && known.replaced.is_none()).count();
     let missing = wanted.replicas.saturating_sub(good + expected);
@@ -394,7 +401,7 @@ fn create(
         return;
     }
     // `spec.strategy.replacement` applies to single Nodes; a rollout may always surge.
-    let by_rollout = known.iter().any(|known| known.replaced.is_some_and(|cause| !cause.is_sickness()));
+    let by_rollout = known.iter().any(|known| known.replaced.is_some_and(|cause| !cause.is_repair()));
     let surge = match wanted.replacement {
         ReplacementOrder::DeleteFirst if !by_rollout => 0,
         _ => wanted.budget.surge,
@@ -403,23 +410,23 @@ fn create(
     let room = most.saturating_sub(known.len() + expected);
     let by_budget = missing.min(room);
     if by_budget > 0 && !back_off.is_zero() {
-        plan.waits.push(Wait::BackOff { missing, left: back_off });
-        plan.look_again_in(Some(back_off));
+        plan.waits.push(SetWait::BackOff { missing, left: back_off });
+        plan.requeue_in(Some(back_off));
         return;
     }
     let to_create = by_budget.min(wanted.class_room.map_or(usize::MAX, |class| class.left));
     if let Some(ClassRoom { limit, .. }) = wanted.class_room.filter(|_| to_create < by_budget) {
-        plan.waits.push(Wait::ClassLimit { missing: by_budget - to_create, limit });
+        plan.waits.push(SetWait::ClassLimit { missing: by_budget - to_create, limit });
     }
     let leaving = plan.counts.leaving;
     if by_budget < missing && leaving > 0 {
-        plan.waits.push(Wait::Room { missing: missing - by_budget, leaving, most });
+        plan.waits.push(SetWait::Room { missing: missing - by_budget, leaving, most });
     }
     let batch = match wanted.creation {
         Creation::Allowed => CREATE_BATCH,
         Creation::Probed => 1,
         Creation::Refused { retry_in } => {
-            plan.look_again_in(Some(retry_in));
+            plan.requeue_in(Some(retry_in));
             0
         }
     };

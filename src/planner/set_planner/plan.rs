@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, RolloutStatus, StartFailures};
 
-use super::{DesiredState, NodeState, Stage};
+use super::{DeletionStage, DesiredState, NodeState};
 use crate::disruption::DisruptionReason;
 
 /// A Node to delete.
@@ -19,7 +19,7 @@ pub struct Deletion<'a> {
 
 /// Wait of a set, as far as the planner knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum SetWait {
     /// Outdated Nodes stay because the rollout is paused or halted.
     Held {
         /// Number of outdated Nodes.
@@ -38,9 +38,9 @@ pub enum Wait {
         keep: usize,
     },
     /// No Node is repaired: so many are unhealthy that the cause lies elsewhere.
-    TooManySick {
+    TooManyUnhealthy {
         /// Number of unhealthy Nodes.
-        sick: usize,
+        unhealthy: usize,
         /// Maximum number of unhealthy Nodes.
         most: usize,
     },
@@ -113,14 +113,14 @@ pub struct Counts {
     /// Of the staying Nodes, those to replace now or later.
     pub to_replace: usize,
     /// Unhealthy Nodes.
-    pub sick: usize,
+    pub unhealthy: usize,
     /// Leaving Nodes.
     pub leaving: usize,
 }
 
 /// Result of one reconciliation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan<'a> {
+pub struct SetPlan<'a> {
     /// Number of Nodes to create.
     pub create: usize,
     /// Of the Nodes to create, number that get the revision that works, not the newest.
@@ -143,20 +143,20 @@ pub struct Plan<'a> {
     /// Nodes of the set that failed to start, without those that this plan gives up.
     pub start_failures: Option<StartFailures>,
     /// Remaining waits, the most important first.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<SetWait>,
     /// Time after which the plan may change without a watch event.
     pub requeue_after: Option<Duration>,
 }
 
-impl Plan<'_> {
-    pub(super) fn look_again_in(&mut self, soon: Option<Duration>) {
+impl SetPlan<'_> {
+    pub(super) fn requeue_in(&mut self, soon: Option<Duration>) {
         self.requeue_after = self.requeue_after.into_iter().chain(soon).min();
     }
 
     /// Number of new Nodes above the replicas that stay although no Node is replaced now: a rollout that is
     /// held, or whose class cannot be used, keeps its surge.
     pub(super) fn kept_surge(&self, wanted: &DesiredState<'_>) -> usize {
-        let held = self.waits.iter().any(|wait| matches!(wait, Wait::Held { .. }));
+        let held = self.waits.iter().any(|wait| matches!(wait, SetWait::Held { .. }));
         let stopped = wanted.rules.revision.is_none() && self.rollout.is_some();
         if held || stopped { wanted.budget.surge.min(self.counts.updated) } else { 0 }
     }
@@ -192,7 +192,8 @@ impl Plan<'_> {
         if names.len() < distinct {
             return Err("a Node goes twice".to_owned());
         }
-        let must_go = |m: &&NodeState<'_>| m.named && m.stage == Stage::Staying && !m.deletion_refused;
+        let must_go =
+            |m: &&NodeState<'_>| m.victim && m.stage == DeletionStage::Staying && !m.deletion_refused;
         for member in members.iter().filter(must_go) {
             if names.binary_search(&member.name).is_err() {
                 return Err(format!("{} was named to go, and stays", member.name));
@@ -201,17 +202,19 @@ impl Plan<'_> {
         let mut lost = 0;
         for member in members.iter().filter(|member| names.binary_search(&member.name).is_ok()) {
             let deleted = self.delete.iter().any(|d| d.name == member.name);
-            if deleted && member.stage != Stage::Staying {
+            if deleted && member.stage != DeletionStage::Staying {
                 return Err(format!("{} leaves already", member.name));
             }
             if deleted && member.deletion_refused {
                 return Err(format!("the deletion of {} was refused a moment ago", member.name));
             }
-            lost += usize::from(available(member) && !member.marked && !member.named);
+            lost += usize::from(available(member) && !member.marked && !member.victim);
         }
-        let claimed =
-            members.iter().filter(|member| member.claimed && member.stage == Stage::Staying).count();
-        let replicas = wanted.replicas.saturating_sub(claimed);
+        let drained = members
+            .iter()
+            .filter(|member| member.autoscaler_drains && member.stage == DeletionStage::Staying)
+            .count();
+        let replicas = wanted.replicas.saturating_sub(drained);
         let least = match wanted.replacement {
             ReplacementOrder::SurgeFirst => wanted.budget.floor(replicas),
             ReplacementOrder::DeleteFirst => replicas.saturating_sub(wanted.budget.unavailable.max(1)),

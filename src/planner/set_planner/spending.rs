@@ -2,7 +2,9 @@
 
 use kube_node_api::ReplacementOrder;
 
-use super::{Deletion, DesiredState, DisruptionReason, Known, NodeState, Plan, Stage, Wait, take};
+use super::{
+    Deletion, DeletionStage, DesiredState, DisruptionReason, Known, NodeState, SetPlan, SetWait, take,
+};
 
 /// Remaining budget during one reconciliation.
 pub(super) struct Spending {
@@ -22,8 +24,8 @@ pub(super) struct Spending {
 impl Spending {
     pub(super) fn new(wanted: &DesiredState<'_>, known: &[Known<'_, '_>]) -> Self {
         // A Node that cluster-autoscaler drains takes its replica along: nothing waits for the Node.
-        let claimed = known.iter().filter(|known| known.stays() && known.member.claimed).count();
-        let replicas = wanted.replicas.saturating_sub(claimed);
+        let drained = known.iter().filter(|known| known.stays() && known.member.autoscaler_drains).count();
+        let replicas = wanted.replicas.saturating_sub(drained);
         let floor = wanted.budget.floor(replicas);
         let single_floor = match wanted.replacement {
             ReplacementOrder::SurgeFirst => floor,
@@ -47,46 +49,47 @@ impl Spending {
         wanted: &DesiredState<'_>,
         known: &mut [Known<'_, 'a>],
         expected: usize,
-        plan: &mut Plan<'a>,
+        plan: &mut SetPlan<'a>,
     ) {
         let mut surplus = (plan.counts.staying + expected).saturating_sub(wanted.replicas);
         // Named victims come first in the order.
         for victim in known.iter_mut().filter(|known| known.stays()) {
-            let NodeState { named, marked, claimed, deletion_refused, .. } = *victim.member;
+            let NodeState { victim: is_victim, marked, autoscaler_drains, deletion_refused, .. } =
+                *victim.member;
             if deletion_refused {
                 continue;
             }
-            let spent = (named || marked && !claimed) && take(&mut surplus);
-            if spent || named {
+            let spent = (is_victim || marked && !autoscaler_drains) && take(&mut surplus);
+            if spent || is_victim {
                 self.go(victim, plan);
             }
         }
     }
 
     /// Grants drain permits to Nodes that were deleted by hand or by an earlier process of ours.
-    pub(super) fn grant_turns<'a>(
+    pub(super) fn grant_drain_permits<'a>(
         &mut self,
         wanted: &DesiredState<'_>,
         known: &[Known<'_, 'a>],
-        plan: &mut Plan<'a>,
+        plan: &mut SetPlan<'a>,
     ) {
         // Nodes beyond the replicas need no budget.
         let mut surplus = plan.counts.staying + plan.counts.leaving;
         surplus = surplus.saturating_sub(wanted.replicas);
         for known in known {
             match known.member.stage {
-                Stage::Staying => {}
-                Stage::Draining => plan.drain_permits.push(known.member.name),
-                Stage::PendingDrain if known.member.deletion_refused => {}
-                Stage::PendingDrain if !known.available => plan.drain_permits.push(known.member.name),
-                Stage::PendingDrain
+                DeletionStage::Staying => {}
+                DeletionStage::Draining => plan.drain_permits.push(known.member.name),
+                DeletionStage::PendingDrain if known.member.deletion_refused => {}
+                DeletionStage::PendingDrain if !known.available => plan.drain_permits.push(known.member.name),
+                DeletionStage::PendingDrain
                     if known.member.marked && surplus > 0 || self.available > self.single_floor =>
                 {
                     self.lose(true);
                     surplus = surplus.saturating_sub(1);
                     plan.drain_permits.push(known.member.name);
                 }
-                Stage::PendingDrain => self.waiting += 1,
+                DeletionStage::PendingDrain => self.waiting += 1,
             }
         }
     }
@@ -95,11 +98,11 @@ impl Spending {
         &mut self,
         wanted: &DesiredState<'_>,
         known: &mut [Known<'_, 'a>],
-        plan: &mut Plan<'a>,
+        plan: &mut SetPlan<'a>,
     ) {
         for bad in known.iter_mut().filter(|known| known.stays() && known.replaced.is_some()) {
-            let sick = bad.replaced.is_some_and(DisruptionReason::is_sickness);
-            let floor = if sick { self.single_floor } else { self.floor };
+            let unhealthy = bad.replaced.is_some_and(DisruptionReason::is_repair);
+            let floor = if unhealthy { self.single_floor } else { self.floor };
             let may = if bad.available { self.available > floor } else { self.established > floor };
             if bad.member.deletion_refused {
                 continue;
@@ -112,7 +115,9 @@ impl Spending {
         }
         // Healthy Nodes. Pending creations are given up first, once the watch shows them. A Node that
         // cluster-autoscaler drains is left to its scale request, and no other Node is deleted for it.
-        let good = |known: &Known<'_, '_>| known.stays() && known.replaced.is_none() && !known.member.claimed;
+        let good = |known: &Known<'_, '_>| {
+            known.stays() && known.replaced.is_none() && !known.member.autoscaler_drains
+        };
         let count = known.iter().filter(|known| good(known)).count();
         let mut surplus = count.saturating_sub(wanted.replicas + plan.kept_surge(wanted));
         for victim in known.iter_mut().filter(|known| good(known) && !known.member.deletion_refused) {
@@ -126,9 +131,9 @@ impl Spending {
 
     /// Grants drain permits to Nodes whose drain the API server refused, once no other Node waits for the
     /// budget: a Node that cannot go must not delay others.
-    pub(super) fn retry_refused<'a>(&mut self, known: &[Known<'_, 'a>], plan: &mut Plan<'a>) {
+    pub(super) fn retry_refused<'a>(&mut self, known: &[Known<'_, 'a>], plan: &mut SetPlan<'a>) {
         let refused = |known: &&Known<'_, '_>| {
-            known.member.stage == Stage::PendingDrain && known.member.deletion_refused
+            known.member.stage == DeletionStage::PendingDrain && known.member.deletion_refused
         };
         for known in known.iter().filter(refused) {
             if !known.available || (self.waiting == 0 && self.available > self.single_floor) {
@@ -138,7 +143,7 @@ impl Spending {
         }
     }
 
-    fn go<'a>(&mut self, known: &mut Known<'_, 'a>, plan: &mut Plan<'a>) {
+    fn go<'a>(&mut self, known: &mut Known<'_, 'a>, plan: &mut SetPlan<'a>) {
         if known.available || known.is_broken() {
             self.lose(known.available);
         }
@@ -148,17 +153,17 @@ impl Spending {
 }
 
 /// Adds the waits that remain after all decisions.
-pub(super) fn wait(spending: &Spending, plan: &mut Plan<'_>) {
+pub(super) fn wait(spending: &Spending, plan: &mut SetPlan<'_>) {
     if spending.waiting > 0 {
         let Spending { waiting, available, floor, .. } = *spending;
-        plan.waits.push(Wait::Budget { waiting, available, least: floor });
+        plan.waits.push(SetWait::Budget { waiting, available, least: floor });
     }
     let nodes = plan.counts.staying - plan.counts.available;
     if nodes > 0 {
-        plan.waits.push(Wait::Unavailable { nodes });
+        plan.waits.push(SetWait::Unavailable { nodes });
     }
     let nodes = plan.counts.leaving + plan.delete.len();
     if nodes > 0 {
-        plan.waits.push(Wait::Leaving { nodes });
+        plan.waits.push(SetWait::Leaving { nodes });
     }
 }

@@ -36,8 +36,8 @@ fn starting(name: &'static str, revision: &'static str) -> NodeState<'static> {
 
 /// An initialized Node whose kubelet has stopped reporting.
 fn silent(name: &'static str, revision: &'static str) -> NodeState<'static> {
-    let signs = vec![NodeSign { r#type: "Ready", status: "Unknown", since: Some(at(0)) }];
-    NodeState { ready_since: None, signs, ..node(name, revision) }
+    let conditions = vec![ObservedCondition { r#type: "Ready", status: "Unknown", since: Some(at(0)) }];
+    NodeState { ready_since: None, conditions, ..node(name, revision) }
 }
 
 fn names(count: usize) -> Vec<&'static str> {
@@ -55,10 +55,10 @@ fn wanted(replicas: usize) -> DesiredState<'static> {
         min_ready: Duration::ZERO,
         order: ScaleDownOrder::LeastPods,
         replacement: ReplacementOrder::SurgeFirst,
-        rules: Rules { revision: Some("new"), ..Rules::default() },
+        rules: DisruptionRules { revision: Some("new"), ..DisruptionRules::default() },
         pace: RolloutMode::Rolling { keep: 0 },
-        clock: Clock { deadline: Duration::from_mins(10), ..Clock::default() },
-        max_sick: usize::MAX,
+        clock: ProgressDeadline { deadline: Duration::from_mins(10), ..ProgressDeadline::default() },
+        max_unhealthy: usize::MAX,
         max_repairs: usize::MAX,
         start_failures: None,
         class_back_off: Duration::ZERO,
@@ -69,22 +69,22 @@ fn wanted(replicas: usize) -> DesiredState<'static> {
 
 /// A set that treats Ready=Unknown for a minute as unhealthy.
 fn nursing(replicas: usize) -> DesiredState<'static> {
-    let symptom = UnhealthyCondition {
+    let unhealthy = UnhealthyCondition {
         r#type: "Ready".to_owned(),
         status: "Unknown".to_owned(),
         lasts: Duration::from_mins(1),
     };
-    let symptoms: &'static [UnhealthyCondition] = Box::leak(Box::new([symptom]));
+    let unhealthy_conditions: &'static [UnhealthyCondition] = Box::leak(Box::new([unhealthy]));
     let mut wanted = wanted(replicas);
-    wanted.rules.symptoms = symptoms;
+    wanted.rules.unhealthy_conditions = unhealthy_conditions;
     wanted
 }
 
-fn plan(wanted: &DesiredState<'_>, members: &[NodeState<'static>]) -> Plan<'static> {
+fn plan(wanted: &DesiredState<'_>, members: &[NodeState<'static>]) -> SetPlan<'static> {
     decide(wanted, members, 0, at(NOW))
 }
 
-fn deleted(plan: &Plan<'static>) -> Vec<&'static str> {
+fn deleted(plan: &SetPlan<'static>) -> Vec<&'static str> {
     plan.delete.iter().map(|deletion| deletion.name).collect()
 }
 
@@ -104,14 +104,14 @@ fn victims_are_marked_then_unready_then_by_order() {
         |name, marked, pods, created| NodeState { marked, pods, created: at(created), ..node(name, "new") };
     let members = [
         with("busy", true, 9, 1),
-        NodeState { pods: 9, created: at(2), ..silent("sick", "new") },
+        NodeState { pods: 9, created: at(2), ..silent("unhealthy", "new") },
         with("idle", false, 0, 3),
         with("old", false, 1, 0),
     ];
     let victims = |order| deleted(&plan(&DesiredState { order, ..wanted(0) }, &members));
-    assert_eq!(victims(ScaleDownOrder::LeastPods), ["busy", "sick", "idle", "old"]);
-    assert_eq!(victims(ScaleDownOrder::Newest), ["busy", "sick", "idle", "old"]);
-    assert_eq!(victims(ScaleDownOrder::Oldest), ["busy", "sick", "old", "idle"]);
+    assert_eq!(victims(ScaleDownOrder::LeastPods), ["busy", "unhealthy", "idle", "old"]);
+    assert_eq!(victims(ScaleDownOrder::Newest), ["busy", "unhealthy", "idle", "old"]);
+    assert_eq!(victims(ScaleDownOrder::Oldest), ["busy", "unhealthy", "old", "idle"]);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_rollout_goes_on_only_with_new_nodes_that_are_available() {
     assert_eq!((first.create, first.delete.len()), (1, 0));
     let waiting = plan(&wanted(10), &join(&[old.clone(), vec![starting("x", "new")]]));
     assert_eq!((waiting.create, waiting.delete.len()), (0, 0));
-    assert!(waiting.waits.contains(&Wait::Budget { waiting: 10, available: 10, least: 10 }));
+    assert!(waiting.waits.contains(&SetWait::Budget { waiting: 10, available: 10, least: 10 }));
     let ready = plan(&wanted(10), &join(&[old, vec![node("x", "new")]]));
     assert_eq!((ready.create, ready.delete.len()), (0, 1));
     assert_eq!(ready.delete[0].cause, Some(DisruptionReason::Outdated));
@@ -196,7 +196,7 @@ fn a_victim_of_the_autoscaler_goes_although_it_is_of_the_new_revision() {
 
 #[test]
 fn who_is_named_goes_and_nobody_else_for_it() {
-    let named = |name| NodeState { named: true, ..node(name, "new") };
+    let named = |name| NodeState { victim: true, ..node(name, "new") };
     let marked = NodeState { marked: true, ..node("marked", "new") };
     // The watch shows one of two scale requests before the other's deletion: a mark alone is no scale request.
     let members = join(&[nodes(3, "new"), vec![marked, named("x")]]);
@@ -210,44 +210,44 @@ fn who_is_named_goes_and_nobody_else_for_it() {
 
 #[test]
 fn a_node_that_is_being_emptied_keeps_its_replica_and_nobody_counts_on_it() {
-    let claimed = NodeState { claimed: true, marked: true, ..node("x", "old") };
+    let drained = NodeState { autoscaler_drains: true, marked: true, ..node("x", "old") };
     // The last outdated Node: the rollout creates no surge for it and waits for the scale request.
-    let last = plan(&wanted(4), &join(&[nodes(3, "new"), vec![claimed.clone()]]));
+    let last = plan(&wanted(4), &join(&[nodes(3, "new"), vec![drained.clone()]]));
     assert_eq!((last.create, last.delete.len()), (0, 0));
     // The drained Node does not delay the rollout of the others and does not count as available.
-    let members = join(&[nodes(3, "old"), vec![claimed.clone()]]);
+    let members = join(&[nodes(3, "old"), vec![drained.clone()]]);
     assert_eq!((plan(&wanted(4), &members).create, plan(&wanted(4), &members).delete.len()), (1, 0));
     let with_new = join(&[members, vec![node("y", "new")]]);
     assert_eq!(plan(&wanted(4), &with_new).delete.len(), 1);
     // The drained Node is not deleted for the surge created before.
-    let replaced = join(&[nodes(4, "new"), vec![claimed.clone()]]);
+    let replaced = join(&[nodes(4, "new"), vec![drained.clone()]]);
     assert_eq!((plan(&wanted(4), &replaced).create, plan(&wanted(4), &replaced).delete.len()), (0, 0));
-    let sick = NodeState { claimed: true, ..silent("x", "new") };
-    assert!(plan(&nursing(3), &join(&[nodes(2, "new"), vec![sick]])).delete.is_empty());
+    let unhealthy = NodeState { autoscaler_drains: true, ..silent("x", "new") };
+    assert!(plan(&nursing(3), &join(&[nodes(2, "new"), vec![unhealthy]])).delete.is_empty());
 }
 
 #[test]
 fn a_node_deleted_by_hand_keeps_working_until_its_replacement_is_there() {
-    let condemned = NodeState { stage: Stage::PendingDrain, ..node("x", "new") };
-    let alone = join(&[nodes(9, "new"), vec![condemned.clone()]]);
+    let pending = NodeState { stage: DeletionStage::PendingDrain, ..node("x", "new") };
+    let alone = join(&[nodes(9, "new"), vec![pending.clone()]]);
     let waits = plan(&wanted(10), &alone);
     assert_eq!((waits.create, waits.drain_permits.len()), (1, 0));
-    assert!(waits.waits.contains(&Wait::Budget { waiting: 1, available: 10, least: 10 }));
-    let replaced = join(&[nodes(10, "new"), vec![condemned.clone()]]);
+    assert!(waits.waits.contains(&SetWait::Budget { waiting: 1, available: 10, least: 10 }));
+    let replaced = join(&[nodes(10, "new"), vec![pending.clone()]]);
     assert_eq!(plan(&wanted(10), &replaced).drain_permits, ["x"]);
     let first = DesiredState { replacement: ReplacementOrder::DeleteFirst, ..wanted(10) };
     let gone_first = plan(&first, &alone);
     assert_eq!((gone_first.create, gone_first.drain_permits), (0, vec!["x"]));
-    let draining = NodeState { stage: Stage::Draining, ..condemned };
+    let draining = NodeState { stage: DeletionStage::Draining, ..pending };
     assert_eq!(plan(&first, &join(&[nodes(9, "new"), vec![draining]])).create, 0);
     assert_eq!(plan(&first, &nodes(9, "new")).create, 1);
 }
 
 #[test]
 fn hand_deletions_and_a_rollout_share_one_budget() {
-    let condemned = |name| NodeState { stage: Stage::PendingDrain, ..node(name, "old") };
+    let pending = |name| NodeState { stage: DeletionStage::PendingDrain, ..node(name, "old") };
     let budget = Budget { surge: 0, unavailable: 2 };
-    let members = join(&[nodes(7, "old"), vec![condemned("x"), condemned("y"), condemned("z")]]);
+    let members = join(&[nodes(7, "old"), vec![pending("x"), pending("y"), pending("z")]]);
     let plan = plan(&DesiredState { budget, ..wanted(10) }, &members);
     assert_eq!((plan.drain_permits.len(), plan.delete.len()), (2, 0));
 }
@@ -267,9 +267,9 @@ fn the_sick_are_replaced_one_surge_at_a_time() {
 #[test]
 fn too_many_sick_nodes_are_not_replaced_at_all() {
     let members: Vec<_> = names(10).into_iter().map(|name| silent(name, "new")).collect();
-    let plan = plan(&DesiredState { max_sick: 4, ..nursing(10) }, &members);
+    let plan = plan(&DesiredState { max_unhealthy: 4, ..nursing(10) }, &members);
     assert_eq!((plan.create, plan.delete.len()), (0, 0));
-    assert!(plan.waits.contains(&Wait::TooManySick { sick: 10, most: 4 }));
+    assert!(plan.waits.contains(&SetWait::TooManyUnhealthy { unhealthy: 10, most: 4 }));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn repairs_are_limited() {
     let budget = Budget { surge: 10, unavailable: 0 };
     let plan = plan(&DesiredState { max_repairs: 2, budget, ..nursing(10) }, &members);
     assert_eq!(plan.delete.len(), 2);
-    assert!(plan.waits.contains(&Wait::RepairLimit { waiting: 8, most: 2 }));
+    assert!(plan.waits.contains(&SetWait::RepairLimit { waiting: 8, most: 2 }));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_paused_set_scales_and_repairs_with_the_revision_that_works() {
     members[0] = silent("n000", "old");
     let repaired = plan(&DesiredState { replicas: 10, ..paused }, &members);
     assert_eq!((repaired.create, repaired.create_current), (1, 1));
-    assert!(repaired.waits.contains(&Wait::Held { outdated: 9 }));
+    assert!(repaired.waits.contains(&SetWait::Held { outdated: 9 }));
 }
 
 #[test]
@@ -304,10 +304,10 @@ fn a_rollout_that_has_halted_is_held() {
         outdated: 10,
         halt_time: Some(Time(at(700))),
     };
-    let clock = Clock { old: Some(&halted), deadline: Duration::from_mins(10), resumed_at: None };
+    let clock = ProgressDeadline { old: Some(&halted), deadline: Duration::from_mins(10), resumed_at: None };
     let plan = plan(&DesiredState { clock, ..wanted(10) }, &nodes(10, "old"));
     assert_eq!(plan.create, 0);
-    assert!(plan.waits.contains(&Wait::Held { outdated: 10 }));
+    assert!(plan.waits.contains(&SetWait::Held { outdated: 10 }));
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn nodes_that_did_not_start_are_made_again_after_a_while() {
     wanted.start_failures = Some(&failures);
     let waits = plan(&wanted, &nodes(9, "new"));
     assert_eq!(waits.create, 0);
-    assert!(matches!(waits.waits[0], Wait::BackOff { missing: 1, .. }));
+    assert!(matches!(waits.waits[0], SetWait::BackOff { missing: 1, .. }));
     assert_eq!(decide(&wanted, &nodes(9, "new"), 0, at(NOW + 10)).create, 1);
 }
 
@@ -368,8 +368,8 @@ fn a_class_that_cannot_be_used_for_a_moment_leaves_a_rollout_where_it_stood() {
     let halted = RolloutStatus { halt_time: Some(Time(at(700))), ..begun.clone() };
     let members = join(&[nodes(10, "old"), vec![starting("x", "new")]]);
     for old in [&begun, &halted] {
-        let clock = Clock { old: Some(old), deadline: Duration::from_mins(10), resumed_at: None };
-        let rules = Rules { revision: None, ..Rules::default() };
+        let clock = ProgressDeadline { old: Some(old), deadline: Duration::from_mins(10), resumed_at: None };
+        let rules = DisruptionRules { revision: None, ..DisruptionRules::default() };
         let unusable = plan(&DesiredState { clock: clock.clone(), rules, ..wanted(10) }, &members);
         assert_eq!(unusable.rollout.as_ref(), Some(old));
         assert!(unusable.delete.is_empty(), "its surge stays");
@@ -388,7 +388,7 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     let others = || nodes(9, "new");
     let smaller = plan(&wanted(9), &join(&[vec![refused("a", "new")], others()]));
     assert_eq!(deleted(&smaller), ["n000"]);
-    let named = NodeState { named: true, ..refused("a", "new") };
+    let named = NodeState { victim: true, ..refused("a", "new") };
     assert!(deleted(&plan(&wanted(10), &join(&[vec![named], others()]))).is_empty(), "until its retry");
     // The rollout continues with the other Nodes, and the surge is theirs.
     let members = join(&[vec![refused("a", "old")], nodes(9, "old"), vec![node("x", "new")]]);
@@ -399,15 +399,15 @@ fn others_go_in_the_place_of_a_node_whose_deletion_is_refused() {
     let done = plan(&wanted(10), &members);
     assert_eq!((done.create, done.delete.len(), done.rollout.is_some()), (0, 0, true));
     // A leaving Node whose drain is refused counts as the surge of the others until none of them is left.
-    let stuck = NodeState { stage: Stage::PendingDrain, ..refused("a", "old") };
+    let stuck = NodeState { stage: DeletionStage::PendingDrain, ..refused("a", "old") };
     let members = join(&[vec![stuck.clone()], nodes(9, "old"), vec![node("x", "new")]]);
     let going_on = plan(&wanted(10), &members);
     assert_eq!((deleted(&going_on), going_on.drain_permits), (vec!["n000"], vec![]));
     let last = plan(&wanted(10), &join(&[vec![stuck], nodes(10, "new")]));
     assert_eq!((last.create, last.drain_permits), (0, vec!["a"]));
     // An unhealthy Node is replaced by an additional machine, within the surge.
-    let sick = NodeState { deletion_refused: true, ..silent("a", "new") };
-    assert_eq!(plan(&nursing(10), &join(&[vec![sick], others()])).create, 1);
+    let unhealthy = NodeState { deletion_refused: true, ..silent("a", "new") };
+    assert_eq!(plan(&nursing(10), &join(&[vec![unhealthy], others()])).create, 1);
 }
 
 #[test]
@@ -415,12 +415,12 @@ fn a_class_has_no_more_nodes_than_its_limit() {
     let class_room = |left| Some(ClassRoom { left, limit: 12 });
     let some = plan(&DesiredState { class_room: class_room(2), ..wanted(15) }, &nodes(10, "new"));
     assert_eq!(some.create, 2);
-    assert!(some.waits.contains(&Wait::ClassLimit { missing: 3, limit: 12 }));
+    assert!(some.waits.contains(&SetWait::ClassLimit { missing: 3, limit: 12 }));
     let surge = plan(&DesiredState { class_room: class_room(0), ..wanted(12) }, &nodes(12, "old"));
     assert_eq!((surge.create, surge.delete.len()), (0, 0));
-    assert!(surge.waits.contains(&Wait::ClassLimit { missing: 1, limit: 12 }));
+    assert!(surge.waits.contains(&SetWait::ClassLimit { missing: 1, limit: 12 }));
     let enough = plan(&DesiredState { class_room: class_room(5), ..wanted(15) }, &nodes(10, "new"));
-    assert!(!enough.waits.iter().any(|wait| matches!(wait, Wait::ClassLimit { .. })));
+    assert!(!enough.waits.iter().any(|wait| matches!(wait, SetWait::ClassLimit { .. })));
 }
 
 #[test]
@@ -440,16 +440,17 @@ fn members() -> impl Strategy<Value = Vec<NodeState<'static>>> {
         rows.map(
             |((stage, revision, [started, marked, skip, refused, named], ready, pods, created), name)| {
                 NodeState {
-                    stage: [Stage::Staying, Stage::PendingDrain, Stage::Draining][stage],
+                    stage: [DeletionStage::Staying, DeletionStage::PendingDrain, DeletionStage::Draining]
+                        [stage],
                     ready_since: ready.map(at),
                     started,
                     marked,
                     skip_remediation: skip,
                     deletion_refused: refused && pods == 0,
-                    named: named && pods == 1,
+                    victim: named && pods == 1,
                     pods,
                     created: at(created),
-                    signs: ready.map_or_else(|| silent(name, "").signs, |_| Vec::new()),
+                    conditions: ready.map_or_else(|| silent(name, "").conditions, |_| Vec::new()),
                     ..node(name, ["new", "old", "older"][revision])
                 }
             },
@@ -470,7 +471,7 @@ fn any_wanted() -> impl Strategy<Value = DesiredState<'static>> {
             pace,
             keep,
             first,
-            max_sick,
+            max_unhealthy,
             max_repairs,
             (room, min_ready, age, startup),
         )| {
@@ -485,7 +486,7 @@ fn any_wanted() -> impl Strategy<Value = DesiredState<'static>> {
             wanted.replacement =
                 if first { ReplacementOrder::DeleteFirst } else { ReplacementOrder::SurgeFirst };
             wanted.class_room = room.map(|left| ClassRoom { left, limit: 50 });
-            wanted.max_sick = max_sick;
+            wanted.max_unhealthy = max_unhealthy;
             wanted.max_repairs = max_repairs;
             wanted.min_ready = Duration::from_secs(min_ready);
             wanted.rules.expire_after = age.map(Duration::from_secs);

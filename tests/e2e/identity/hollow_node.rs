@@ -153,7 +153,7 @@ async fn a_machine_lives_through_kill_and_change_and_ends_with_its_node() {
     assert_eq!(info(&stage.nodes.get("process-1").await.unwrap()).boot_id, boot);
     assert_eq!(stage.requests("process-1").await.len(), 1, "no second request");
 
-    // The disruptor, set in place: unhealthy for 5 s, healthy for 4 s, counted from the boot.
+    // Fault injection, set in place: unhealthy for 5 s, healthy for 4 s, counted from the boot.
     let failures = Failures {
         unhealthy_duration: GoDuration(Duration::from_secs(5)),
         healthy_duration: Some(GoDuration(Duration::from_secs(4))),
@@ -207,14 +207,14 @@ fn without_commands(machine: &Machine) -> String {
 /// The next turns of the Ready condition: its status, and since when.
 async fn turns(stage: &Stage, node: &str, count: usize) -> Vec<(String, Timestamp)> {
     let mut seen: Vec<(String, Timestamp)> = Vec::new();
-    eventually("the turns of the disruptor", LONG, async || {
+    eventually("the phases of fault injection", LONG, async || {
         let node = stage.nodes.get(node).await.unwrap();
         let ready = condition(&node, "Ready")?;
         let turn = (ready.status.clone(), ready.last_transition_time.as_ref()?.0);
         if seen.last() != Some(&turn) {
             seen.push(turn);
         }
-        // The first one began before the disruptor did.
+        // The first one began before fault injection did.
         (seen.len() > count).then(|| seen.split_off(1))
     })
     .await

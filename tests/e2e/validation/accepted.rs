@@ -7,7 +7,7 @@ use kube::{
     api::{ListParams, PropagationPolicy},
 };
 use kube_node_api::{NodeClass, NodeClassSpec, NodeSet};
-use kube_node_planner::revision::Machine;
+use kube_node_planner::revision::ResolvedMachine;
 use proptest::{
     collection::{btree_map, vec},
     prelude::*,
@@ -218,7 +218,7 @@ async fn both(field: &'static str, value: &Value) -> (String, String) {
     let of_class = verdict(&Api::<NodeClass>::all(client.clone()), class, &("", "", json!(null), "")).await;
     if of_class.is_empty() {
         let read: NodeClassSpec = serde_json::from_value(spec).expect("what is accepted is read");
-        let machine = Machine::resolve(&read, None);
+        let machine = ResolvedMachine::resolve(&read, None);
         machine.check().expect("a machine");
         machine.revision().expect("a revision");
         machine.amounts().expect("amounts");

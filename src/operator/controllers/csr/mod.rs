@@ -17,7 +17,7 @@ use kube_ext::{
 };
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, NodeView, Protobuf, ReflectError, WireNode};
-use kube_node_planner::approval::{self, Refusal, Server, Verdict};
+use kube_node_planner::approval::{self, CsrDecision, Denial, NodeServer};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -103,9 +103,9 @@ impl Approver {
         };
         let verdict = approval::decide(request, node.as_ref().map(|(_, facts)| facts));
         match &verdict {
-            Verdict::Ignore => return Ok(()),
-            Verdict::Approve => info!(user = request.username, "approved"),
-            Verdict::Deny(Refusal { reason, message }) => {
+            CsrDecision::Ignore => return Ok(()),
+            CsrDecision::Approve => info!(user = request.username, "approved"),
+            CsrDecision::Deny(Denial { reason, message }) => {
                 warn!(user = request.username, reason, message, "denied");
                 if let Some((view, _)) = &node {
                     let on = reference_to_node(view);
@@ -129,13 +129,13 @@ impl Approver {
         let provider =
             view.label(names::LABEL_NODE_CONTROLLER).and_then(|name| self.context.providers.get(name));
         let (server, has_machine) = match provider {
-            None => (Server::Elsewhere, false),
+            None => (NodeServer::Elsewhere, false),
             Some(provider) => match provider.account(&view) {
-                None => (Server::Shared, false),
+                None => (NodeServer::Shared, false),
                 Some(account) => {
                     let machine = provider.exists(&MachineId::of(&view)).await?;
                     (
-                        Server::Own(account),
+                        NodeServer::Own(account),
                         machine.is_some_and(|machine| matches!(machine.stage, Stage::Starting | Stage::Up)),
                     )
                 }
@@ -146,11 +146,11 @@ impl Approver {
     }
 
     /// Writes the decision, unless the request has changed since it was read.
-    async fn say(&self, csr: &View, verdict: &Verdict) -> Result<(), ApiError> {
+    async fn say(&self, csr: &View, verdict: &CsrDecision) -> Result<(), ApiError> {
         let (kind, reason, message) = match verdict {
-            Verdict::Ignore => return Ok(()),
-            Verdict::Approve => ("Approved", APPROVED, "it is asked for by the machine of this Node"),
-            Verdict::Deny(Refusal { reason, message }) => ("Denied", *reason, message.as_str()),
+            CsrDecision::Ignore => return Ok(()),
+            CsrDecision::Approve => ("Approved", APPROVED, "it is asked for by the machine of this Node"),
+            CsrDecision::Deny(Denial { reason, message }) => ("Denied", *reason, message.as_str()),
         };
         let change = json!({
             "metadata": { "uid": csr.uid, "resourceVersion": csr.resource_version },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube_node_planner::approval::{Request, Subject};
+use kube_node_planner::approval::{CertificateRequest, Subject};
 
 /// A certificate signing request, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct View {
     /// Resource version.
     pub resource_version: String,
     /// The undecided request; None once it is decided.
-    pub pending: Option<Box<Request>>,
+    pub pending: Option<Box<CertificateRequest>>,
 }
 
 impl From<CertificateSigningRequest> for View {
@@ -24,7 +24,7 @@ impl From<CertificateSigningRequest> for View {
         let is_decided =
             status.certificate.is_some() || status.conditions.is_some_and(|said| !said.is_empty());
         let pending = (!is_decided).then(|| {
-            Box::new(Request {
+            Box::new(CertificateRequest {
                 signer: spec.signer_name,
                 username: spec.username.unwrap_or_default(),
                 groups: spec.groups.unwrap_or_default(),

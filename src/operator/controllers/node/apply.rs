@@ -8,7 +8,7 @@ use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     drain::{Blockage, LAST_GRACE},
-    node::{Machine, Plan, Step},
+    node::{MachineState, NodePlan, NodeStep},
 };
 use serde_json::json;
 use tracing::{debug, info, warn};
@@ -21,9 +21,9 @@ use crate::{
 
 impl NodeController {
     /// Executes a plan and returns the pods whose eviction was refused.
-    pub(super) async fn apply(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
+    pub(super) async fn apply(&self, observed: &Observed, plan: &NodePlan) -> Result<Vec<Blockage>, Error> {
         let updated = match &observed.request {
-            Some((_, settings)) if observed.machine == Machine::Exists => {
+            Some((_, settings)) if observed.machine == MachineState::Exists => {
                 observed.provider.update(&observed.id, settings).await
             }
             _ => Ok(()),
@@ -34,41 +34,41 @@ impl NodeController {
         Ok(blocked)
     }
 
-    async fn take(&self, observed: &Observed, plan: &Plan) -> Result<Vec<Blockage>, Error> {
+    async fn take(&self, observed: &Observed, plan: &NodePlan) -> Result<Vec<Blockage>, Error> {
         let (mut blocked, mut failed) = (Vec::new(), None);
         for step in &plan.steps {
             match step {
-                Step::AddFinalizer => {
+                NodeStep::AddFinalizer => {
                     if let Some(adoption) = &observed.adoption {
                         self.adopt(observed, adoption).await?;
                     }
                 }
-                Step::CreateMachine => self.create_machine(observed).await?,
-                Step::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
-                Step::Cordon { at } => self.cordon(&observed.node, *at).await?,
+                NodeStep::CreateMachine => self.create_machine(observed).await?,
+                NodeStep::SetTaints(taints) => self.set_taints(&observed.node, taints).await?,
+                NodeStep::Cordon { at } => self.cordon(&observed.node, *at).await?,
                 // A failed eviction does not delay the deletion of pods whose time is over.
-                Step::Evict(pods) => match self.evict(pods).await {
+                NodeStep::Evict(pods) => match self.evict(pods).await {
                     Ok(refused) => blocked = refused,
                     Err(error) => failed = Some(error),
                 },
-                Step::Force(pods) => {
+                NodeStep::Force(pods) => {
                     let text = "drain.timeout of its set is over: the pods that are left are deleted";
                     self.warn(&observed.node, "DrainTimedOut", text.to_owned());
                     let grace = u32::try_from(LAST_GRACE.as_secs()).unwrap_or(u32::MAX);
                     self.delete_pods(pods, Some(grace)).await?;
                 }
-                Step::SetOutOfService(taints) => {
+                NodeStep::SetOutOfService(taints) => {
                     info!("its machine is gone and pods are left: out of service");
                     let change = json!({ "spec": { "taints": taints } });
                     let what = "say that it is out of service";
                     api::patch::<Node>(&self.context.client, seen(&observed.node), change, what).await?;
                 }
-                Step::DeletePods(pods) => self.delete_pods(pods, None).await?,
-                Step::DeleteMachine => {
+                NodeStep::DeletePods(pods) => self.delete_pods(pods, None).await?,
+                NodeStep::DeleteMachine => {
                     info!("drained, deleting the machine");
                     observed.provider.delete(&observed.id).await?;
                 }
-                Step::RemoveFinalizer => self.remove_finalizer(&observed.node).await?,
+                NodeStep::RemoveFinalizer => self.remove_finalizer(&observed.node).await?,
             }
         }
         failed.map_or(Ok(blocked), Err)

@@ -13,8 +13,8 @@ use kube::{
 use kube_node_api::{NodeSet, names};
 use kube_node_cache::{CustomObject, NodeView, PodOwner, PodView, Protobuf, WirePods};
 use kube_node_planner::{
-    drain::{self, Blockage, Course, Fate, Obstacle, PodId, Policy},
-    node::{Attached, Machine, Pods},
+    drain::{self, Blockage, DrainPolicy, DrainProgress, Fate, Obstacle, PodId},
+    node::{Attached, MachineState, Pods},
     taints,
 };
 
@@ -32,9 +32,9 @@ impl NodeController {
     pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods, Error> {
         let node = &*observed.node;
         let has_machine = match observed.machine {
-            Machine::Exists if node.unschedulable => true,
-            Machine::Exists | Machine::Dead | Machine::Leaving => return Ok(Pods::Unknown),
-            Machine::Absent => false,
+            MachineState::Exists if node.unschedulable => true,
+            MachineState::Exists | MachineState::Dead | MachineState::Leaving => return Ok(Pods::Unknown),
+            MachineState::Absent => false,
         };
         let known: Vec<drain::Pod> =
             self.context.pods.group(&node.name).iter().map(|pod| seen(pod)).collect();
@@ -57,16 +57,16 @@ impl NodeController {
         Ok(Pods::Known { drain, attached })
     }
 
-    fn plan(&self, node: &NodeView, pods: &[drain::Pod]) -> drain::Plan {
+    fn plan(&self, node: &NodeView, pods: &[drain::Pod]) -> drain::DrainPlan {
         let set = self.set_of(node);
         let settings =
             set.as_ref().and_then(|set| set.object.as_ref().ok()).and_then(|set| set.spec.drain.as_ref());
-        let policy = settings.map(Policy::from).unwrap_or_default();
-        let course = Course {
+        let policy = settings.map(DrainPolicy::from).unwrap_or_default();
+        let progress = DrainProgress {
             began: drain_began(node),
             unreachable: node.condition("Ready").is_some_and(|ready| &*ready.status == "Unknown"),
         };
-        drain::plan(pods, &policy, course, Timestamp::now())
+        drain::plan(pods, &policy, progress, Timestamp::now())
     }
 
     async fn listed(&self, node: &NodeView) -> Result<Vec<drain::Pod>, ApiError> {

@@ -23,7 +23,7 @@ use kube_ext::{
 };
 use kube_node_api::{NodeClass, NodeSet};
 use kube_node_cache::{CustomObject, EventHandler, NodeView, PodView};
-use kube_node_planner::{back_off::BackOffs, node, wait::Wait};
+use kube_node_planner::{back_off::BackOffs, node, wait::NodeWait};
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -149,10 +149,10 @@ impl NodeController {
         let said = self.say_how_it_stands(&observed).await;
         let applied = self.apply(&observed, &plan).await;
         let waits_for = match &applied {
-            _ if observed.waits_for_room() => Some(Wait::Room),
-            Err(Error::Provider(error)) if error.is_want_of_room() => Some(Wait::Room),
+            _ if observed.waits_for_room() => Some(NodeWait::Room),
+            Err(Error::Provider(error)) if error.is_want_of_room() => Some(NodeWait::Room),
             Err(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
-                Some(Wait::Refused { said: error.chain() })
+                Some(NodeWait::Refused { said: error.chain() })
             }
             // Only now the disruption budgets that block evictions are known.
             applied => {
@@ -160,7 +160,7 @@ impl NodeController {
                 plan.waits_for.map(|wait| wait.blocked(blocked))
             }
         };
-        self.told.waits(&observed.node, waits_for.as_ref().map(Wait::reason), metrics);
+        self.told.waits(&observed.node, waits_for.as_ref().map(NodeWait::reason), metrics);
         if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
             self.tell(&observed.node, &wait).await?;
         } else {

@@ -9,9 +9,9 @@ use kube_node_api::{NodeClass, NodeClassSpec, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     back_off::BackOff,
-    node::{self, Kubelet, Machine, Pods},
+    node::{self, Kubelet, MachineState, Pods},
     revision,
-    template::{Change, Current, Desired},
+    template::{CurrentTemplate, DesiredTemplate, NodeChange},
 };
 
 use super::{Error, NodeController};
@@ -30,7 +30,7 @@ pub(super) struct Observed {
     pub(super) node: Arc<NodeView>,
     pub(super) id: MachineId,
     pub(super) provider: Arc<dyn Provider>,
-    pub(super) machine: Machine,
+    pub(super) machine: MachineState,
     /// Last end of a machine that was restarted.
     pub(super) last_end: Option<Trouble>,
     /// True once the machine has started.
@@ -38,7 +38,7 @@ pub(super) struct Observed {
     /// Obstacle that the machine reports.
     pub(super) trouble: Option<Trouble>,
     pub(super) lease_renewed: Option<Timestamp>,
-    pub(super) turn: bool,
+    pub(super) drain_permit: bool,
     pub(super) pods: Pods,
     pub(super) deletion_timeout: Duration,
     /// Delay before the Node gets another machine.
@@ -46,7 +46,7 @@ pub(super) struct Observed {
     /// Fields that a Node created by hand lacks.
     pub(super) adoption: Option<Adoption>,
     /// Machine spec and settings; None on a leaving Node, unless a restart lost its machine.
-    pub(super) request: Option<(revision::Machine, Settings)>,
+    pub(super) request: Option<(revision::ResolvedMachine, Settings)>,
     /// Secret with the credentials of the cluster that hosts the machine.
     pub(super) credentials: Option<String>,
 }
@@ -54,8 +54,8 @@ pub(super) struct Observed {
 /// Fields that a Node created by hand lacks.
 pub(super) struct Adoption {
     pub(super) revision: String,
-    pub(super) machine: revision::Machine,
-    pub(super) template: Change,
+    pub(super) machine: revision::ResolvedMachine,
+    pub(super) template: NodeChange,
 }
 
 impl Observed {
@@ -72,7 +72,7 @@ impl Observed {
             deleted_at: *deleted_at,
             finalizer: self.node.has_finalizer(names::FINALIZER_MACHINE) && self.adoption.is_none(),
             cordoned: *unschedulable,
-            turn: self.turn,
+            drain_permit: self.drain_permit,
             volatile: self.provider.is_volatile() && (deleted_at.is_none() || self.request.is_some()),
             back_off: self.back_off.clone(),
             taints: taints.clone(),
@@ -99,16 +99,16 @@ impl NodeController {
         let existing = provider.exists(&id).await?;
         let mut observed = Observed {
             machine: match existing.as_ref().map(|existing| existing.stage) {
-                None => Machine::Absent,
-                Some(Stage::Starting | Stage::Up) => Machine::Exists,
-                Some(Stage::Dead) => Machine::Dead,
-                Some(Stage::Leaving) => Machine::Leaving,
+                None => MachineState::Absent,
+                Some(Stage::Starting | Stage::Up) => MachineState::Exists,
+                Some(Stage::Dead) => MachineState::Dead,
+                Some(Stage::Leaving) => MachineState::Leaving,
             },
             last_end: existing.as_ref().and_then(|existing| existing.last_end.clone()),
             works: existing.as_ref().is_some_and(|existing| existing.stage == Stage::Up),
             trouble: existing.as_ref().and_then(|existing| existing.trouble.clone()),
             lease_renewed: None,
-            turn: node.deleted_at.is_some() && self.has_turn(&node),
+            drain_permit: node.deleted_at.is_some() && self.has_turn(&node),
             pods: Pods::Unknown,
             deletion_timeout: class
                 .and_then(|class| class.spec.deletion_timeout)
@@ -126,7 +126,7 @@ impl NodeController {
         let spec = class.map(|class| &class.spec);
         if observed.node.deleted_at.is_some() {
             observed.pods = self.pods(&observed).await?;
-            if observed.machine == Machine::Absent && observed.provider.is_volatile() {
+            if observed.machine == MachineState::Absent && observed.provider.is_volatile() {
                 let stored = self.stored(&observed.node).await?;
                 observed.request = stored.map(|machine| self.request(&observed.node, machine, spec));
             }
@@ -156,7 +156,7 @@ impl NodeController {
     fn back_off(&self, observed: &Observed) -> Option<BackOff> {
         let (uid, now) = (&observed.node.uid, Timestamp::now());
         let mut all = self.back_offs();
-        if observed.machine == Machine::Dead {
+        if observed.machine == MachineState::Dead {
             let how =
                 observed.trouble.as_ref().map(|Trouble { reason, message }| format!("{reason}: {message}"));
             all.ended(uid, how.as_deref().unwrap_or("its provider says no more"), now);
@@ -164,7 +164,7 @@ impl NodeController {
         all.wait(uid, now)
     }
 
-    async fn stored(&self, node: &NodeView) -> Result<Option<revision::Machine>, Error> {
+    async fn stored(&self, node: &NodeView) -> Result<Option<revision::ResolvedMachine>, Error> {
         let stored = machine_spec::stored(&self.context.revisions, node).await?;
         Ok(stored.map(|machine| (*machine).clone()))
     }
@@ -172,9 +172,9 @@ impl NodeController {
     fn request(
         &self,
         node: &NodeView,
-        machine: revision::Machine,
+        machine: revision::ResolvedMachine,
         class: Option<&NodeClassSpec>,
-    ) -> (revision::Machine, Settings) {
+    ) -> (revision::ResolvedMachine, Settings) {
         let settings = machine_spec::settings(node, &machine, class, &self.context.sets);
         (machine, settings)
     }
@@ -230,11 +230,16 @@ impl NodeController {
     async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, Error> {
         let set = node.set().and_then(|set| self.context.sets.get(set));
         let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
-        let machine =
-            revision::Machine::resolve(&class.spec, set.and_then(|set| set.spec.class_overrides.as_ref()));
-        let current = Current { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
-        let template =
-            Desired::merge(class.spec.template.as_ref(), set.and_then(|set| set.spec.template.as_ref()));
+        let machine = revision::ResolvedMachine::resolve(
+            &class.spec,
+            set.and_then(|set| set.spec.class_overrides.as_ref()),
+        );
+        let current =
+            CurrentTemplate { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
+        let template = DesiredTemplate::merge(
+            class.spec.template.as_ref(),
+            set.and_then(|set| set.spec.template.as_ref()),
+        );
         Ok(Adoption {
             revision: self.context.revisions.ensure(class, &machine).await?,
             template: template.change(current).unwrap_or_default(),
@@ -258,7 +263,7 @@ impl NodeController {
             format!("its revision {revision} is not stored any more: delete the Node to have another made");
         self.warn(&observed.node, "RevisionNotFound", text.clone());
         // An existing machine goes on, but a new one cannot be made.
-        if observed.machine == Machine::Exists {
+        if observed.machine == MachineState::Exists {
             return Ok(Some(observed));
         }
         self.say(&observed.node, names::CONDITION_MACHINE, false, "RevisionNotFound", &text).await?;

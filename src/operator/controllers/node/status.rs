@@ -18,7 +18,7 @@ use kube::{
 use kube_ext::error::chain;
 use kube_node_api::names;
 use kube_node_cache::{ConditionView, NodeView};
-use kube_node_planner::{back_off::BackOff, conditions::ConditionUpdate, wait::Wait};
+use kube_node_planner::{back_off::BackOff, conditions::ConditionUpdate, wait::NodeWait};
 use serde_json::json;
 
 use super::{Error, NodeController, drain::drain_began, observe::Observed};
@@ -80,7 +80,7 @@ impl ReportedWaits {
 
 impl NodeController {
     /// Reports the wait reason of a leaving Node. Each reason has one event in the life of a Node.
-    pub(super) async fn tell(&self, node: &NodeView, wait: &Wait) -> Result<(), Error> {
+    pub(super) async fn tell(&self, node: &NodeView, wait: &NodeWait) -> Result<(), Error> {
         let shown =
             node.condition(names::CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
         let last = self.told.with(node, |entry| entry.drained.clone()).flatten();
@@ -126,7 +126,7 @@ impl NodeController {
     pub(super) async fn say_how_it_stands(&self, observed: &Observed) -> Result<(), Error> {
         let node = &observed.node;
         if let Some(BackOff { message, .. }) = &observed.back_off {
-            let reason = Wait::BackOff.reason();
+            let reason = NodeWait::BackOff.reason();
             self.warn(node, reason, message.clone());
             return self.say(node, names::CONDITION_MACHINE, false, reason, message).await;
         }
@@ -162,10 +162,10 @@ impl NodeController {
         let machine = node.condition(names::CONDITION_MACHINE);
         match error {
             Some(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
-                self.warn(node, Wait::REFUSED, error.chain());
-                self.say(node, names::CONDITION_MACHINE, false, Wait::REFUSED, &error.chain()).await
+                self.warn(node, NodeWait::REFUSED, error.chain());
+                self.say(node, names::CONDITION_MACHINE, false, NodeWait::REFUSED, &error.chain()).await
             }
-            None if machine.is_some_and(|c| &*c.reason == Wait::REFUSED) => {
+            None if machine.is_some_and(|c| &*c.reason == NodeWait::REFUSED) => {
                 self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way").await
             }
             _ => Ok(()),
@@ -231,5 +231,5 @@ pub async fn say(
 
 /// Returns true for a False condition about the machine, not about writes to its Node.
 fn is_trouble_of_machine(condition: &ConditionView) -> bool {
-    &*condition.status == "False" && &*condition.reason != Wait::REFUSED
+    &*condition.status == "False" && &*condition.reason != NodeWait::REFUSED
 }

@@ -16,8 +16,8 @@ use kube_node_cache::NodeView;
 use kube_node_planner::{
     refusals::{self, Write},
     set::Problem,
-    set_planner::Plan,
-    template::{Change, Current},
+    set_planner::SetPlan,
+    template::{CurrentTemplate, NodeChange},
 };
 use serde_json::{Value, json};
 use tracing::info;
@@ -65,7 +65,7 @@ impl Applied {
 }
 
 impl NodeSetController {
-    pub(super) async fn apply(&self, set: &NodeSet, observed: &Observed, plan: &Plan<'_>) -> Applied {
+    pub(super) async fn apply(&self, set: &NodeSet, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
         let mut applied = Applied::default();
         let has_finalizer = match self.add_finalizer(set).await {
             Ok(()) => true,
@@ -88,7 +88,7 @@ impl NodeSetController {
                 applied.failed |= observed.retry_blueprint;
             }
         }
-        self.grant_turns(observed, plan);
+        self.grant_drain_permits(observed, plan);
         // A set without its finalizer could be deleted before its Nodes.
         if has_finalizer {
             self.make(set, observed, plan, &mut applied).await;
@@ -135,8 +135,11 @@ impl NodeSetController {
             .iter()
             .filter(|node| node.deleted_at.is_none())
             .filter_map(|node| {
-                let current =
-                    Current { labels: &node.labels, annotations: &node.annotations, taints: &node.taints };
+                let current = CurrentTemplate {
+                    labels: &node.labels,
+                    annotations: &node.annotations,
+                    taints: &node.taints,
+                };
                 let marked = marked.as_ref().filter(|_| !autoscaling::is_marked_by_others(node));
                 let template = marked.unwrap_or(&blueprint.template);
                 Some((Arc::clone(node), patch(template.change(current)?)))
@@ -187,7 +190,7 @@ impl NodeSetController {
     }
 
     /// Grants the planned drain permits before the deletions are sent: the NodeController is quick.
-    fn grant_turns(&self, observed: &Observed, plan: &Plan<'_>) {
+    fn grant_drain_permits(&self, observed: &Observed, plan: &SetPlan<'_>) {
         let names =
             plan.drain_permits.iter().copied().chain(plan.delete.iter().map(|deletion| deletion.name));
         let nodes = names.filter_map(|name| self.context.nodes.get(name));
@@ -201,7 +204,7 @@ fn owned_by(owners: &[OwnerReference]) -> Value {
 }
 
 /// Merge patch for a template change.
-fn patch(change: Change) -> Value {
+fn patch(change: NodeChange) -> Value {
     let mut patch = json!({ "metadata": {} });
     if !change.labels.is_empty() {
         patch["metadata"]["labels"] = json!(change.labels);

@@ -7,8 +7,8 @@ use kube_node_api::{NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling::record,
-    set_planner::{Plan, Wait},
-    template::{Desired, is_foreign_annotation},
+    set_planner::{SetPlan, SetWait},
+    template::{DesiredTemplate, is_foreign_annotation},
 };
 use serde_json::json;
 
@@ -37,17 +37,17 @@ impl NodeSetController {
 
 /// Returns true if cluster-autoscaler must leave the Nodes alone. During a rollout it would use the room that
 /// the rollout made, and take the Nodes being emptied for unneeded ones.
-pub(super) fn keeps_off(set: &NodeSet, plan: &Plan<'_>) -> bool {
+pub(super) fn keeps_off(set: &NodeSet, plan: &SetPlan<'_>) -> bool {
     let rolls = plan.rollout.as_ref().is_some_and(|rollout| rollout.halt_time.is_none());
     set.spec.autoscaling.is_some()
         && set.spec.paused != Some(true)
         && rolls
-        && !plan.waits.iter().any(|wait| matches!(wait, Wait::OnDelete { .. }))
+        && !plan.waits.iter().any(|wait| matches!(wait, SetWait::OnDelete { .. }))
 }
 
 /// The template with the annotation that keeps cluster-autoscaler off. The record of applied template keys
 /// lists the annotation, so it is removed when it is no longer wanted.
-pub(super) fn marked(template: &Desired) -> Desired {
+pub(super) fn marked(template: &DesiredTemplate) -> DesiredTemplate {
     template.annotated(names::ANNOTATION_SCALE_DOWN_DISABLED, "true")
 }
 

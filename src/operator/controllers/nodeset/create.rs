@@ -13,7 +13,7 @@ use kube_ext::{
     wire::{self, Body},
 };
 use kube_node_api::NodeSet;
-use kube_node_planner::{node_builder, refusals::Write, set::Problem, set_planner::Plan};
+use kube_node_planner::{node_builder, refusals::Write, set::Problem, set_planner::SetPlan};
 use tracing::{debug, info};
 
 use super::{
@@ -32,7 +32,7 @@ impl NodeSetController {
         &self,
         set: &NodeSet,
         observed: &Observed,
-        plan: &Plan<'_>,
+        plan: &SetPlan<'_>,
         applied: &mut Applied,
     ) {
         let Ok(newest) = &observed.blueprint else { return };
@@ -68,7 +68,7 @@ impl NodeSetController {
         set: &NodeSet,
         observed: &Observed,
         newest: &Blueprint,
-        plan: &Plan<'_>,
+        plan: &SetPlan<'_>,
         applied: &mut Applied,
     ) -> Option<Blueprint> {
         let current = self.last_status_of(set).current_revision;

@@ -13,7 +13,7 @@ use kube_node_planner::{
     disruption::DisruptionReason,
     expectations::Expectations,
     refusals::{self, Refusals, Write},
-    set_planner::Plan,
+    set_planner::SetPlan,
 };
 use tracing::info;
 
@@ -26,7 +26,7 @@ use crate::controllers::{ApiError, api};
 
 impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
-    pub(super) async fn delete(&self, observed: &Observed, plan: &Plan<'_>, applied: &mut Applied) {
+    pub(super) async fn delete(&self, observed: &Observed, plan: &SetPlan<'_>, applied: &mut Applied) {
         applied.more |= plan.delete.len() > BATCH;
         let unanswered = observed.expectations.unanswered().map(|name| (name, None));
         let planned = plan.delete.iter().take(BATCH).map(|deletion| (deletion.name, deletion.cause));

@@ -116,7 +116,7 @@ impl NodeSetController {
         let old = self.last_status(&set);
         let asked = wanted::Asked::of(object);
         let wanted = wanted::wanted(object, &asked, &observed, &old);
-        let members: Vec<NodeState<'_>> = self.members(&observed, asked.symptoms());
+        let members: Vec<NodeState<'_>> = self.members(&observed, asked.unhealthy_conditions());
         let plan = set_planner::decide(&wanted, &members, observed.unseen().count(), Timestamp::now());
         let mut applied = self.apply(object, &observed, &plan).await;
         applied.problems.extend(asked.problems);

@@ -16,15 +16,15 @@ use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling,
-    disruption::{NodeSign, UnhealthyCondition},
+    disruption::{ObservedCondition, UnhealthyCondition},
     expectations::Expectations,
     refusals::{self, Write},
-    revision::Machine,
+    revision::ResolvedMachine,
     rollout,
     set::Problem,
-    set_planner::{ClassRoom, Creation, NodeState, Stage},
-    template::Desired,
-    wait::Wait,
+    set_planner::{ClassRoom, Creation, DeletionStage, NodeState},
+    template::DesiredTemplate,
+    wait::NodeWait,
 };
 
 use super::NodeSetController;
@@ -76,9 +76,9 @@ impl Observed {
 /// Definition of the new Nodes of a set.
 pub(super) struct Blueprint {
     pub(super) class: String,
-    pub(super) machine: Machine,
+    pub(super) machine: ResolvedMachine,
     pub(super) revision: String,
-    pub(super) template: Desired,
+    pub(super) template: DesiredTemplate,
     /// `spec.limits.nodes` of the class.
     pub(super) limit: Option<usize>,
 }
@@ -168,7 +168,7 @@ impl NodeSetController {
     pub(super) fn members<'a>(
         &self,
         observed: &'a Observed,
-        symptoms: &[UnhealthyCondition],
+        unhealthy_conditions: &[UnhealthyCondition],
     ) -> Vec<NodeState<'a>> {
         let startup =
             observed.blueprint.as_ref().map_or(&[][..], |blueprint| &blueprint.template.startup_taints);
@@ -176,25 +176,27 @@ impl NodeSetController {
         observed
             .nodes()
             .map(|node| {
-                let mut member = member(node, startup, symptoms);
+                let mut member = member(node, startup, unhealthy_conditions);
                 // A granted permit is not withdrawn: the drain may have started, and a second one would
                 // exceed the budget. The same holds for a deletion that the watch has not shown yet.
-                let drain_refused = member.stage == Stage::PendingDrain
-                    && member.trouble.is_some_and(|(reason, _)| reason == Wait::REFUSED);
+                let drain_refused = member.stage == DeletionStage::PendingDrain
+                    && member.trouble.is_some_and(|(reason, _)| reason == NodeWait::REFUSED);
                 member.deletion_refused = drain_refused || refused.contains(&node.name);
                 let goes = match member.stage {
-                    Stage::Staying => observed.expectations.is_leaving(&node.name),
+                    DeletionStage::Staying => observed.expectations.is_leaving(&node.name),
                     // The drain has not started: it may have to wait for others again.
-                    Stage::PendingDrain if drain_refused => false,
-                    Stage::PendingDrain => self.context.drain_permits.is_granted(&observed.name, &node.uid),
-                    Stage::Draining => false,
+                    DeletionStage::PendingDrain if drain_refused => false,
+                    DeletionStage::PendingDrain => {
+                        self.context.drain_permits.is_granted(&observed.name, &node.uid)
+                    }
+                    DeletionStage::Draining => false,
                 };
                 if goes {
-                    member.stage = Stage::Draining;
+                    member.stage = DeletionStage::Draining;
                 }
-                member.named = observed.victims.contains(&*node.uid);
+                member.victim = observed.victims.contains(&*node.uid);
                 // If cluster-autoscaler does not scale the set, its taint is a mark and no more.
-                member.claimed = observed.autoscaled && node.is_to_be_deleted();
+                member.autoscaler_drains = observed.autoscaled && node.is_to_be_deleted();
                 member.pods =
                     self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
                 member
@@ -261,7 +263,7 @@ impl NodeSetController {
         }
         let limit = class.spec.limits.as_ref().and_then(|limits| limits.nodes);
         let limit = limit.map(|nodes| usize::try_from(nodes).unwrap_or(0));
-        let template = Desired::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
+        let template = DesiredTemplate::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
         if let Some(revision) = &set.spec.revision {
             return match self.stored(class_name, revision, template).await {
                 Ok(Some(blueprint)) => Ok(Blueprint { limit, ..blueprint }),
@@ -274,7 +276,7 @@ impl NodeSetController {
                 )),
             };
         }
-        let machine = Machine::resolve(&class.spec, set.spec.class_overrides.as_ref());
+        let machine = ResolvedMachine::resolve(&class.spec, set.spec.class_overrides.as_ref());
         if let Err(error) = machine.check() {
             return problem("InvalidMachine", format!("{error}"));
         }
@@ -290,7 +292,7 @@ impl NodeSetController {
         &self,
         class: &str,
         revision: &str,
-        template: Desired,
+        template: DesiredTemplate,
     ) -> Result<Option<Blueprint>, RevisionsError> {
         let machine = self.context.revisions.get(class, revision).await?;
         Ok(machine.map(|machine| Blueprint {
@@ -313,15 +315,16 @@ fn is_accepted(class: &NodeClass) -> bool {
 pub(super) fn member<'a>(
     node: &'a NodeView,
     startup: &[Taint],
-    symptoms: &[UnhealthyCondition],
+    unhealthy_conditions: &[UnhealthyCondition],
 ) -> NodeState<'a> {
     let stage = match node.deleted_at {
-        None => Stage::Staying,
+        None => DeletionStage::Staying,
         // The cordon is the start of the drain.
-        Some(_) if node.unschedulable => Stage::Draining,
-        Some(_) => Stage::PendingDrain,
+        Some(_) if node.unschedulable => DeletionStage::Draining,
+        Some(_) => DeletionStage::PendingDrain,
     };
-    let trouble = if stage == Stage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
+    let trouble =
+        if stage == DeletionStage::Staying { names::CONDITION_MACHINE } else { names::CONDITION_DRAINED };
     let ready = node.condition("Ready").filter(|ready| &*ready.status == "True");
     let is_set = |annotation| node.annotations.get(annotation).is_some_and(|value| value != "false");
     NodeState {
@@ -333,16 +336,16 @@ pub(super) fn member<'a>(
         started: node.is_started(startup),
         has_kubelet: node.kubelet_version.is_some(),
         marked: is_set(names::ANNOTATION_DELETE_FIRST) || node.is_to_be_deleted(),
-        named: false,
-        claimed: false,
+        victim: false,
+        autoscaler_drains: false,
         deletion_refused: false,
         skip_remediation: is_set(names::ANNOTATION_SKIP_REMEDIATION),
         pods: 0,
-        signs: symptoms
+        conditions: unhealthy_conditions
             .iter()
-            .filter_map(|symptom| {
-                let condition = node.condition(&symptom.r#type)?;
-                Some(NodeSign {
+            .filter_map(|unhealthy| {
+                let condition = node.condition(&unhealthy.r#type)?;
+                Some(ObservedCondition {
                     r#type: &condition.r#type,
                     status: &condition.status,
                     since: condition.since,

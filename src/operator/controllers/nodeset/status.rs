@@ -12,7 +12,7 @@ use kube_node_cache::{CustomObject, NodeView, Written};
 use kube_node_planner::{
     conditions::{self, ConditionUpdate},
     set::{self, Problem, Report},
-    set_planner::{Counts, NodeState, Plan},
+    set_planner::{Counts, NodeState, SetPlan},
 };
 
 use super::{
@@ -41,7 +41,7 @@ pub(super) struct LastWrite {
 pub(super) struct Seen<'a> {
     pub(super) observed: &'a Observed,
     pub(super) members: &'a [NodeState<'a>],
-    pub(super) plan: &'a Plan<'a>,
+    pub(super) plan: &'a SetPlan<'a>,
     pub(super) old: &'a NodeSetStatus,
 }
 
@@ -111,7 +111,7 @@ impl NodeSetController {
     ) -> Result<(), Error> {
         let members: Vec<NodeState<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
-        let plan = Plan { counts, ..Plan::default() };
+        let plan = SetPlan { counts, ..SetPlan::default() };
         let old = self.last_status(own);
         let report = Report {
             replicas: 0,

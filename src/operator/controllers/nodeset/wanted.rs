@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, names};
 use kube_node_planner::{
     budget::{self, Budget, Round},
-    disruption::{Rules, UnhealthyCondition},
-    rollout::{Clock, DEFAULT_DEADLINE},
+    disruption::{DisruptionRules, UnhealthyCondition},
+    rollout::{DEFAULT_DEADLINE, ProgressDeadline},
     set::Problem,
     set_planner::{DesiredState, RolloutMode},
     template::reserved_taints,
@@ -18,7 +18,7 @@ use super::observe::Observed;
 pub(super) struct Asked {
     restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
-    symptoms: Vec<UnhealthyCondition>,
+    unhealthy_conditions: Vec<UnhealthyCondition>,
     /// Annotations that are no time, and reserved taints.
     pub(super) problems: Vec<Problem>,
 }
@@ -30,7 +30,7 @@ impl Asked {
         asked.resumed_at = asked.time(set, names::ANNOTATION_RESUMED_AT);
         let conditions =
             set.spec.remediation.iter().flat_map(|remediation| &remediation.unhealthy_conditions);
-        asked.symptoms = conditions
+        asked.unhealthy_conditions = conditions
             .map(|condition| UnhealthyCondition {
                 r#type: condition.r#type.clone(),
                 status: condition.status.clone(),
@@ -60,8 +60,8 @@ impl Asked {
         time.ok()
     }
 
-    pub(super) fn symptoms(&self) -> &[UnhealthyCondition] {
-        &self.symptoms
+    pub(super) fn unhealthy_conditions(&self) -> &[UnhealthyCondition] {
+        &self.unhealthy_conditions
     }
 }
 
@@ -86,14 +86,14 @@ pub(super) fn wanted<'a>(
         replacement: strategy
             .and_then(|strategy| strategy.replacement)
             .unwrap_or(ReplacementOrder::SurgeFirst),
-        rules: Rules {
+        rules: DisruptionRules {
             revision: observed.blueprint.as_ref().ok().map(|blueprint| blueprint.revision.as_str()),
             restarted_at: asked.restarted_at,
             expire_after: spec.expire_after.map(|age| age.0),
             startup_timeout: remediation
                 .and_then(|remediation| remediation.node_startup_timeout)
                 .map(|t| t.0),
-            symptoms: &asked.symptoms,
+            unhealthy_conditions: &asked.unhealthy_conditions,
         },
         pace: if spec.paused == Some(true) {
             RolloutMode::Held
@@ -102,12 +102,12 @@ pub(super) fn wanted<'a>(
         } else {
             RolloutMode::Rolling { keep: keep.unwrap_or(0) }
         },
-        clock: Clock {
+        clock: ProgressDeadline {
             old: old.rollout.as_ref(),
             deadline: spec.progress_deadline.map_or(DEFAULT_DEADLINE, |deadline| deadline.0),
             resumed_at: asked.resumed_at,
         },
-        max_sick: remediation
+        max_unhealthy: remediation
             .and_then(|remediation| remediation.max_unhealthy.as_ref())
             .map_or(usize::MAX, |most| budget::amount(most, replicas, Round::Down)),
         max_repairs: remediation

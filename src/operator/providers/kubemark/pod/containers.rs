@@ -224,7 +224,7 @@ fn amounts(amounts: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
 }
 
 /// Adds the kubelet's version as a tag to an image without one.
-pub(super) fn with_tag(image: &str, machine: &revision::Machine) -> String {
+pub(super) fn with_tag(image: &str, machine: &revision::ResolvedMachine) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     let version = machine.provisioning.as_ref().and_then(|p| p.kubelet.as_ref()).map(|k| &k.version);
     match version {

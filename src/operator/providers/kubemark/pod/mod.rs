@@ -44,7 +44,7 @@ pub struct Blueprint<'a> {
     /// UID of the cluster that has the Nodes.
     pub cluster: &'a str,
     /// Machine spec: the content of the revision.
-    pub machine: &'a revision::Machine,
+    pub machine: &'a revision::ResolvedMachine,
     /// Our own image.
     pub own_image: &'a str,
     /// Content of `machine.json`.

@@ -3,17 +3,17 @@ use serde_json::json;
 use super::{containers::with_tag, *};
 use k8s_openapi::api::core::v1::VolumeMount;
 
-fn machine(kubemark: &serde_json::Value) -> revision::Machine {
+fn machine(kubemark: &serde_json::Value) -> revision::ResolvedMachine {
     let class = serde_json::from_value(json!({
         "nodeController": "kubemark",
         "capacity": {"cpu": "4", "memory": "16Gi", "pods": "30", "example.com/gpu": "1"},
         "provisioning": {"kubelet": {"version": "v1.36.3"}, "commands": ["echo a", "echo b"]},
         "kubemark": kubemark
     }));
-    revision::Machine::resolve(&class.unwrap(), None)
+    revision::ResolvedMachine::resolve(&class.unwrap(), None)
 }
 
-fn made(machine: &revision::Machine, files: &[File]) -> Pod {
+fn made(machine: &revision::ResolvedMachine, files: &[File]) -> Pod {
     let id = MachineId { uid: "1f2e3d4c-0000-4000-8000-000000000000".into(), node: "hollow-abc".into() };
     let blueprint = Blueprint {
         id: &id,
