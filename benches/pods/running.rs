@@ -32,7 +32,11 @@ impl Running {
         let (seen_sender, seen) = watch::channel(0);
         let (sender, ready) = watch::channel(0);
         let cache: Arc<Cache<PodView>> = Arc::default();
-        cache.observe(Arc::new(Tally { seen: seen_sender, count: AtomicUsize::new(0), running: sender }));
+        cache.add_event_handler(Arc::new(Tally {
+            seen: seen_sender,
+            count: AtomicUsize::new(0),
+            running: sender,
+        }));
         tokio::spawn(kube_node_cache::run_protobuf(
             plane.client().await?,
             watcher::Config::default(),
@@ -67,7 +71,7 @@ fn runs(pod: &PodView) -> bool {
 }
 
 impl EventHandler<PodView> for Tally {
-    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+    fn on_change(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         if old.is_none() {
             self.seen.send_modify(|seen| *seen += 1);
         }

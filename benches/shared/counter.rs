@@ -42,7 +42,7 @@ impl Counter {
         let inner = Inner { begin: Instant::now(), open: HashSet::new(), lost: 0, curve: Vec::new() };
         let tally = Arc::new(Tally { inner: Mutex::new(inner), ready: sender });
         let cache: Arc<Cache<NodeView>> = Arc::default();
-        cache.observe(tally.clone());
+        cache.add_event_handler(tally.clone());
         tokio::spawn(kube_node_cache::run_protobuf(
             plane.client().await?,
             watcher::Config::default(),
@@ -87,7 +87,7 @@ impl Counter {
 }
 
 impl EventHandler<NodeView> for Tally {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let open = |node: &NodeView| {
             node.is_ready()

@@ -47,7 +47,7 @@ impl<K> CustomObject<K> {
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for CustomObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Value::deserialize(deserializer)?;
-        let own = match K::deserialize(&raw) {
+        let object = match K::deserialize(&raw) {
             Ok(mut object) => {
                 object.meta_mut().managed_fields = None;
                 Self { metadata: object.meta().clone(), object: Ok(Arc::new(object)), class: None }
@@ -61,7 +61,7 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for CustomObject<K> {
                 }
             }
         };
-        Ok(own)
+        Ok(object)
     }
 }
 
@@ -100,7 +100,7 @@ impl View for CustomObject<NodeClass> {
         self.name().to_owned()
     }
 
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         None
     }
 }
@@ -111,7 +111,7 @@ impl View for CustomObject<NodeSet> {
         self.name().to_owned()
     }
 
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         match &self.object {
             Ok(set) => Some(&set.spec.node_class_name),
             Err(_) => self.class.as_deref(),
@@ -138,16 +138,16 @@ mod tests {
         };
         let read = stored(json!({"nodeClassName": "medium"}));
         assert_eq!(
-            (read.key().as_str(), View::group(&read), read.object.is_ok()),
+            (read.key().as_str(), View::index_key(&read), read.object.is_ok()),
             ("set", Some("medium"), true)
         );
         let odd = stored(json!({"nodeClassName": "medium", "replicas": "many"}));
         assert_eq!(
-            (odd.key().as_str(), View::group(&odd), odd.object.is_ok()),
+            (odd.key().as_str(), View::index_key(&odd), odd.object.is_ok()),
             ("set", Some("medium"), false)
         );
         assert_eq!((odd.metadata.managed_fields, read.metadata.managed_fields), (None, None));
         let nameless = stored(json!({"nodeClassName": 7}));
-        assert_eq!((View::group(&nameless), nameless.object.is_ok()), (None, false));
+        assert_eq!((View::index_key(&nameless), nameless.object.is_ok()), (None, false));
     }
 }

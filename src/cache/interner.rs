@@ -1,11 +1,14 @@
-//! Interner of values that many objects have in common: pods of one template have the same spec.
+//! Interner of values that many objects have in common: specs of pods of one template, and strings (labels,
+//! types and reasons of conditions).
 
 use std::{
     borrow::Borrow,
     collections::HashSet,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
 };
+
+use parking_lot::Mutex;
 
 /// Minimum number of values before the first sweep for unused ones.
 const FIRST_SWEEP: usize = 256;
@@ -32,7 +35,7 @@ impl<T: ?Sized> Default for Interner<T> {
 impl<T: Eq + Hash + ?Sized> Interner<T> {
     /// The interned form of a value.
     pub fn share(&self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.values.lock();
         if let Some(known) = values.known.get(value.borrow()) {
             return Arc::clone(known);
         }
@@ -48,19 +51,36 @@ impl<T: Eq + Hash + ?Sized> Interner<T> {
     }
 }
 
+/// An interned string.
+pub type InternedStr = Arc<str>;
+
+static STRINGS: LazyLock<Interner<str>> = LazyLock::new(Interner::default);
+
+/// The interned form of a string.
+#[must_use]
+pub fn intern(text: &str) -> InternedStr {
+    STRINGS.share(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_string_is_kept_once() {
+        assert!(Arc::ptr_eq(&intern("Ready"), &intern("Ready")));
+        assert_eq!(&*intern("x"), "x");
+    }
+
+    #[test]
     fn a_value_is_kept_once_and_not_longer_than_somebody_has_it() {
-        let pool = Interner::<str>::default();
-        let kept = pool.share("kept");
-        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
+        let interner = Interner::<str>::default();
+        let kept = interner.share("kept");
+        assert!(Arc::ptr_eq(&kept, &interner.share("kept")));
         for number in 0..10 * FIRST_SWEEP {
-            pool.share(number.to_string());
+            interner.share(number.to_string());
         }
-        assert!(pool.values.lock().unwrap().known.len() <= FIRST_SWEEP + 1);
-        assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
+        assert!(interner.values.lock().known.len() <= FIRST_SWEEP + 1);
+        assert!(Arc::ptr_eq(&kept, &interner.share("kept")));
     }
 }

@@ -16,40 +16,40 @@ mod protobuf;
 mod reflect;
 mod resource_list;
 mod version;
-mod words;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use parking_lot::{Mutex, RwLock};
 use prost::Message as _;
 use tokio::sync::Notify;
 
 pub use custom_object::CustomObject;
+pub use interner::{InternedStr, intern};
 pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use pod::{
     HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, WirePod, WirePods, hollow_annotation,
 };
 pub use pod_spec::{
-    Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, RestartPolicy,
+    Container, ContainerResources, Mount, NodeTerm, PodSpecView, Probe, Requirement, RestartPolicy,
     TOKEN_VOLUME, Toleration,
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
 pub use reflect::{ReflectError, run, run_protobuf};
 pub use resource_list::ResourceList;
 pub use version::Written;
-pub use words::{InternedStr, word};
 
 /// Cached form of an object.
 pub trait View: Send + Sync + 'static {
     /// Name of the object; `namespace/name` if it has a namespace.
     fn key(&self) -> String;
     /// Index key besides the name: the NodeSet of a Node, the Node of a pod.
-    fn group(&self) -> Option<&str>;
+    fn index_key(&self) -> Option<&str>;
 }
 
 /// Cached form of a kind that the API server sends as protobuf.
@@ -78,9 +78,9 @@ pub trait Protobuf: View + From<Self::Wire> {
 pub trait EventHandler<V>: Send + Sync {
     /// An object was added (`old` is None), changed, or deleted (`new` is None). The cache shows the new
     /// state already.
-    fn changed(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
+    fn on_change(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>);
     /// A new list is about to be requested.
-    fn relisting(&self) {}
+    fn on_relist(&self) {}
     /// The cache has just been filled with a list that the server read at its latest state.
     fn on_resync(&self) {}
 }
@@ -88,7 +88,7 @@ pub trait EventHandler<V>: Send + Sync {
 /// Objects of one kind, as the watch shows them.
 pub struct Cache<V> {
     objects: RwLock<Objects<V>>,
-    observers: RwLock<Vec<Arc<dyn EventHandler<V>>>>,
+    handlers: RwLock<Vec<Arc<dyn EventHandler<V>>>>,
     /// Held during a change and its notification: all event handlers see changes in the same order.
     order: Mutex<Lists>,
     in_sync: AtomicBool,
@@ -110,14 +110,14 @@ struct Lists {
 
 struct Objects<V> {
     by_key: HashMap<String, Arc<V>>,
-    by_group: BTreeMap<String, BTreeSet<String>>,
+    by_index: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl<V: View> Default for Cache<V> {
     fn default() -> Self {
         Self {
-            objects: RwLock::new(Objects { by_key: HashMap::new(), by_group: BTreeMap::new() }),
-            observers: RwLock::default(),
+            objects: RwLock::new(Objects { by_key: HashMap::new(), by_index: BTreeMap::new() }),
+            handlers: RwLock::default(),
             order: Mutex::default(),
             in_sync: AtomicBool::new(false),
             lists_begun: AtomicU64::new(0),
@@ -128,19 +128,19 @@ impl<V: View> Default for Cache<V> {
 }
 
 impl<V: View> Cache<V> {
-    /// Registers `observer`. It is called with the present objects first, as if they were added, and then
+    /// Registers `handler`. It is called with the present objects first, as if they were added, and then
     /// with every change.
-    pub fn observe(&self, observer: Arc<dyn EventHandler<V>>) {
-        let _order = self.order();
+    pub fn add_event_handler(&self, handler: Arc<dyn EventHandler<V>>) {
+        let _order = self.order.lock();
         for object in self.all() {
-            observer.changed(None, Some(&object));
+            handler.on_change(None, Some(&object));
         }
-        self.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+        self.handlers.write().push(handler);
     }
 
     /// Makes the watch list again; the cache is not in sync until that list is complete.
-    pub fn list_anew(&self) {
-        let mut lists = self.order();
+    pub fn relist(&self) {
+        let mut lists = self.order.lock();
         lists.wanted += 1;
         self.in_sync.store(false, Ordering::Release);
         drop(lists);
@@ -155,9 +155,9 @@ impl<V: View> Cache<V> {
 
     /// All objects with this index key, ordered by key.
     #[must_use]
-    pub fn group(&self, group: &str) -> Vec<Arc<V>> {
+    pub fn by_index(&self, key: &str) -> Vec<Arc<V>> {
         self.read(|objects| {
-            let keys = objects.by_group.get(group).into_iter().flatten();
+            let keys = objects.by_index.get(key).into_iter().flatten();
             keys.filter_map(|key| objects.by_key.get(key).cloned()).collect()
         })
     }
@@ -202,8 +202,8 @@ impl<V: View> Cache<V> {
     /// Returns true if an object at the resource version `shown` is older than the write: nothing can be
     /// concluded from it, since the watch is about to show the written state.
     #[must_use]
-    pub fn is_outrun(&self, shown: &str, written: Written) -> bool {
-        written.outruns(shown, self.list_complete.load(Ordering::Acquire))
+    pub fn is_stale(&self, shown: &str, written: Written) -> bool {
+        written.is_newer_than(shown, self.list_complete.load(Ordering::Acquire))
     }
 
     /// A filled cache, for tests of its users.
@@ -218,90 +218,86 @@ impl<V: View> Cache<V> {
     /// Replaces all objects by a new list, as the watch does.
     #[doc(hidden)]
     pub fn list_of(&self, objects: impl IntoIterator<Item = V>) {
-        self.relisting();
+        self.begin_list();
         let mut listed = BTreeSet::new();
         for object in objects {
             listed.insert(object.key());
             self.apply(object);
         }
-        self.on_resync(&listed);
+        self.complete_list(&listed);
     }
 
     /// Stores a new or changed object.
     fn apply(&self, object: V) {
-        let _order = self.order();
+        let _order = self.order.lock();
         let new = Arc::new(object);
         let old = self.write(|objects| objects.insert(new.key(), Arc::clone(&new)));
-        self.tell(old.as_ref(), Some(&new));
+        self.notify(old.as_ref(), Some(&new));
     }
 
     fn remove(&self, key: &str) {
-        let _order = self.order();
+        let _order = self.order.lock();
         if let Some(old) = self.write(|objects| objects.remove(key)) {
-            self.tell(Some(&old), None);
+            self.notify(Some(&old), None);
         }
     }
 
     /// Notes that a whole list is about to be requested.
-    fn relisting(&self) {
-        let mut lists = self.order();
+    fn begin_list(&self) {
+        let mut lists = self.order.lock();
         lists.begun = lists.wanted;
         self.lists_begun.fetch_add(1, Ordering::AcqRel);
         drop(lists);
-        for observer in self.observers() {
-            observer.relisting();
+        for handler in self.handlers() {
+            handler.on_relist();
         }
     }
 
     /// Completes a list: removes every object that is not in `listed`, whose objects were applied one by one
     /// already.
-    fn on_resync(&self, listed: &BTreeSet<String>) {
+    fn complete_list(&self, listed: &BTreeSet<String>) {
         let gone: Vec<String> = self
             .read(|objects| objects.by_key.keys().filter(|key| !listed.contains(*key)).cloned().collect());
         for key in gone {
             self.remove(&key);
         }
-        let lists = self.order();
+        let lists = self.order.lock();
         self.list_complete.store(self.lists_begun.load(Ordering::Acquire), Ordering::Release);
         self.in_sync.store(lists.begun == lists.wanted, Ordering::Release);
         drop(lists);
-        for observer in self.observers() {
-            observer.on_resync();
+        for handler in self.handlers() {
+            handler.on_resync();
         }
     }
 
-    fn order(&self) -> MutexGuard<'_, Lists> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tell(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>) {
-        for observer in self.observers() {
-            observer.changed(old, new);
+    fn notify(&self, old: Option<&Arc<V>>, new: Option<&Arc<V>>) {
+        for handler in self.handlers() {
+            handler.on_change(old, new);
         }
     }
 
-    fn observers(&self) -> Vec<Arc<dyn EventHandler<V>>> {
-        self.observers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn handlers(&self) -> Vec<Arc<dyn EventHandler<V>>> {
+        self.handlers.read().clone()
     }
 
     fn read<T>(&self, read: impl FnOnce(&Objects<V>) -> T) -> T {
-        read(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.objects.read())
     }
 
     fn write<T>(&self, write: impl FnOnce(&mut Objects<V>) -> T) -> T {
-        write(&mut self.objects.write().unwrap_or_else(PoisonError::into_inner))
+        write(&mut self.objects.write())
     }
 }
 
 impl<V: View> Objects<V> {
     fn insert(&mut self, key: String, object: Arc<V>) -> Option<Arc<V>> {
         let old = self.by_key.get(&key).cloned();
-        if old.as_ref().and_then(|old| old.group()) != object.group() {
+        if old.as_ref().and_then(|old| old.index_key()) != object.index_key() {
             if let Some(old) = &old {
-                self.leave_group(&key, old);
+                self.leave_index(&key, old);
             }
-            if let Some(group) = object.group() {
-                self.by_group.entry(group.to_owned()).or_default().insert(key.clone());
+            if let Some(index) = object.index_key() {
+                self.by_index.entry(index.to_owned()).or_default().insert(key.clone());
             }
         }
         self.by_key.insert(key, object);
@@ -310,16 +306,16 @@ impl<V: View> Objects<V> {
 
     fn remove(&mut self, key: &str) -> Option<Arc<V>> {
         let old = self.by_key.remove(key)?;
-        self.leave_group(key, &old);
+        self.leave_index(key, &old);
         Some(old)
     }
 
-    fn leave_group(&mut self, key: &str, object: &V) {
-        let Some(group) = object.group() else { return };
-        if let Some(keys) = self.by_group.get_mut(group) {
+    fn leave_index(&mut self, key: &str, object: &V) {
+        let Some(index) = object.index_key() else { return };
+        if let Some(keys) = self.by_index.get_mut(index) {
             keys.remove(key);
             if keys.is_empty() {
-                self.by_group.remove(group);
+                self.by_index.remove(index);
             }
         }
     }
@@ -327,8 +323,6 @@ impl<V: View> Objects<V> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     #[derive(Debug)]
@@ -338,7 +332,7 @@ mod tests {
         fn key(&self) -> String {
             self.0.to_owned()
         }
-        fn group(&self) -> Option<&str> {
+        fn index_key(&self) -> Option<&str> {
             self.1
         }
     }
@@ -347,20 +341,20 @@ mod tests {
     struct Log(Mutex<Vec<String>>);
 
     impl EventHandler<Thing> for Log {
-        fn changed(&self, old: Option<&Arc<Thing>>, new: Option<&Arc<Thing>>) {
-            self.0.lock().unwrap().push(format!("{:?} {:?}", old.map(|t| t.1), new.map(|t| t.1)));
+        fn on_change(&self, old: Option<&Arc<Thing>>, new: Option<&Arc<Thing>>) {
+            self.0.lock().push(format!("{:?} {:?}", old.map(|t| t.1), new.map(|t| t.1)));
         }
         fn on_resync(&self) {
-            self.0.lock().unwrap().push("relisted".to_owned());
+            self.0.lock().push("relisted".to_owned());
         }
     }
 
-    fn names(cache: &Cache<Thing>, group: &str) -> Vec<&'static str> {
-        cache.group(group).iter().map(|thing| thing.0).collect()
+    fn names(cache: &Cache<Thing>, key: &str) -> Vec<&'static str> {
+        cache.by_index(key).iter().map(|thing| thing.0).collect()
     }
 
     #[test]
-    fn the_index_follows_an_object_from_group_to_group() {
+    fn the_index_follows_an_object_from_key_to_key() {
         let cache = Cache::default();
         cache.apply(Thing("a", Some("x")));
         cache.apply(Thing("b", Some("x")));
@@ -370,38 +364,34 @@ mod tests {
         cache.remove("b");
         assert!(names(&cache, "x").is_empty() && names(&cache, "y").is_empty());
         assert_eq!(cache.len(), 1);
-        assert!(cache.read(|objects| objects.by_group.is_empty()));
+        assert!(cache.read(|objects| objects.by_index.is_empty()));
     }
 
     #[test]
     fn a_relist_takes_away_what_it_does_not_name() {
         let (cache, log) = (Cache::default(), Arc::new(Log::default()));
         cache.apply(Thing("gone", Some("x")));
-        cache.observe(log.clone());
-        assert_eq!(
-            std::mem::take(&mut *log.0.lock().unwrap()),
-            ["None Some(Some(\"x\"))"],
-            "what is there is told"
-        );
+        cache.add_event_handler(log.clone());
+        assert_eq!(std::mem::take(&mut *log.0.lock()), ["None Some(Some(\"x\"))"], "what is there is told");
         assert!(!cache.in_sync());
         cache.apply(Thing("stays", Some("x")));
-        cache.on_resync(&BTreeSet::from(["stays".to_owned()]));
+        cache.complete_list(&BTreeSet::from(["stays".to_owned()]));
         assert!(cache.in_sync());
         assert_eq!(names(&cache, "x"), ["stays"]);
-        assert_eq!(*log.0.lock().unwrap(), ["None Some(Some(\"x\"))", "Some(Some(\"x\")) None", "relisted"]);
+        assert_eq!(*log.0.lock(), ["None Some(Some(\"x\"))", "Some(Some(\"x\")) None", "relisted"]);
     }
 
     #[test]
     fn a_list_that_was_begun_before_another_was_wanted_is_not_that_one() {
         let cache = Cache::<Thing>::default();
-        cache.relisting();
-        cache.list_anew();
-        cache.on_resync(&BTreeSet::new());
+        cache.begin_list();
+        cache.relist();
+        cache.complete_list(&BTreeSet::new());
         assert!(!cache.in_sync());
-        cache.relisting();
-        cache.on_resync(&BTreeSet::new());
+        cache.begin_list();
+        cache.complete_list(&BTreeSet::new());
         assert!(cache.in_sync());
-        cache.list_anew();
+        cache.relist();
         assert!(!cache.in_sync());
     }
 }

@@ -11,9 +11,8 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    InternedStr, Protobuf, View,
-    protobuf::{ManagedFields, Metadata, Time, WireTaint, at},
-    word,
+    InternedStr, Protobuf, View, intern,
+    protobuf::{ManagedFields, Metadata, WireCondition, WireTaint, at},
 };
 
 /// A Node, pruned.
@@ -36,7 +35,7 @@ pub struct NodeView {
     /// All finalizers.
     pub finalizers: Vec<String>,
     /// True if the server tracks `managedFields`, and nobody needs them: no entry is of a server-side apply.
-    pub tracked_for_nobody: bool,
+    pub has_unused_managed_fields: bool,
     /// All owner references.
     pub owners: Vec<OwnerReference>,
     /// `spec.providerID`.
@@ -205,7 +204,7 @@ impl View for NodeView {
 
     /// The NodeSet that owns the Node, else the one that its label names: Nodes to adopt are found with the
     /// owned ones.
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         self.owner().map(|owner| owner.name.as_str()).or_else(|| self.set())
     }
 }
@@ -275,22 +274,6 @@ struct KubeletEndpoint {
 
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct WireCondition {
-    #[prost(string, tag = "1")]
-    r#type: String,
-    #[prost(string, tag = "2")]
-    status: String,
-    #[prost(message, optional, tag = "4")]
-    last_transition_time: Option<Time>,
-    #[prost(string, tag = "5")]
-    reason: String,
-    #[prost(string, tag = "6")]
-    message: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
 #[serde(default)]
 struct Info {
     #[prost(string, tag = "3")]
@@ -320,9 +303,9 @@ impl From<WireNode> for NodeView {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let name: Arc<str> = metadata.name.into();
         // A label repeats the Node's name: share it.
-        let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { word(text) };
+        let shared = |text: &str| if *text == *name { Arc::clone(&name) } else { intern(text) };
         let texts = |all: &BTreeMap<String, String>| -> LabelMap {
-            all.iter().map(|(key, text)| (word(key), shared(text))).collect()
+            all.iter().map(|(key, text)| (intern(key), shared(text))).collect()
         };
         let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
         Self {
@@ -333,7 +316,7 @@ impl From<WireNode> for NodeView {
             labels: texts(&metadata.labels),
             annotations: texts(&metadata.annotations),
             finalizers: shrunk(metadata.finalizers),
-            tracked_for_nobody: for_nobody(&metadata.managed_fields),
+            has_unused_managed_fields: are_unused(&metadata.managed_fields),
             owners: shrunk(metadata.owner_references.into_iter().map(OwnerReference::from).collect()),
             provider_id: some(spec.provider_id),
             pod_cidr: spec.pod_cidrs.into_iter().find(|cidr| !cidr.contains(':')).or(some(spec.pod_cidr)),
@@ -358,16 +341,16 @@ impl From<WireCondition> for ConditionView {
     fn from(condition: WireCondition) -> Self {
         Self {
             message: Some(condition.message).filter(|_| condition.r#type.starts_with(names::GROUP)),
-            r#type: word(&condition.r#type),
-            status: word(&condition.status),
-            reason: word(&condition.reason),
+            r#type: intern(&condition.r#type),
+            status: intern(&condition.status),
+            reason: intern(&condition.reason),
             since: at(condition.last_transition_time),
         }
     }
 }
 
 /// Returns true if all entries are of updates: only a server-side apply would miss them.
-fn for_nobody(entries: &[ManagedFields]) -> bool {
+fn are_unused(entries: &[ManagedFields]) -> bool {
     !entries.is_empty() && entries.iter().all(|entry| entry.operation == "Update")
 }
 
@@ -415,7 +398,7 @@ mod tests {
         assert_eq!(view.kubelet_version.as_deref(), Some("v1.36.3"));
         assert_eq!(view.pod_cidr.as_deref(), Some("10.0.0.0/24"));
         assert_eq!(view.taints.len(), 1);
-        assert!(view.tracked_for_nobody);
+        assert!(view.has_unused_managed_fields);
         assert_eq!(view.created.map(Timestamp::as_second), Some(1_767_225_600));
     }
 
@@ -427,7 +410,7 @@ mod tests {
                 .map(|operation| json!({ "manager": "m", "operation": operation }))
                 .collect();
             let node = json!({ "metadata": { "name": "a", "managedFields": entries } });
-            NodeView::from(serde_json::from_value::<WireNode>(node).unwrap()).tracked_for_nobody
+            NodeView::from(serde_json::from_value::<WireNode>(node).unwrap()).has_unused_managed_fields
         };
         let seen =
             [&[][..], &["Update"], &["Update", "Update"], &["Apply"], &["Update", "Apply"]].map(tracked);

@@ -8,11 +8,10 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    InternedStr, PodSpecView, PodStatus, Protobuf, View,
+    InternedStr, PodSpecView, PodStatus, Protobuf, View, intern,
     pod_protobuf::{Volume, WireSpec},
     pod_status::WireStatus,
     protobuf::{Metadata, at},
-    word,
 };
 
 /// Annotation of a mirror pod, which only the kubelet of its Node can move.
@@ -63,7 +62,7 @@ pub struct PodView {
     /// Grace period of the deletion, in seconds.
     pub grace_seconds: Option<i64>,
     /// Controller that would create the pod again.
-    pub maker: PodOwner,
+    pub controller: PodOwner,
     /// True if an annotation exempts the pod from eviction by drains.
     pub opted_out: bool,
     /// True if the pod has an `emptyDir` volume.
@@ -105,13 +104,13 @@ impl PodView {
     /// mirror pod cannot move.
     #[must_use]
     pub fn stays(&self) -> bool {
-        matches!(self.maker, PodOwner::DaemonSet | PodOwner::Kubelet)
+        matches!(self.controller, PodOwner::DaemonSet | PodOwner::Kubelet)
     }
 
     /// Returns true if other pods may be preempted for this one: the node or the cluster depends on it.
     #[must_use]
     pub fn is_critical(&self) -> bool {
-        self.maker == PodOwner::Kubelet || self.priority >= SYSTEM_CRITICAL
+        self.controller == PodOwner::Kubelet || self.priority >= SYSTEM_CRITICAL
     }
 
     /// Returns true if a drain has to wait for the pod. A finished pod holds up no drain.
@@ -126,7 +125,7 @@ impl View for PodView {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         Some(&self.node)
     }
 }
@@ -157,21 +156,21 @@ impl From<WirePod> for PodView {
     fn from(WirePod { metadata, spec, status }: WirePod) -> Self {
         let (metadata, spec) = (metadata.unwrap_or_default(), spec.unwrap_or_default());
         let annotations = &metadata.annotations;
-        let told = told(annotations, |container| spec.has_container(container));
+        let hollow = hollow_annotations(annotations, |container| spec.has_container(container));
         let mut owners = metadata.owner_references.iter();
-        let maker = match owners.find(|owner| owner.controller == Some(true)) {
+        let controller = match owners.find(|owner| owner.controller == Some(true)) {
             _ if annotations.contains_key(MIRROR) => PodOwner::Kubelet,
             Some(owner) if owner.kind == "DaemonSet" => PodOwner::DaemonSet,
             Some(_) => PodOwner::Controller,
             None => PodOwner::Nobody,
         };
         Self {
-            maker,
+            controller,
             opted_out: annotations.get(names::ANNOTATION_DO_NOT_EVICT).is_some_and(|value| value != "false"),
             has_empty_dir: spec.volumes.iter().any(Volume::is_empty_dir),
             priority: spec.priority,
             token: spec.token(),
-            namespace: word(&metadata.namespace),
+            namespace: intern(&metadata.namespace),
             name: metadata.name.into(),
             uid: metadata.uid.into(),
             resource_version: metadata.resource_version,
@@ -179,7 +178,7 @@ impl From<WirePod> for PodView {
             deleted_at: at(metadata.deletion_timestamp),
             grace_seconds: metadata.deletion_grace_period_seconds,
             generation: metadata.generation.filter(|generation| *generation != 0),
-            spec: spec.view(told),
+            spec: spec.view(hollow),
             status: status.unwrap_or_default().into(),
         }
     }
@@ -194,13 +193,13 @@ pub fn hollow_annotation(key: &str) -> (&str, Option<&str>) {
 
 /// Annotations of hollow containers, within limits. An unknown one, or one that is too long, is kept with an
 /// empty value.
-fn told(
+fn hollow_annotations(
     annotations: &BTreeMap<String, String>,
     has_container: impl Fn(&str) -> bool,
 ) -> Box<[(Box<str>, Box<str>)]> {
     let (mut left, mut mistakes) = (MOST_ANNOTATIONS, MOST_MISTAKES);
     let hollow = annotations.iter().filter(|(key, _)| key.starts_with(names::HOLLOW_PREFIX));
-    let told = hollow.filter_map(|(key, value)| {
+    let kept = hollow.filter_map(|(key, value)| {
         let (what, container) = hollow_annotation(key);
         let says_something = HOLLOW_ANNOTATIONS.contains(&what) && container.is_none_or(&has_container);
         let rest = left.checked_sub(key.len() + value.len()).filter(|_| value.len() <= LONGEST_ANNOTATION);
@@ -211,7 +210,7 @@ fn told(
         mistakes = mistakes.checked_sub(1)?;
         Some((key.as_str().into(), Box::default()))
     });
-    told.collect()
+    kept.collect()
 }
 
 impl Protobuf for PodView {
@@ -234,14 +233,14 @@ mod tests {
     fn keeps_what_a_drain_asks_for() {
         let bare = view(json!({"metadata": {"name": "a"}}));
         assert!(!bare.opted_out && !bare.has_empty_dir);
-        assert_eq!((bare.maker, bare.priority), (PodOwner::Nobody, 0));
+        assert_eq!((bare.controller, bare.priority), (PodOwner::Nobody, 0));
         let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]);
         let pod = view(json!({
             "metadata": {"name": "a", "ownerReferences": owners, "annotations": {"kube-node.io/do-not-evict": ""}},
             "spec": {"priority": -7, "volumes": [{"name": "token", "projected": {}}, {"name": "tmp", "emptyDir": {}}]},
         }));
         assert!(pod.opted_out && pod.has_empty_dir && pod.holds_up_drain());
-        assert_eq!((pod.maker, pod.priority), (PodOwner::Controller, -7));
+        assert_eq!((pod.controller, pod.priority), (PodOwner::Controller, -7));
         let no = json!({"metadata": {"name": "a", "annotations": {"kube-node.io/do-not-evict": "false"}}});
         assert!(!view(no).opted_out);
     }
@@ -251,10 +250,10 @@ mod tests {
         let full = |key: &str| format!("{}{key}", names::HOLLOW_PREFIX);
         let kept = |annotations: BTreeMap<String, String>| {
             let pod = json!({"metadata": {"name": "a", "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}});
-            view(pod).spec.told.clone()
+            view(pod).spec.hollow_annotations.clone()
         };
-        let size = |told: &[(Box<str>, Box<str>)]| {
-            told.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+        let size = |kept: &[(Box<str>, Box<str>)]| {
+            kept.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
         };
         let large = "x".repeat(LONGEST_ANNOTATION + 1);
         // Valid annotations are kept, however many others there are.
@@ -263,11 +262,11 @@ mod tests {
         mixed.insert(full("run-time"), "5s".to_owned());
         mixed.insert(full("run-time.c"), "6s".to_owned());
         mixed.insert(full("log-line"), large.clone());
-        let told = kept(mixed);
-        let value = |key: &str| told.iter().find(|(own, _)| **own == *full(key)).map(|(_, value)| &**value);
+        let mixed = kept(mixed);
+        let value = |key: &str| mixed.iter().find(|(own, _)| **own == *full(key)).map(|(_, value)| &**value);
         assert_eq!((value("run-time"), value("run-time.c")), (Some("5s"), Some("6s")));
-        assert_eq!(told.len(), 2 + MOST_MISTAKES);
-        assert!(size(&told) < 1_024, "{}", size(&told));
+        assert_eq!(mixed.len(), 2 + MOST_MISTAKES);
+        assert!(size(&mixed) < 1_024, "{}", size(&mixed));
         // An annotation that is too long is kept with an empty value.
         assert_eq!(*kept([(full("log-line"), large)].into()), [(full("log-line").into(), "".into())]);
         // The limits hold for annotations of missing containers, and for many containers.
@@ -277,7 +276,7 @@ mod tests {
         let annotations: BTreeMap<_, _> =
             (0..60).map(|n| (full(&format!("log-line.c{n}")), "z".repeat(LONGEST_ANNOTATION))).collect();
         let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": containers}});
-        let told = view(pod).spec.told.clone();
-        assert!(size(&told) <= MOST_ANNOTATIONS + 1_024, "{}", size(&told));
+        let kept = view(pod).spec.hollow_annotations.clone();
+        assert!(size(&kept) <= MOST_ANNOTATIONS + 1_024, "{}", size(&kept));
     }
 }

@@ -1,4 +1,5 @@
-//! Protobuf types of a pod's spec.
+//! Protobuf types of a pod's spec, for the fields that are read. k8s-pb's types would decode all fields, and
+//! refuse a pod with a string that is not UTF-8: see docs/decisions/0050-pods-are-decoded-by-types-of-our-own.md.
 
 use std::{
     collections::BTreeMap,
@@ -10,8 +11,8 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    Container, ContainerResources, Mount, NodeTerm, Operator, PodSpecView, Probe, Requirement, ResourceList,
-    RestartPolicy, TOKEN_VOLUME, Toleration, interner::Interner, protobuf::Amount, word,
+    Container, ContainerResources, Mount, NodeTerm, PodSpecView, Probe, Requirement, ResourceList,
+    RestartPolicy, TOKEN_VOLUME, Toleration, intern, interner::Interner, protobuf::Amount,
 };
 
 /// Interned specs of all pods in this process.
@@ -45,7 +46,7 @@ pub(super) struct WireSpec {
     #[prost(message, repeated, tag = "20")]
     init_containers: Vec<WireContainer>,
     #[prost(message, repeated, tag = "22")]
-    tolerations: Vec<WireToleration>,
+    tolerations: Vec<Toleration>,
     #[prost(int32, tag = "25")]
     pub(super) priority: i32,
     #[prost(message, repeated, tag = "28")]
@@ -98,29 +99,15 @@ struct WireContainer {
     #[prost(message, optional, tag = "8")]
     resources: Option<WireResources>,
     #[prost(message, repeated, tag = "9")]
-    volume_mounts: Vec<WireMount>,
+    volume_mounts: Vec<Mount>,
     #[prost(message, optional, tag = "11")]
-    readiness_probe: Option<WireProbe>,
+    readiness_probe: Option<Probe>,
     #[prost(message, optional, tag = "12")]
     lifecycle: Option<Lifecycle>,
     #[prost(message, optional, tag = "22")]
-    startup_probe: Option<WireProbe>,
+    startup_probe: Option<Probe>,
     #[prost(string, tag = "24")]
     restart_policy: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct WireMount {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(bool, tag = "2")]
-    read_only: bool,
-    #[prost(string, tag = "3")]
-    mount_path: String,
-    #[prost(string, tag = "7")]
-    recursive_read_only: String,
 }
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
@@ -131,18 +118,6 @@ struct WireResources {
     limits: BTreeMap<String, Amount>,
     #[prost(btree_map = "string, message", tag = "2")]
     requests: BTreeMap<String, Amount>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
-struct WireProbe {
-    #[prost(int32, tag = "2")]
-    initial_delay_seconds: i32,
-    #[prost(int32, optional, tag = "4")]
-    period_seconds: Option<i32>,
-    #[prost(int32, optional, tag = "5")]
-    success_threshold: Option<i32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
@@ -214,35 +189,9 @@ struct Terms {
 #[serde(rename_all = "camelCase", default)]
 struct WireTerm {
     #[prost(message, repeated, tag = "1")]
-    match_expressions: Vec<WireRequirement>,
+    match_expressions: Vec<Requirement>,
     #[prost(message, repeated, tag = "2")]
-    match_fields: Vec<WireRequirement>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct WireRequirement {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    operator: String,
-    #[prost(string, repeated, tag = "3")]
-    values: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(default)]
-struct WireToleration {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    operator: String,
-    #[prost(string, tag = "3")]
-    value: String,
-    #[prost(string, tag = "4")]
-    effect: String,
+    match_fields: Vec<Requirement>,
 }
 
 impl WireSpec {
@@ -250,8 +199,8 @@ impl WireSpec {
         self.containers.iter().chain(&self.init_containers).any(|container| container.name == name)
     }
 
-    /// The interned view. `told` are the annotations of hollow containers.
-    pub(super) fn view(self, told: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
+    /// The interned view. `hollow_annotations` are the annotations of hollow containers.
+    pub(super) fn view(self, hollow_annotations: Box<[(Box<str>, Box<str>)]>) -> Arc<PodSpecView> {
         let requests = self.total(|resources| &resources.requests).plus(&of(&self.overhead));
         let limits = self.total(|resources| &resources.limits);
         let Self { node_name, affinity, .. } = self;
@@ -282,8 +231,8 @@ impl WireSpec {
                 .into_iter()
                 .map(|(key, value)| (key.into(), value.into()))
                 .collect(),
-            tolerations: self.tolerations.into_iter().map(Toleration::from).collect(),
-            told,
+            tolerations: self.tolerations.into(),
+            hollow_annotations,
         })
     }
 
@@ -330,39 +279,10 @@ fn token_suffix(volume: &str) -> Option<&str> {
     volume.strip_prefix(TOKEN_VOLUME).filter(|suffix| suffix.len() == 5)
 }
 
-impl From<WireMount> for Mount {
-    fn from(WireMount { name, mount_path, read_only, recursive_read_only }: WireMount) -> Self {
-        Self {
-            volume: if token_suffix(&name).is_some() { TOKEN_VOLUME.into() } else { name.into() },
-            path: mount_path.into(),
-            read_only,
-            recursive: !matches!(&*recursive_read_only, "" | "Disabled"),
-        }
-    }
-}
-
-impl From<WireToleration> for Toleration {
-    fn from(WireToleration { key, operator, value, effect }: WireToleration) -> Self {
-        Self { key: key.into(), operator: operator.into(), value: value.into(), effect: effect.into() }
-    }
-}
-
 /// A number of seconds, bounded: an absurd value must not stop the watch.
 fn seconds(seconds: i64) -> Duration {
     let bounded = seconds.clamp(0, u32::MAX.into());
     Duration::from_secs(bounded.unsigned_abs())
-}
-
-impl From<WireProbe> for Probe {
-    fn from(probe: WireProbe) -> Self {
-        let number = |number: i32| u32::try_from(number).unwrap_or_default();
-        let usual = Self::default();
-        Self {
-            initial_delay_seconds: number(probe.initial_delay_seconds),
-            period_seconds: probe.period_seconds.map_or(usual.period_seconds, number),
-            success_threshold: probe.success_threshold.map_or(usual.success_threshold, number),
-        }
-    }
 }
 
 impl From<WireResources> for ContainerResources {
@@ -384,45 +304,36 @@ impl From<WireContainer> for Container {
             startup_probe,
             readiness_probe,
             lifecycle,
-            volume_mounts,
+            mut volume_mounts,
         } = container;
+        for mount in &mut volume_mounts {
+            if token_suffix(&mount.name).is_some() {
+                mount.name.truncate(TOKEN_VOLUME.len());
+            }
+        }
         let sleep = lifecycle.and_then(|lifecycle| lifecycle.pre_stop).and_then(|hook| hook.sleep);
         Self {
-            name: word(&name),
+            name: intern(&name),
             image: image.into(),
             restart_policy: RestartPolicy::named(&restart_policy),
             resources: resources.unwrap_or_default().into(),
-            startup: startup_probe.map(Probe::from),
-            readiness: readiness_probe.map(Probe::from),
+            startup: startup_probe,
+            readiness: readiness_probe,
             pre_stop: sleep.map(|sleep| seconds(sleep.seconds)).unwrap_or_default(),
-            mounts: volume_mounts.into_iter().map(Mount::from).collect(),
+            mounts: volume_mounts.into(),
         }
     }
 }
 
 impl WireTerm {
-    /// The only field that exists is the Node's name, which is known. A term with an unknown operator matches
-    /// nothing.
+    /// The only field that exists is the Node's name, which is known.
     fn view(self, node: &str) -> NodeTerm {
         let Self { match_expressions, match_fields } = self;
-        let says_something = !match_expressions.is_empty() || !match_fields.is_empty();
-        let all = |asked: Vec<WireRequirement>| -> Option<Box<[Requirement]>> {
-            asked.into_iter().map(WireRequirement::view).collect()
-        };
-        let (labels, fields) = (all(match_expressions), all(match_fields));
-        let is_wanted = |fields: &[Requirement]| fields.iter().all(|field| field.matches(Some(node)));
         NodeTerm {
-            possible: says_something && labels.is_some() && fields.as_deref().is_some_and(is_wanted),
-            labels: labels.unwrap_or_default(),
+            possible: !(match_expressions.is_empty() && match_fields.is_empty())
+                && match_fields.iter().all(|field| field.matches(Some(node))),
+            labels: match_expressions.into(),
         }
-    }
-}
-
-impl WireRequirement {
-    fn view(self) -> Option<Requirement> {
-        let Self { key, operator, values } = self;
-        let operator = Operator::named(&operator)?;
-        Some(Requirement { key: key.into(), operator, values: values.into_iter().map(Box::from).collect() })
     }
 }
 
@@ -470,8 +381,8 @@ mod tests {
         let [one, other] = ["abcde", "fghij"].map(|suffix| wire(suffix).view([].into()));
         assert!(Arc::ptr_eq(&one, &other));
         let mounts = &one.containers[0].mounts;
-        assert_eq!((&*mounts[0].volume, mounts[0].recursive), (TOKEN_VOLUME, false));
-        assert_eq!((&*mounts[1].volume, mounts[1].recursive), ("data", true));
+        assert_eq!((&*mounts[0].name, mounts[0].is_recursive()), (TOKEN_VOLUME, false));
+        assert_eq!((&*mounts[1].name, mounts[1].is_recursive()), ("data", true));
     }
 
     #[test]

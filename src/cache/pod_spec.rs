@@ -3,6 +3,9 @@
 
 use std::{cmp::Ordering, time::Duration};
 
+use prost::Message;
+use serde::Deserialize;
+
 use super::{InternedStr, ResourceList};
 
 /// The spec of a pod, pruned.
@@ -36,7 +39,7 @@ pub struct PodSpecView {
     pub tolerations: Box<[Toleration]>,
     /// Annotations under [`kube_node_api::names::HOLLOW_PREFIX`], which set the behaviour of hollow
     /// containers.
-    pub told: Box<[(Box<str>, Box<str>)]>,
+    pub hollow_annotations: Box<[(Box<str>, Box<str>)]>,
 }
 
 /// A container of the spec, pruned.
@@ -63,17 +66,31 @@ pub struct Container {
 /// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].
 pub const TOKEN_VOLUME: &str = "kube-api-access-";
 
-/// Volume mount of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// Volume mount of a container, pruned.
+#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Mount {
     /// Name of the volume; [`TOKEN_VOLUME`] for the token volume.
-    pub volume: Box<str>,
-    /// Mount path.
-    pub path: Box<str>,
+    #[prost(string, tag = "1")]
+    pub name: String,
     /// True for a read-only mount.
+    #[prost(bool, tag = "2")]
     pub read_only: bool,
-    /// True if mounts below it are read-only, too.
-    pub recursive: bool,
+    /// Mount path.
+    #[prost(string, tag = "3")]
+    pub mount_path: String,
+    /// `Enabled` or `IfPossible` if mounts below it are read-only, too.
+    #[prost(string, tag = "7")]
+    pub recursive_read_only: String,
+}
+
+impl Mount {
+    /// Returns true if mounts below a read-only mount are read-only, too.
+    #[must_use]
+    pub fn is_recursive(&self) -> bool {
+        !matches!(&*self.recursive_read_only, "" | "Disabled")
+    }
 }
 
 impl Container {
@@ -93,35 +110,38 @@ pub struct ContainerResources {
     pub limits: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// Times of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Times of a probe. The API server sets defaults, so a field that is zero was not sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Probe {
     /// Seconds from the start of the container to the first try.
-    pub initial_delay_seconds: u32,
+    #[prost(int32, tag = "2")]
+    pub initial_delay_seconds: i32,
     /// Seconds between two tries.
-    pub period_seconds: u32,
+    #[prost(int32, tag = "4")]
+    pub period_seconds: i32,
     /// Successes in a row that make the probe pass.
-    pub success_threshold: u32,
+    #[prost(int32, tag = "5")]
+    pub success_threshold: i32,
 }
 
-impl Default for Probe {
-    fn default() -> Self {
-        Self { initial_delay_seconds: 0, period_seconds: 10, success_threshold: 1 }
-    }
-}
+/// Default of `periodSeconds`.
+const PERIOD_SECONDS: u64 = 10;
 
 impl Probe {
     /// Time from the first try until a container passes that always succeeds.
     #[must_use]
     pub fn passes_after(self) -> Duration {
-        let further = self.success_threshold.saturating_sub(1);
-        Duration::from_secs(u64::from(self.period_seconds) * u64::from(further))
+        let further = u64::from(self.success_threshold.max(1).unsigned_abs()) - 1;
+        let period = u64::try_from(self.period_seconds).ok().filter(|period| *period > 0);
+        Duration::from_secs(period.unwrap_or(PERIOD_SECONDS) * further)
     }
 
     /// Time from the start of the container to the first try.
     #[must_use]
     pub fn begins_after(self) -> Duration {
-        Duration::from_secs(self.initial_delay_seconds.into())
+        Duration::from_secs(self.initial_delay_seconds.max(0).unsigned_abs().into())
     }
 }
 
@@ -151,84 +171,65 @@ impl RestartPolicy {
 /// Node affinity term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeTerm {
-    /// False if the term matches no Node: it is empty, has an unknown operator, or excludes the name of the
-    /// pod's Node.
+    /// False if the term matches no Node: it is empty, or excludes the name of the pod's Node.
     pub possible: bool,
     /// Requirements on labels.
     pub labels: Box<[Requirement]>,
 }
 
 /// Requirement on one label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Requirement {
     /// Key of the label.
-    pub key: Box<str>,
-    /// Comparison with `values`.
-    pub operator: Operator,
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
+    #[prost(string, tag = "2")]
+    pub operator: String,
     /// Values to compare with.
-    pub values: Box<[Box<str>]>,
-}
-
-/// Comparison of a label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operator {
-    /// The label has one of the values.
-    In,
-    /// The label has none of the values, or does not exist.
-    NotIn,
-    /// The label exists.
-    Exists,
-    /// The label does not exist.
-    DoesNotExist,
-    /// The label is a greater number.
-    Gt,
-    /// The label is a smaller number.
-    Lt,
-}
-
-impl Operator {
-    pub(super) fn named(name: &str) -> Option<Self> {
-        match name {
-            "In" => Some(Self::In),
-            "NotIn" => Some(Self::NotIn),
-            "Exists" => Some(Self::Exists),
-            "DoesNotExist" => Some(Self::DoesNotExist),
-            "Gt" => Some(Self::Gt),
-            "Lt" => Some(Self::Lt),
-            _ => None,
-        }
-    }
+    #[prost(string, repeated, tag = "3")]
+    pub values: Vec<String>,
 }
 
 /// Toleration of taints.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
     /// Key of the taint; empty for any.
-    pub key: Box<str>,
+    #[prost(string, tag = "1")]
+    pub key: String,
     /// `Exists` for any value; `Equal` or empty for `value` only.
-    pub operator: Box<str>,
+    #[prost(string, tag = "2")]
+    pub operator: String,
     /// Value of the taint.
-    pub value: Box<str>,
+    #[prost(string, tag = "3")]
+    pub value: String,
     /// Effect of the taint; empty for any.
-    pub effect: Box<str>,
+    #[prost(string, tag = "4")]
+    pub effect: String,
 }
 
 impl Requirement {
-    /// Returns true if the label's value matches; None stands for a missing label.
+    /// Returns true if the label's value matches; None stands for a missing label. An unknown operator matches
+    /// no value.
     #[must_use]
     pub fn matches(&self, value: Option<&str>) -> bool {
-        let is_one = |value: &str| self.values.iter().any(|own| **own == *value);
+        let is_one = |value: &str| self.values.iter().any(|own| own == value);
         let order = |value: &str| {
             let own: i64 = self.values.first()?.parse().ok()?;
             Some(value.parse::<i64>().ok()?.cmp(&own))
         };
-        match self.operator {
-            Operator::In => value.is_some_and(is_one),
-            Operator::NotIn => !value.is_some_and(is_one),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::Gt => value.and_then(order).is_some_and(Ordering::is_gt),
-            Operator::Lt => value.and_then(order).is_some_and(Ordering::is_lt),
+        match &*self.operator {
+            "In" => value.is_some_and(is_one),
+            "NotIn" => !value.is_some_and(is_one),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            "Gt" => value.and_then(order).is_some_and(Ordering::is_gt),
+            "Lt" => value.and_then(order).is_some_and(Ordering::is_lt),
+            _ => false,
         }
     }
 }
@@ -239,22 +240,23 @@ mod tests {
 
     #[test]
     fn a_label_is_compared_as_the_scheduler_does() {
-        let requirement = |operator, values: &[&str]| Requirement {
+        let requirement = |operator: &str, values: &[&str]| Requirement {
             key: "k".into(),
-            operator,
+            operator: operator.into(),
             values: values.iter().map(|&value| value.into()).collect(),
         };
         for (operator, values, matches, differs, absent) in [
-            (Operator::In, &["a", "b"][..], "b", "c", false),
-            (Operator::NotIn, &["a"], "b", "a", true),
-            (Operator::Gt, &["4"], "5", "4", false),
-            (Operator::Lt, &["4"], "-1", "x", false),
+            ("In", &["a", "b"][..], "b", "c", false),
+            ("NotIn", &["a"], "b", "a", true),
+            ("Gt", &["4"], "5", "4", false),
+            ("Lt", &["4"], "-1", "x", false),
         ] {
             let requirement = requirement(operator, values);
             let found = [Some(matches), Some(differs), None].map(|value| requirement.matches(value));
-            assert_eq!(found, [true, false, absent], "{operator:?}");
+            assert_eq!(found, [true, false, absent], "{operator}");
         }
-        assert!(requirement(Operator::Exists, &[]).matches(Some("")));
-        assert!(requirement(Operator::DoesNotExist, &[]).matches(None));
+        assert!(requirement("Exists", &[]).matches(Some("")));
+        assert!(requirement("DoesNotExist", &[]).matches(None));
+        assert!([None, Some("a")].iter().all(|value| !requirement("Like", &["a"]).matches(*value)));
     }
 }

@@ -8,9 +8,8 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    InternedStr,
-    protobuf::{Time, at},
-    word,
+    InternedStr, intern,
+    protobuf::{Time, WireCondition, at},
 };
 
 /// Prefix of a kubelet's message that contains the backoff of a container.
@@ -170,22 +169,6 @@ pub(super) struct WireStatus {
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-struct WireCondition {
-    #[prost(string, tag = "1")]
-    r#type: String,
-    #[prost(string, tag = "2")]
-    status: String,
-    #[prost(message, optional, tag = "4")]
-    last_transition_time: Option<Time>,
-    #[prost(string, tag = "5")]
-    reason: String,
-    #[prost(int64, optional, tag = "7")]
-    observed_generation: Option<i64>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
-#[prost(prost_path = "crate::lossy")]
-#[serde(rename_all = "camelCase", default)]
 struct WireContainer {
     #[prost(string, tag = "1")]
     name: String,
@@ -251,7 +234,7 @@ impl From<WireStatus> for PodStatus {
         // Protobuf sends an unset string as an empty one.
         let some = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Box::from);
         Self {
-            phase: word(&status.phase),
+            phase: intern(&status.phase),
             qos: Qos::named(&status.qos_class).unwrap_or_default(),
             observed_generation: status.observed_generation.filter(|generation| *generation != 0),
             conditions: status.conditions.into_iter().map(PodCondition::from).collect(),
@@ -267,9 +250,9 @@ impl From<WireStatus> for PodStatus {
 impl From<WireCondition> for PodCondition {
     fn from(condition: WireCondition) -> Self {
         Self {
-            r#type: word(&condition.r#type),
-            status: word(&condition.status),
-            reason: word(&condition.reason),
+            r#type: intern(&condition.r#type),
+            status: intern(&condition.status),
+            reason: intern(&condition.reason),
             observed_generation: condition.observed_generation.filter(|generation| *generation != 0),
             since: at(condition.last_transition_time),
         }
@@ -285,18 +268,18 @@ impl From<WireContainer> for ContainerView {
             (None, Some(Running { started_at }), _) => ContainerState::Running { since: at(started_at) },
             (None, None, waiting) => {
                 let Waiting { reason, message } = waiting.unwrap_or_default();
-                ContainerState::Waiting { reason: word(&reason), back_off: back_off(&message) }
+                ContainerState::Waiting { reason: intern(&reason), back_off: back_off(&message) }
             }
         };
         let last = last_state.and_then(|state| state.terminated).map(|ended| Box::new(ended.into()));
-        Self { name: word(&name), ready, started, restarts: restart_count, state, last }
+        Self { name: intern(&name), ready, started, restarts: restart_count, state, last }
     }
 }
 
 impl From<Terminated> for Ended {
     fn from(ended: Terminated) -> Self {
         let Terminated { exit_code, reason, started_at, finished_at } = ended;
-        Self { exit_code, reason: word(&reason), started: at(started_at), finished: at(finished_at) }
+        Self { exit_code, reason: intern(&reason), started: at(started_at), finished: at(finished_at) }
     }
 }
 

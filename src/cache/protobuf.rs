@@ -123,6 +123,26 @@ pub(super) fn at(time: Option<Time>) -> Option<Timestamp> {
     Timestamp::from_second(seconds).ok()
 }
 
+/// core/v1 `NodeCondition` and `PodCondition`, which have the same tags.
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[prost(prost_path = "crate::lossy")]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct WireCondition {
+    #[prost(string, tag = "1")]
+    pub r#type: String,
+    #[prost(string, tag = "2")]
+    pub status: String,
+    #[prost(message, optional, tag = "4")]
+    pub last_transition_time: Option<Time>,
+    #[prost(string, tag = "5")]
+    pub reason: String,
+    #[prost(string, tag = "6")]
+    pub message: String,
+    /// Of pods only.
+    #[prost(int64, optional, tag = "7")]
+    pub observed_generation: Option<i64>,
+}
+
 /// resource `Quantity`.
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]

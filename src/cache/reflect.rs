@@ -82,7 +82,7 @@ async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<
     let tell = |told: WatchEvent<'_>| match told {
         WatchEvent::InitialList => {
             listed = Some(BTreeSet::new());
-            cache.relisting();
+            cache.begin_list();
         }
         WatchEvent::Object { raw, deleted } => match V::read(raw) {
             Ok(view) if deleted => cache.remove(&view.key()),
@@ -94,7 +94,7 @@ async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<
             }
             Err(error) => warn!(kind, %error, "an object cannot be decoded, and is left out"),
         },
-        WatchEvent::Complete => cache.on_resync(&listed.take().unwrap_or_default()),
+        WatchEvent::Complete => cache.complete_list(&listed.take().unwrap_or_default()),
     };
     let failed = |error: Ended| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
     watch::follow(client, watch, watch::vital_backoff(), &(), tell, failed).await
@@ -135,7 +135,7 @@ where
         match event {
             Ok(Event::Init) => {
                 listed.clear();
-                cache.relisting();
+                cache.begin_list();
             }
             Ok(Event::InitApply(object)) => {
                 let view = V::from(object);
@@ -143,7 +143,7 @@ where
                 cache.apply(view);
             }
             Ok(Event::InitDone) => {
-                cache.on_resync(&listed);
+                cache.complete_list(&listed);
                 listed = BTreeSet::new();
             }
             Ok(Event::Apply(object)) => cache.apply(V::from(object)),
@@ -192,12 +192,13 @@ fn status_code(error: &watcher::Error) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Mutex};
+    use std::convert::Infallible;
 
     use bytes::Bytes;
     use futures::stream;
     use http::{Request, Response};
     use kube::client::Body;
+    use parking_lot::Mutex;
     use serde_json::json;
     use tokio::time::{Instant, timeout};
 
@@ -212,7 +213,7 @@ mod tests {
         let server = tower::service_fn(move |request: Request<Body>| {
             let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
             let body = if is_watch {
-                into.lock().unwrap().push(Instant::now());
+                into.lock().push(Instant::now());
                 axum::body::Body::from_stream(stream::pending::<Result<Bytes, Infallible>>())
             } else {
                 let list = json!({
@@ -229,7 +230,7 @@ mod tests {
         let cache: Arc<Cache<CustomObject<NodeClass>>> = Arc::default();
         let kept = timeout(Duration::from_mins(6), run(api, watcher::Config::default(), Arc::clone(&cache)));
         assert!(kept.await.is_err() && cache.in_sync());
-        let asked = asked.lock().unwrap();
+        let asked = asked.lock();
         let waits: Vec<u64> = asked.windows(2).map(|two| (two[1] - two[0]).as_secs()).collect();
         assert!(waits.len() >= 2 && waits.iter().all(|wait| (115..125).contains(wait)), "{waits:?}");
     }

@@ -2,7 +2,7 @@
 
 use kube_node_planner::quantity;
 
-use super::{InternedStr, word};
+use super::{InternedStr, intern};
 
 /// Amounts of resources as the scheduler counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ impl ResourceList {
                 "memory" => all.memory = in_units_of(1_000_000_000),
                 "ephemeral-storage" => all.ephemeral_storage = in_units_of(1_000_000_000),
                 "pods" => {}
-                other => others.push((word(other), in_units_of(1_000_000_000))),
+                other => others.push((intern(other), in_units_of(1_000_000_000))),
             }
         }
         all.others = others.into();

@@ -18,7 +18,7 @@ impl Written {
     }
 
     /// Returns true if `shown` is older than the write; `complete` is the number of the last complete list.
-    pub(super) fn outruns(self, shown: &str, complete: u64) -> bool {
+    pub(super) fn is_newer_than(self, shown: &str, complete: u64) -> bool {
         complete <= self.lists && shown.parse().is_ok_and(|shown: u64| shown < self.version)
     }
 }
@@ -31,32 +31,34 @@ mod tests {
     use crate::Cache;
 
     #[test]
-    fn a_write_outruns_what_is_older() {
+    fn a_write_is_newer_than_what_is_older() {
         let written = Written::new("10", 1);
         assert_eq!(
-            ["9", "10", "11", "opaque"].map(|shown| written.outruns(shown, 1)),
+            ["9", "10", "11", "opaque"].map(|shown| written.is_newer_than(shown, 1)),
             [true, false, false, false]
         );
-        assert!(!Written::new("opaque", 1).outruns("9", 1) && !Written::default().outruns("9", 0));
+        assert!(
+            !Written::new("opaque", 1).is_newer_than("9", 1) && !Written::default().is_newer_than("9", 0)
+        );
     }
 
     #[test]
-    fn nothing_is_outrun_once_a_later_list_is_complete() {
+    fn nothing_is_stale_once_a_later_list_is_complete() {
         let cache = Cache::<PodView>::default();
         let list = || {
-            cache.relisting();
-            cache.on_resync(&BTreeSet::new());
+            cache.begin_list();
+            cache.complete_list(&BTreeSet::new());
         };
         list();
         let written = cache.written("1000");
-        assert!(cache.is_outrun("7", written));
-        cache.relisting();
+        assert!(cache.is_stale("7", written));
+        cache.begin_list();
         let meanwhile = cache.written("1001");
-        assert!(cache.is_outrun("7", written), "the list is not complete");
-        cache.on_resync(&BTreeSet::new());
-        assert!(!cache.is_outrun("7", written), "the versions went back");
-        assert!(cache.is_outrun("7", meanwhile), "the list may be older than the write");
+        assert!(cache.is_stale("7", written), "the list is not complete");
+        cache.complete_list(&BTreeSet::new());
+        assert!(!cache.is_stale("7", written), "the versions went back");
+        assert!(cache.is_stale("7", meanwhile), "the list may be older than the write");
         list();
-        assert!(!cache.is_outrun("7", meanwhile));
+        assert!(!cache.is_stale("7", meanwhile));
     }
 }

@@ -155,8 +155,8 @@ impl Hollow {
             metrics: Metrics::new(registry)?,
         });
         let (nodes, pods) = shared.state().caches();
-        nodes.observe(Arc::clone(&shared) as Arc<dyn EventHandler<NodeView>>);
-        pods.observe(Arc::clone(&shared) as Arc<dyn EventHandler<PodView>>);
+        nodes.add_event_handler(Arc::clone(&shared) as Arc<dyn EventHandler<NodeView>>);
+        pods.add_event_handler(Arc::clone(&shared) as Arc<dyn EventHandler<PodView>>);
         Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
     }
 
@@ -286,7 +286,7 @@ impl ServedMachines for Shared {
 }
 
 impl EventHandler<NodeView> for Shared {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         self.change(|state, now| {
             // A Node recreated under its name with another UID is another Node.
             if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
@@ -308,7 +308,7 @@ impl EventHandler<NodeView> for Shared {
 }
 
 impl EventHandler<PodView> for Shared {
-    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+    fn on_change(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         self.change(|state, now| {
             match (old, new) {
                 (Some(old), Some(new)) if old.uid == new.uid => {

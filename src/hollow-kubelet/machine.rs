@@ -86,7 +86,7 @@ impl Writes {
     /// Returns true if the last write is newer than the object that `cache` shows with `version`.
     #[must_use]
     pub fn outrun<V: View>(&self, version: &str, cache: &Cache<V>) -> bool {
-        cache.is_outrun(version, self.version)
+        cache.is_stale(version, self.version)
     }
 
     /// Records a successful write.

@@ -91,7 +91,7 @@ impl State {
             return;
         }
         let before = self.pods.get(&view.uid);
-        if before.is_none_or(|before| before.view.spec.told != view.spec.told) {
+        if before.is_none_or(|before| before.view.spec.hollow_annotations != view.spec.hollow_annotations) {
             let mistake =
                 |text: String| events::of_pod(true, INVALID, &format!("{text}; the default is used"));
             let notes = script::mistakes(&view.spec).map(mistake).collect();
@@ -135,7 +135,7 @@ impl State {
 
     /// Queues a sync of all pods of a Node.
     pub(super) fn ask_pods(&mut self, node: &str, now: Clock) {
-        for pod in self.pod_cache.group(node) {
+        for pod in self.pod_cache.by_index(node) {
             if self.pods.contains_key(&pod.uid) {
                 self.schedule.ask(Priority::Pod, &pod.uid, now.at);
             }
@@ -301,7 +301,7 @@ impl State {
     fn verdict(&self, view: &PodView, owner: &Arc<str>) -> Option<Verdict> {
         let machine = self.machines.get(owner)?;
         let node = machine.view.as_ref()?;
-        let all = self.pod_cache.group(&view.node);
+        let all = self.pod_cache.by_index(&view.node);
         let known =
             all.iter().filter(|other| other.uid != view.uid).filter_map(|other| self.pods.get(&other.uid));
         let carried = known.filter(|pod| pod.is_admitted() && !pod.dismissed && !pod.view.is_finished());

@@ -112,7 +112,7 @@ impl State {
         if let Some(view) = self.node_cache.get(&node) {
             self.saw_node(&view, now);
         }
-        for pod in self.pod_cache.group(&node) {
+        for pod in self.pod_cache.by_index(&node) {
             self.saw_pod(&pod, now);
         }
     }
@@ -141,7 +141,7 @@ impl State {
         // A Node recreated under this name has a machine of its own, which owns the name and the pods by now.
         if self.by_node.get(&machine.node) == Some(&uid) {
             self.by_node.remove(&machine.node);
-            for pod in self.pod_cache.group(&machine.node) {
+            for pod in self.pod_cache.by_index(&machine.node) {
                 self.forget_pod(&pod.uid);
             }
         }

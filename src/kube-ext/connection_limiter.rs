@@ -8,9 +8,10 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// Connection limiter. Clones share one limit.
@@ -52,7 +53,7 @@ impl ConnectionLimiter {
     /// Admits a connection from an address; None for a peer without one, such as of a unix socket.
     #[must_use]
     pub fn admit(&self, address: Option<IpAddr>) -> ConnectionPermit {
-        let mut connections = lock(&self.connections);
+        let mut connections = self.connections.lock();
         while connections.open.len() >= self.limit.max(1)
             && let Some(victim) = connections.victim()
         {
@@ -73,7 +74,7 @@ impl ConnectionLimiter {
 impl ConnectionPermit {
     /// Marks the client as authenticated by a verified certificate: other connections are evicted first.
     pub fn authenticate(&self) {
-        if let Some(connection) = lock(&self.connections).open.get_mut(&self.id) {
+        if let Some(connection) = self.connections.lock().open.get_mut(&self.id) {
             connection.is_authenticated = true;
         }
     }
@@ -87,7 +88,7 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        lock(&self.connections).open.remove(&self.id);
+        self.connections.lock().open.remove(&self.id);
     }
 }
 
@@ -110,10 +111,6 @@ fn source(address: IpAddr) -> IpAddr {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address @ IpAddr::V4(_) => address,
     }
-}
-
-fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
-    connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
 //! Client-side rate limit of a kubelet: client-go's token bucket (`util/flowcontrol`) with a kubelet's
 //! default rate and burst.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// Time between two requests: `kubeAPIQPS` is 50.
@@ -35,7 +33,7 @@ impl Rate {
 
     /// Takes a token and returns the moment from which it may be used.
     fn take(&self, now: Instant) -> Instant {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full_at = self.full_at.lock();
         let full = full_at.unwrap_or(now).max(now) + DISTANCE;
         *full_at = Some(full);
         full.checked_sub(DISTANCE * BURST).unwrap_or(now).max(now)

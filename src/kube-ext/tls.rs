@@ -4,10 +4,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
@@ -183,14 +184,14 @@ impl Certificates {
 
     /// Configuration for the next connection.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).config)
+        Arc::clone(&self.now.read().config)
     }
 
     /// Loads the certificates again. Returns true if they have changed.
     pub fn reload(&self, material: &Material, now: Timestamp) -> Result<bool, TlsError> {
-        let content = self.now.read().unwrap_or_else(PoisonError::into_inner).content;
+        let content = self.now.read().content;
         let Some(loaded) = load(material, Some(content), now)? else { return Ok(false) };
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        *self.now.write() = loaded;
         Ok(true)
     }
 }

@@ -121,7 +121,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
     let client = identity.client();
     let pods: Arc<Cache<PodView>> = Arc::default();
     let gone = Arc::new(Gone::new(&machine.uid));
-    nodes.observe(gone.clone());
+    nodes.add_event_handler(gone.clone());
     let (hollow, kubelets) = Hollow::new(
         client.clone(),
         Arc::clone(&nodes),
@@ -229,7 +229,7 @@ impl Gone {
 }
 
 impl EventHandler<NodeView> for Gone {
-    fn changed(&self, _: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, _: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let is_there = new.is_some_and(|node| *node.uid == *self.uid);
         self.seen.store(is_there, Ordering::Relaxed);
         if !is_there {
@@ -264,13 +264,13 @@ mod tests {
         let view = |uid: &str| Arc::new(NodeView { uid: uid.into(), ..NodeView::default() });
         let told = |gone: &Gone| gone.told.notified().now_or_never().is_some();
         let gone = Gone::new("u-1");
-        gone.changed(None, Some(&view("u-1")));
+        gone.on_change(None, Some(&view("u-1")));
         gone.on_resync();
         assert!(!told(&gone), "it is there");
-        gone.changed(Some(&view("u-1")), None);
+        gone.on_change(Some(&view("u-1")), None);
         assert!(told(&gone), "it went");
         let gone = Gone::new("u-1");
-        gone.changed(None, Some(&view("u-2")));
+        gone.on_change(None, Some(&view("u-2")));
         assert!(told(&gone), "another one");
         let gone = Gone::new("u-1");
         gone.on_resync();

@@ -78,11 +78,11 @@ impl Caches {
     }
 
     /// Requests a new list for each cache.
-    pub(super) fn list_anew(&self) {
-        self.nodes.list_anew();
-        self.pods.list_anew();
-        self.classes.list_anew();
-        self.sets.list_anew();
-        self.hosts.list_anew();
+    pub(super) fn relist(&self) {
+        self.nodes.relist();
+        self.pods.relist();
+        self.classes.relist();
+        self.sets.relist();
+        self.hosts.relist();
     }
 }

@@ -61,7 +61,7 @@ impl Leader {
         parts.serve_kubelets(&hollow, options.endpoints, &registry)?;
         let machines = hollow.clone();
         let members = MembershipWatch::new();
-        caches.hosts.observe(Arc::clone(&members) as _);
+        caches.hosts.add_event_handler(Arc::clone(&members) as _);
         let ground = Dependencies {
             requester: hollow_client,
             server: options.client.anonymous(),
@@ -91,7 +91,7 @@ impl Leader {
         let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
         // Registered before the controllers: a Node's CIDR must be counted before they consider its creation complete.
         if let Some(pod_cidrs) = &pod_cidrs {
-            caches.nodes.observe(Arc::clone(pod_cidrs) as _);
+            caches.nodes.add_event_handler(Arc::clone(pod_cidrs) as _);
         }
         let context = Arc::new(Context {
             nodes: Arc::clone(&caches.nodes),

@@ -154,7 +154,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
             () = shutdown.cancelled() => return leave(election).await,
         }
         // The watch may lag behind the last writes of the previous leader.
-        caches.list_anew();
+        caches.relist();
     }
     let lead = Leader { options, cluster, client: fenced, caches, registry, standing };
     let work = Box::pin(async {

@@ -1,5 +1,5 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_node_cache::{Operator, Qos, Requirement};
+use kube_node_cache::{Qos, Requirement};
 use proptest::prelude::*;
 
 use super::*;
@@ -98,7 +98,7 @@ fn a_node_has_to_be_as_the_pod_wants_it() {
 
     let term = |possible, zone: &str| {
         let requirement =
-            Requirement { key: "zone".into(), operator: Operator::In, values: [zone.into()].into() };
+            Requirement { key: "zone".into(), operator: "In".into(), values: [zone.into()].into() };
         NodeTerm { possible, labels: [requirement].into() }
     };
     let wants = |terms: &[NodeTerm]| PodSpecView { node_terms: Some(terms.into()), ..PodSpecView::default() };

@@ -55,7 +55,7 @@ proptest! {
         policy in prop::sample::select(vec![RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never]),
         told in told_anything(),
         has_inits in any::<bool>(),
-        startup in prop::option::of(0_u32..9),
+        startup in prop::option::of(0_i32..9),
         deadline in prop::option::of(1_u64..100),
         blows in blows(),
     ) {

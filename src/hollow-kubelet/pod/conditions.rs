@@ -1,7 +1,7 @@
 //! Pod conditions that a kubelet sets, in its order and with its messages (pkg/kubelet/status/generate.go).
 
 use jiff::Timestamp;
-use kube_node_cache::{ContainerView, PodCondition, PodStatus, PodView, word};
+use kube_node_cache::{ContainerView, PodCondition, PodStatus, PodView, intern};
 
 use super::{Why, has_begun, is_over, is_unknown, lifecycle::needs_sandbox, reboot::RebootState};
 
@@ -88,9 +88,9 @@ fn condition(
 ) -> PodCondition {
     let before = before.condition(r#type).filter(|before| &*before.status == status);
     PodCondition {
-        r#type: word(r#type),
-        status: word(status),
-        reason: word(reason),
+        r#type: intern(r#type),
+        status: intern(status),
+        reason: intern(reason),
         observed_generation: pod.generation,
         since: before.and_then(|before| before.since).or(Some(second)),
     }

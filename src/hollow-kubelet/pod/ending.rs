@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
-use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodStatus, PodView, word};
+use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodStatus, PodView, intern};
 use kube_node_planner::time;
 
 use super::{
@@ -126,19 +126,19 @@ fn ended(
         ready: false,
         started: false,
         restarts: 0,
-        state: ContainerState::Waiting { reason: word(waits_as), back_off: None },
+        state: ContainerState::Waiting { reason: intern(waits_as), back_off: None },
         last: None,
     });
     let end = match (&view.state, view.last.take()) {
         (ContainerState::Running { since }, last) => {
             view.last = last;
-            let reason = word(if exit_code == 0 { reasons::COMPLETED } else { reasons::ERROR });
+            let reason = intern(if exit_code == 0 { reasons::COMPLETED } else { reasons::ERROR });
             Ended { exit_code, reason, started: *since, finished: Some(finished) }
         }
         // The container does not restart, so its last end is final.
         (ContainerState::Waiting { .. }, Some(last)) => *last,
         (ContainerState::Waiting { .. }, None) if counts => {
-            Ended { exit_code: KILLED, reason: word(reasons::UNKNOWN), started: None, finished: None }
+            Ended { exit_code: KILLED, reason: intern(reasons::UNKNOWN), started: None, finished: None }
         }
         (ContainerState::Waiting { .. } | ContainerState::Ended(_), last) => {
             view.last = last;

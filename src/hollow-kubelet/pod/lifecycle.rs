@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    Container, ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, word,
+    Container, ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, intern,
 };
 use kube_node_planner::time;
 
@@ -42,7 +42,7 @@ pub fn lived(
     let spec = &*pod.spec;
     let start_time = pod.status.start_time.unwrap_or_else(|| to_seconds(now));
     let waits_as =
-        word(if spec.init_containers.is_empty() { reasons::CREATING } else { reasons::INITIALIZING });
+        intern(if spec.init_containers.is_empty() { reasons::CREATING } else { reasons::INITIALIZING });
     let mut inits = views(&spec.init_containers, &pod.status.init_containers, &waits_as);
     let mut regulars = views(&spec.containers, &pod.status.containers, &waits_as);
     if let Some(anew) = anew {
@@ -99,7 +99,7 @@ pub fn lived(
     }
     let has_sandbox = inits.iter().chain(&*regulars).any(needs_sandbox);
     let status = PodStatus {
-        phase: word(phase),
+        phase: intern(phase),
         start_time: Some(start_time),
         host_ip: Some(place.host_ip.to_string().into()),
         pod_ip: match &pod.status.pod_ip {
@@ -167,7 +167,12 @@ fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
     let end = match (&view.state, view.last.take()) {
         (ContainerState::Running { since }, last) => {
             view.last = last;
-            Ended { exit_code: 0, reason: word(reasons::COMPLETED), started: *since, finished: Some(second) }
+            Ended {
+                exit_code: 0,
+                reason: intern(reasons::COMPLETED),
+                started: *since,
+                finished: Some(second),
+            }
         }
         (ContainerState::Waiting { .. }, Some(last)) => *last,
         (ContainerState::Waiting { .. } | ContainerState::Ended(_), last) => {
@@ -266,7 +271,7 @@ fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Ende
         (None, None) if script.exit_code == 0 => (0, reasons::COMPLETED),
         (None, None) => (script.exit_code, reasons::ERROR),
     };
-    Ended { exit_code, reason: word(reason), started: Some(since), finished: end.map(to_seconds) }
+    Ended { exit_code, reason: intern(reason), started: Some(since), finished: end.map(to_seconds) }
 }
 
 /// Records the end of a container: final, or followed by a restart.
@@ -276,7 +281,7 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
         view.ready = false;
         let back_off = Some(back_off(&end, view.last.as_deref()));
         view.last = Some(Box::new(end));
-        view.state = ContainerState::Waiting { reason: word(reasons::CRASH_LOOP), back_off };
+        view.state = ContainerState::Waiting { reason: intern(reasons::CRASH_LOOP), back_off };
     } else {
         view.ready = script.role == Role::Init && end.exit_code == 0;
         view.state = ContainerState::Ended(end);
@@ -329,8 +334,8 @@ fn pull(from: Timestamp, now: Timestamp) -> (InternedStr, Timestamp) {
     let left = Duration::from_nanos_u128(left.as_nanos() % turn.as_nanos());
     let tried = time::before(now, left);
     if left < PULL_ERROR_SHOWN {
-        (word(reasons::PULL_FAILED), time::after(tried, PULL_ERROR_SHOWN))
+        (intern(reasons::PULL_FAILED), time::after(tried, PULL_ERROR_SHOWN))
     } else {
-        (word(reasons::PULL_BACK_OFF), time::after(tried, turn))
+        (intern(reasons::PULL_BACK_OFF), time::after(tried, turn))
     }
 }

@@ -180,7 +180,7 @@ mod tests {
         let resources = ContainerResources { requests: pairs(requests, ""), limits: [].into() };
         PodSpecView {
             containers: [Container { name: "a".into(), resources, ..Container::default() }].into(),
-            told: pairs(told, names::HOLLOW_PREFIX),
+            hollow_annotations: pairs(told, names::HOLLOW_PREFIX),
             ..PodSpecView::default()
         }
     }

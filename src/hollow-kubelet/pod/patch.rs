@@ -134,13 +134,14 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     shown
 }
 
-fn mounted(pod: &PodView, Mount { volume, path, read_only, recursive }: &Mount) -> Value {
-    let suffix = pod.token.filter(|_| **volume == *TOKEN_VOLUME).unwrap_or_default();
+fn mounted(pod: &PodView, mount: &Mount) -> Value {
+    let Mount { name, mount_path, read_only, .. } = mount;
+    let suffix = pod.token.filter(|_| name == TOKEN_VOLUME).unwrap_or_default();
     let suffix = str::from_utf8(&suffix).unwrap_or_default().trim_end_matches('\0');
-    let mut shown = json!({ "name": format!("{volume}{suffix}"), "mountPath": path });
+    let mut shown = json!({ "name": format!("{name}{suffix}"), "mountPath": mount_path });
     if *read_only {
         shown["readOnly"] = json!(true);
-        shown["recursiveReadOnly"] = json!(if *recursive { "Enabled" } else { "Disabled" });
+        shown["recursiveReadOnly"] = json!(if mount.is_recursive() { "Enabled" } else { "Disabled" });
     }
     shown
 }
@@ -293,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_volumes_of_a_container_are_named_as_the_pod_has_them() {
-        let mount = |volume: &str, read_only| Mount { volume: volume.into(), read_only, ..Mount::default() };
+        let mount = |volume: &str, read_only| Mount { name: volume.into(), read_only, ..Mount::default() };
         let mounts = [mount(TOKEN_VOLUME, true), mount("data", false)].into();
         let spec = PodSpecView {
             containers: [Container { name: "a".into(), mounts, ..Container::default() }].into(),

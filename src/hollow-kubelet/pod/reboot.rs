@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, word,
+    ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, intern,
 };
 use kube_node_planner::time;
 
@@ -37,7 +37,7 @@ pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option
         {
             let end = Ended {
                 exit_code: LOST_CODE,
-                reason: word(reasons::LOST),
+                reason: intern(reasons::LOST),
                 started: latest_start(view),
                 finished: Some(to_seconds(now)),
             };

@@ -27,7 +27,7 @@ fn pod(restart_policy: RestartPolicy, inits: &[&str], told: &[(&str, &str)]) -> 
         restart_policy,
         init_containers: containers(inits),
         containers: containers(&["a", "b"]),
-        told: told
+        hollow_annotations: told
             .iter()
             .map(|(key, value)| (format!("hollow.kube-node.io/{key}").into(), (*value).into()))
             .collect(),

@@ -158,7 +158,7 @@ impl<'a, 'b> Told<'a, 'b> {
     /// Value of annotation `what`: for this container, else for all containers.
     pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
         let said = |wanted: Option<&str>| {
-            let mut all = self.pod.told.iter();
+            let mut all = self.pod.hollow_annotations.iter();
             let (_, value) = all.find(|(key, _)| hollow_annotation(key) == (what, wanted))?;
             read(value)
         };
@@ -168,7 +168,7 @@ impl<'a, 'b> Told<'a, 'b> {
 
 /// Unreadable annotations of `pod`, each with a description of the valid values.
 pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
-    pod.told.iter().filter_map(|(key, value)| {
+    pod.hollow_annotations.iter().filter_map(|(key, value)| {
         let (what, container) = hollow_annotation(key);
         let Some((_, write)) = TELLS.iter().find(|(known, _)| *known == what) else {
             let known = TELLS.map(|(known, _)| known).join(", ");
@@ -245,7 +245,7 @@ mod tests {
             restart_policy,
             containers: [container("a"), container("b")].into(),
             init_containers: [container("init")].into(),
-            told: told.iter().map(|(key, value)| (full(key), (*value).into())).collect(),
+            hollow_annotations: told.iter().map(|(key, value)| (full(key), (*value).into())).collect(),
             ..PodSpecView::default()
         }
     }
@@ -304,7 +304,7 @@ mod tests {
         pod.containers[0].startup = probe(20, 1);
         let script = regular(&pod, &none);
         assert_eq!((script.started_after, script.ready_after), (secs(20), Some(secs(25))));
-        pod.told = [(full("ready-time"), "never".into())].into();
+        pod.hollow_annotations = [(full("ready-time"), "never".into())].into();
         assert_eq!(regular(&pod, &none).ready_after, None);
     }
 

@@ -27,7 +27,7 @@ fn sidecar(name: &str) -> Container {
     Container { restart_policy: Some(RestartPolicy::Always), ..container(name) }
 }
 
-fn probe(initial_delay_seconds: u32) -> Probe {
+fn probe(initial_delay_seconds: i32) -> Probe {
     Probe { initial_delay_seconds, ..Probe::default() }
 }
 
@@ -47,7 +47,7 @@ fn spec(restart_policy: RestartPolicy, told: &[(&str, &str)]) -> PodSpecView {
         containers: [container("a"), container("b")].into(),
         restart_policy,
         grace: Duration::from_secs(30),
-        told: told
+        hollow_annotations: told
             .iter()
             .map(|(key, value)| (format!("{}{key}", names::HOLLOW_PREFIX).into(), (*value).into()))
             .collect(),

@@ -223,7 +223,7 @@ fn with_stats<T>(
     now: Timestamp,
     read: impl FnOnce(&Stats<'_>) -> T,
 ) -> T {
-    let pods = seen.pods.group(&seen.node);
+    let pods = seen.pods.by_index(&seen.node);
     let defaults = &seen.settings.containers;
     let used: Vec<PodUsage<'_>> = pods.iter().filter_map(|pod| usage::of_pod(pod, defaults)).collect();
     let capacity = &seen.shape.capacity;
@@ -241,7 +241,7 @@ fn with_stats<T>(
 
 /// Pods of the machine, with the fields that the cache keeps.
 fn pods(seen: &ServedMachine) -> Value {
-    let items = seen.pods.group(&seen.node).into_iter().map(|pod| {
+    let items = seen.pods.by_index(&seen.node).into_iter().map(|pod| {
         let shown: Value = serde_json::from_slice(&patch::patch(&pod, &pod.status, None)).unwrap_or_default();
         let mut status = shown["status"].clone();
         if let Some(status) = status.as_object_mut() {

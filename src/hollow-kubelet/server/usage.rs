@@ -115,7 +115,7 @@ mod tests {
         let spec = PodSpecView {
             containers: [container("a"), container("b")].into(),
             init_containers: [container("init")].into(),
-            told: [("hollow.kube-node.io/cpu".into(), "250m".into())].into(),
+            hollow_annotations: [("hollow.kube-node.io/cpu".into(), "250m".into())].into(),
             ..PodSpecView::default()
         };
         let status = PodStatus {

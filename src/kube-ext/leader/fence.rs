@@ -135,12 +135,13 @@ impl http_body::Body for Passing {
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, error::Error, sync::Mutex, time::Duration};
+    use std::{convert::Infallible, error::Error, time::Duration};
 
     use futures::FutureExt;
     use http::{Method, Response};
     use http_body::Body as _;
     use kube::Client;
+    use parking_lot::Mutex;
     use tower::service_fn;
 
     use super::*;
@@ -158,7 +159,7 @@ mod tests {
         let arrived: Arc<Mutex<Vec<Method>>> = Arc::default();
         let into = Arc::clone(&arrived);
         let server = service_fn(move |request: Request<Passing>| {
-            into.lock().unwrap().push(request.method().clone());
+            into.lock().push(request.method().clone());
             async { Ok::<_, Infallible>(Response::new(Body::empty())) }
         });
         (Client::new(fence.layer(server), "default"), arrived)
@@ -174,12 +175,12 @@ mod tests {
             let error = client.send(request(method.clone())).await.unwrap_err();
             assert!(is_refused(&error), "{error:?}");
         }
-        assert_eq!(*arrived.lock().unwrap(), [Method::GET]);
+        assert_eq!(*arrived.lock(), [Method::GET]);
         fence.open_until(Moment::now().after(Duration::from_mins(1)));
         for method in &writes {
             client.send(request(method.clone())).await.unwrap();
         }
-        assert_eq!(arrived.lock().unwrap()[1..], writes);
+        assert_eq!(arrived.lock()[1..], writes);
         // Leadership that expires needs no call to close the fence.
         fence.open_until(Moment::now());
         assert!(is_refused(&client.send(request(Method::POST)).await.unwrap_err()));
@@ -193,12 +194,12 @@ mod tests {
             fence.open_until(Moment::now().after(Duration::from_mins(1)));
             let waiting: Arc<Mutex<Option<Passing>>> = Arc::default();
             let into = Arc::clone(&waiting);
-            let mut door = fence.layer(service_fn(move |request: Request<Passing>| {
-                *into.lock().unwrap() = Some(request.into_body());
+            let mut fenced = fence.layer(service_fn(move |request: Request<Passing>| {
+                *into.lock() = Some(request.into_body());
                 future::ready(Ok::<_, Infallible>(()))
             }));
-            door.call(request(method)).now_or_never().unwrap().unwrap();
-            let mut body = waiting.lock().unwrap().take().unwrap();
+            fenced.call(request(method)).now_or_never().unwrap().unwrap();
+            let mut body = waiting.lock().take().unwrap();
             assert_eq!(body.size_hint().exact(), Some(2));
             fence.close();
             let frame = future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).now_or_never().unwrap();

@@ -1,9 +1,10 @@
 //! Leadership of this process: its fence, `/leader` on the admin port, and metrics.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use http::header::CONTENT_TYPE;
+use parking_lot::RwLock;
 use prometheus::{IntCounterVec, IntGauge, Registry};
 use serde_json::json;
 
@@ -67,7 +68,7 @@ impl Leadership {
     /// Sets the observed leader, and whether this process leads.
     pub(super) fn shows(&self, leader: Option<String>, leads: bool) {
         self.leads.set(i64::from(leads));
-        *self.leader.write().unwrap_or_else(PoisonError::into_inner) = leader;
+        *self.leader.write() = leader;
     }
 
     /// Counts a write of the Lease by result.
@@ -81,11 +82,11 @@ impl Leadership {
     }
 }
 
-async fn leader(State(standing): State<Arc<Leadership>>) -> impl IntoResponse {
+async fn leader(State(leadership): State<Arc<Leadership>>) -> impl IntoResponse {
     let said = json!({
-        "identity": standing.identity,
-        "leader": *standing.leader.read().unwrap_or_else(PoisonError::into_inner),
-        "leading": standing.fence.check().is_ok(),
+        "identity": leadership.identity,
+        "leader": *leadership.leader.read(),
+        "leading": leadership.fence.check().is_ok(),
     });
     ([(CONTENT_TYPE, "application/json")], said.to_string())
 }

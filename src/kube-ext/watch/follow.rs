@@ -264,14 +264,12 @@ async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), Ended> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::{Arc, Mutex},
-    };
+    use std::{convert::Infallible, sync::Arc};
 
     use bytes::Bytes;
     use futures::{StreamExt, stream};
     use http::Response;
+    use parking_lot::Mutex;
 
     use super::{
         super::{frames::tests::bookmark, vital_backoff},
@@ -297,7 +295,7 @@ mod tests {
         let (begin, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let into = Arc::clone(&asked);
         let server = tower::service_fn(move |request: Request<Body>| {
-            into.lock().unwrap().push((begin.elapsed(), request.uri().query().unwrap().to_owned()));
+            into.lock().push((begin.elapsed(), request.uri().query().unwrap().to_owned()));
             let list = stream::iter([Bytes::from(bookmark("6", true))]);
             let later = stream::iter(frames.clone()).then(async |frame| {
                 sleep(Duration::from_mins(1)).await;
@@ -321,7 +319,7 @@ mod tests {
             if failures == 2 { Err(()) } else { Ok(()) }
         };
         follow(&Client::new(server, "default"), &watch, vital_backoff(), &(), |_| {}, failed).await;
-        let asked = asked.lock().unwrap();
+        let asked = asked.lock();
         asked.clone()
     }
 

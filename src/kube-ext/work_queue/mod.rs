@@ -9,14 +9,10 @@
 
 mod schedule;
 
-use std::{
-    future::Future,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, hash::Hash, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::OptionFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -81,15 +77,9 @@ impl<K: Eq + Hash + Clone> WorkQueue<K> {
     /// Requests a reconciliation of `key` as soon as its interval allows. A key that waits already keeps its
     /// place.
     pub fn add(&self, key: K) {
-        if self.shared.schedule().add(key, Instant::now()) {
+        if self.shared.schedule.lock().add(key, Instant::now()) {
             self.shared.earlier.notify_one();
         }
-    }
-}
-
-impl<K> Shared<K> {
-    fn schedule(&self) -> MutexGuard<'_, Schedule<K>> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,18 +94,18 @@ where
     let mut running = FuturesUnordered::new();
     while !stop.is_cancelled() {
         while running.len() < config.concurrency.max(1) {
-            let next = shared.schedule().start(Instant::now(), config.min_interval);
+            let next = shared.schedule.lock().start(Instant::now(), config.min_interval);
             let Some(key) = next else { break };
             let future = reconcile(key.clone());
             running.push(async move { (key, future.await) });
         }
         // At full concurrency no key can start, so due times and new keys do not matter.
         let has_room = running.len() < config.concurrency.max(1);
-        let due = if has_room { shared.schedule().next_due() } else { None };
+        let due = if has_room { shared.schedule.lock().next_due() } else { None };
         tokio::select! {
             () = stop.cancelled() => {}
             Some((key, action)) = running.next(), if !running.is_empty() => {
-                shared.schedule().finish(key, action, Instant::now());
+                shared.schedule.lock().finish(key, action, Instant::now());
             }
             () = shared.earlier.notified(), if has_room => {}
             Some(()) = OptionFuture::from(due.map(sleep_until)) => {}

@@ -145,7 +145,7 @@ impl Groups {
             Ok(None) | Err(ScaleRefusal::OtherId { .. }) => return Ok(None),
             Err(refusal) => return Err(refusal),
         };
-        let group = node.group().and_then(|set| self.get(set).ok());
+        let group = node.index_key().and_then(|set| self.get(set).ok());
         Ok(group.filter(|group| node.is_of(group.name(), &group.shown.uid)))
     }
 
@@ -202,7 +202,7 @@ impl Groups {
         let startup = self.startup_taints(group);
         // Read before the Nodes: a Node shown in between counts once.
         let expectations = self.context.expectations.now(group.name());
-        let nodes = self.context.nodes.group(group.name());
+        let nodes = self.context.nodes.by_index(group.name());
         let machines: Vec<GroupNode<'_>> = nodes
             .iter()
             .filter(|node| node.is_of(group.name(), &group.shown.uid))

@@ -15,9 +15,9 @@ impl Index {
     /// An index that follows `nodes`. Must be created before their watch starts.
     pub(super) fn of(nodes: &Cache<NodeView>) -> Arc<Self> {
         let index = Arc::new(Self::default());
-        nodes.observe(index.clone());
+        nodes.add_event_handler(index.clone());
         for node in nodes.all() {
-            index.changed(None, Some(&node));
+            index.on_change(None, Some(&node));
         }
         index
     }
@@ -29,7 +29,7 @@ impl Index {
 }
 
 impl EventHandler<NodeView> for Index {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let id = |node: Option<&Arc<NodeView>>| node.and_then(|node| node.provider_id.clone());
         let (before, now) = (id(old), id(new));
         if before == now && old.is_some() {
@@ -60,16 +60,16 @@ mod tests {
     fn follows_what_comes_and_goes() {
         let index = Index::default();
         let (bare, named) = (node("a", None), node("a", Some("hollow://a")));
-        index.changed(None, Some(&bare));
+        index.on_change(None, Some(&bare));
         assert_eq!(index.name("hollow://a"), None);
-        index.changed(Some(&bare), Some(&named));
+        index.on_change(Some(&bare), Some(&named));
         assert_eq!(index.name("hollow://a").as_deref(), Some("a"));
         assert_eq!(index.name("hollow%3A//a"), None, "byte for byte");
         let twin = node("b", Some("hollow://a"));
-        index.changed(None, Some(&twin));
-        index.changed(Some(&named), None);
+        index.on_change(None, Some(&twin));
+        index.on_change(Some(&named), None);
         assert_eq!(index.name("hollow://a").as_deref(), Some("b"));
-        index.changed(Some(&twin), None);
+        index.on_change(Some(&twin), None);
         assert_eq!(index.name("hollow://a"), None);
     }
 }

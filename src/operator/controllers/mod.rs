@@ -117,7 +117,7 @@ impl Context {
         expectations: &HashMap<String, Expectations>,
     ) -> usize {
         let is_counted = |set: &CustomObject<NodeSet>| Some(set.name()) != but_for;
-        let sets = self.sets.group(class);
+        let sets = self.sets.by_index(class);
         let sets = sets.iter().filter(|set| is_counted(set)).filter_map(|set| expectations.get(set.name()));
         let coming = sets.flat_map(Expectations::creations).filter(|name| self.nodes.get(name).is_none());
         let shown =

@@ -76,9 +76,9 @@ impl NodeClassController {
     pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
         let controller = Arc::new(Self { context, secrets, requests, tidied: Mutex::default() });
-        controller.context.nodes.observe(controller.clone());
-        controller.context.sets.observe(controller.clone());
-        controller.context.classes.observe(controller.clone());
+        controller.context.nodes.add_event_handler(controller.clone());
+        controller.context.sets.add_event_handler(controller.clone());
+        controller.context.classes.add_event_handler(controller.clone());
         (controller, queue)
     }
 
@@ -142,7 +142,7 @@ impl NodeClassController {
         let all = self.context.nodes.all();
         let of_class = || all.iter().filter(|node| node.class() == Some(class));
         let revisions = of_class().filter_map(|node| node.label(names::LABEL_REVISION));
-        let mut sets: Vec<String> = self.context.sets.group(class).iter().map(|set| set.key()).collect();
+        let mut sets: Vec<String> = self.context.sets.by_index(class).iter().map(|set| set.key()).collect();
         sets.sort();
         Users { nodes: of_class().count(), sets, revisions: revisions.map(str::to_owned).collect() }
     }
@@ -188,7 +188,7 @@ impl NodeClassController {
         }
         self.tidied.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
         let mut limit = None;
-        for own in self.context.sets.group(class) {
+        for own in self.context.sets.by_index(class) {
             // The revisions that an unreadable set needs are unknown.
             let Ok(set) = &own.object else { return Ok(Action::RequeueAfter(TIDY_INTERVAL)) };
             needed.extend(set.spec.revision.clone());
@@ -324,7 +324,7 @@ fn still_used_by(nodes: usize, sets: &[String]) -> String {
 }
 
 impl EventHandler<NodeView> for NodeClassController {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let class = |view: Option<&Arc<NodeView>>| view.and_then(|view| view.class().map(str::to_owned));
         let (old, new) = (class(old), class(new));
         if old != new {
@@ -334,9 +334,10 @@ impl EventHandler<NodeView> for NodeClassController {
 }
 
 impl EventHandler<CustomObject<NodeSet>> for NodeClassController {
-    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
-        let class =
-            |view: Option<&Arc<CustomObject<NodeSet>>>| view.and_then(|view| view.group().map(str::to_owned));
+    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+        let class = |view: Option<&Arc<CustomObject<NodeSet>>>| {
+            view.and_then(|view| view.index_key().map(str::to_owned))
+        };
         let (old, new) = (class(old), class(new));
         if old != new {
             [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
@@ -345,7 +346,7 @@ impl EventHandler<CustomObject<NodeSet>> for NodeClassController {
 }
 
 impl EventHandler<CustomObject<NodeClass>> for NodeClassController {
-    fn changed(
+    fn on_change(
         &self,
         old: Option<&Arc<CustomObject<NodeClass>>>,
         new: Option<&Arc<CustomObject<NodeClass>>>,

@@ -90,7 +90,7 @@ impl PodCidrs {
 }
 
 impl EventHandler<NodeView> for PodCidrs {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let block = |node: Option<&'_ Arc<NodeView>>| node.and_then(|node| node.pod_cidr.clone());
         let (before, now) = (block(old), block(new));
         let Some(node) = new.or(old) else { return };

@@ -69,7 +69,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     )?;
     let caches = Caches::default();
     let members = MembershipWatch::seen_by(&group, &name);
-    caches.hosts.observe(Arc::clone(&members) as _);
+    caches.hosts.add_event_handler(Arc::clone(&members) as _);
     let mut parts = TaskGroup::new(&shutdown);
     let admin = Admin::bind(admin_address, "--admin-address").await?;
     let (ready, roll) = (caches.readiness(), Arc::clone(&members));

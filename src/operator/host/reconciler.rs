@@ -88,12 +88,15 @@ impl HostReconciler {
             machines,
             requests,
         });
-        carrier.caches.nodes.observe(Arc::clone(&carrier) as Arc<dyn EventHandler<NodeView>>);
+        carrier.caches.nodes.add_event_handler(Arc::clone(&carrier) as Arc<dyn EventHandler<NodeView>>);
         carrier
             .caches
             .classes
-            .observe(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeClass>>>);
-        carrier.caches.sets.observe(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeSet>>>);
+            .add_event_handler(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeClass>>>);
+        carrier
+            .caches
+            .sets
+            .add_event_handler(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeSet>>>);
         (carrier, queue)
     }
 
@@ -152,7 +155,7 @@ impl HostReconciler {
                 self.look_at(|_| true);
             } else if self.is_deaf() {
                 warn!("the watch of the Leases of hosts shows nothing: it is made anew");
-                self.caches.hosts.list_anew();
+                self.caches.hosts.relist();
             }
         }
     }
@@ -241,7 +244,7 @@ fn is_lost(before: &Present, after: &Present) -> bool {
 }
 
 impl EventHandler<NodeView> for HostReconciler {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         // A machine is made from the labels of its Node; the status is the machine's own output.
         let made_from =
             |node: Option<&Arc<NodeView>>| node.map(|node| (Arc::clone(&node.uid), node.labels.clone()));
@@ -254,7 +257,7 @@ impl EventHandler<NodeView> for HostReconciler {
 }
 
 impl EventHandler<CustomObject<NodeClass>> for HostReconciler {
-    fn changed(
+    fn on_change(
         &self,
         old: Option<&Arc<CustomObject<NodeClass>>>,
         new: Option<&Arc<CustomObject<NodeClass>>>,
@@ -271,7 +274,7 @@ impl EventHandler<CustomObject<NodeClass>> for HostReconciler {
 }
 
 impl EventHandler<CustomObject<NodeSet>> for HostReconciler {
-    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
         let overrides = |own: Option<&Arc<CustomObject<NodeSet>>>| {
             Some(own?.object.as_ref().ok()?.spec.class_overrides.clone())
         };

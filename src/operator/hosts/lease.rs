@@ -54,7 +54,7 @@ impl View for HostView {
         self.key.clone()
     }
 
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         Some(&self.group)
     }
 }

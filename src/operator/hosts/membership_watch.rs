@@ -114,7 +114,7 @@ impl MembershipWatch {
 }
 
 impl EventHandler<HostView> for MembershipWatch {
-    fn changed(&self, old: Option<&Arc<HostView>>, new: Option<&Arc<HostView>>) {
+    fn on_change(&self, old: Option<&Arc<HostView>>, new: Option<&Arc<HostView>>) {
         let now = Moment::now();
         let mut heard = self.heard();
         match new.and_then(|new| Some((&**new, new.lasts?))) {

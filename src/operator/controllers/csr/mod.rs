@@ -58,7 +58,7 @@ impl Approver {
     pub fn new(context: Arc<Context>) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
         let approver = Arc::new(Self { context, csrs: Arc::default(), requests });
-        approver.csrs.observe(approver.clone());
+        approver.csrs.add_event_handler(approver.clone());
         (approver, queue)
     }
 
@@ -166,7 +166,7 @@ impl Approver {
 }
 
 impl EventHandler<View> for Approver {
-    fn changed(&self, _: Option<&Arc<View>>, new: Option<&Arc<View>>) {
+    fn on_change(&self, _: Option<&Arc<View>>, new: Option<&Arc<View>>) {
         if let Some(csr) = new.filter(|csr| csr.pending.is_some()) {
             self.requests.add(csr.name.clone());
         }

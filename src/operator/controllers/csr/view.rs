@@ -51,7 +51,7 @@ impl kube_node_cache::View for View {
         self.name.clone()
     }
 
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         None
     }
 }

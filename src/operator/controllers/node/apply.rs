@@ -117,7 +117,7 @@ impl NodeController {
         // The first taint patch also clears `managedFields`: no field manager needs them, and they make every
         // later write more expensive. The API server accepts this in a write of the Node, but not in one of
         // its status.
-        if node.tracked_for_nobody {
+        if node.has_unused_managed_fields {
             patch.push(json!({ "op": "add", "path": "/metadata/managedFields", "value": [{}] }));
         }
         let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());

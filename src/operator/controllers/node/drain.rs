@@ -37,7 +37,7 @@ impl NodeController {
             MachineState::Absent => false,
         };
         let known: Vec<drain::Pod> =
-            self.context.pods.group(&node.name).iter().map(|pod| seen(pod)).collect();
+            self.context.pods.by_index(&node.name).iter().map(|pod| seen(pod)).collect();
         let mut drain = self.plan(node, &known);
         if has_machine && drain.is_done() {
             // The cache may lag behind the cordon: a list confirms that no pod is left.
@@ -163,7 +163,7 @@ fn seen(pod: &PodView) -> drain::Pod {
             name: Arc::clone(&pod.name),
             uid: Arc::clone(&pod.uid),
         },
-        fate: match pod.maker {
+        fate: match pod.controller {
             _ if pod.stays() => Fate::Stays,
             PodOwner::Nobody => Fate::Ends,
             _ => Fate::Moves,

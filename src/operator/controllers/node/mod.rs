@@ -89,10 +89,10 @@ impl NodeController {
             attachments,
             back_offs: Mutex::default(),
         });
-        controller.context.nodes.observe(controller.clone());
-        controller.context.pods.observe(controller.clone());
-        controller.context.classes.observe(controller.clone());
-        controller.context.sets.observe(controller.clone());
+        controller.context.nodes.add_event_handler(controller.clone());
+        controller.context.pods.add_event_handler(controller.clone());
+        controller.context.classes.add_event_handler(controller.clone());
+        controller.context.sets.add_event_handler(controller.clone());
         (controller, queue)
     }
 
@@ -224,7 +224,7 @@ impl Key {
 }
 
 impl EventHandler<NodeView> for NodeController {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         match (old, new) {
             (_, Some(new)) => self.requests.add(Key::Node(Arc::clone(&new.name))),
             (Some(old), None) => self.requests.add(Key::Node(Arc::clone(&old.name))),
@@ -248,7 +248,7 @@ impl EventHandler<NodeView> for NodeController {
 }
 
 impl EventHandler<PodView> for NodeController {
-    fn changed(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
+    fn on_change(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
         // Only a draining Node depends on pods, and only on changes that let the drain go on.
         if let (Some(old), Some(new)) = (old, new)
             && old.holds_up_drain() == new.holds_up_drain()
@@ -266,7 +266,7 @@ impl EventHandler<PodView> for NodeController {
 }
 
 impl EventHandler<CustomObject<NodeClass>> for NodeController {
-    fn changed(
+    fn on_change(
         &self,
         old: Option<&Arc<CustomObject<NodeClass>>>,
         new: Option<&Arc<CustomObject<NodeClass>>>,
@@ -283,7 +283,7 @@ impl EventHandler<CustomObject<NodeClass>> for NodeController {
 }
 
 impl EventHandler<CustomObject<NodeSet>> for NodeController {
-    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
         let read = |own: Option<&Arc<CustomObject<NodeSet>>>| {
             let set = own.and_then(|own| own.object.as_ref().ok());
             // A drain permit is needed only from a set that stays.
@@ -294,7 +294,7 @@ impl EventHandler<CustomObject<NodeSet>> for NodeController {
             return;
         }
         let Some(set) = new.or(old) else { return };
-        for node in self.context.nodes.group(set.name()) {
+        for node in self.context.nodes.by_index(set.name()) {
             self.requests.add(Key::Node(Arc::clone(&node.name)));
         }
     }

@@ -22,7 +22,7 @@ impl Writes {
     pub(super) fn outruns(&self, node: &NodeView, nodes: &Cache<NodeView>) -> bool {
         let mut all = self.all();
         let Some(written) = all.get(&node.name) else { return false };
-        let outruns = nodes.is_outrun(&node.resource_version, *written);
+        let outruns = nodes.is_stale(&node.resource_version, *written);
         if !outruns {
             all.remove(&node.name);
         }

@@ -38,7 +38,7 @@ impl NodeSetController {
         let owned: Vec<Arc<NodeView>> = self
             .context
             .nodes
-            .group(set.name())
+            .by_index(set.name())
             .into_iter()
             .filter(|node| node.owner().is_some_and(|owner| owner.uid == uid))
             .collect();

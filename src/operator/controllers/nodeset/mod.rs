@@ -64,9 +64,9 @@ impl NodeSetController {
         let (requests, queue) = work_queue();
         let controller =
             Arc::new(Self { context, written: Mutex::default(), refusals: Mutex::default(), requests });
-        controller.context.nodes.observe(controller.clone());
-        controller.context.sets.observe(controller.clone());
-        controller.context.classes.observe(controller.clone());
+        controller.context.nodes.add_event_handler(controller.clone());
+        controller.context.sets.add_event_handler(controller.clone());
+        controller.context.classes.add_event_handler(controller.clone());
         (controller, queue)
     }
 
@@ -157,9 +157,9 @@ impl NodeSetController {
 }
 
 impl EventHandler<NodeView> for NodeSetController {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         for view in [old, new].into_iter().flatten() {
-            let Some(set) = view.group() else { continue };
+            let Some(set) = view.index_key() else { continue };
             self.context.expectations.shown(set, &view.name, new.map(|new| &**new));
             self.requests.add(set.to_owned());
         }
@@ -174,13 +174,13 @@ impl EventHandler<NodeView> for NodeSetController {
         if let Some(class) =
             gone.class().and_then(|name| self.context.classes.get(name)).filter(|c| limited(c))
         {
-            for set in self.context.sets.group(class.name()) {
+            for set in self.context.sets.by_index(class.name()) {
                 self.requests.add(set.key());
             }
         }
     }
 
-    fn relisting(&self) {
+    fn on_relist(&self) {
         self.context.expectations.relisting();
     }
 
@@ -191,7 +191,7 @@ impl EventHandler<NodeView> for NodeSetController {
 }
 
 impl EventHandler<CustomObject<NodeSet>> for NodeSetController {
-    fn changed(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
+    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
         let own_status_alone = |old: &CustomObject<NodeSet>, new: &CustomObject<NodeSet>| {
             old.metadata.generation == new.metadata.generation
                 && old.metadata.annotations == new.metadata.annotations
@@ -212,13 +212,13 @@ impl EventHandler<CustomObject<NodeSet>> for NodeSetController {
 }
 
 impl EventHandler<CustomObject<NodeClass>> for NodeSetController {
-    fn changed(
+    fn on_change(
         &self,
         old: Option<&Arc<CustomObject<NodeClass>>>,
         new: Option<&Arc<CustomObject<NodeClass>>>,
     ) {
         let Some(class) = new.or(old) else { return };
-        for set in self.context.sets.group(class.name()) {
+        for set in self.context.sets.by_index(class.name()) {
             self.requests.add(set.key());
         }
     }

@@ -132,7 +132,7 @@ impl NodeSetController {
             name,
             uid,
         };
-        for node in self.context.nodes.group(&observed.name) {
+        for node in self.context.nodes.by_index(&observed.name) {
             let labelled = node.set() == Some(observed.name.as_str());
             match node.owner() {
                 Some(owner) if owner.uid == observed.uid && labelled => observed.members.push(node),
@@ -198,7 +198,7 @@ impl NodeSetController {
                 // If cluster-autoscaler does not scale the set, its taint is a mark and no more.
                 member.autoscaler_drains = observed.autoscaled && node.is_to_be_deleted();
                 member.pods =
-                    self.context.pods.group(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
+                    self.context.pods.by_index(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
                 member
             })
             .collect()
@@ -223,7 +223,7 @@ impl NodeSetController {
     /// Time for which no Node is created because Nodes of other sets of the class did not start.
     fn class_back_off(&self, set: &NodeSet) -> Duration {
         let now = Timestamp::now();
-        let others = self.context.sets.group(&set.spec.node_class_name);
+        let others = self.context.sets.by_index(&set.spec.node_class_name);
         let of = |other: &NodeSet| {
             let failures = other.status.as_ref()?.start_failures.as_ref()?;
             let same = other.spec.class_overrides == set.spec.class_overrides

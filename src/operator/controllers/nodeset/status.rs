@@ -166,7 +166,7 @@ impl NodeSetController {
             return false;
         };
         let shown = own.metadata.resource_version.as_deref().unwrap_or_default();
-        last.overwritten = !self.context.sets.is_outrun(shown, last.version) && set.status != last.stored;
+        last.overwritten = !self.context.sets.is_stale(shown, last.version) && set.status != last.stored;
         last.overwritten
     }
 

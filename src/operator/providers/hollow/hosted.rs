@@ -31,7 +31,7 @@ pub(super) struct Hosted {
 impl Hosted {
     pub(super) fn new(nodes: Arc<Cache<NodeView>>, members: Arc<MembershipWatch>) -> Arc<Self> {
         let hosted = Arc::new(Self { nodes, members, deleted: Mutex::default() });
-        hosted.nodes.observe(Arc::clone(&hosted) as Arc<dyn EventHandler<NodeView>>);
+        hosted.nodes.add_event_handler(Arc::clone(&hosted) as Arc<dyn EventHandler<NodeView>>);
         hosted
     }
 
@@ -110,7 +110,7 @@ fn group(node: &NodeView) -> Option<&str> {
 }
 
 impl EventHandler<NodeView> for Hosted {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.deleted().remove(&old.uid);
         }

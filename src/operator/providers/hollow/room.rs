@@ -48,7 +48,7 @@ impl Room {
             ("kube_node_hollow_machines_refused", "Hollow machines that wait for a place in this process"),
         )?;
         let room = Arc::new(Self { places, state: Mutex::default(), waiting });
-        nodes.observe(Arc::clone(&room) as Arc<dyn EventHandler<NodeView>>);
+        nodes.add_event_handler(Arc::clone(&room) as Arc<dyn EventHandler<NodeView>>);
         Ok(room)
     }
 
@@ -147,7 +147,7 @@ fn full(places: usize) -> String {
 }
 
 impl EventHandler<NodeView> for Room {
-    fn changed(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
+    fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         if let Some(gone) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.forget(&gone.uid);
         }
@@ -206,7 +206,7 @@ mod tests {
         room.give_back("uid-a");
         assert_eq!(told(&mut calls), ["b"]);
         let gone = NodeView { name: "b".into(), uid: "uid-b".into(), ..NodeView::default() };
-        room.changed(Some(&Arc::new(gone)), None);
+        room.on_change(Some(&Arc::new(gone)), None);
         assert_eq!((told(&mut calls), room.waiting.get()), (vec!["c".to_owned()], 1));
     }
 

@@ -195,7 +195,7 @@ impl Hosts {
 
 fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Arc<Host> {
     let pods = Arc::new(Cache::default());
-    pods.observe(Arc::new(Changes(Arc::clone(&changes))));
+    pods.add_event_handler(Arc::new(Changes(Arc::clone(&changes))));
     Arc::new(Host { credentials, known: RwLock::new(known), changes, pods })
 }
 
@@ -203,7 +203,7 @@ fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Ar
 struct Changes(Arc<Watchers>);
 
 impl EventHandler<MachinePod> for Changes {
-    fn changed(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
+    fn on_change(&self, old: Option<&Arc<MachinePod>>, new: Option<&Arc<MachinePod>>) {
         if let (Some(old), Some(new)) = (old, new)
             && (old.leaving, &old.health, &old.last_end, &old.uid)
                 == (new.leaving, &new.health, &new.last_end, &new.uid)

@@ -216,7 +216,7 @@ impl Shared {
     fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
         for host in self.hosts.all() {
             // While an old pod leaves, its successor may exist already.
-            let mut pods = host.pods.group(&id.uid);
+            let mut pods = host.pods.by_index(&id.uid);
             pods.sort_by_key(|pod| pod.leaving);
             if let Some(pod) = pods.into_iter().next() {
                 return Ok(Some((host, pod)));
@@ -237,7 +237,7 @@ impl Shared {
 
     async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let host = self.hosts.of(request.credentials.as_deref());
-        if host.known()?.group(&request.id.uid).iter().any(|pod| !pod.leaving) {
+        if host.known()?.by_index(&request.id.uid).iter().any(|pod| !pod.leaving) {
             return Ok(());
         }
         let client = host.client()?;
@@ -326,7 +326,7 @@ impl Shared {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.uid);
         let mut failed = None;
         for host in self.hosts.all() {
-            for pod in host.pods.group(&id.uid) {
+            for pod in host.pods.by_index(&id.uid) {
                 // A pod that cannot be deleted protects no other one, here or in another cluster.
                 if let Err(error) = delete_pod(&host, &pod).await {
                     failed = Some(error);
@@ -372,7 +372,7 @@ impl Shared {
         for secret in listed {
             let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
             let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
-            let needed = node.is_some_and(|node| &*node.uid == uid) || !host.pods.group(uid).is_empty();
+            let needed = node.is_some_and(|node| &*node.uid == uid) || !host.pods.by_index(uid).is_empty();
             if !needed && self.nodes.in_sync() {
                 let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default()).await;
                 if let Err(error) = deleted.map(drop).or_else(gone_is_fine) {

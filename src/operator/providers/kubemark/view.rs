@@ -57,7 +57,7 @@ impl View for MachinePod {
         format!("{}/{}", names::MACHINE_NAMESPACE, self.name)
     }
 
-    fn group(&self) -> Option<&str> {
+    fn index_key(&self) -> Option<&str> {
         Some(&self.id.uid)
     }
 }
