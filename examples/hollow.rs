@@ -72,7 +72,7 @@ async fn main() -> anyhow::Result<()> {
         sleep(Duration::from_millis(10)).await;
     }
     for node in nodes.all() {
-        hollow.create(machine(&node, &args));
+        hollow.create(machine(&node, &args), None);
     }
     let (mut half, mut all) = (None, false);
     let stop = async {

@@ -41,6 +41,12 @@ impl Block {
     }
 }
 
+/// Parses the address shown by an object.
+#[must_use]
+pub fn parse(text: Option<&str>) -> Option<Ipv4Addr> {
+    text?.parse().ok()
+}
+
 /// Addresses in use.
 #[derive(Debug, Default)]
 pub struct Addresses {

@@ -1,8 +1,8 @@
 //! Dispatcher: the one loop that sends due jobs.
 
-use std::{future::pending, sync::Arc};
+use std::sync::Arc;
 
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::{StreamExt, future::OptionFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
 use kube_ext::wire::WireError;
 use tokio::time::sleep_until;
@@ -12,7 +12,7 @@ use super::{
     DedicatedClient, Shared,
     clock::Clock,
     request::{self, ConcurrencyLimiter, Request, UnderWay},
-    schedule::{Job, Pressure, Priority},
+    schedule::{Job, Priority},
 };
 
 /// The kubelets of all machines, to be run.
@@ -28,62 +28,50 @@ impl Kubelets {
     /// Serves the machines until `shutdown`, then finishes the writes under way and returns.
     pub async fn run(self, shutdown: CancellationToken) {
         let shared = &*self.shared;
-        let mut window = ConcurrencyLimiter::default();
+        let mut limiter = ConcurrencyLimiter::default();
         let mut running = FuturesUnordered::new();
         let mut under_way = UnderWay::default();
         // A machine with a dedicated client has its own connection and rate limit: its requests take no room
         // in the concurrency limiter, and their failures say nothing about other machines. Their number is
         // bounded by the pods plus two per machine, since each job is under way once.
-        let mut alone = FuturesUnordered::new();
+        let mut dedicated = FuturesUnordered::new();
         loop {
-            while window.has_room(running.len()) {
+            while limiter.has_room(running.len()) {
                 let now = Clock::now();
-                let Some((job, requests, own)) = shared.next(now, window.load(under_way)) else { break };
+                let next = shared.coordinator.lock().next(now, limiter.pressure(under_way));
+                let Some((job, requests, client)) = next else { break };
                 if matches!(job.priority, Priority::Prompt | Priority::Lease | Priority::Renewal) {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
-                match own {
+                match client {
                     None => {
                         *under_way.of(job.priority) += 1;
                         running.push(shared.send(job, requests, now.wall));
                     }
-                    Some(own) => alone.push(shared.send_alone(own, job, requests, now.wall)),
+                    Some(client) => dedicated.push(shared.send_dedicated(client, job, requests, now.wall)),
                 }
             }
-            let next_due = shared.state().schedule.next_due(window.load(under_way));
-            let timer = async {
-                match next_due {
-                    Some(at) => sleep_until(at).await,
-                    None => pending().await,
-                }
-            };
+            let next_due = shared.coordinator.lock().next_due(limiter.pressure(under_way));
+            let timer = OptionFuture::from(next_due.map(sleep_until));
             // While the concurrency limiter is full, due jobs wait for an answer.
-            let is_open = window.has_room(running.len());
+            let is_open = limiter.has_room(running.len());
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some((priority, overload)) = running.next(), if !running.is_empty() => {
                     *under_way.of(priority) -= 1;
-                    window.answered(overload);
+                    limiter.answered(overload);
                 }
-                Some(()) = alone.next(), if !alone.is_empty() => {}
+                Some(()) = dedicated.next(), if !dedicated.is_empty() => {}
                 () = shared.wake.notified(), if is_open => {}
-                () = timer, if is_open => {}
+                Some(()) = timer, if is_open => {}
             }
         }
         while running.next().await.is_some() {}
-        while alone.next().await.is_some() {}
+        while dedicated.next().await.is_some() {}
     }
 }
 
 impl Shared {
-    /// The next job with its requests, and its machine's dedicated client if there is one.
-    fn next(&self, now: Clock, load: Pressure) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
-        let mut state = self.state();
-        let (job, requests) = state.next(now, load)?;
-        let own = state.own_of(&job);
-        Some((job, requests, own))
-    }
-
     /// Sends and concludes a job; returns its priority, and true if the server is overloaded.
     async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Priority, bool) {
         let answer = request::send(&self.client, None, requests).await;
@@ -92,20 +80,26 @@ impl Shared {
     }
 
     /// Sends and concludes a job by a dedicated client.
-    async fn send_alone(&self, own: DedicatedClient, job: Job, requests: Vec<Request>, sent: Timestamp) {
-        let answer = request::send_alone(&own, requests).await;
+    async fn send_dedicated(
+        &self,
+        client: DedicatedClient,
+        job: Job,
+        requests: Vec<Request>,
+        sent: Timestamp,
+    ) {
+        let answer = request::send_dedicated(&client, requests).await;
         self.conclude(&job, answer.as_deref(), sent);
     }
 
     fn conclude(&self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp) {
         self.metrics.written(job.priority, answer.err().map(WireError::label));
-        self.state().finish(job, answer, sent, Clock::now());
+        self.coordinator.lock().finish(job, answer, sent, Clock::now());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, time::Duration};
+    use std::{convert::Infallible, future::pending, time::Duration};
 
     use http::Response;
     use kube::{Client, client::Body};
@@ -136,7 +130,7 @@ mod tests {
 
     /// A hundred machines with dedicated clients that are never answered, and one with the shared client.
     #[tokio::test(start_paused = true)]
-    async fn those_who_stand_alone_take_no_room() {
+    async fn requests_of_dedicated_clients_take_no_room() {
         let names: Vec<String> = (0..100).map(|number| format!("alone-{number}")).collect();
         let all = names.iter().map(String::as_str).chain(["shared"]);
         let node = |name: &str| NodeView { name: name.into(), uid: name.into(), ..NodeView::default() };
@@ -161,9 +155,9 @@ mod tests {
                 rate: Arc::default(),
                 silent: watch::Sender::new(false),
             };
-            hollow.create_alone(spec(name), own);
+            hollow.create(spec(name), Some(own));
         }
-        hollow.create(spec("shared"));
+        hollow.create(spec("shared"), None);
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(kubelets.run(shutdown.clone()));
         let first = timeout(Duration::from_secs(1), heard.recv()).await;

@@ -1,64 +1,155 @@
-//! Endpoints: address of each machine, and port of its kubelet if endpoints are served.
+//! Endpoints of machines: the address of each, and the port of its kubelet if endpoints are served.
+//!
+//! If endpoints are served, all machines have the address of the process and a port each; a machine for which
+//! no port is free, and every machine otherwise, has an address of its own and port 0.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
-use kube_node_cache::NodeView;
+use kube_node_cache::{Cache, NodeView};
 
-use super::state::State;
+use super::{
+    addresses::{Addresses, MACHINES, parse},
+    server::ListenerPool,
+};
 
-impl State {
-    /// Address and port of a machine; a new address is assigned only once all addresses in use are known. If
-    /// endpoints are served, the address is the process's and the port the machine's own; otherwise the
-    /// address is the machine's own and the port 0.
-    pub(super) fn address_of(&mut self, uid: &Arc<str>) -> Option<(Ipv4Addr, u16)> {
-        let machine = self.machines.get_mut(uid)?;
-        if machine.ip.is_none() && self.node_cache.in_sync() {
-            self.open_door(uid);
-            let machine = self.machines.get_mut(uid)?;
-            machine.ip = machine.ip.or_else(|| self.addresses.for_machine());
+/// Endpoint of a machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Endpoint {
+    ip: Option<Ipv4Addr>,
+    /// Port of the kubelet's listener in this process; 0 for none.
+    port: u16,
+}
+
+impl Endpoint {
+    /// An endpoint with an address given by the machine spec, or without an address.
+    #[must_use]
+    pub fn new(ip: Option<Ipv4Addr>) -> Self {
+        Self { ip, port: 0 }
+    }
+
+    /// Address and port; None without an address.
+    #[must_use]
+    pub fn get(&self) -> Option<(Ipv4Addr, u16)> {
+        Some((self.ip?, self.port))
+    }
+
+    /// Returns true if the machine has an address of its own.
+    #[must_use]
+    pub fn is_unserved(&self) -> bool {
+        self.ip.is_some() && self.port == 0
+    }
+}
+
+/// Addresses and listeners of all machines, and the addresses of their pods.
+#[derive(Default)]
+pub struct Endpoints {
+    addresses: Addresses,
+    /// Listeners of the kubelets' endpoints; None if no endpoints are served.
+    listeners: Option<Arc<ListenerPool>>,
+}
+
+impl Endpoints {
+    /// Serves endpoints from now on.
+    pub fn serve(&mut self, listeners: Arc<ListenerPool>) {
+        self.listeners = Some(listeners);
+    }
+
+    /// Addresses in use, by machines and by pods.
+    pub fn addresses(&mut self) -> &mut Addresses {
+        &mut self.addresses
+    }
+
+    /// Marks address and port that a Node shows as used.
+    pub fn claim(&mut self, node: &NodeView) {
+        if let Some(ip) = machine_ip(node) {
+            self.addresses.claim(ip);
         }
-        let machine = self.machines.get(uid)?;
-        Some((machine.ip?, machine.port))
+        if let Some((listeners, port)) = self.listener_of(node) {
+            listeners.claim(port);
+        }
     }
 
-    /// Opens a listener for a machine at the process's address. Returns false if no endpoints are served or
-    /// no port is free.
-    pub(super) fn open_door(&mut self, uid: &Arc<str>) -> bool {
-        let (Some(listeners), Some(machine)) = (&self.listeners, self.machines.get_mut(uid)) else {
-            return false;
-        };
-        let Some(port) = listeners.open(uid, None) else { return false };
-        (machine.ip, machine.port) = (Some(listeners.address()), port);
-        true
-    }
-
-    /// Releases address and port that a Node no longer shows, except an address that its machine still has.
-    pub(super) fn left_endpoint(&mut self, view: &NodeView) {
-        if let (Some(listeners), Some(port)) = (&self.listeners, self.port_of(view)) {
+    /// Releases address and port that a Node no longer shows, except the address that its machine still has.
+    pub fn unclaim(&mut self, node: &NodeView, machine: Option<Endpoint>) {
+        if let Some((listeners, port)) = self.listener_of(node) {
             listeners.release(port);
         }
-        let machine = self.machine_of(&view.name).and_then(|uid| self.machines.get(uid));
-        let kept = machine.and_then(|machine| machine.ip);
-        if let Some(ip) = address(view.internal_ip.as_deref()).filter(|ip| kept != Some(*ip)) {
+        let kept = machine.and_then(|endpoint| endpoint.ip);
+        if let Some(ip) = parse(node.internal_ip.as_deref()).filter(|ip| kept != Some(*ip)) {
             self.addresses.release(ip);
         }
     }
 
-    /// Kubelet port that a Node shows at the address of this process, open or not.
-    pub(super) fn port_of(&self, view: &NodeView) -> Option<u16> {
-        let here = self.listeners.as_ref()?.address();
-        let shown = address(view.internal_ip.as_deref())?;
-        Some(view.kubelet_port).filter(|port| *port != 0 && shown == here)
+    /// Gives a machine the endpoint that its Node shows. With its old port the machine needs no status write;
+    /// if the port is taken by now, another one is assigned later.
+    pub fn restore(&self, uid: &Arc<str>, endpoint: &mut Endpoint, node: &NodeView) {
+        if self.listeners.is_none() {
+            endpoint.ip = endpoint.ip.or(machine_ip(node));
+        } else if let Some((listeners, port)) = self.listener_of(node)
+            && let Some(port) = listeners.open(uid, Some(port))
+        {
+            *endpoint = Endpoint { ip: Some(listeners.address()), port };
+        }
     }
 
-    pub(super) fn close_door(&self, port: u16) {
-        if let Some(listeners) = self.listeners.as_ref().filter(|_| port != 0) {
-            listeners.close(port);
+    /// Address and port of a machine. A machine without them gets them once all addresses in use are known:
+    /// when `nodes` is in sync.
+    pub fn assign(
+        &mut self,
+        uid: &Arc<str>,
+        endpoint: &mut Endpoint,
+        nodes: &Cache<NodeView>,
+    ) -> Option<(Ipv4Addr, u16)> {
+        if endpoint.ip.is_none() && nodes.in_sync() && !self.open(uid, endpoint) {
+            endpoint.ip = self.addresses.for_machine();
         }
+        endpoint.get()
+    }
+
+    /// Opens a listener for a machine at the process's address. Returns false if no endpoints are served or
+    /// no port is free.
+    pub fn open(&self, uid: &Arc<str>, endpoint: &mut Endpoint) -> bool {
+        let opened = self.listeners.as_ref().and_then(|listeners| {
+            Some(Endpoint { ip: Some(listeners.address()), port: listeners.open(uid, None)? })
+        });
+        *endpoint = opened.unwrap_or(*endpoint);
+        opened.is_some()
+    }
+
+    /// Closes the endpoint of a machine. Its own address stays claimed while `node`, its Node, shows it.
+    pub fn close(&mut self, endpoint: &mut Endpoint, node: Option<&NodeView>) {
+        let Endpoint { ip, port } = std::mem::take(endpoint);
+        let shown = node.and_then(|node| parse(node.internal_ip.as_deref()));
+        match (&self.listeners, ip) {
+            (Some(listeners), _) if port != 0 => listeners.close(port),
+            (_, Some(ip)) if port == 0 && shown != Some(ip) => self.addresses.release(ip),
+            _ => {}
+        }
+    }
+
+    /// Reserves an open file for the dedicated client of a machine.
+    pub fn reserve_file(&self) {
+        if let Some(listeners) = &self.listeners {
+            listeners.reserve();
+        }
+    }
+
+    /// Frees the open file of a dedicated client.
+    pub fn unreserve_file(&self) {
+        if let Some(listeners) = &self.listeners {
+            listeners.unreserve();
+        }
+    }
+
+    /// Listeners of this process and the port that a Node shows at their address, open or not.
+    fn listener_of(&self, node: &NodeView) -> Option<(&ListenerPool, u16)> {
+        let listeners = self.listeners.as_deref()?;
+        let is_here = parse(node.internal_ip.as_deref()) == Some(listeners.address());
+        Some((listeners, node.kubelet_port)).filter(|(_, port)| *port != 0 && is_here)
     }
 }
 
-/// Parses the address shown by an object.
-pub(super) fn address(text: Option<&str>) -> Option<Ipv4Addr> {
-    text?.parse().ok()
+/// Address that a Node shows, if it is one that machines get here.
+fn machine_ip(node: &NodeView) -> Option<Ipv4Addr> {
+    parse(node.internal_ip.as_deref()).filter(|ip| MACHINES.contains(*ip))
 }

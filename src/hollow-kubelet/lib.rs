@@ -6,12 +6,13 @@
 //!
 //! Invariants: no machine has a task, a timer or a copy of its Node. One [`schedule`] holds all due jobs; one
 //! dispatcher ([`Kubelets::run`]) sends them with bounded concurrency. Every input reports its changes, so
-//! nothing is polled and no no-op is written. [`node_status`] and [`pod`] decide without I/O; [`state`] is
-//! behind one lock, held only for decisions.
+//! nothing is polled and no no-op is written. [`coordinator`] owns the parts and decides without I/O, behind
+//! one lock that is held only for decisions.
 
 mod addresses;
 pub mod capacity;
 mod clock;
+mod coordinator;
 mod cpu_counter;
 mod dispatch;
 mod endpoint;
@@ -27,22 +28,16 @@ mod request;
 mod schedule;
 mod served_machine;
 pub mod server;
-mod state;
-mod sync;
+mod shape;
 
-use std::{
-    fmt,
-    net::Ipv4Addr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
 use kube_ext::rate::Rate;
 use kube_node_api::{ContainerDefaults, Failures, Resources};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView};
-use kube_node_planner::boot;
+use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::sync::{
     Notify,
@@ -51,14 +46,11 @@ use tokio::sync::{
 };
 
 use clock::Clock;
+use coordinator::Coordinator;
 pub use dispatch::Kubelets;
 use metrics::Metrics;
 use served_machine::{ServedMachine, ServedMachines};
 use server::{ServeError, Server};
-use state::State;
-
-/// Mean interval between writes of an unchanged node status; each is drawn within ±50 %, as in a kubelet.
-const REPORT: Duration = Duration::from_mins(5);
 
 /// Specification of a hollow machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +101,7 @@ impl fmt::Debug for DedicatedClient {
 
 /// State of a hollow machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct MachineState {
     /// Name of the Node.
     pub node: Arc<str>,
     /// UID of the Node.
@@ -128,10 +120,10 @@ pub struct Hollow {
     shared: Arc<Shared>,
 }
 
-/// State shared by the handle, the event handlers and the dispatcher.
+/// State shared by the handle, the event handlers, the dispatcher and the server.
 struct Shared {
     client: Client,
-    state: Mutex<State>,
+    coordinator: Mutex<Coordinator>,
     /// Notified when a job may be due earlier than the dispatcher knows.
     wake: Notify,
     metrics: Metrics,
@@ -139,22 +131,22 @@ struct Shared {
 
 impl Hollow {
     /// Creates a handle without machines, and the kubelets that will serve them. Both caches must be filled
-    /// by a watch, `pods` with all pods bound to a Node. `vacancy` is the failover delay: the longest time
-    /// until another process takes over after this one dies. Fails if a metric name is already registered.
+    /// by a watch, `pods` with all pods bound to a Node. `failover_delay` is the longest time until another
+    /// process takes over after this one dies. Fails if a metric name is already registered.
     pub fn new(
         client: Client,
         nodes: Arc<Cache<NodeView>>,
         pods: Arc<Cache<PodView>>,
-        vacancy: Duration,
+        failover_delay: Duration,
         registry: &Registry,
     ) -> Result<(Self, Kubelets), prometheus::Error> {
+        let coordinator = Coordinator::new(Arc::clone(&nodes), Arc::clone(&pods), failover_delay);
         let shared = Arc::new(Shared {
             client,
-            state: Mutex::new(State::new(nodes, pods, vacancy)),
+            coordinator: Mutex::new(coordinator),
             wake: Notify::new(),
             metrics: Metrics::new(registry)?,
         });
-        let (nodes, pods) = shared.state().caches();
         nodes.add_event_handler(Arc::clone(&shared) as Arc<dyn EventHandler<NodeView>>);
         pods.add_event_handler(Arc::clone(&shared) as Arc<dyn EventHandler<PodView>>);
         Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
@@ -164,20 +156,20 @@ impl Hollow {
     /// the order of Lease expiry. Call before creating machines.
     pub async fn read_leases(&self) -> kube::Result<()> {
         let renewed = node_lease::renewals(&self.shared.client).await?;
-        self.shared.state().renewed_before = renewed;
+        self.shared.coordinator.lock().set_renewed_before(renewed);
         Ok(())
     }
 
     /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.
     #[must_use]
     pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
-        self.shared.state().renewed_before.get(node).copied()
+        self.shared.coordinator.lock().renewed_before(node)
     }
 
     /// Derives the first addresses to assign from `name`, unique per process: processes that carry Nodes of
     /// one cluster see too late which addresses the others have just assigned. Call before creating machines.
     pub fn choose_addresses_by(&self, name: &str) {
-        self.shared.state().addresses.begin_at(name);
+        self.shared.coordinator.lock().choose_addresses_by(name);
     }
 
     /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
@@ -185,145 +177,97 @@ impl Hollow {
     pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
         let machines = Arc::clone(&self.shared) as Arc<dyn ServedMachines>;
         let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
-        self.shared.state().listeners = Some(server.listeners());
+        self.shared.coordinator.lock().serve(server.listeners());
         Ok(server)
     }
 
-    /// Creates a machine immediately; no effect if the UID exists.
-    pub fn create(&self, spec: MachineSpec) {
-        self.shared.change(|state, now| state.create(spec, now));
-    }
-
-    /// Creates a machine with a dedicated client. If the UID exists, only its client is replaced.
-    pub fn create_alone(&self, spec: MachineSpec, own: DedicatedClient) {
-        self.shared.change(|state, now| {
+    /// Creates a machine immediately; no effect if the UID exists, except that its `dedicated` client is
+    /// replaced.
+    pub fn create(&self, spec: MachineSpec, dedicated: Option<DedicatedClient>) {
+        self.shared.change(|coordinator, now| {
             let uid = Arc::clone(&spec.uid);
-            state.create(spec, now);
-            state.stand_alone(&uid, own);
+            coordinator.create(spec, now);
+            if let Some(client) = dedicated {
+                coordinator.dedicate(&uid, client);
+            }
         });
     }
 
     /// Replaces a machine's settings; no effect if the machine does not exist.
     pub fn update(&self, uid: &str, settings: Settings) {
-        self.shared.change(|state, now| state.update(uid, settings, now));
+        self.shared.change(|coordinator, now| coordinator.update(uid, settings, now));
     }
 
     /// Stops a machine's Lease renewals and status writes at once; its pods are left to the API server.
     pub fn delete(&self, uid: &str) {
-        self.shared.change(|state, _| state.delete(uid));
+        self.shared.change(|coordinator, _| coordinator.delete(uid));
     }
 
     /// The machine with this UID.
     #[must_use]
-    pub fn get(&self, uid: &str) -> Option<Machine> {
-        self.shared.state().machines.get_key_value(uid).map(shown)
+    pub fn get(&self, uid: &str) -> Option<MachineState> {
+        self.shared.coordinator.lock().get(uid)
     }
 
     /// UID of a Node's machine, by Node name.
     #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
-        self.shared.state().machine_of(node).cloned()
+        self.shared.coordinator.lock().machine_of(node).cloned()
     }
 
     /// Stream of machines that have just renewed their first Lease, and of deleted machines.
     #[must_use]
-    pub fn watch(&self) -> UnboundedReceiver<Machine> {
+    pub fn watch(&self) -> UnboundedReceiver<MachineState> {
         let (sender, receiver) = unbounded_channel();
-        self.shared.state().watchers.push(sender);
+        self.shared.coordinator.lock().watch(sender);
         receiver
     }
 
     /// All machines, unordered.
     #[must_use]
-    pub fn list(&self) -> Vec<Machine> {
-        self.shared.state().machines.iter().map(shown).collect()
+    pub fn list(&self) -> Vec<MachineState> {
+        self.shared.coordinator.lock().list()
     }
-}
-
-fn shown((uid, machine): (&Arc<str>, &machine::Machine)) -> Machine {
-    Machine { node: Arc::clone(&machine.node), uid: Arc::clone(uid), lease_renewed: machine.lease.renewed }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the state and wakes the dispatcher.
-    fn change(&self, change: impl FnOnce(&mut State, Clock)) {
-        let mut state = self.state();
-        change(&mut state, Clock::now());
-        self.metrics.machines.set(i64::try_from(state.machines.len()).unwrap_or(i64::MAX));
-        self.metrics.dropped(state.outbox.take_dropped());
-        drop(state);
+    fn change(&self, change: impl FnOnce(&mut Coordinator, Clock)) {
+        let mut coordinator = self.coordinator.lock();
+        change(&mut coordinator, Clock::now());
+        self.metrics.machines.set(i64::try_from(coordinator.len()).unwrap_or(i64::MAX));
+        self.metrics.dropped(coordinator.take_dropped_events());
+        drop(coordinator);
         self.wake.notify_one();
     }
 }
 
 impl ServedMachines for Shared {
     fn get(&self, uid: &str) -> Option<ServedMachine> {
-        let state = self.state();
-        let (uid, machine) = state.machines.get_key_value(uid)?;
-        let view = machine.view.as_ref()?;
-        if machine.is_silent(machine.phase(Clock::now())) {
-            return None;
-        }
-        Some(ServedMachine {
-            uid: Arc::clone(uid),
-            node: Arc::clone(&machine.node),
-            shape: Arc::clone(&machine.shape),
-            settings: Arc::clone(&machine.settings),
-            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
-            pods: Arc::clone(&state.pod_cache),
-        })
+        self.coordinator.lock().served(uid)
     }
 
     fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {
-        let mut state = self.state();
-        let known = state.machines.get_mut(&machine.uid);
-        known.map_or(1, |known| known.cpu.read(nano_cores, machine.booted, now))
+        self.coordinator.lock().cpu_time(&machine.uid, nano_cores, machine.booted, now)
     }
 }
 
 impl EventHandler<NodeView> for Shared {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        self.change(|state, now| {
-            // A Node recreated under its name with another UID is another Node.
-            if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
-                state.lost_node(old);
-            }
-            let endpoint = |node: &NodeView| (node.internal_ip.clone(), node.kubelet_port);
-            if let Some(old) = old.filter(|old| new.is_some_and(|new| endpoint(new) != endpoint(old))) {
-                state.left_endpoint(old);
-            }
-            if let Some(new) = new {
-                state.saw_node(new, now);
-            }
-        });
+        self.change(|coordinator, now| coordinator.node_changed(old, new, now));
     }
 
     fn on_resync(&self) {
-        self.change(State::on_resync);
+        self.change(Coordinator::on_resync);
     }
 }
 
 impl EventHandler<PodView> for Shared {
     fn on_change(&self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>) {
-        self.change(|state, now| {
-            match (old, new) {
-                (Some(old), Some(new)) if old.uid == new.uid => {
-                    state.changed_pod(old, new);
-                }
-                (Some(old), _) => state.lost_pod(old),
-                (None, _) => {}
-            }
-            if let Some(new) = new {
-                state.saw_pod(new, now);
-            }
-        });
+        self.change(|coordinator, now| coordinator.pod_changed(old, new, now));
     }
 
     fn on_resync(&self) {
-        self.change(State::on_resync);
+        self.change(Coordinator::on_resync);
     }
 }

@@ -1,18 +1,21 @@
-//! A machine: its state, and the values derived from it.
+//! A hollow machine: specification, Node, boot, fault injection and endpoint.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::sync::Arc;
 
-use kube_node_cache::{Cache, NodeView, View, Written};
+use jiff::Timestamp;
+use kube_node_cache::NodeView;
 use kube_node_planner::{
     boot,
     fault_injection::{self, Behaviour, Phase},
 };
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    DedicatedClient, Settings, clock::Clock, cpu_counter::CpuCounter, node_lease::Lease, node_status::Shape,
-    schedule::Priority,
+    DedicatedClient, Settings,
+    clock::{Clock, to_seconds},
+    cpu_counter::CpuCounter,
+    endpoint::Endpoint,
+    shape::Shape,
 };
 
 /// A hollow machine. Keeps no copy of its Node: `view` is shared with the cache.
@@ -23,21 +26,14 @@ pub struct Machine {
     pub settings: Arc<Settings>,
     /// The machine's Node, while the cache shows it.
     pub view: Option<Arc<NodeView>>,
-    pub ip: Option<Ipv4Addr>,
-    /// Port of the kubelet's listener in this process; 0 for none.
-    pub port: u16,
+    pub endpoint: Endpoint,
     pub boot: Option<Uuid>,
-    pub lease: Lease,
-    pub lease_failures: u8,
-    pub status: Writes,
-    /// Due time of the next write of an unchanged status.
-    pub report_at: Option<Instant>,
-    /// True if the machine was silent at the last sync.
+    /// True if the machine was silent at the last sync of its node status.
     pub silent: bool,
     /// CPU time used by the machine.
     pub cpu: CpuCounter,
     /// Dedicated client, if the machine has one.
-    pub own: Option<DedicatedClient>,
+    pub dedicated: Option<DedicatedClient>,
 }
 
 impl Machine {
@@ -53,44 +49,21 @@ impl Machine {
         Some(fault_injection::boot(self.settings.failures.as_ref(), uid, self.boot?, now.wall))
     }
 
-    /// Priority of the next Lease write. A machine with a dedicated client renews as a kubelet does:
-    /// unbatched, and without giving way to other jobs.
+    /// Time of the last reboot, in whole seconds; None for a machine that has booted once.
     #[must_use]
-    pub fn lease_lane(&self) -> Priority {
-        if self.own.is_some() { Priority::Prompt } else { self.lease.priority() }
+    pub fn rebooted(&self, uid: &str, now: Clock) -> Option<Timestamp> {
+        boot::rebooted(uid, self.boot_at(uid, now)?).map(to_seconds)
     }
 
-    /// Returns true if the full status is due, changed or not.
+    /// Returns true if the machine writes nothing at `now`.
     #[must_use]
-    pub fn is_due(&self, now: Clock) -> bool {
-        self.report_at.is_none_or(|at| at <= now.at)
+    pub fn is_silent(&self, now: Clock) -> bool {
+        self.is_silent_in(self.phase(now))
     }
 
     /// Returns true if a machine in `phase` writes nothing.
     #[must_use]
-    pub fn is_silent(&self, phase: Phase) -> bool {
+    pub fn is_silent_in(&self, phase: Phase) -> bool {
         fault_injection::behaviour(self.settings.failures.as_ref(), phase) == Behaviour::Silent
-    }
-}
-
-/// State of the writes to one object.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Writes {
-    /// Version made by the last write.
-    version: Written,
-    /// Consecutive failures.
-    pub failures: u8,
-}
-
-impl Writes {
-    /// Returns true if the last write is newer than the object that `cache` shows with `version`.
-    #[must_use]
-    pub fn outrun<V: View>(&self, version: &str, cache: &Cache<V>) -> bool {
-        cache.is_stale(version, self.version)
-    }
-
-    /// Records a successful write.
-    pub fn wrote(&mut self, version: Written) {
-        *self = Self { version, failures: 0 };
     }
 }

@@ -1,4 +1,4 @@
-//! Node Lease of a machine: chooses the request that renews it from the known state of the API server.
+//! Node Lease of a machine: renews it, with the request that fits the known state of the API server.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,9 +17,13 @@ use kube_ext::wire::{Body, WireError, envelope};
 use kube_node_api::names;
 use kube_node_planner::time;
 use serde_json::json;
-use tokio::time::Instant;
 
-use super::{clock::Clock, request::Request, schedule::Priority, sync::RENEW};
+use super::{
+    clock::Clock,
+    machine::Machine,
+    request::{FailureCount, Request, spread},
+    schedule::{Priority, RENEW_INTERVAL, Schedule},
+};
 
 /// Namespace of all node Leases.
 const NAMESPACE: &str = "kube-node-lease";
@@ -28,14 +32,15 @@ const LABEL: (&str, &str) = (names::LABEL_NODE_CONTROLLER, "hollow");
 /// Lifetime of a Lease without renewal, in seconds; a kubelet's default.
 const DURATION_SECONDS: i32 = 40;
 
-/// Known state of a machine's Lease.
-#[derive(Clone, Debug, Default)]
-pub struct Lease {
+/// Node Lease of a machine.
+#[derive(Debug, Default)]
+pub struct NodeLease {
     known: Known,
     /// Time of the last renewal.
-    pub renewed: Option<Timestamp>,
+    renewed: Option<Timestamp>,
     /// True if the last write failed.
     failed: bool,
+    failures: FailureCount,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,34 +54,89 @@ enum Known {
     Version { version: Box<str>, bare: bool },
 }
 
-impl Lease {
+impl NodeLease {
     /// A Lease that an earlier process may have left, last renewed at `renewed`.
     #[must_use]
-    pub fn of_a_known_node(renewed: Option<Timestamp>) -> Self {
-        Self { known: Known::Present, renewed, failed: false }
+    pub fn taken_over(renewed: Option<Timestamp>) -> Self {
+        Self { known: Known::Present, renewed, ..Self::default() }
     }
 
-    /// Priority of the next write. A Lease of unknown age or after a failure is prompt: it may have waited
-    /// long already.
+    /// Time of the last renewal; None before the first.
     #[must_use]
-    pub fn priority(&self) -> Priority {
+    pub fn renewed(&self) -> Option<Timestamp> {
+        self.renewed
+    }
+
+    /// Queues the next renewal for its due time, or for now if that is unknown.
+    pub fn enqueue(&self, uid: &Arc<str>, machine: &Machine, schedule: &mut Schedule, now: Clock) {
+        let renewed = self.renewed.map(|renewed| now.since(time::after(renewed, RENEW_INTERVAL)));
+        schedule.enqueue(self.priority_of(machine), uid, renewed.unwrap_or(now.at));
+    }
+
+    /// The request that renews the Lease now; None without a Node, and for a silent machine.
+    pub fn prepare(
+        &self,
+        uid: &Arc<str>,
+        machine: &Machine,
+        schedule: &mut Schedule,
+        now: Clock,
+    ) -> Option<Request> {
+        // A machine without its Node needs no Lease.
+        let view = machine.view.as_ref()?;
+        let phase = machine.phase(now);
+        if machine.is_silent_in(phase) {
+            if let Some(left) = phase.changes_in {
+                schedule.enqueue(self.priority_of(machine), uid, now.at + left);
+            }
+            return None;
+        }
+        // A kubemark machine, which is a pod, runs this code too, but with its own identity.
+        let is_shared = machine.dedicated.is_none() && view.label(LABEL.0) == Some(LABEL.1);
+        Some(self.request(&machine.node, uid, is_shared, now.wall))
+    }
+
+    /// Applies the answer to a request made at `sent`, and queues the next one. Returns true after the first
+    /// renewal by this process.
+    pub fn conclude(
+        &mut self,
+        uid: &Arc<str>,
+        machine: &Machine,
+        schedule: &mut Schedule,
+        (answer, sent): (Result<&str, &WireError>, Timestamp),
+        now: Clock,
+    ) -> bool {
+        let is_first = !matches!(self.known, Known::Version { .. });
+        let at_once = self.answered(answer, sent);
+        let at = match answer {
+            Ok(_) => {
+                self.failures = FailureCount::default();
+                // The spread keeps machines created together apart. No renewal is due later than the interval:
+                // a due renewal gives way to other jobs until its Lease has reached the maximum age.
+                now.since(sent) + spread(RENEW_INTERVAL, if is_first { 0.5 } else { 0.96 })
+            }
+            Err(_) if at_once => now.at,
+            Err(error) => now.at + self.failures.add_logged(&machine.node, "Lease", error),
+        };
+        if machine.view.is_some() {
+            schedule.enqueue(self.priority_of(machine), uid, at);
+        }
+        is_first && answer.is_ok()
+    }
+
+    /// Priority of the next write. A machine with a dedicated client renews as a kubelet does: unbatched, and
+    /// without giving way to other jobs.
+    fn priority_of(&self, machine: &Machine) -> Priority {
+        if machine.dedicated.is_some() { Priority::Prompt } else { self.priority() }
+    }
+
+    /// Priority of the next write with the shared client. A Lease of unknown age or after a failure is prompt:
+    /// it may have waited long already.
+    fn priority(&self) -> Priority {
         match (self.renewed, &self.known) {
             (None, Known::Absent) => Priority::Lease,
             (Some(_), _) if !self.failed => Priority::Renewal,
             _ => Priority::Prompt,
         }
-    }
-
-    /// Due time of a Lease that has to be written now.
-    #[must_use]
-    pub fn due(&self, now: Clock) -> Instant {
-        self.renewed.map_or(now.at, |renewed| now.since(time::after(renewed, RENEW)))
-    }
-
-    /// Returns true if this process has renewed the Lease.
-    #[must_use]
-    pub fn is_ours(&self) -> bool {
-        matches!(self.known, Known::Version { .. })
     }
 
     /// The request that renews the Lease.
@@ -87,8 +147,7 @@ impl Lease {
     ///
     /// `labelled`: the identity shared by all hollow kubelets writes this Lease. The label exempts each
     /// renewal from an admission policy.
-    #[must_use]
-    pub fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
+    fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
         let labels: BTreeMap<String, String> =
             labelled.then(|| (LABEL.0.to_owned(), LABEL.1.to_owned())).into_iter().collect();
         let object = |version: Option<&str>, empty_fields: bool| {
@@ -137,7 +196,7 @@ impl Lease {
     }
 
     /// Records the answer to a request made at `sent`. Returns true if a better request should follow now.
-    pub fn answered(&mut self, answer: Result<&str, &WireError>, sent: Timestamp) -> bool {
+    fn answered(&mut self, answer: Result<&str, &WireError>, sent: Timestamp) -> bool {
         let before = std::mem::take(&mut self.known);
         self.failed = answer.is_err();
         match answer {
@@ -212,13 +271,13 @@ mod tests {
         WireError::Refused { code, reason: String::new(), message: String::new() }
     }
 
-    fn method(lease: &Lease) -> Method {
+    fn method(lease: &NodeLease) -> Method {
         lease.request(&"a".into(), &"u".into(), true, Timestamp::UNIX_EPOCH).method
     }
 
     #[test]
     fn created_then_put_blindly() {
-        let mut lease = Lease::default();
+        let mut lease = NodeLease::default();
         assert_eq!(method(&lease), Method::POST);
         assert!(!lease.answered(Ok("1"), Timestamp::UNIX_EPOCH));
         assert_eq!(method(&lease), Method::PUT);
@@ -230,7 +289,7 @@ mod tests {
 
     #[test]
     fn only_what_went_well_has_time() {
-        let mut lease = Lease::default();
+        let mut lease = NodeLease::default();
         assert_eq!(lease.priority(), Priority::Lease);
         lease.answered(Err(&refused(503)), Timestamp::UNIX_EPOCH);
         assert_eq!(lease.priority(), Priority::Lease, "none is there that could run out");
@@ -247,16 +306,16 @@ mod tests {
             lease.answered(answer.as_ref().map(|version| *version), Timestamp::UNIX_EPOCH);
             assert_eq!(lease.priority(), priority, "{answer:?}");
         }
-        let mut lease = Lease::of_a_known_node(None);
+        let mut lease = NodeLease::taken_over(None);
         assert_eq!(lease.priority(), Priority::Prompt);
         lease.answered(Err(&refused(404)), Timestamp::UNIX_EPOCH);
         assert_eq!(lease.priority(), Priority::Lease);
-        assert_eq!(Lease::of_a_known_node(Some(Timestamp::UNIX_EPOCH)).priority(), Priority::Renewal);
+        assert_eq!(NodeLease::taken_over(Some(Timestamp::UNIX_EPOCH)).priority(), Priority::Renewal);
     }
 
     #[test]
     fn surprises_lead_to_the_request_that_fits() {
-        let mut lease = Lease::default();
+        let mut lease = NodeLease::default();
         assert!(lease.answered(Err(&refused(409)), Timestamp::UNIX_EPOCH));
         assert_eq!(method(&lease), Method::PATCH);
         assert!(!lease.answered(Err(&refused(409)), Timestamp::UNIX_EPOCH));
@@ -273,7 +332,7 @@ mod tests {
     fn a_lease_of_the_shared_identity_is_labelled_by_each_write() {
         let label = b"kube-node.io/node-controller";
         for known in [Known::Absent, Known::Present, Known::Version { version: "1".into(), bare: true }] {
-            let lease = Lease { known, ..Lease::default() };
+            let lease = NodeLease { known, ..NodeLease::default() };
             for labelled in [true, false] {
                 let (Body::Object(bytes) | Body::MergePatch(bytes)) =
                     lease.request(&"a".into(), &"u".into(), labelled, Timestamp::UNIX_EPOCH).body

@@ -1,47 +1,107 @@
-//! Node status of a machine: content only; other modules write it.
+//! Node status of a machine: its content, and when it is written.
 //!
 //! Condition types other than a kubelet's belong to other writers: the patch does not name them.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use http::Method;
 use jiff::Timestamp;
-use kube_node_api::Resources;
-use kube_node_cache::NodeView;
+use kube_ext::wire::{Body, WireError};
+use kube_node_cache::{Cache, NodeView};
 use kube_node_planner::health::{KubeletCondition, conditions};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{clock::to_seconds, pod::admission::Allocatable};
+use super::{
+    clock::{Clock, to_seconds},
+    request::{Request, Writes, spread},
+    schedule::{Priority, Schedule},
+    shape::Shape,
+};
 
 /// OS image of the node status.
 const OS_IMAGE: &str = "kube-node hollow";
 /// Kernel version of the node status; parsable by programs that parse kernel versions.
 const KERNEL_VERSION: &str = "6.12.0-hollow";
 
-/// Properties of all machines of one revision, shared between them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
-    /// Capacity of the Node.
-    pub capacity: Resources,
-    /// Allocatable resources of the Node.
-    pub allocatable: Resources,
-    /// Allocatable resources in the form that pod admission counts with.
-    pub room: Allocatable,
-    /// Kubelet version.
-    pub kubelet_version: String,
-    /// Name and version of the container runtime.
-    pub container_runtime: String,
+/// Mean interval between writes of an unchanged node status; each is drawn within ±50 %, as in a kubelet.
+const REPORT_INTERVAL: Duration = Duration::from_mins(5);
+
+/// State of the writes of a machine's node status.
+#[derive(Debug, Default)]
+pub struct NodeStatus {
+    writes: Writes,
+    /// Due time of the next write of an unchanged status; None if the first one is due.
+    due: Option<Instant>,
 }
 
-/// Current node status of a machine.
+impl NodeStatus {
+    /// Takes over a status that an earlier process wrote: it is valid until the next report.
+    pub fn take_over(&mut self, now: Clock) {
+        self.due = Some(now.at + spread(REPORT_INTERVAL, 0.0));
+    }
+
+    /// Returns true if the full status is due, changed or not.
+    #[must_use]
+    pub fn is_due(&self, now: Clock) -> bool {
+        self.due.is_none_or(|at| at <= now.at)
+    }
+
+    /// The request that writes `report`; None if it is not due and `node`, the cached Node, shows it.
+    pub fn prepare(
+        &self,
+        report: &Report<'_>,
+        (node, cache): (&NodeView, &Cache<NodeView>),
+        schedule: &mut Schedule,
+        now: Clock,
+    ) -> Option<Request> {
+        // The cached Node may be older than the last write; its next change queues another sync.
+        let outrun = self.writes.outrun(&node.resource_version, cache);
+        if !self.is_due(now) && (outrun || report.is_shown_by(node)) {
+            if let Some(at) = self.due {
+                schedule.enqueue(Priority::Status, report.uid, at);
+            }
+            return None;
+        }
+        Some(Request {
+            method: Method::PATCH,
+            path: format!("/api/v1/nodes/{}/status", report.node),
+            body: Body::StrategicPatch(report.patch(node, now.wall)),
+        })
+    }
+
+    /// Applies the answer to a request and queues the next sync.
+    pub fn conclude(
+        &mut self,
+        (uid, node): (&Arc<str>, &str),
+        cache: &Cache<NodeView>,
+        schedule: &mut Schedule,
+        answer: Result<&str, &WireError>,
+        now: Clock,
+    ) {
+        let wait = match answer {
+            Ok(version) => {
+                self.writes.succeeded(version, cache);
+                let wait = spread(REPORT_INTERVAL.mul_f64(1.5), 1.0 / 3.0);
+                self.due = Some(now.at + wait);
+                wait
+            }
+            Err(error) => self.writes.failures.add_logged(node, "status", error),
+        };
+        schedule.enqueue(Priority::Status, uid, now.at + wait);
+    }
+}
+
+/// Content of a machine's node status.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct Report<'a> {
     /// Name of the Node.
-    pub node: Arc<str>,
+    pub node: &'a str,
     /// UID of the Node.
-    pub uid: Arc<str>,
+    pub uid: &'a Arc<str>,
     /// Properties shared with other machines.
-    pub shape: Arc<Shape>,
+    pub shape: &'a Shape,
     /// Internal IP address.
     pub ip: Ipv4Addr,
     /// Kubelet port at that address; 0 for none.
@@ -52,7 +112,7 @@ pub struct Report {
     pub healthy: bool,
 }
 
-impl Report {
+impl Report<'_> {
     /// Returns true if `node` shows the whole report, heartbeats aside.
     #[must_use]
     pub fn is_shown_by(&self, node: &NodeView) -> bool {
@@ -88,17 +148,17 @@ impl Report {
             .collect();
         let mut status = json!({ "conditions": conditions });
         if !self.machine_is_shown_by(node) {
-            let Shape { capacity, allocatable, kubelet_version, container_runtime, room: _ } = &*self.shape;
+            let Shape { capacity, allocatable, kubelet_version, container_runtime, parsed: _ } = self.shape;
             status["capacity"] = json!(capacity);
             status["allocatable"] = json!(allocatable);
             status["addresses"] = json!([
                 { "type": "InternalIP", "address": self.ip },
-                { "type": "Hostname", "address": *self.node },
+                { "type": "Hostname", "address": self.node },
             ]);
             status["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": self.port } });
             status["nodeInfo"] = json!({
                 "machineID": self.uid.replace('-', ""),
-                "systemUUID": *self.uid,
+                "systemUUID": **self.uid,
                 "bootID": self.boot.to_string(),
                 "kernelVersion": KERNEL_VERSION,
                 "osImage": OS_IMAGE,
@@ -109,7 +169,7 @@ impl Report {
             });
         }
         // The API server refuses a patch with another UID: the field is immutable.
-        json!({ "metadata": { "uid": *self.uid }, "status": status }).to_string().into_bytes()
+        json!({ "metadata": { "uid": **self.uid }, "status": status }).to_string().into_bytes()
     }
 }
 
@@ -124,20 +184,27 @@ const fn architecture() -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+    use crate::pod::allocatable::Allocatable;
+    use kube_node_api::Resources;
     use kube_node_cache::ConditionView;
 
-    fn report(healthy: bool) -> Report {
+    static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape {
+        capacity: Resources::new(),
+        allocatable: Resources::new(),
+        parsed: Allocatable::default(),
+        kubelet_version: "v1.36.3".to_owned(),
+        container_runtime: "containerd://2.1.0".to_owned(),
+    });
+    static UID: LazyLock<Arc<str>> = LazyLock::new(|| "u-1".into());
+
+    fn report(healthy: bool) -> Report<'static> {
         Report {
-            node: "a".into(),
-            uid: "u-1".into(),
-            shape: Arc::new(Shape {
-                capacity: Resources::new(),
-                allocatable: Resources::new(),
-                room: Allocatable::default(),
-                kubelet_version: "v1.36.3".to_owned(),
-                container_runtime: "containerd://2.1.0".to_owned(),
-            }),
+            node: "a",
+            uid: &UID,
+            shape: &SHAPE,
             ip: Ipv4Addr::new(100, 64, 0, 1),
             port: 11_000,
             boot: Uuid::nil(),
@@ -146,7 +213,7 @@ mod tests {
     }
 
     /// A Node that shows `report`, with all conditions since the epoch.
-    fn shown(report: &Report) -> NodeView {
+    fn shown(report: &Report<'_>) -> NodeView {
         NodeView {
             kubelet_version: Some(report.shape.kubelet_version.clone()),
             boot_id: Some(report.boot.to_string()),

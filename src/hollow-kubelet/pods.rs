@@ -1,29 +1,26 @@
 //! Pods of all machines: pod admission, pod syncs and the requests that follow.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use http::Method;
 use jiff::Timestamp;
 use kube_ext::wire::{Body, WireError};
 use kube_node_api::PodEvents;
-use kube_node_cache::PodView;
-use kube_node_planner::boot;
+use kube_node_cache::{Cache, PodView};
 use serde_json::json;
 
 use super::{
-    addresses::Block,
-    clock::{Clock, to_seconds},
-    endpoint::address,
-    machine::Writes,
+    addresses::{Addresses, Block, parse},
+    clock::Clock,
+    event_recorder::EventRecorder,
+    machine::Machine,
     pod::{
         self, Place, Step,
-        admission::{self, Neighbour, Verdict},
+        admission::{self, AdmitResult, AdmittedPod, NodeInfo},
         events, patch, script,
     },
-    request::{Request, backoff},
-    schedule::Priority,
-    state::State,
-    sync::complain,
+    request::{Request, Writes},
+    schedule::{Priority, Schedule},
 };
 
 /// Time for which the cached Node may be stale: a pod can be seen before the Node change that admitted it.
@@ -37,29 +34,29 @@ const NO_SANDBOX: &str = "FailedCreatePodSandBox";
 
 /// A pod bound to a machine.
 #[derive(Debug)]
-pub struct Pod {
+struct Pod {
     /// The pod in the cache.
-    pub view: Arc<PodView>,
+    view: Arc<PodView>,
     /// Address assigned here; the pod status may not show it yet.
-    pub ip: Option<Ipv4Addr>,
+    ip: Option<Ipv4Addr>,
     writes: Writes,
     /// True once the deletion was sent: nothing is left to do, even if finalizers keep the pod.
-    dismissed: bool,
-    standing: PodAdmission,
+    deletion_sent: bool,
+    admission: Admission,
     /// True once the event about the missing address was recorded.
     without_ip: bool,
 }
 
 /// Pod admission state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PodAdmission {
+enum Admission {
     /// Not decided here.
     New,
     /// Does not fit the Node in the cache, since this first check.
-    Doubted(Timestamp),
+    Unfit(Timestamp),
     Admitted,
     /// Admitted, and being preempted since this time.
-    MakesRoom(Timestamp),
+    Preempted(Timestamp),
 }
 
 impl Pod {
@@ -68,8 +65,8 @@ impl Pod {
             view: Arc::clone(view),
             ip: None,
             writes: Writes::default(),
-            dismissed: false,
-            standing: PodAdmission::New,
+            deletion_sent: false,
+            admission: Admission::New,
             without_ip: false,
         }
     }
@@ -77,121 +74,167 @@ impl Pod {
     /// Returns true if the pod was admitted, here or by an earlier process.
     fn is_admitted(&self) -> bool {
         self.view.status.start_time.is_some()
-            || matches!(self.standing, PodAdmission::Admitted | PodAdmission::MakesRoom(_))
+            || matches!(self.admission, Admission::Admitted | Admission::Preempted(_))
+    }
+
+    fn preempted(&self) -> Option<Timestamp> {
+        match self.admission {
+            Admission::Preempted(since) => Some(since),
+            _ => None,
+        }
     }
 }
 
-impl State {
-    /// Handles a new or changed pod.
-    pub fn saw_pod(&mut self, view: &Arc<PodView>, now: Clock) {
-        if let Some(ip) = held(view) {
-            self.addresses.claim(ip);
-        }
-        if self.machine_of(&view.node).is_none() {
-            return;
-        }
+/// Parts of the process that pods share with machines.
+pub struct Context<'a> {
+    pub schedule: &'a mut Schedule,
+    pub events: &'a mut EventRecorder,
+    pub addresses: &'a mut Addresses,
+    pub now: Clock,
+}
+
+/// Machine of a pod.
+#[derive(Clone, Copy)]
+pub struct Host<'a> {
+    pub uid: &'a str,
+    pub machine: &'a Machine,
+    pub ip: Ipv4Addr,
+}
+
+/// Pods of all machines of the process.
+pub struct Pods {
+    pods: HashMap<Arc<str>, Pod>,
+    cache: Arc<Cache<PodView>>,
+}
+
+impl Pods {
+    /// Creates a part without pods; `cache` has the pods of all machines.
+    #[must_use]
+    pub fn new(cache: Arc<Cache<PodView>>) -> Self {
+        Self { pods: HashMap::new(), cache }
+    }
+
+    /// Cache of the pods of all machines.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<Cache<PodView>> {
+        &self.cache
+    }
+
+    /// Address assigned here to a pod.
+    #[cfg(test)]
+    pub fn assigned_ip(&self, uid: &str) -> Option<Ipv4Addr> {
+        self.pods[uid].ip
+    }
+
+    /// Returns true if no machine has a pod.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Name of a pod's Node.
+    #[must_use]
+    pub fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
+        Some(&self.pods.get(uid)?.view.node)
+    }
+
+    /// Handles a new or changed pod of a machine.
+    pub fn update(&mut self, view: &Arc<PodView>, Context { schedule, events, addresses, now }: Context<'_>) {
         let before = self.pods.get(&view.uid);
         if before.is_none_or(|before| before.view.spec.hollow_annotations != view.spec.hollow_annotations) {
-            let mistake =
+            let invalid =
                 |text: String| events::of_pod(true, INVALID, &format!("{text}; the default is used"));
-            let notes = script::mistakes(&view.spec).map(mistake).collect();
+            let warnings = script::mistakes(&view.spec).map(invalid).collect();
             // The class's event setting does not apply: nothing else would report the mistake.
-            self.tell_people(view, notes, PodEvents::Warnings, now);
+            events.record(view, warnings, PodEvents::Warnings, schedule, now);
         }
         let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod::new(view));
         pod.view = Arc::clone(view);
         if let Some(ip) = pod.ip.take_if(|_| view.is_finished()) {
-            self.addresses.release(ip);
+            addresses.release(ip);
         }
-        self.schedule.ask(Priority::Pod, &view.uid, now.at);
+        schedule.enqueue(Priority::Pod, &view.uid, now.at);
     }
 
-    /// Handles a changed pod. The address of a lost sandbox becomes free: the pod has finished and may still
-    /// show the address, or it shows another one.
-    pub fn changed_pod(&mut self, before: &PodView, now: &PodView) {
-        if let Some(ip) = held(before)
-            && (now.is_finished() || held(now).is_some_and(|other| other != ip))
-        {
-            self.addresses.release(ip);
-        }
-    }
-
-    /// Handles a removed pod.
-    pub fn lost_pod(&mut self, view: &PodView) {
-        if let Some(ip) = held(view) {
-            self.addresses.release(ip);
-        }
-        self.forget_pod(&view.uid);
-    }
-
-    /// Removes a pod that no machine of this process carries any more.
-    pub(super) fn forget_pod(&mut self, uid: &Arc<str>) {
-        self.schedule.cancel(Priority::Pod, uid);
+    /// Removes a pod that no machine of this process runs any more.
+    pub fn remove(&mut self, uid: &Arc<str>, schedule: &mut Schedule, addresses: &mut Addresses) {
+        schedule.cancel(Priority::Pod, uid);
         let Some(pod) = self.pods.remove(uid) else { return };
-        if let Some(ip) = pod.ip.filter(|ip| held(&pod.view) != Some(*ip)) {
-            self.addresses.release(ip);
+        if let Some(ip) = pod.ip.filter(|ip| held_ip(&pod.view) != Some(*ip)) {
+            addresses.release(ip);
         }
     }
 
     /// Queues a sync of all pods of a Node.
-    pub(super) fn ask_pods(&mut self, node: &str, now: Clock) {
-        for pod in self.pod_cache.by_index(node) {
+    pub fn enqueue_of(&self, node: &str, schedule: &mut Schedule, now: Clock) {
+        for pod in self.cache.by_index(node) {
             if self.pods.contains_key(&pod.uid) {
-                self.schedule.ask(Priority::Pod, &pod.uid, now.at);
+                schedule.enqueue(Priority::Pod, &pod.uid, now.at);
             }
         }
     }
 
-    pub(super) fn prepare_pod(&mut self, uid: &Arc<str>, now: Clock) -> Vec<Request> {
-        self.pod_requests(uid, now).unwrap_or_default()
+    /// Queues a sync of all pods.
+    pub fn enqueue_all(&self, schedule: &mut Schedule, now: Clock) {
+        for uid in self.pods.keys() {
+            schedule.enqueue(Priority::Pod, uid, now.at);
+        }
     }
 
-    fn pod_requests(&mut self, uid: &Arc<str>, now: Clock) -> Option<Vec<Request>> {
-        let view = Arc::clone(&self.pods.get(uid)?.view);
-        let owner = Arc::clone(self.machine_of(&view.node)?);
-        let (host_ip, _) = self.address_of(&owner)?;
-        let machine = self.machines.get(&owner)?;
+    /// Requests that bring a pod's status up to date; None if there is nothing to write yet.
+    pub fn prepare(
+        &mut self,
+        uid: &Arc<str>,
+        host: Host<'_>,
+        Context { schedule, events, addresses, now }: Context<'_>,
+    ) -> Option<Vec<Request>> {
         // A machine without a Node runs no pods. A silent machine syncs its pods when it speaks again.
-        let cidr = machine.view.as_ref()?.pod_cidr.as_deref().and_then(Block::of_cidr);
-        if machine.is_silent(machine.phase(now)) {
+        let node = host.machine.view.as_ref()?;
+        if host.machine.is_silent(now) {
             return None;
         }
-        let booted =
-            machine.boot_at(&owner, now).and_then(|boot| boot::rebooted(&owner, boot)).map(to_seconds);
-        let settings = Arc::clone(&machine.settings);
         let pod = self.pods.get(uid)?;
-        if pod.dismissed || pod.writes.outrun(&view.resource_version, &self.pod_cache) {
+        let view = Arc::clone(&pod.view);
+        if pod.deletion_sent || pod.writes.outrun(&view.resource_version, &self.cache) {
             return None;
         }
         let is_new = !pod.is_admitted() && view.deleted_at.is_none() && !view.is_finished();
-        let admission = if is_new { self.admission(uid, &view, &owner, now)? } else { Admission::Granted };
-        let step = match admission {
-            Admission::Later => return None,
-            Admission::Refused { reason, message } => pod::rejected(&view, reason, message, now.wall),
-            Admission::Granted => {
-                let Some(ip) = self.ip_of(uid, &view, host_ip, (cidr, booted)) else {
-                    self.waits_for_ip(uid, &view, cidr, now);
-                    return None;
-                };
-                let preempted = match self.pods.get(uid)?.standing {
-                    PodAdmission::MakesRoom(since) => Some(since),
-                    _ => None,
-                };
-                pod::step(
-                    &view,
-                    Place { host_ip, ip, defaults: &settings.containers, booted, preempted },
-                    now.wall,
-                )
-            }
+        let result = if is_new {
+            let info = NodeInfo {
+                labels: &node.labels,
+                taints: &node.taints,
+                allocatable: &host.machine.shape.parsed,
+            };
+            self.admit(uid, &view, info, schedule, now)?
+        } else {
+            AdmitResult::Admitted
         };
-        let wanted = settings.containers.events.unwrap_or_default();
+        let defaults = &host.machine.settings.containers;
+        let step = if let AdmitResult::Rejected { reason, message, .. } = result {
+            pod::rejected(&view, reason, message, now.wall)
+        } else {
+            let cidr = node.pod_cidr.as_deref().and_then(Block::of_cidr);
+            let booted = host.machine.rebooted(host.uid, now);
+            let Some(ip) = self.ip_of(uid, host.ip, (cidr, booted), addresses) else {
+                if let Some(warning) = self.without_ip(uid, cidr) {
+                    events.record(&view, vec![warning], PodEvents::Warnings, schedule, now);
+                }
+                if self.cache.in_sync() {
+                    schedule.enqueue(Priority::Pod, uid, now.at + ROOM_POLL);
+                }
+                return None;
+            };
+            let preempted = self.pods.get(uid).and_then(Pod::preempted);
+            pod::step(&view, Place { host_ip: host.ip, ip, defaults, booted, preempted }, now.wall)
+        };
+        let wanted = defaults.events.unwrap_or_default();
         if wanted != PodEvents::None {
-            self.tell_people(&view, events::of(&view, &step, &settings.containers), wanted, now);
+            events.record(&view, events::of(&view, &step, defaults), wanted, schedule, now);
         }
-        let Step { status, why, delete, again, stopping: _, sandbox_changed: _ } = step;
-        self.pods.get_mut(uid)?.dismissed = delete;
+        let Step { status, why, delete, again, .. } = step;
+        self.pods.get_mut(uid)?.deletion_sent = delete;
         if let Some(again) = again {
-            self.schedule.ask(Priority::Pod, uid, now.until(again));
+            schedule.enqueue(Priority::Pod, uid, now.until(again));
         }
         let path = format!("/api/v1/namespaces/{}/pods/{}", view.namespace, view.name);
         let write = status.map(|status| Request {
@@ -199,43 +242,57 @@ impl State {
             path: format!("{path}/status"),
             body: Body::StrategicPatch(patch::patch(&view, &status, why.as_ref())),
         });
-        let delete = delete.then(|| Request {
-            method: Method::DELETE,
-            path: path.clone(),
-            body: Body::Options(deletion(&view)),
-        });
+        let delete =
+            delete.then(|| Request { method: Method::DELETE, path, body: Body::Options(deletion(&view)) });
         Some(write.into_iter().chain(delete).collect())
     }
 
-    /// Queues another sync of a pod without an address and records one event, as a kubelet does for its
-    /// network plugin.
-    fn waits_for_ip(&mut self, uid: &Arc<str>, view: &Arc<PodView>, cidr: Option<Block>, now: Clock) {
-        if !self.pod_cache.in_sync() {
-            return;
+    /// Applies the answer to the requests of a pod.
+    pub fn conclude(
+        &mut self,
+        uid: &Arc<str>,
+        answer: Result<&str, &WireError>,
+        schedule: &mut Schedule,
+        now: Clock,
+    ) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        let failures = &mut pod.writes.failures;
+        let wait = match answer {
+            Ok(version) => return pod.writes.succeeded(version, &self.cache),
+            // A deleted pod leaves the cache, and this state with it.
+            Err(error) if error.code() == Some(404) => failures.add(),
+            Err(error) => failures.add_logged(&pod.view.name, "pod status", error),
+        };
+        pod.deletion_sent = false;
+        schedule.enqueue(Priority::Pod, uid, now.at + wait);
+    }
+
+    /// Event about a pod without an address, recorded once, as a kubelet does for its network plugin.
+    fn without_ip(&mut self, uid: &str, cidr: Option<Block>) -> Option<events::PendingEvent> {
+        let pod = self.pods.get_mut(uid).filter(|_| self.cache.in_sync())?;
+        if std::mem::replace(&mut pod.without_ip, true) {
+            return None;
         }
-        let told = self.pods.get_mut(uid).is_none_or(|pod| std::mem::replace(&mut pod.without_ip, true));
-        if let Some(block) = cidr.filter(|_| !told) {
-            let message =
-                format!("Failed to create pod sandbox: no IP addresses available in range set: {block}");
-            let note = events::of_pod(true, NO_SANDBOX, &message);
-            self.tell_people(view, vec![note], PodEvents::Warnings, now);
-        }
-        self.schedule.ask(Priority::Pod, uid, now.at + ROOM_POLL);
+        let block = cidr?;
+        let message =
+            format!("Failed to create pod sandbox: no IP addresses available in range set: {block}");
+        Some(events::of_pod(true, NO_SANDBOX, &message))
     }
 
     /// Address that a pod has or gets; None if none is free, or while the addresses in use are not all known.
     fn ip_of(
         &mut self,
-        uid: &Arc<str>,
-        view: &PodView,
+        uid: &str,
         host_ip: Ipv4Addr,
         (cidr, booted): (Option<Block>, Option<Timestamp>),
+        addresses: &mut Addresses,
     ) -> Option<Ipv4Addr> {
+        let pod = self.pods.get_mut(uid)?;
+        let view = &*pod.view;
         if view.spec.host_network {
             return Some(host_ip);
         }
-        let pod = self.pods.get_mut(uid)?;
-        let shown = address(view.status.pod_ip.as_deref());
+        let shown = parse(view.status.pod_ip.as_deref());
         // A pod loses its address with its sandbox; no status shows yet the address assigned here since then.
         let known = if pod::needs_another_sandbox(view, booted) {
             pod.ip.filter(|ip| shown != Some(*ip))
@@ -249,104 +306,71 @@ impl State {
             // The pod never ran and never will, so it needs no address.
             return Some(Ipv4Addr::UNSPECIFIED);
         }
-        if self.pod_cache.in_sync() {
-            pod.ip = self.addresses.for_pod(cidr);
+        if self.cache.in_sync() {
+            pod.ip = addresses.for_pod(cidr);
         }
         pod.ip
     }
 
-    /// Decides pod admission; None if the pod or its machine does not exist.
-    fn admission(
+    /// Decides pod admission; None if another sync, which is queued, decides.
+    fn admit(
         &mut self,
         uid: &Arc<str>,
-        view: &Arc<PodView>,
-        owner: &Arc<str>,
+        view: &PodView,
+        node: NodeInfo<'_>,
+        schedule: &mut Schedule,
         now: Clock,
-    ) -> Option<Admission> {
-        let verdict = self.verdict(view, owner)?;
+    ) -> Option<AdmitResult> {
+        let result = admission::admit(view, node, &self.admitted_beside(view));
         let pod = self.pods.get_mut(uid)?;
-        let again = match verdict {
-            Verdict::Admitted => {
-                pod.standing = PodAdmission::Admitted;
-                return Some(Admission::Granted);
+        let again = match &result {
+            AdmitResult::Admitted => {
+                pod.admission = Admission::Admitted;
+                return Some(result);
             }
-            Verdict::Rejected { reason, message, by_node } => {
-                let since = match pod.standing {
-                    PodAdmission::Doubted(since) => since,
+            AdmitResult::Rejected { by_node, .. } => {
+                let since = match pod.admission {
+                    Admission::Unfit(since) => since,
                     _ => now.wall,
                 };
                 let until = since + DOUBT;
                 if !by_node || until <= now.wall {
-                    return Some(Admission::Refused { reason, message });
+                    return Some(result);
                 }
-                pod.standing = PodAdmission::Doubted(since);
+                pod.admission = Admission::Unfit(since);
                 now.until(until)
             }
-            Verdict::Preempts(victims) => {
+            AdmitResult::Preempts(victims) => {
                 for victim in victims {
-                    if let Some(pod) = self.pods.get_mut(&victim) {
-                        pod.standing = PodAdmission::MakesRoom(now.wall);
-                        self.schedule.ask(Priority::Pod, &victim, now.at);
+                    if let Some(pod) = self.pods.get_mut(victim) {
+                        pod.admission = Admission::Preempted(now.wall);
+                        schedule.enqueue(Priority::Pod, victim, now.at);
                     }
                 }
                 now.at + ROOM_POLL
             }
-            Verdict::Waits => now.at + ROOM_POLL,
+            AdmitResult::Waits => now.at + ROOM_POLL,
         };
-        self.schedule.ask(Priority::Pod, uid, again);
-        Some(Admission::Later)
+        schedule.enqueue(Priority::Pod, uid, again);
+        None
     }
 
-    /// Admission verdict of the pod's machine.
-    fn verdict(&self, view: &PodView, owner: &Arc<str>) -> Option<Verdict> {
-        let machine = self.machines.get(owner)?;
-        let node = machine.view.as_ref()?;
-        let all = self.pod_cache.by_index(&view.node);
-        let known =
-            all.iter().filter(|other| other.uid != view.uid).filter_map(|other| self.pods.get(&other.uid));
-        let carried = known.filter(|pod| pod.is_admitted() && !pod.dismissed && !pod.view.is_finished());
-        let neighbours: Vec<Neighbour> = carried
-            .map(|pod| Neighbour {
-                pod: Arc::clone(&pod.view),
-                leaves: matches!(pod.standing, PodAdmission::MakesRoom(_)),
-            })
-            .collect();
-        let room = &machine.shape.room;
-        let machine = admission::Machine { labels: &node.labels, taints: &node.taints, allocatable: room };
-        Some(admission::admit(view, machine, &neighbours))
+    /// Pods admitted on the machine of `view`, without that pod.
+    fn admitted_beside(&self, view: &PodView) -> Vec<AdmittedPod> {
+        let all = self.cache.by_index(&view.node);
+        all.iter()
+            .filter(|other| other.uid != view.uid)
+            .filter_map(|other| self.pods.get(&other.uid))
+            .filter(|pod| pod.is_admitted() && !pod.deletion_sent && !pod.view.is_finished())
+            .map(|pod| AdmittedPod { pod: Arc::clone(&pod.view), is_preempted: pod.preempted().is_some() })
+            .collect()
     }
-
-    pub(super) fn conclude_pod(&mut self, uid: &Arc<str>, answer: Result<&str, &WireError>, now: Clock) {
-        let Some(pod) = self.pods.get_mut(uid) else { return };
-        match answer {
-            Ok(version) => pod.writes.wrote(self.pod_cache.written(version)),
-            Err(error) => {
-                pod.dismissed = false;
-                pod.writes.failures = pod.writes.failures.saturating_add(1);
-                // A deleted pod leaves the cache, and this state with it.
-                if error.code() != Some(404) {
-                    complain(&pod.view.name, "pod status", pod.writes.failures, error);
-                }
-                self.schedule.ask(Priority::Pod, uid, now.at + backoff(pod.writes.failures));
-            }
-        }
-    }
-}
-
-/// Outcome of pod admission in one sync.
-enum Admission {
-    Granted,
-    /// Undecided; another sync is queued.
-    Later,
-    Refused {
-        reason: String,
-        message: String,
-    },
 }
 
 /// Address that a pod holds exclusively: none for a finished pod or one on the host network.
-fn held(pod: &PodView) -> Option<Ipv4Addr> {
-    address(pod.status.pod_ip.as_deref()).filter(|_| !pod.spec.host_network && !pod.is_finished())
+#[must_use]
+pub fn held_ip(pod: &PodView) -> Option<Ipv4Addr> {
+    parse(pod.status.pod_ip.as_deref()).filter(|_| !pod.spec.host_network && !pod.is_finished())
 }
 
 /// Options of the final deletion: immediate, and only with the same UID.

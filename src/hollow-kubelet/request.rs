@@ -1,23 +1,24 @@
-//! Requests to the API server, their back-off after failures, and their concurrency limit.
+//! Requests to the API server: sending, state of the writes to one object, and the concurrency limit.
 
 use std::time::Duration;
 
 use http::Method;
 use kube::Client;
 use kube_ext::{
+    backoff::Backoff,
     rate::Rate,
     wire::{self, AnyObject, Body, WireError},
 };
+use kube_node_cache::{Cache, View, Written};
+use tracing::warn;
 
 use super::{
     DedicatedClient,
     schedule::{Pressure, Priority},
 };
 
-/// First back-off; doubles with each further failure.
-const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// Longest back-off: three tries fit into the remaining lifetime of a Lease.
-const BACKOFF_LONGEST: Duration = Duration::from_secs(8);
+/// Back-off after failures. Three tries of the longest one fit into the remaining lifetime of a Lease.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(8));
 
 /// A request to the API server.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) 
 
 /// Sends `requests` as a kubelet does: rate-limited, and with a GET of the pod before a patch of its status.
 /// The answer to the GET is dropped.
-pub async fn send_alone(own: &DedicatedClient, requests: Vec<Request>) -> Result<String, WireError> {
+pub async fn send_dedicated(own: &DedicatedClient, requests: Vec<Request>) -> Result<String, WireError> {
     let (client, rate) = (&own.client, &*own.rate);
     let read = match requests.first() {
         Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
@@ -58,12 +59,47 @@ pub async fn send_alone(own: &DedicatedClient, requests: Vec<Request>) -> Result
     send(client, Some(rate), requests).await
 }
 
-/// Back-off after the `failures`th consecutive failure, drawn between half and all of its nominal length.
-#[must_use]
-pub fn backoff(failures: u8) -> Duration {
-    let doublings = u32::from(failures.saturating_sub(1));
-    let longest = BACKOFF_FIRST.saturating_mul(2_u32.saturating_pow(doublings)).min(BACKOFF_LONGEST);
-    spread(longest, 0.5)
+/// Number of failures in a row of the writes to one object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FailureCount(u8);
+
+impl FailureCount {
+    /// Counts a failure; returns the back-off.
+    pub fn add(&mut self) -> Duration {
+        self.0 = self.0.saturating_add(1);
+        BACKOFF.jittered(self.0.into())
+    }
+
+    /// Counts a failure to write `what` of `name`, and logs the first one in a row. Overload or absence of the
+    /// API server concerns every machine and is not logged here.
+    pub fn add_logged(&mut self, name: &str, what: &str, error: &WireError) -> Duration {
+        if self.0 == 0 && !error.is_overload() {
+            warn!(name, error = error as &dyn std::error::Error, "cannot write the {what}, trying again");
+        }
+        self.add()
+    }
+}
+
+/// State of the writes to one object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Writes {
+    /// Version made by the last write.
+    version: Written,
+    /// Failures since the last write.
+    pub failures: FailureCount,
+}
+
+impl Writes {
+    /// Returns true if the last write is newer than the object that `cache` shows with `version`.
+    #[must_use]
+    pub fn outrun<V: View>(&self, version: &str, cache: &Cache<V>) -> bool {
+        cache.is_stale(version, self.version)
+    }
+
+    /// Records a successful write that made `version`.
+    pub fn succeeded<V: View>(&mut self, version: &str, cache: &Cache<V>) {
+        *self = Self { version: cache.written(version), failures: FailureCount::default() };
+    }
 }
 
 /// Random duration between `least` times `time` and `time`, so that jobs do not coincide.
@@ -121,7 +157,7 @@ impl ConcurrencyLimiter {
 
     /// Pressure of the requests under way.
     #[must_use]
-    pub fn load(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Pressure {
+    pub fn pressure(&self, UnderWay { renewals, machines, pods }: UnderWay) -> Pressure {
         if renewals + machines >= Self::MACHINES {
             Pressure::Machines
         } else if machines + pods > Self::BUSY.min(self.size / 4) {
@@ -150,39 +186,46 @@ mod tests {
 
     #[test]
     fn waits_grow_and_stay_short_of_a_lease() {
-        let waits: Vec<Duration> = (1..=9).map(backoff).collect();
-        assert!(waits[0] <= BACKOFF_FIRST && waits[0] >= BACKOFF_FIRST / 2);
-        assert!(waits.iter().all(|wait| *wait <= BACKOFF_LONGEST));
-        assert!(waits[8] >= BACKOFF_LONGEST / 2);
+        let mut failures = FailureCount::default();
+        let waits: Vec<Duration> = (1..=9).map(|_| failures.add()).collect();
+        let (first, longest) = (BACKOFF.after(1), BACKOFF.after(9));
+        assert!(waits[0] <= first && waits[0] >= first / 2);
+        assert!(waits.iter().all(|wait| *wait <= longest) && longest == Duration::from_secs(8));
+        assert!(waits[8] >= longest / 2);
     }
 
     #[test]
-    fn the_window_shrinks_fast_and_opens_slowly() {
-        let mut window = ConcurrencyLimiter::default();
+    fn the_limit_shrinks_fast_and_opens_slowly() {
+        let mut limiter = ConcurrencyLimiter::default();
         for _ in 0..9 {
-            window.answered(true);
+            limiter.answered(true);
         }
-        assert!(window.has_room(3) && !window.has_room(4));
+        assert!(limiter.has_room(3) && !limiter.has_room(4));
         for _ in 0..ConcurrencyLimiter::MOST {
-            window.answered(false);
+            limiter.answered(false);
         }
-        assert!(window.has_room(ConcurrencyLimiter::MOST - 1) && !window.has_room(ConcurrencyLimiter::MOST));
+        assert!(
+            limiter.has_room(ConcurrencyLimiter::MOST - 1) && !limiter.has_room(ConcurrencyLimiter::MOST)
+        );
     }
 
     #[test]
     fn what_has_time_waits_and_machines_leave_room_for_pods() {
-        let mut window = ConcurrencyLimiter::default();
-        let load = |window: &ConcurrencyLimiter, renewals, machines, pods| {
-            window.load(UnderWay { renewals, machines, pods })
+        let mut limiter = ConcurrencyLimiter::default();
+        let pressure = |limiter: &ConcurrencyLimiter, renewals, machines, pods| {
+            limiter.pressure(UnderWay { renewals, machines, pods })
         };
-        assert_eq!(load(&window, 35, 12, 0), Pressure::Light);
-        assert_eq!(load(&window, 0, 6, 7), Pressure::Heavy);
-        assert_eq!(load(&window, 0, 0, 200), Pressure::Heavy);
-        assert_eq!(load(&window, 48, 0, 0), Pressure::Machines);
-        assert_eq!(load(&window, 8, 40, 200), Pressure::Machines);
+        assert_eq!(pressure(&limiter, 35, 12, 0), Pressure::Light);
+        assert_eq!(pressure(&limiter, 0, 6, 7), Pressure::Heavy);
+        assert_eq!(pressure(&limiter, 0, 0, 200), Pressure::Heavy);
+        assert_eq!(pressure(&limiter, 48, 0, 0), Pressure::Machines);
+        assert_eq!(pressure(&limiter, 8, 40, 200), Pressure::Machines);
         for _ in 0..9 {
-            window.answered(true);
+            limiter.answered(true);
         }
-        assert_eq!((load(&window, 0, 1, 0), load(&window, 0, 1, 1)), (Pressure::Light, Pressure::Heavy));
+        assert_eq!(
+            (pressure(&limiter, 0, 1, 0), pressure(&limiter, 0, 1, 1)),
+            (Pressure::Light, Pressure::Heavy)
+        );
     }
 }

@@ -12,15 +12,15 @@ use std::{
 use kube_node_planner::node::LEASE_FRESH;
 use tokio::time::Instant;
 
-use super::sync::RENEW;
-
+/// Interval of Lease renewals: a quarter of a Lease's lifetime, as in a kubelet.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// Time that a process needs after a takeover until it has renewed the oldest Leases.
-const RESUMPTION: Duration = Duration::from_secs(5);
+const TAKEOVER_TIME: Duration = Duration::from_secs(5);
 
 /// Batching interval of Lease renewals. Measured at 5,000 idle nodes: 0.08 cores without batching, 0.045 with
 /// it; in kube-apiserver 0.62 against 0.40 (docs/benchmarks.md). A kubelet, too, renews up to 0.4 s later
 /// than each 10 s (jitter of 0.04, component-helpers' lease controller).
-const TOGETHER: Duration = Duration::from_millis(100);
+const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Pressure of the requests under way, which decides the priorities that may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Pressure {
 
 impl Pressure {
     /// Returns true if a due job may start now. Late renewals start in any case.
-    fn lets(self, priority: Priority) -> bool {
+    fn allows(self, priority: Priority) -> bool {
         match self {
             Self::Light => true,
             Self::Heavy => priority != Priority::Renewal,
@@ -61,7 +61,7 @@ pub enum Priority {
     Event,
 }
 
-const LANES: [Priority; 6] =
+const PRIORITIES: [Priority; 6] =
     [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status, Priority::Pod, Priority::Event];
 
 /// A due job.
@@ -82,42 +82,43 @@ pub struct Schedule {
     start: Instant,
     /// Delay from which on a renewal precedes every other job.
     renewal_slack: Duration,
-    lanes: [Waiting; LANES.len()],
+    queues: [Queue; PRIORITIES.len()],
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queue {
     /// Queued jobs by due time; jobs handed out are not in here.
     by_time: BTreeSet<(Instant, Arc<str>)>,
-    jobs: HashMap<Arc<str>, State>,
+    jobs: HashMap<Arc<str>, JobState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct JobState {
     at: Option<Instant>,
-    handed_out: bool,
+    in_progress: bool,
 }
 
 impl Schedule {
     /// Creates an empty schedule. A Lease whose renewal gave way to other jobs must outlast the death of this
-    /// process plus the failover delay `vacancy`, after which another process starts to renew.
+    /// process plus the failover delay `failover_delay`, after which another process starts to renew.
     #[must_use]
-    pub fn new(start: Instant, vacancy: Duration) -> Self {
-        let renewal_slack = LEASE_FRESH.saturating_sub(vacancy.saturating_add(RENEW + RESUMPTION));
-        Self { start, renewal_slack, lanes: Default::default() }
+    pub fn new(start: Instant, failover_delay: Duration) -> Self {
+        let renewal_slack =
+            LEASE_FRESH.saturating_sub(failover_delay.saturating_add(RENEW_INTERVAL + TAKEOVER_TIME));
+        Self { start, renewal_slack, queues: Default::default() }
     }
 
-    /// Queues a job for `at` or an earlier time already asked for. A renewal is batched, up to [`TOGETHER`]
+    /// Queues a job for `at` or an earlier time already asked for. A renewal is batched, up to [`BATCH_INTERVAL`]
     /// later.
-    pub fn ask(&mut self, priority: Priority, uid: &Arc<str>, at: Instant) {
-        let at = if priority == Priority::Renewal { self.together(at) } else { at };
-        let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
+    pub fn enqueue(&mut self, priority: Priority, uid: &Arc<str>, at: Instant) {
+        let at = if priority == Priority::Renewal { self.batched(at) } else { at };
+        let Queue { by_time, jobs } = &mut self.queues[priority as usize];
         let job = jobs.entry(Arc::clone(uid)).or_default();
         let earlier = job.at.is_none_or(|before| at < before);
         if !earlier {
             return;
         }
-        if !job.handed_out {
+        if !job.in_progress {
             if let Some(before) = job.at {
                 by_time.remove(&(before, Arc::clone(uid)));
             }
@@ -128,9 +129,9 @@ impl Schedule {
 
     /// Removes a queued job. Of a job handed out, removes only the request to run it again.
     pub fn cancel(&mut self, priority: Priority, uid: &Arc<str>) {
-        let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
+        let Queue { by_time, jobs } = &mut self.queues[priority as usize];
         let Some(job) = jobs.get_mut(uid) else { return };
-        if job.handed_out {
+        if job.in_progress {
             job.at = None;
             return;
         }
@@ -145,53 +146,54 @@ impl Schedule {
     /// Order: prompt renewals; renewals late by `renewal_slack`; the job due for longest, whatever its kind;
     /// other renewals. So no backlog lets a Lease expire, and while there is other work no Lease is renewed
     /// more often than necessary.
-    pub fn next(&mut self, now: Instant, load: Pressure) -> Option<Job> {
+    pub fn next(&mut self, now: Instant, pressure: Pressure) -> Option<Job> {
         let head = |priority: Priority| {
-            let (at, _) = self.lanes[priority as usize].by_time.first()?;
+            let (at, _) = self.queues[priority as usize].by_time.first()?;
             Some((*at, priority)).filter(|(at, _)| *at <= now)
         };
         let renewal = head(Priority::Renewal);
         let pressing = renewal.filter(|(due, _)| now.duration_since(*due) >= self.renewal_slack);
         let (due, priority) = head(Priority::Prompt).or(pressing).or_else(|| {
-            let others =
-                LANES.into_iter().filter(|priority| *priority != Priority::Renewal && load.lets(*priority));
+            let others = PRIORITIES
+                .into_iter()
+                .filter(|priority| *priority != Priority::Renewal && pressure.allows(*priority));
             let other = others.filter_map(head).min_by_key(|(due, _)| *due);
-            other.or_else(|| renewal.filter(|_| load.lets(Priority::Renewal)))
+            other.or_else(|| renewal.filter(|_| pressure.allows(Priority::Renewal)))
         })?;
-        let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
+        let Queue { by_time, jobs } = &mut self.queues[priority as usize];
         let (_, uid) = by_time.pop_first()?;
-        jobs.insert(Arc::clone(&uid), State { at: None, handed_out: true });
+        jobs.insert(Arc::clone(&uid), JobState { at: None, in_progress: true });
         Some(Job { priority, uid, due })
     }
 
     /// Completes a job that was handed out; a time asked for meanwhile is queued now.
     pub fn done(&mut self, priority: Priority, uid: &Arc<str>) {
-        let Waiting { by_time, jobs } = &mut self.lanes[priority as usize];
-        if let Some(State { at: Some(at), .. }) = jobs.remove(uid) {
+        let Queue { by_time, jobs } = &mut self.queues[priority as usize];
+        if let Some(JobState { at: Some(at), .. }) = jobs.remove(uid) {
             by_time.insert((at, Arc::clone(uid)));
-            jobs.insert(Arc::clone(uid), State { at: Some(at), handed_out: false });
+            jobs.insert(Arc::clone(uid), JobState { at: Some(at), in_progress: false });
         }
     }
 
     /// First batch time at or after `at`. Earlier times, from Leases of an earlier process, keep their order.
-    fn together(&self, at: Instant) -> Instant {
+    fn batched(&self, at: Instant) -> Instant {
         let Some(since) = at.checked_duration_since(self.start) else { return at };
-        let turns = since.as_nanos().div_ceil(TOGETHER.as_nanos());
-        self.start + TOGETHER.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX))
+        let intervals = since.as_nanos().div_ceil(BATCH_INTERVAL.as_nanos());
+        self.start + BATCH_INTERVAL.saturating_mul(u32::try_from(intervals).unwrap_or(u32::MAX))
     }
 
-    /// Time at which the next job would be handed out under an unchanged `load`; None if none would be.
+    /// Time at which the next job would be handed out under an unchanged `pressure`; None if none would be.
     #[must_use]
-    pub fn next_due(&self, load: Pressure) -> Option<Instant> {
+    pub fn next_due(&self, pressure: Pressure) -> Option<Instant> {
         let due = |priority: Priority| {
-            let (at, _) = self.lanes[priority as usize].by_time.first()?;
+            let (at, _) = self.queues[priority as usize].by_time.first()?;
             match priority {
-                priority if load.lets(priority) => Some(*at),
+                priority if pressure.allows(priority) => Some(*at),
                 Priority::Renewal => Some(*at + self.renewal_slack),
                 _ => None,
             }
         };
-        LANES.into_iter().filter_map(due).min()
+        PRIORITIES.into_iter().filter_map(due).min()
     }
 }
 
@@ -223,12 +225,12 @@ mod tests {
         for (priority, name) in
             [(Priority::Status, "machine"), (Priority::Lease, "machine"), (Priority::Renewal, "lease")]
         {
-            schedule.ask(priority, &uid(name), start);
+            schedule.enqueue(priority, &uid(name), start);
         }
         let full = Pressure::Machines;
         assert_eq!(schedule.next(start, full), None);
         assert_eq!(schedule.next_due(full), Some(start + SLACK));
-        schedule.ask(Priority::Pod, &uid("pod"), start + secs(1));
+        schedule.enqueue(Priority::Pod, &uid("pod"), start + secs(1));
         assert_eq!(schedule.next_due(full), Some(start + secs(1)));
         let late = start + SLACK;
         let order: Vec<Priority> =
@@ -243,14 +245,14 @@ mod tests {
         for (priority, at) in
             [(Priority::Pod, 0), (Priority::Lease, 0), (Priority::Renewal, 0), (Priority::Prompt, 11)]
         {
-            schedule.ask(priority, &uid("a"), start + secs(at));
+            schedule.enqueue(priority, &uid("a"), start + secs(at));
         }
         let mut next = |at| schedule.next(start + secs(at), Pressure::Machines).map(|job| job.priority);
         assert_eq!(
             [next(11), next(11), next(11)],
             [Priority::Prompt, Priority::Renewal, Priority::Pod].map(Some)
         );
-        schedule.ask(Priority::Prompt, &uid("b"), start + secs(12));
+        schedule.enqueue(Priority::Prompt, &uid("b"), start + secs(12));
         assert_eq!(schedule.next_due(Pressure::Machines), Some(start + secs(12)));
     }
 
@@ -258,7 +260,7 @@ mod tests {
     fn the_earliest_asked_for_time_wins() {
         let (mut schedule, start) = begun();
         for at in [5, 2, 9] {
-            schedule.ask(Priority::Pod, &uid("a"), start + secs(at));
+            schedule.enqueue(Priority::Pod, &uid("a"), start + secs(at));
         }
         assert_eq!(schedule.next_due(Pressure::Light), Some(start + secs(2)));
         assert_eq!(schedule.next(start + secs(1), Pressure::Light), None);
@@ -269,16 +271,16 @@ mod tests {
     #[test]
     fn a_job_that_is_handed_out_waits_for_its_end() {
         let ((mut schedule, start), a) = (begun(), uid("a"));
-        schedule.ask(Priority::Status, &a, start);
+        schedule.enqueue(Priority::Status, &a, start);
         assert!(schedule.next(start, Pressure::Light).is_some());
-        schedule.ask(Priority::Status, &a, start);
+        schedule.enqueue(Priority::Status, &a, start);
         assert_eq!((schedule.next(start, Pressure::Light), schedule.next_due(Pressure::Light)), (None, None));
         schedule.done(Priority::Status, &a);
         assert!(schedule.next(start, Pressure::Light).is_some());
         schedule.cancel(Priority::Status, &a);
         schedule.done(Priority::Status, &a);
         assert!(
-            schedule.lanes.iter().all(|priority| priority.jobs.is_empty() && priority.by_time.is_empty())
+            schedule.queues.iter().all(|priority| priority.jobs.is_empty() && priority.by_time.is_empty())
         );
     }
 
@@ -286,12 +288,12 @@ mod tests {
     fn a_renewal_lets_others_go_first_until_it_is_very_late() {
         let (mut schedule, start) = begun();
         for lease in ["a", "b", "c"] {
-            schedule.ask(Priority::Renewal, &uid(lease), start + secs(1));
+            schedule.enqueue(Priority::Renewal, &uid(lease), start + secs(1));
         }
         for (priority, at) in [(Priority::Pod, 4), (Priority::Lease, 3), (Priority::Status, 5)] {
-            schedule.ask(priority, &uid("d"), start + secs(at));
+            schedule.enqueue(priority, &uid("d"), start + secs(at));
         }
-        let mut next = |at, load| schedule.next(start + secs(at), load).map(|job| job.priority);
+        let mut next = |at, pressure| schedule.next(start + secs(at), pressure).map(|job| job.priority);
         let (light, heavy) = (Pressure::Light, Pressure::Heavy);
         assert_eq!([next(5, light), next(5, heavy)], [Priority::Lease, Priority::Pod].map(Some));
         assert_eq!([next(11, heavy), next(10, light)], [Priority::Renewal, Priority::Status].map(Some));
@@ -303,14 +305,14 @@ mod tests {
     /// Failover delay, and the age in seconds at which a Lease is renewed before any other job.
     #[test]
     fn what_waited_outlasts_a_takeover() {
-        for (vacancy, oldest) in [(5, 30), (10, 25), (15, 20), (20, 15), (25, 10), (60, 10)] {
+        for (failover_delay, oldest) in [(5, 30), (10, 25), (15, 20), (20, 15), (25, 10), (60, 10)] {
             let start = Instant::now();
-            let mut schedule = Schedule::new(start, secs(vacancy));
-            schedule.ask(Priority::Renewal, &uid("a"), start + RENEW);
+            let mut schedule = Schedule::new(start, secs(failover_delay));
+            schedule.enqueue(Priority::Renewal, &uid("a"), start + RENEW_INTERVAL);
             let late = schedule.next_due(Pressure::Machines);
             assert_eq!(late, Some(start + secs(oldest)));
             assert!(schedule.next(start + secs(oldest), Pressure::Machines).is_some());
-            assert!(vacancy > 25 || secs(oldest + vacancy) < LEASE_FRESH);
+            assert!(failover_delay > 25 || secs(oldest + failover_delay) < LEASE_FRESH);
         }
     }
 
@@ -319,27 +321,27 @@ mod tests {
         let (mut schedule, start) = begun();
         let at = |millis| start + Duration::from_millis(millis);
         for (lease, due) in [("a", 20), ("b", 99), ("c", 100), ("d", 101)] {
-            schedule.ask(Priority::Renewal, &uid(lease), at(due));
+            schedule.enqueue(Priority::Renewal, &uid(lease), at(due));
         }
         assert_eq!(schedule.next_due(Pressure::Light), Some(at(100)));
         let handed_out = std::iter::from_fn(|| schedule.next(at(100), Pressure::Light)).count();
         assert_eq!((handed_out, schedule.next_due(Pressure::Light)), (3, Some(at(200))));
         let before = start.checked_sub(secs(7)).unwrap();
-        schedule.ask(Priority::Renewal, &uid("e"), before);
+        schedule.enqueue(Priority::Renewal, &uid("e"), before);
         assert_eq!(schedule.next_due(Pressure::Light), Some(before));
     }
 
     proptest! {
         /// Every queued job is handed out once, on time, in order.
         #[test]
-        fn nothing_is_lost(asked in prop::collection::vec((0..LANES.len(), 0_u8..20, 0_u64..1_000), 0..100)) {
+        fn nothing_is_lost(asked in prop::collection::vec((0..PRIORITIES.len(), 0_u8..20, 0_u64..1_000), 0..100)) {
             let (mut schedule, start) = begun();
             let mut wanted = HashMap::new();
             for (priority, name, mut at) in asked {
-                if LANES[priority] == Priority::Renewal {
+                if PRIORITIES[priority] == Priority::Renewal {
                     at = at.next_multiple_of(100);
                 }
-                schedule.ask(LANES[priority], &uid(&name.to_string()), start + Duration::from_millis(at));
+                schedule.enqueue(PRIORITIES[priority], &uid(&name.to_string()), start + Duration::from_millis(at));
                 let earliest = wanted.entry((priority, name.to_string())).or_insert(at);
                 *earliest = at.min(*earliest);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube_node_cache::{Cache, PodView};
 
-use super::{Settings, node_status::Shape};
+use super::{Settings, shape::Shape};
 
 /// Machines of this process, as the HTTPS server sees them.
 pub trait ServedMachines: Send + Sync {

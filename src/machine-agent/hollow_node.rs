@@ -130,7 +130,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ho
         &registry,
     )?;
     let uid: Arc<str> = machine.uid.as_str().into();
-    hollow.create(spec(&machine, options.ip, settings));
+    hollow.create(spec(&machine, options.ip, settings), None);
 
     // This task finishes its writes under way at shutdown.
     parts.spawn(kubelets.run(shutdown.clone()).map(Ok));

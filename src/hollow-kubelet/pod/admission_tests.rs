@@ -1,5 +1,6 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_node_cache::{Qos, Requirement};
+use kube_node_api::Resources;
+use kube_node_cache::{Qos, Requirement, ResourceList};
 use proptest::prelude::*;
 
 use super::*;
@@ -22,19 +23,19 @@ fn requests(rows: &[(&str, &str)]) -> PodView {
     }
 }
 
-fn neighbour(name: &str, qos: Qos, pod: PodView) -> Neighbour {
+fn admitted_pod(name: &str, qos: Qos, pod: PodView) -> AdmittedPod {
     let mut pod = PodView { uid: name.into(), ..pod };
     pod.status.qos = qos;
-    Neighbour { pod: Arc::new(pod), leaves: false }
+    AdmittedPod { pod: Arc::new(pod), is_preempted: false }
 }
 
-fn admitted(pod: &PodView, allocatable: &Allocatable, neighbours: &[Neighbour]) -> Verdict {
-    admit(pod, Machine { labels: &LabelMap::default(), taints: &[], allocatable }, neighbours)
+fn admitted(pod: &PodView, allocatable: &Allocatable, others: &[AdmittedPod]) -> AdmitResult {
+    admit(pod, NodeInfo { labels: &LabelMap::default(), taints: &[], allocatable }, others)
 }
 
-fn refusal(verdict: Verdict) -> (String, String) {
-    match verdict {
-        Verdict::Rejected { reason, message, .. } => (reason, message),
+fn refusal(result: AdmitResult) -> (String, String) {
+    match result {
+        AdmitResult::Rejected { reason, message, .. } => (reason, message),
         other => panic!("{other:?}"),
     }
 }
@@ -63,19 +64,19 @@ fn each_resource_has_its_reason() {
         assert_eq!(found, reason);
         assert!(text.starts_with("Node didn't have enough resource: ") && text.contains(message), "{text}");
     }
-    let full = [neighbour("other", Qos::BestEffort, requests(&[]))];
+    let full = [admitted_pod("other", Qos::BestEffort, requests(&[]))];
     let (reason, message) = refusal(admitted(&requests(&[]), &small, &full));
     assert_eq!(
         (reason.as_str(), message.ends_with("pods, requested: 1, used: 1, capacity: 1")),
         ("OutOfpods", true)
     );
-    assert_eq!(admitted(&requests(&[("cpu", "4")]), &small, &[]), Verdict::Admitted);
+    assert_eq!(admitted(&requests(&[("cpu", "4")]), &small, &[]), AdmitResult::Admitted);
 }
 
 #[test]
 fn an_extended_resource_that_the_machine_lacks_is_not_its_business() {
     let machine = machine_of(&[("pods", "9")]);
-    assert_eq!(admitted(&requests(&[("example.com/claim", "1")]), &machine, &[]), Verdict::Admitted);
+    assert_eq!(admitted(&requests(&[("example.com/claim", "1")]), &machine, &[]), AdmitResult::Admitted);
 }
 
 #[test]
@@ -83,16 +84,16 @@ fn a_node_has_to_be_as_the_pod_wants_it() {
     let labels = LabelMap::from([("zone", "a")]);
     let taint = |effect: &str| Taint { key: "k".to_owned(), effect: effect.to_owned(), ..Taint::default() };
     let allocatable = machine_of(&[("pods", "9")]);
-    let verdict = |spec: PodSpecView, taints: &[Taint]| {
+    let result = |spec: PodSpecView, taints: &[Taint]| {
         let pod = PodView { spec: spec.into(), ..PodView::default() };
-        admit(&pod, Machine { labels: &labels, taints, allocatable: &allocatable }, &[])
+        admit(&pod, NodeInfo { labels: &labels, taints, allocatable: &allocatable }, &[])
     };
     let selects = |zone: &str| PodSpecView {
         node_selector: [("zone".into(), zone.into())].into(),
         ..PodSpecView::default()
     };
-    assert_eq!(verdict(selects("a"), &[]), Verdict::Admitted);
-    let (reason, message) = refusal(verdict(selects("b"), &[]));
+    assert_eq!(result(selects("a"), &[]), AdmitResult::Admitted);
+    let (reason, message) = refusal(result(selects("b"), &[]));
     assert_eq!(reason, "NodeAffinity");
     assert_eq!(message, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
 
@@ -102,24 +103,24 @@ fn a_node_has_to_be_as_the_pod_wants_it() {
         NodeTerm { possible, labels: [requirement].into() }
     };
     let wants = |terms: &[NodeTerm]| PodSpecView { node_terms: Some(terms.into()), ..PodSpecView::default() };
-    assert_eq!(verdict(wants(&[term(true, "b"), term(true, "a")]), &[]), Verdict::Admitted, "one of them");
+    assert_eq!(result(wants(&[term(true, "b"), term(true, "a")]), &[]), AdmitResult::Admitted, "one of them");
     assert_eq!(
-        refusal(verdict(wants(&[term(false, "a")]), &[])).0,
+        refusal(result(wants(&[term(false, "a")]), &[])).0,
         "NodeAffinity",
         "another Node by its name"
     );
-    assert_eq!(refusal(verdict(wants(&[]), &[])).0, "NodeAffinity");
+    assert_eq!(refusal(result(wants(&[]), &[])).0, "NodeAffinity");
 
     let tolerates = |key: &str, operator: &str| {
         let toleration = Toleration { key: key.into(), operator: operator.into(), ..Toleration::default() };
         PodSpecView { tolerations: [toleration].into(), ..PodSpecView::default() }
     };
-    assert_eq!(verdict(tolerates("x", "Exists"), &[taint("NoSchedule")]), Verdict::Admitted);
-    assert_eq!(refusal(verdict(tolerates("x", "Exists"), &[taint("NoExecute")])).0, "TaintToleration");
+    assert_eq!(result(tolerates("x", "Exists"), &[taint("NoSchedule")]), AdmitResult::Admitted);
+    assert_eq!(refusal(result(tolerates("x", "Exists"), &[taint("NoExecute")])).0, "TaintToleration");
     for (key, operator) in [("k", ""), ("k", "Exists"), ("", "Exists")] {
         assert_eq!(
-            verdict(tolerates(key, operator), &[taint("NoExecute")]),
-            Verdict::Admitted,
+            result(tolerates(key, operator), &[taint("NoExecute")]),
+            AdmitResult::Admitted,
             "{key} {operator}"
         );
     }
@@ -132,26 +133,26 @@ fn critical(rows: &[(&str, &str)]) -> PodView {
 #[test]
 fn a_critical_pod_takes_the_place_of_the_least_and_waits_for_it() {
     let machine = machine_of(&[("cpu", "4"), ("memory", "4Gi"), ("pods", "9")]);
-    let mut neighbours = vec![
-        neighbour("guaranteed", Qos::Guaranteed, requests(&[("cpu", "2")])),
-        neighbour("large", Qos::Burstable, requests(&[("cpu", "1500m"), ("memory", "1Gi")])),
-        neighbour("small", Qos::Burstable, requests(&[("cpu", "500m")])),
+    let mut others = vec![
+        admitted_pod("guaranteed", Qos::Guaranteed, requests(&[("cpu", "2")])),
+        admitted_pod("large", Qos::Burstable, requests(&[("cpu", "1500m"), ("memory", "1Gi")])),
+        admitted_pod("small", Qos::Burstable, requests(&[("cpu", "500m")])),
     ];
     let pod = critical(&[("cpu", "400m")]);
-    assert_eq!(admitted(&pod, &machine, &neighbours), Verdict::Preempts(vec!["small".into()]));
-    neighbours[2].leaves = true;
-    assert_eq!(admitted(&pod, &machine, &neighbours), Verdict::Waits);
+    assert_eq!(admitted(&pod, &machine, &others), AdmitResult::Preempts(vec!["small".into()]));
+    others[2].is_preempted = true;
+    assert_eq!(admitted(&pod, &machine, &others), AdmitResult::Waits);
     let large = critical(&[("cpu", "3")]);
-    neighbours[2].leaves = false;
-    let all = Verdict::Preempts(vec!["large".into(), "guaranteed".into()]);
-    assert_eq!(admitted(&large, &machine, &neighbours), all);
-    let (reason, message) = refusal(admitted(&critical(&[("cpu", "5")]), &machine, &neighbours));
+    others[2].is_preempted = false;
+    let all = AdmitResult::Preempts(vec!["large".into(), "guaranteed".into()]);
+    assert_eq!(admitted(&large, &machine, &others), all);
+    let (reason, message) = refusal(admitted(&critical(&[("cpu", "5")]), &machine, &others));
     assert_eq!(reason, "UnexpectedAdmissionError");
     assert!(
         message.ends_with("no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]"),
         "{message}"
     );
-    let usual = refusal(admitted(&requests(&[("cpu", "3")]), &machine, &neighbours));
+    let usual = refusal(admitted(&requests(&[("cpu", "3")]), &machine, &others));
     assert_eq!(usual.0, "OutOfcpu", "others are not made room for");
 }
 
@@ -166,18 +167,18 @@ proptest! {
     ) {
         let machine = machine_of(&[("cpu", &capacity.to_string()), ("pods", "100")]);
         let cpu = |amount: i64| requests(&[("cpu", &amount.to_string())]);
-        let neighbours: Vec<Neighbour> = others.iter().enumerate().map(|(at, (amount, qos, critical))| {
+        let admitted_pods: Vec<AdmittedPod> = others.iter().enumerate().map(|(at, (amount, qos, critical))| {
             let qos = [Qos::BestEffort, Qos::Burstable, Qos::Guaranteed][usize::from(*qos)];
             let priority = if *critical { 2_000_001_000 } else { 0 };
-            neighbour(&at.to_string(), qos, PodView { priority, ..cpu(*amount) })
+            admitted_pod(&at.to_string(), qos, PodView { priority, ..cpu(*amount) })
         }).collect();
         let pod = PodView { priority: if is_critical { 2_000_001_000 } else { 0 }, ..cpu(own) };
         let used: i64 = others.iter().map(|(amount, ..)| amount).sum();
         let fits = own == 0 || own + used <= capacity;
-        match admitted(&pod, &machine, &neighbours) {
-            Verdict::Admitted => prop_assert!(fits),
-            Verdict::Rejected { .. } => prop_assert!(!fits),
-            Verdict::Preempts(victims) => {
+        match admitted(&pod, &machine, &admitted_pods) {
+            AdmitResult::Admitted => prop_assert!(fits),
+            AdmitResult::Rejected { .. } => prop_assert!(!fits),
+            AdmitResult::Preempts(victims) => {
                 let of = |uid: &Arc<str>| others[uid.parse::<usize>().unwrap()];
                 let freed: i64 = victims.iter().map(|uid| of(uid).0).sum();
                 prop_assert!(is_critical && !fits && own + used - freed <= capacity);
@@ -187,7 +188,7 @@ proptest! {
                     prop_assert!(own + used - without > capacity || victims.len() > 1, "nobody in vain");
                 }
             }
-            Verdict::Waits => prop_assert!(false, "nobody leaves"),
+            AdmitResult::Waits => prop_assert!(false, "nobody leaves"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_cache::{
-    Container, ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, RestartPolicy, intern,
+    Container, ContainerState, ContainerView, Ended, InternedStr, PodStatus, PodView, intern,
 };
 use kube_node_planner::time;
 
@@ -228,7 +228,7 @@ fn advance(
                 ended(view, script, end_of(script, since, end));
             }
             (ContainerState::Ended(end), _) => {
-                if !starts_again(script.restart, end.exit_code) {
+                if !script.restarts_after(end.exit_code) {
                     return None;
                 }
                 let end = end.clone();
@@ -277,7 +277,7 @@ fn end_of(script: &Script<'_>, since: Timestamp, end: Option<Timestamp>) -> Ende
 /// Records the end of a container: final, or followed by a restart.
 fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
     view.started = false;
-    if starts_again(script.restart, end.exit_code) {
+    if script.restarts_after(end.exit_code) {
         view.ready = false;
         let back_off = Some(back_off(&end, view.last.as_deref()));
         view.last = Some(Box::new(end));
@@ -285,15 +285,6 @@ fn ended(view: &mut ContainerView, script: &Script<'_>, end: Ended) {
     } else {
         view.ready = script.role == Role::Init && end.exit_code == 0;
         view.state = ContainerState::Ended(end);
-    }
-}
-
-/// Returns true if a container that ended with `exit_code` restarts.
-pub fn starts_again(policy: RestartPolicy, exit_code: i32) -> bool {
-    match policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => exit_code != 0,
-        RestartPolicy::Never => false,
     }
 }
 

@@ -4,6 +4,7 @@
 //! are read back from the status, as a restarted kubelet finds them; identifiers are functions of the pod.
 
 pub mod admission;
+pub mod allocatable;
 mod conditions;
 mod ending;
 pub mod events;

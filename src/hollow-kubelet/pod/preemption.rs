@@ -5,17 +5,17 @@ use std::{cmp::Ordering, sync::Arc};
 
 use kube_node_cache::{PodView, Qos};
 
-use super::admission::{Shortage, taken};
+use super::allocatable::{Shortage, request_of};
 
 /// Remaining shortages: amounts by resource, all above zero.
 type Needs<'a> = Vec<(&'a str, i64)>;
 
 /// UIDs of the pods to preempt for `pod`, or the kubelet's message if no set of pods suffices.
-pub fn victims(pod: &PodView, neighbours: &[&PodView], short: &[Shortage]) -> Result<Vec<Arc<str>>, String> {
+pub fn victims(pod: &PodView, others: &[&PodView], short: &[Shortage]) -> Result<Vec<Arc<str>>, String> {
     let needs: Needs<'_> = short.iter().map(|short| (short.resource.as_str(), short.missing())).collect();
     let of = |qos: Qos| -> Vec<&PodView> {
-        let yields = |other: &&&PodView| other.status.qos == qos && makes_room(other, pod);
-        neighbours.iter().filter(yields).copied().collect()
+        let is_victim = |other: &&&PodView| other.status.qos == qos && is_preemptable(other, pod);
+        others.iter().filter(is_victim).copied().collect()
     };
     let [best_effort, burstable, guaranteed] = [Qos::BestEffort, Qos::Burstable, Qos::Guaranteed].map(of);
     let none = |needs: &Needs<'_>| {
@@ -39,14 +39,14 @@ pub fn victims(pod: &PodView, neighbours: &[&PodView], short: &[Shortage]) -> Re
 }
 
 /// Returns true if `pod` may be preempted for `to`.
-fn makes_room(pod: &PodView, to: &PodView) -> bool {
+fn is_preemptable(pod: &PodView, to: &PodView) -> bool {
     (to.is_critical() && !pod.is_critical()) || to.priority > pod.priority
 }
 
 /// Shortages that remain once these pods are gone.
 fn less<'a>(needs: &Needs<'a>, gone: &[&PodView]) -> Needs<'a> {
     let left = |(resource, amount): &(&'a str, i64)| {
-        let freed = gone.iter().map(|pod| taken(pod, resource)).fold(0, i64::saturating_add);
+        let freed = gone.iter().map(|pod| request_of(pod, resource)).fold(0, i64::saturating_add);
         (*resource, amount.saturating_sub(freed))
     };
     needs.iter().map(left).filter(|(_, amount)| *amount > 0).collect()
@@ -73,12 +73,12 @@ fn fewest<'a>(mut pods: Vec<&'a PodView>, mut needs: Needs<'_>) -> Vec<&'a PodVi
 #[allow(clippy::cast_precision_loss)] // shares of amounts: a billionth more or less does not matter
 fn distance(needs: &Needs<'_>, pod: &PodView) -> f64 {
     let share = |(resource, amount): &(&str, i64)| {
-        let left = amount.saturating_sub(taken(pod, resource)).max(0) as f64;
+        let left = amount.saturating_sub(request_of(pod, resource)).max(0) as f64;
         (left / *amount as f64).powi(2)
     };
     needs.iter().map(share).sum()
 }
 
 fn size(pod: &PodView) -> (i64, i64) {
-    (taken(pod, "memory"), taken(pod, "cpu"))
+    (request_of(pod, "memory"), request_of(pod, "cpu"))
 }

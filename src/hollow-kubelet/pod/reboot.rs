@@ -13,9 +13,7 @@ use kube_node_cache::{
 use kube_node_planner::time;
 
 use super::{
-    has_begun,
-    lifecycle::starts_again,
-    reasons,
+    has_begun, reasons,
     script::{Role, Script},
 };
 use crate::clock::to_seconds;
@@ -99,7 +97,7 @@ impl RebootState {
         }
         match &view.state {
             ContainerState::Ended(end)
-                if script.role == Role::Init || starts_again(script.restart, end.exit_code) =>
+                if script.role == Role::Init || script.restarts_after(end.exit_code) =>
             {
                 view.last = Some(Box::new(end.clone()));
             }

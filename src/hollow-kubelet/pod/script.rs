@@ -133,6 +133,16 @@ impl<'a> Script<'a> {
             stop_time: container.pre_stop + stop_time.unwrap_or_default(),
         }
     }
+
+    /// Returns true if the container restarts after it ended with `exit_code`.
+    #[must_use]
+    pub fn restarts_after(&self, exit_code: i32) -> bool {
+        match self.restart {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit_code != 0,
+            RestartPolicy::Never => false,
+        }
+    }
 }
 
 /// Readiness by annotation.

@@ -224,7 +224,7 @@ impl DedicatedIdentities {
             };
             machine.trouble = None;
             let own = DedicatedClient { client: client.clone(), rate: Arc::clone(&rate), silent };
-            self.hollow.create_alone(machine.spec.clone(), own);
+            self.hollow.create(machine.spec.clone(), Some(own));
         }
         let _counted = Counted::new(&self.meter);
         loop {

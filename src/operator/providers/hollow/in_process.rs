@@ -77,7 +77,7 @@ impl InProcess {
             self.alone.create(spec);
         } else {
             self.room.take(&request.id, 1)?;
-            self.hollow.create(spec);
+            self.hollow.create(spec, None);
         }
         Ok(())
     }

@@ -35,13 +35,13 @@ fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
         let mut world = World::new(vec![], vec![]);
         let created = world.start.wall - jiff::SignedDuration::from_secs(ago);
         let born = Arc::new(NodeView { created: Some(created), ..node("a", 1) });
-        world.state.node_cache = Cache::full([NodeView::clone(&born)]);
+        world.coordinator.nodes.list_of([NodeView::clone(&born)]);
         world.create("a", Some(failures.clone()));
         world.run(31);
         for what in ["PATCH status", "POST leases"] {
             assert_eq!(world.times(what).first(), Some(&begins), "{what} {ago}: {:?}", world.sent);
         }
-        let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
+        let recorded = world.machine("a").boot.and_then(boot::time).unwrap();
         assert_eq!(recorded.as_second(), created.min(world.start.wall).as_second());
     }
     // The first status of a machine that is not silent records its boot.
@@ -49,7 +49,7 @@ fn a_machine_that_is_silent_from_the_first_counts_from_its_node() {
     let mut world = World::new(vec![old], vec![]);
     world.create("a", Some(Failures { mode: Some(FailureMode::Reported), ..failures }));
     world.run(1);
-    let recorded = world.state.machines["uid-a"].boot.and_then(boot::time).unwrap();
+    let recorded = world.machine("a").boot.and_then(boot::time).unwrap();
     assert_eq!(recorded.as_second(), world.start.wall.as_second());
 }
 
@@ -69,7 +69,9 @@ fn the_events_of_a_machine_are_lost_with_it() {
     for (second, sent) in [(2, 2), (40, 3)] {
         for name in ["a", "b"] {
             let boot = boot::first(name, world.clock(second).wall);
-            world.state.tell_of_reboot(&name.into(), boot, world.clock(second));
+            let now = world.clock(second);
+            let Coordinator { events, schedule, .. } = &mut world.coordinator;
+            events.record_reboot(&name.into(), boot, schedule, now);
         }
         world.run(second + 1);
         assert_eq!(count(&world), sent, "{:?}", world.sent);
@@ -113,8 +115,8 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
             };
             Arc::new(PodView { status, resource_version: "1000".to_owned(), ..pod("p", "a") })
         };
-        world.state.saw_pod(&running(&first), world.clock(5));
-        world.state.update(
+        world.coordinator.update_pod(&running(&first), world.clock(5));
+        world.coordinator.update(
             "uid-a",
             Settings { failures: Some(failures), ..Settings::default() },
             world.clock(5),
@@ -128,12 +130,12 @@ fn a_machine_comes_back_from_an_outage_as_one_that_rebooted() {
         );
         // Three events of the pod's start, and one of the reboot.
         assert_eq!(world.times("POST events").len(), 4, "{mode:?}");
-        let machine = &world.state.machines["uid-a"];
+        let machine = world.machine("a");
         let booted = boot::rebooted("uid-a", machine.boot.unwrap()).unwrap();
         assert_eq!(booted, boot::time(machine.boot.unwrap()).unwrap() + secs(20));
         assert_eq!(machine.boot_at("uid-a", world.clock(1_000)), machine.boot, "once for each outage");
         // The pod has another address: the shown one is no longer its own.
         let shown = running(&first).status.pod_ip.clone().unwrap().parse().unwrap();
-        assert_ne!(world.state.pods["uid-p"].ip, Some(shown), "{mode:?}");
+        assert_ne!(world.coordinator.pods.assigned_ip("uid-p"), Some(shown), "{mode:?}");
     }
 }

@@ -14,9 +14,9 @@ mod failures;
 mod machines;
 mod pods;
 
-/// A state with its own clock, and all requests sent: seconds since the start, method, last part of the path.
+/// A coordinator with its own clock, and all requests sent: seconds since the start, method, last part of the path.
 struct World {
-    state: State,
+    coordinator: Coordinator,
     start: Clock,
     sent: Vec<(u64, String)>,
     /// Last status written for each pod, by pod name.
@@ -54,7 +54,7 @@ fn pod(name: &str, node: &str) -> PodView {
 impl World {
     fn new(nodes: Vec<NodeView>, pods: Vec<PodView>) -> Self {
         Self {
-            state: State::new(Cache::full(nodes), Cache::full(pods), secs(15)),
+            coordinator: Coordinator::new(Cache::full(nodes), Cache::full(pods), secs(15)),
             start: Clock::now(),
             sent: Vec::new(),
             statuses: HashMap::new(),
@@ -84,7 +84,7 @@ impl World {
             ip: None,
             settings: Settings { failures, containers: ContainerDefaults::default() },
         };
-        self.state.create(spec, self.start);
+        self.coordinator.create(spec, self.start);
     }
 
     /// Sends all due requests up to `second`, in steps of 10 ms; each write makes version 1,000.
@@ -93,7 +93,7 @@ impl World {
         let end = self.start.at + secs(second);
         let mut now = self.start;
         while now.at <= end {
-            while let Some((job, requests)) = self.state.next(now, Pressure::Light) {
+            while let Some((job, requests, _)) = self.coordinator.next(now, Pressure::Light) {
                 let after = now.at.duration_since(self.start.at).as_secs();
                 for request in requests {
                     let pod = request.path.strip_prefix("/api/v1/namespaces/default/pods/");
@@ -105,10 +105,14 @@ impl World {
                     let path = request.path.rsplit('/').next().unwrap_or_default();
                     self.sent.push((after, format!("{} {path}", request.method)));
                 }
-                self.state.finish(&job, Ok("1000"), now.wall, now);
+                self.coordinator.finish(&job, Ok("1000"), now.wall, now);
             }
             now = Clock { at: now.at + hundredth, wall: now.wall + hundredth };
         }
+    }
+
+    fn machine(&self, name: &str) -> &Machine {
+        &self.coordinator.kubelets[&*format!("uid-{name}")].machine
     }
 
     fn times(&self, what: &str) -> Vec<u64> {

@@ -9,7 +9,7 @@ fn pods_have_addresses_of_their_own_and_are_written_once() {
     world.create("a", None);
     world.run(20);
     assert_eq!(world.sent.iter().filter(|(_, sent)| sent == "PATCH status").count(), 51);
-    let ips: HashSet<_> = world.state.pods.values().map(|pod| pod.ip).collect();
+    let ips: HashSet<_> = (0..50).map(|n| world.coordinator.pods.assigned_ip(&format!("uid-p{n}"))).collect();
     assert_eq!(ips.len(), 50);
 }
 
@@ -47,7 +47,7 @@ fn a_node_that_may_have_changed_is_given_time_to_show_it() {
     world.run(1);
     let labels = [("zone", "b")].into();
     let labelled = Arc::new(NodeView { labels, ..node("a", 1_001) });
-    world.state.saw_node(&labelled, world.clock(1));
+    world.coordinator.update_node(&labelled, world.clock(1));
     world.run(3);
     assert_eq!(world.statuses["p"]["phase"], "Running");
 }
@@ -71,7 +71,7 @@ fn a_critical_pod_waits_until_others_have_made_room() {
     let gone = PodStatus { phase: "Failed".into(), ..PodStatus::default() };
     let shown =
         Arc::new(PodView { status: gone, resource_version: "1001".to_owned(), ..pod(&failed[0], "a") });
-    world.state.saw_pod(&shown, world.clock(21));
+    world.coordinator.update_pod(&shown, world.clock(21));
     world.run(23);
     assert_eq!(world.statuses["z-critical"]["phase"], "Running");
 }
@@ -109,14 +109,16 @@ fn a_pod_waits_for_an_address_of_its_node_until_another_one_has_ended() {
         Arc::new(PodView { status, resource_version: version.to_owned(), ..ends.clone() })
     };
     let (runs, over) = (shown("Running", "1000"), shown("Succeeded", "1001"));
-    world.state.saw_pod(&runs, world.clock(5));
-    world.state.changed_pod(&runs, &over);
-    world.state.saw_pod(&over, world.clock(5));
+    world.coordinator.update_pod(&runs, world.clock(5));
+    world.coordinator.pod_changed(Some(&runs), Some(&over), world.clock(5));
     world.run(8);
     assert_eq!(world.statuses[&*waits]["podIP"], *ip);
     // The finished pod is deleted last; its address belongs to another pod by now.
-    world.state.lost_pod(&over);
-    assert_eq!(world.state.addresses.for_pod(crate::addresses::Block::of_cidr("10.128.3.0/29")), None);
+    world.coordinator.pod_changed(Some(&over), None, world.clock(8));
+    assert_eq!(
+        world.coordinator.endpoints.addresses().for_pod(crate::addresses::Block::of_cidr("10.128.3.0/29")),
+        None
+    );
 }
 
 #[test]

@@ -1,0 +1,512 @@
+//! Coordinator: all kubelets of the process and the parts that they share. One lock, no I/O.
+//!
+//! Inputs: changes of Nodes, pods and machines, and answers of the API server. Output: due jobs with their
+//! requests. Each part ([`NodeLease`], [`NodeStatus`], [`Pods`], [`EventRecorder`], [`Endpoints`]) decides for
+//! itself and queues its jobs in the one [`Schedule`]; the coordinator hands changes from one part to another.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube_ext::wire::WireError;
+use kube_node_cache::{Cache, NodeView, PodView};
+use kube_node_planner::boot;
+use tokio::{sync::mpsc::UnboundedSender, time::Instant};
+
+use super::{
+    DedicatedClient, MachineSpec, MachineState, Settings,
+    clock::Clock,
+    cpu_counter::CpuCounter,
+    endpoint::{Endpoint, Endpoints},
+    event_recorder::EventRecorder,
+    machine::Machine,
+    node_lease::NodeLease,
+    node_status::{NodeStatus, Report},
+    pod::allocatable::Allocatable,
+    pods::{Context, Host, Pods, held_ip},
+    request::Request,
+    schedule::{Job, Pressure, Priority, Schedule},
+    served_machine::ServedMachine,
+    server::ListenerPool,
+    shape::Shape,
+};
+
+/// Longest wait before a machine without a free address is synced again.
+const NO_ADDRESS: Duration = Duration::from_mins(1);
+
+/// Kubelet of one machine.
+struct Kubelet {
+    machine: Machine,
+    lease: NodeLease,
+    status: NodeStatus,
+}
+
+/// All kubelets of a process.
+pub struct Coordinator {
+    schedule: Schedule,
+    /// By UID of the Node.
+    kubelets: HashMap<Arc<str>, Kubelet>,
+    /// UID of the Node with a machine, by name.
+    by_node: HashMap<Arc<str>, Arc<str>>,
+    pods: Pods,
+    events: EventRecorder,
+    endpoints: Endpoints,
+    shapes: Vec<Arc<Shape>>,
+    settings: Vec<Arc<Settings>>,
+    watchers: Vec<UnboundedSender<MachineState>>,
+    /// Last renewal time of each Lease by an earlier process, by Node name; removed as machines are created.
+    renewed_before: HashMap<String, Timestamp>,
+    nodes: Arc<Cache<NodeView>>,
+}
+
+impl Coordinator {
+    /// Creates a coordinator without machines. `failover_delay` is the longest time until another process
+    /// takes over after the end of this one.
+    #[must_use]
+    pub fn new(nodes: Arc<Cache<NodeView>>, pods: Arc<Cache<PodView>>, failover_delay: Duration) -> Self {
+        Self {
+            schedule: Schedule::new(Instant::now(), failover_delay),
+            kubelets: HashMap::new(),
+            by_node: HashMap::new(),
+            pods: Pods::new(pods),
+            events: EventRecorder::default(),
+            endpoints: Endpoints::default(),
+            shapes: Vec::new(),
+            settings: Vec::new(),
+            watchers: Vec::new(),
+            renewed_before: HashMap::new(),
+            nodes,
+        }
+    }
+
+    /// Sets the last renewal time of each Lease by an earlier process, by Node name.
+    pub fn set_renewed_before(&mut self, renewed: HashMap<String, Timestamp>) {
+        self.renewed_before = renewed;
+    }
+
+    /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.
+    #[must_use]
+    pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
+        self.renewed_before.get(node).copied()
+    }
+
+    /// Derives the first addresses to assign from `name`.
+    pub fn choose_addresses_by(&mut self, name: &str) {
+        self.endpoints.addresses().begin_at(name);
+    }
+
+    /// Serves the kubelets' endpoints with these listeners from now on.
+    pub fn serve(&mut self, listeners: Arc<ListenerPool>) {
+        self.endpoints.serve(listeners);
+    }
+
+    /// Sends each machine to `watcher` that has just renewed its first Lease, or is deleted.
+    pub fn watch(&mut self, watcher: UnboundedSender<MachineState>) {
+        self.watchers.push(watcher);
+    }
+
+    /// State of a machine.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<MachineState> {
+        self.kubelets.get_key_value(uid).map(|(uid, kubelet)| state(uid, kubelet))
+    }
+
+    /// State of all machines, unordered.
+    #[must_use]
+    pub fn list(&self) -> Vec<MachineState> {
+        self.kubelets.iter().map(|(uid, kubelet)| state(uid, kubelet)).collect()
+    }
+
+    /// Number of machines.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kubelets.len()
+    }
+
+    /// UID of a Node's machine.
+    #[must_use]
+    pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
+        self.by_node.get(node)
+    }
+
+    /// Number of events dropped for lack of room since the last call.
+    pub fn take_dropped_events(&mut self) -> u64 {
+        self.events.take_dropped()
+    }
+
+    /// A machine as its endpoints show it; None without a Node, or while the machine is silent.
+    #[must_use]
+    pub fn served(&self, uid: &str) -> Option<ServedMachine> {
+        let (uid, Kubelet { machine, .. }) = self.kubelets.get_key_value(uid)?;
+        let view = machine.view.as_ref().filter(|_| !machine.is_silent(Clock::now()))?;
+        Some(ServedMachine {
+            uid: Arc::clone(uid),
+            node: Arc::clone(&machine.node),
+            shape: Arc::clone(&machine.shape),
+            settings: Arc::clone(&machine.settings),
+            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
+            pods: Arc::clone(self.pods.cache()),
+        })
+    }
+
+    /// CPU time of a machine that booted at `booted`, counted up with its current usage.
+    pub fn cpu_time(&mut self, uid: &str, nano_cores: u64, booted: Timestamp, now: Timestamp) -> u64 {
+        let kubelet = self.kubelets.get_mut(uid);
+        kubelet.map_or(1, |kubelet| kubelet.machine.cpu.read(nano_cores, booted, now))
+    }
+
+    /// Creates a machine; no effect if it exists.
+    pub fn create(&mut self, spec: MachineSpec, now: Clock) {
+        let MachineSpec {
+            node,
+            uid,
+            capacity,
+            allocatable,
+            kubelet_version,
+            container_runtime,
+            ip,
+            settings,
+        } = spec;
+        if self.kubelets.contains_key(&uid) {
+            return;
+        }
+        if ip.is_some() {
+            self.endpoints.addresses().begin_at(&uid);
+        }
+        let parsed = Allocatable::of(&allocatable);
+        let shape = Shape { capacity, allocatable, parsed, kubelet_version, container_runtime };
+        let machine = Machine {
+            node: Arc::clone(&node),
+            shape: shared(&mut self.shapes, shape),
+            settings: shared(&mut self.settings, settings),
+            view: None,
+            endpoint: Endpoint::new(ip),
+            boot: None,
+            silent: false,
+            cpu: CpuCounter::new(now.wall),
+            dedicated: None,
+        };
+        let kubelet = Kubelet { machine, lease: NodeLease::default(), status: NodeStatus::default() };
+        self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
+        self.kubelets.insert(uid, kubelet);
+        if let Some(view) = self.nodes.get(&node) {
+            self.update_node(&view, now);
+        }
+        for pod in self.pods.cache().by_index(&node) {
+            self.update_pod(&pod, now);
+        }
+    }
+
+    /// Gives a machine a dedicated client, or another one.
+    pub fn dedicate(&mut self, uid: &str, client: DedicatedClient) {
+        if let Some(Kubelet { machine, .. }) = self.kubelets.get_mut(uid)
+            && machine.dedicated.replace(client).is_none()
+        {
+            self.endpoints.reserve_file();
+        }
+    }
+
+    /// Replaces a machine's settings.
+    pub fn update(&mut self, uid: &str, settings: Settings, now: Clock) {
+        let Some(uid) = self.kubelets.get_key_value(uid).map(|(uid, _)| Arc::clone(uid)) else { return };
+        let Some(Kubelet { machine, lease, .. }) = self.kubelets.get_mut(&uid) else { return };
+        if *machine.settings == settings {
+            return;
+        }
+        machine.settings = shared(&mut self.settings, settings);
+        lease.enqueue(&uid, machine, &mut self.schedule, now);
+        self.schedule.enqueue(Priority::Status, &uid, now.at);
+        self.pods.enqueue_of(&machine.node, &mut self.schedule, now);
+    }
+
+    /// Deletes a machine. Its pods are left to the API server.
+    pub fn delete(&mut self, uid: &str) {
+        let Some((uid, kubelet)) = self.kubelets.remove_entry(uid) else { return };
+        self.notify(&state(&uid, &kubelet));
+        self.cancel(&uid);
+        let Kubelet { mut machine, .. } = kubelet;
+        // A Node recreated under this name has a machine of its own, which owns the name and the pods by now.
+        if self.by_node.get(&machine.node) == Some(&uid) {
+            self.by_node.remove(&machine.node);
+            for pod in self.pods.cache().by_index(&machine.node) {
+                self.pods.remove(&pod.uid, &mut self.schedule, self.endpoints.addresses());
+            }
+        }
+        self.endpoints.close(&mut machine.endpoint, machine.view.as_deref());
+        if machine.dedicated.is_some() {
+            self.endpoints.unreserve_file();
+        }
+    }
+
+    /// Handles a change of a Node.
+    pub fn node_changed(&mut self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>, now: Clock) {
+        // A Node recreated under its name with another UID is another Node.
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.remove_node(old);
+        }
+        let endpoint = |node: &NodeView| (node.internal_ip.clone(), node.kubelet_port);
+        if let Some(old) = old.filter(|old| new.is_some_and(|new| endpoint(new) != endpoint(old))) {
+            self.unclaim(old);
+        }
+        if let Some(new) = new {
+            self.update_node(new, now);
+        }
+    }
+
+    /// Handles a change of a pod.
+    pub fn pod_changed(&mut self, old: Option<&Arc<PodView>>, new: Option<&Arc<PodView>>, now: Clock) {
+        let same = new.filter(|new| old.is_some_and(|old| old.uid == new.uid));
+        // The address of a lost sandbox becomes free: the pod has finished and may still show the address, or
+        // it shows another one.
+        if let Some(ip) = old.and_then(|old| held_ip(old))
+            && same.is_none_or(|new| new.is_finished() || held_ip(new).is_some_and(|other| other != ip))
+        {
+            self.endpoints.addresses().release(ip);
+        }
+        if let Some(old) = old.filter(|_| same.is_none()) {
+            self.pods.remove(&old.uid, &mut self.schedule, self.endpoints.addresses());
+        }
+        if let Some(new) = new {
+            self.update_pod(new, now);
+        }
+    }
+
+    /// Syncs all machines and pods once a cache is complete again.
+    pub fn on_resync(&mut self, now: Clock) {
+        for uid in self.kubelets.keys() {
+            self.schedule.enqueue(Priority::Status, uid, now.at);
+        }
+        self.pods.enqueue_all(&mut self.schedule, now);
+    }
+
+    /// Next job with requests to send, and its machine's dedicated client if there is one; jobs without
+    /// requests complete on the way.
+    pub fn next(
+        &mut self,
+        now: Clock,
+        pressure: Pressure,
+    ) -> Option<(Job, Vec<Request>, Option<DedicatedClient>)> {
+        while let Some(job) = self.schedule.next(now.at, pressure) {
+            let requests = self.prepare(&job, now).unwrap_or_default();
+            if !requests.is_empty() {
+                let dedicated = self.dedicated_client(&job);
+                return Some((job, requests, dedicated));
+            }
+            self.schedule.done(job.priority, &job.uid);
+        }
+        None
+    }
+
+    /// Time at which the next job would be handed out under an unchanged `pressure`; None if none would be.
+    #[must_use]
+    pub fn next_due(&self, pressure: Pressure) -> Option<Instant> {
+        self.schedule.next_due(pressure)
+    }
+
+    /// Completes a job whose requests, sent at `sent`, were answered at `now`.
+    pub fn finish(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+        self.conclude(job, answer, sent, now);
+        self.schedule.done(job.priority, &job.uid);
+    }
+
+    /// Requests of a job; None or empty if there is nothing to write.
+    fn prepare(&mut self, Job { priority, uid, .. }: &Job, now: Clock) -> Option<Vec<Request>> {
+        let request = match priority {
+            Priority::Prompt | Priority::Lease | Priority::Renewal => {
+                let Kubelet { machine, lease, .. } = self.kubelets.get(uid)?;
+                lease.prepare(uid, machine, &mut self.schedule, now)
+            }
+            Priority::Status => self.prepare_status(uid, now),
+            Priority::Pod => return self.prepare_pod(uid, now),
+            Priority::Event => {
+                let is_silent = |node: &str| {
+                    let kubelet = self.by_node.get(node).and_then(|uid| self.kubelets.get(uid));
+                    kubelet.is_some_and(|kubelet| kubelet.machine.is_silent(now))
+                };
+                self.events.prepare(is_silent)
+            }
+        };
+        request.map(|request| vec![request])
+    }
+
+    fn prepare_status(&mut self, uid: &Arc<str>, now: Clock) -> Option<Request> {
+        let Kubelet { machine, lease, status } = self.kubelets.get_mut(uid)?;
+        let view = Arc::clone(machine.view.as_ref()?);
+        // A machine that got no port tries again as often as it writes its full status.
+        if machine.endpoint.is_unserved()
+            && status.is_due(now)
+            && self.endpoints.open(uid, &mut machine.endpoint)
+        {
+            self.pods.enqueue_of(&machine.node, &mut self.schedule, now);
+        }
+        let Some((ip, port)) = self.endpoints.assign(uid, &mut machine.endpoint, &self.nodes) else {
+            self.schedule.enqueue(Priority::Status, uid, now.at + NO_ADDRESS);
+            return None;
+        };
+        let before = *machine.boot.get_or_insert_with(|| boot::first(uid, now.wall));
+        let phase = machine.phase(now);
+        let silent = machine.is_silent_in(phase);
+        let was_silent = std::mem::replace(&mut machine.silent, silent);
+        if let Some(own) = machine.dedicated.as_ref().filter(|_| silent != was_silent) {
+            own.silent.send_replace(silent);
+        }
+        if let Some(left) = phase.changes_in {
+            self.schedule.enqueue(Priority::Status, uid, now.at + left);
+        }
+        if silent {
+            return None;
+        }
+        let boot = machine.boot_at(uid, now).unwrap_or(before);
+        machine.boot = Some(boot);
+        if was_silent {
+            lease.enqueue(uid, machine, &mut self.schedule, now);
+        }
+        if was_silent || boot != before {
+            self.pods.enqueue_of(&machine.node, &mut self.schedule, now);
+        }
+        // A machine seen for the first time has no earlier boot ID.
+        if boot != before && view.boot_id.is_some() {
+            self.events.record_reboot(&machine.node, boot, &mut self.schedule, now);
+        }
+        let (node, shape, healthy) = (&*machine.node, &*machine.shape, phase.healthy);
+        let report = Report { node, uid, shape, ip, port, boot, healthy };
+        status.prepare(&report, (&view, &self.nodes), &mut self.schedule, now)
+    }
+
+    fn prepare_pod(&mut self, uid: &Arc<str>, now: Clock) -> Option<Vec<Request>> {
+        let host = Arc::clone(self.by_node.get(self.pods.node_of(uid)?)?);
+        let Kubelet { machine, .. } = self.kubelets.get_mut(&host)?;
+        let (ip, _) = self.endpoints.assign(&host, &mut machine.endpoint, &self.nodes)?;
+        let context = Context {
+            schedule: &mut self.schedule,
+            events: &mut self.events,
+            addresses: self.endpoints.addresses(),
+            now,
+        };
+        self.pods.prepare(uid, Host { uid: &host, machine, ip }, context)
+    }
+
+    /// Applies the answer to a job's requests.
+    fn conclude(&mut self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp, now: Clock) {
+        let (uid, schedule) = (&job.uid, &mut self.schedule);
+        match job.priority {
+            Priority::Prompt | Priority::Lease | Priority::Renewal => {
+                let Some(kubelet) = self.kubelets.get_mut(uid) else { return };
+                if kubelet.lease.conclude(uid, &kubelet.machine, schedule, (answer, sent), now) {
+                    let state = state(uid, kubelet);
+                    self.notify(&state);
+                }
+            }
+            Priority::Status => {
+                let Some(Kubelet { machine, status, .. }) = self.kubelets.get_mut(uid) else { return };
+                if machine.view.is_some() {
+                    status.conclude((uid, &machine.node), &self.nodes, schedule, answer, now);
+                }
+            }
+            Priority::Pod => self.pods.conclude(uid, answer, schedule, now),
+            Priority::Event => self.events.conclude(answer, schedule, now),
+        }
+    }
+
+    /// Handles a new or changed Node.
+    fn update_node(&mut self, view: &Arc<NodeView>, now: Clock) {
+        self.endpoints.claim(view);
+        let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid) else { return };
+        let Some(Kubelet { machine, lease, status }) = self.kubelets.get_mut(uid) else { return };
+        if machine.view.is_none() {
+            let renewed = self.renewed_before.remove(&*view.name);
+            self.endpoints.restore(uid, &mut machine.endpoint, view);
+            machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
+            // A machine that is silent from the start has recorded no boot ID. Its boot time is the Node's
+            // creation, so that the next process to carry it computes the same.
+            if machine.boot.is_none() && machine.is_silent(now) {
+                let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
+                machine.boot = Some(boot::first(uid, booted));
+            }
+            // An earlier process carried this machine.
+            let was_carried = view.kubelet_version.is_some();
+            if was_carried {
+                status.take_over(now);
+            }
+            if was_carried || renewed.is_some() {
+                *lease = NodeLease::taken_over(renewed);
+            }
+            // After a takeover of many machines, Leases due for longest go first. No Lease waits for its due
+            // time, which was set by another process's clock. A new Lease is created beside the first status,
+            // and before it where there is room: the NodeController removes the startup taint only with both,
+            // and the sooner it acts, the fewer other writes come first.
+            lease.enqueue(uid, machine, &mut self.schedule, now);
+        }
+        machine.view = Some(Arc::clone(view));
+        self.schedule.enqueue(Priority::Status, uid, now.at);
+    }
+
+    /// Handles a removed Node.
+    fn remove_node(&mut self, view: &NodeView) {
+        self.unclaim(view);
+        let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid).cloned() else { return };
+        self.cancel(&uid);
+        if let Some(Kubelet { machine, lease, .. }) = self.kubelets.get_mut(&uid) {
+            machine.view = None;
+            *lease = NodeLease::default();
+            self.endpoints.close(&mut machine.endpoint, None);
+        }
+    }
+
+    /// Handles a new or changed pod.
+    fn update_pod(&mut self, view: &Arc<PodView>, now: Clock) {
+        let addresses = self.endpoints.addresses();
+        if let Some(ip) = held_ip(view) {
+            addresses.claim(ip);
+        }
+        if self.by_node.contains_key(&view.node) {
+            let (schedule, events) = (&mut self.schedule, &mut self.events);
+            self.pods.update(view, Context { schedule, events, addresses, now });
+        }
+    }
+
+    /// Releases the endpoint that a Node no longer shows.
+    fn unclaim(&mut self, node: &NodeView) {
+        let kubelet = self.by_node.get(&node.name).and_then(|uid| self.kubelets.get(uid));
+        self.endpoints.unclaim(node, kubelet.map(|kubelet| kubelet.machine.endpoint));
+    }
+
+    /// Cancels the jobs of a machine.
+    fn cancel(&mut self, uid: &Arc<str>) {
+        for priority in [Priority::Prompt, Priority::Lease, Priority::Renewal, Priority::Status] {
+            self.schedule.cancel(priority, uid);
+        }
+    }
+
+    /// Dedicated client for a job's requests; None if its machine uses the shared client.
+    fn dedicated_client(&self, job: &Job) -> Option<DedicatedClient> {
+        let uid = match job.priority {
+            Priority::Pod => self.by_node.get(self.pods.node_of(&job.uid)?)?,
+            Priority::Event => self.by_node.get(self.events.node_under_way()?)?,
+            _ => &job.uid,
+        };
+        self.kubelets.get(uid)?.machine.dedicated.clone()
+    }
+
+    fn notify(&mut self, state: &MachineState) {
+        self.watchers.retain(|watcher| watcher.send(state.clone()).is_ok());
+    }
+}
+
+fn state(uid: &Arc<str>, Kubelet { machine, lease, .. }: &Kubelet) -> MachineState {
+    MachineState { node: Arc::clone(&machine.node), uid: Arc::clone(uid), lease_renewed: lease.renewed() }
+}
+
+/// `value` as an `Arc` shared by all owners of an equal one. Few differ: one per revision and per class.
+fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(known) = pool.iter().find(|known| ***known == value) {
+        return Arc::clone(known);
+    }
+    pool.retain(|known| Arc::strong_count(known) > 1);
+    let new = Arc::new(value);
+    pool.push(Arc::clone(&new));
+    new
+}
+
+#[cfg(test)]
+#[path = "coordinator_tests/mod.rs"]
+mod tests;

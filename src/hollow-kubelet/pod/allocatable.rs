@@ -1,0 +1,96 @@
+//! Allocatable resources of a machine, and the shortages when one more pod is to run on it.
+
+use kube_node_api::Resources;
+use kube_node_cache::{PodView, ResourceList};
+
+/// Allocatable resources of a machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Allocatable {
+    amounts: ResourceList,
+    pods: i64,
+}
+
+impl Allocatable {
+    /// Parses the allocatable resources of a Node.
+    #[must_use]
+    pub fn of(resources: &Resources) -> Self {
+        // Parsed under another name than `pods`, so that it is counted in ones.
+        let pods = ResourceList::of(resources.get("pods").map(|amount| ("count", amount.0.as_str())));
+        Self {
+            amounts: ResourceList::of(
+                resources.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())),
+            ),
+            pods: pods.other("count").unwrap_or(0),
+        }
+    }
+
+    /// Amount of a resource; None if the machine has no such resource.
+    fn get(&self, resource: &str) -> Option<i64> {
+        match resource {
+            "pods" => Some(self.pods),
+            other => amount(&self.amounts, other),
+        }
+    }
+}
+
+/// Amount of a resource; None if the list has no such resource.
+fn amount(amounts: &ResourceList, resource: &str) -> Option<i64> {
+    match resource {
+        "cpu" => Some(amounts.milli_cpu),
+        "memory" => Some(amounts.memory),
+        "ephemeral-storage" => Some(amounts.ephemeral_storage),
+        other => amounts.other(other),
+    }
+}
+
+/// Amount of a resource that a pod takes.
+#[must_use]
+pub fn request_of(pod: &PodView, resource: &str) -> i64 {
+    if resource == "pods" { 1 } else { amount(&pod.spec.requests, resource).unwrap_or(0) }
+}
+
+/// Shortage of a resource that a pod requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Name of the resource.
+    pub resource: String,
+    /// Amount that the pod requests.
+    pub requested: i64,
+    /// Amount that other pods use.
+    pub used: i64,
+    /// Amount that the machine has.
+    pub capacity: i64,
+}
+
+impl Shortage {
+    /// Missing amount.
+    #[must_use]
+    pub fn missing(&self) -> i64 {
+        self.requested - (self.capacity - self.used)
+    }
+}
+
+/// Resources of which too little is left.
+#[must_use]
+pub fn shortages(pod: &PodView, allocatable: &Allocatable, others: &[&PodView]) -> Vec<Shortage> {
+    let extended = pod.spec.requests.others.iter().map(|(name, _)| &**name);
+    let names = ["pods", "cpu", "memory", "ephemeral-storage"].into_iter().chain(extended);
+    names
+        .filter_map(|resource| {
+            let capacity = allocatable.get(resource);
+            // A kubelet leaves extended resources that it does not know to other components.
+            if capacity.is_none() && is_extended(resource) {
+                return None;
+            }
+            let (requested, capacity) = (request_of(pod, resource), capacity.unwrap_or(0));
+            let used = others.iter().map(|other| request_of(other, resource)).fold(0, i64::saturating_add);
+            let fits = requested <= 0 || requested <= capacity.saturating_sub(used);
+            (!fits).then(|| Shortage { resource: resource.to_owned(), requested, used, capacity })
+        })
+        .collect()
+}
+
+/// Returns true for an extended resource, which is not one of Kubernetes.
+fn is_extended(resource: &str) -> bool {
+    resource.contains('/') && !resource.contains("kubernetes.io/")
+}
