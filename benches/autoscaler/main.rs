@@ -26,7 +26,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::{
-    caller::{Caller, named},
+    caller::{Caller, external},
     channel::{Credentials, connect},
 };
 use kube_node_testing::{TestCluster, class_spec, create, eventually, test_target};
@@ -119,7 +119,7 @@ async fn quiet_loop(caller: &mut Caller, nodes: &[Node], mut took: impl FnMut(Du
     call!(caller.refresh().await).unwrap();
     let groups = call!(caller.groups().await).unwrap();
     for node in nodes {
-        call!(caller.group_of(named(node)).await).unwrap();
+        call!(caller.group_of(external(node)).await).unwrap();
     }
     for group in &groups {
         call!(caller.nodes(&group.id).await).unwrap();

@@ -15,7 +15,7 @@ use tonic::{Status, transport::Channel};
 pub struct Caller(pub CloudProviderClient<Channel>);
 
 /// A Node as cluster-autoscaler names it.
-pub fn named(node: &Node) -> ExternalGrpcNode {
+pub fn external(node: &Node) -> ExternalGrpcNode {
     ExternalGrpcNode {
         provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
         name: node.metadata.name.clone().unwrap_or_default(),

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::{
     CLUSTER, caller,
-    caller::{fake, named, state},
+    caller::{external, fake, state},
     group, replicas,
 };
 use kube_node_testing::{Fixture, LONG, class_spec, eventually};
@@ -74,12 +74,12 @@ pub async fn a_set_without_its_class() {
     assert_eq!(refused.code(), Code::Unimplemented);
     assert!(refused.message().contains("there is no NodeClass as-nothing"), "{refused}");
     // It is as small as it may be and has no Node: its replicas are vacancies, which are of it.
-    let vacancies = caller.nodes("as-never").await.unwrap();
-    assert_eq!(vacancies.len(), 2);
-    for vacancy in &vacancies {
-        assert_eq!(state(vacancy), InstanceState::InstanceCreating);
-        assert_eq!(caller.group_of(fake(&vacancy.id)).await.unwrap(), "as-never");
-        caller.delete("as-never", vec![fake(&vacancy.id)]).await.unwrap();
+    let placeholders = caller.nodes("as-never").await.unwrap();
+    assert_eq!(placeholders.len(), 2);
+    for placeholder in &placeholders {
+        assert_eq!(state(placeholder), InstanceState::InstanceCreating);
+        assert_eq!(caller.group_of(fake(&placeholder.id)).await.unwrap(), "as-never");
+        caller.delete("as-never", vec![fake(&placeholder.id)]).await.unwrap();
     }
     assert_eq!((caller.target("as-never").await.unwrap(), replicas(&never).await), (2, 2));
     never.clean_up().await;
@@ -104,7 +104,7 @@ pub async fn a_set_without_its_class() {
     .await;
     let nodes = own.settled(2).await;
     for node in &nodes {
-        assert_eq!(caller.group_of(named(node)).await.unwrap(), "as-classes");
+        assert_eq!(caller.group_of(external(node)).await.unwrap(), "as-classes");
     }
     own.clean_up().await;
     sound.clean_up().await;

@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::{
     CLUSTER, caller,
-    caller::{fake, named},
+    caller::{external, fake},
     channel::{Credentials, config, connect, connect_plainly},
     credentials, group, port, replicas,
 };
@@ -39,11 +39,11 @@ pub async fn nonsense() {
         assert_eq!(caller.nodes(id).await.unwrap_err().code(), Code::NotFound);
         assert_eq!(caller.template(id).await.unwrap_err().code(), Code::NotFound);
         assert_eq!(caller.increase(id, 1).await.unwrap_err().code(), Code::NotFound);
-        assert_eq!(caller.delete(id, vec![named(&nodes[0])]).await.unwrap_err().code(), Code::NotFound);
+        assert_eq!(caller.delete(id, vec![external(&nodes[0])]).await.unwrap_err().code(), Code::NotFound);
     }
 
     // Somebody else's Node, alone and among others: nothing of the call happens.
-    let both = vec![named(&nodes[0]), named(&foreign)];
+    let both = vec![external(&nodes[0]), external(&foreign)];
     assert_eq!(caller.delete("as-hostile", both).await.unwrap_err().code(), Code::InvalidArgument);
     let by_hand: Api<Node> = own.nodes.clone();
     create(
@@ -60,11 +60,11 @@ pub async fn nonsense() {
     })
     .await;
     // Its labels are claims; what the server itself knows counts.
-    let claims = ExternalGrpcNode { labels: named(&nodes[0]).labels, ..stranger };
+    let claims = ExternalGrpcNode { labels: external(&nodes[0]).labels, ..stranger };
     assert_eq!(caller.group_of(claims).await.unwrap(), "");
 
     // Other forms of a providerID are other providerIDs.
-    let id = named(&nodes[0]).provider_id;
+    let id = external(&nodes[0]).provider_id;
     for form in [
         id.replace(':', "%3A"),
         id.to_uppercase(),
@@ -73,7 +73,7 @@ pub async fn nonsense() {
         id.replace("//", "///"),
     ] {
         assert_eq!(caller.group_of(fake(&form)).await.unwrap(), "", "{form}");
-        let disguised = ExternalGrpcNode { provider_id: form, ..named(&nodes[0]) };
+        let disguised = ExternalGrpcNode { provider_id: form, ..external(&nodes[0]) };
         assert_eq!(caller.group_of(disguised.clone()).await.unwrap(), "");
         assert_eq!(
             caller.delete("as-hostile", vec![disguised]).await.unwrap_err().code(),

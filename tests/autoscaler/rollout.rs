@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{CLUSTER, caller, caller::named, group, replicas};
+use super::{CLUSTER, caller, caller::external, group, replicas};
 use kube_node_testing::{LONG, class_spec, condition, eventually, name};
 
 /// The mark.
@@ -46,7 +46,7 @@ pub async fn beside_a_rollout() {
         "taken by the rollout"
     );
     let target = caller.target("as-rollout").await.unwrap();
-    caller.delete("as-rollout", vec![named(&before[1])]).await.unwrap();
+    caller.delete("as-rollout", vec![external(&before[1])]).await.unwrap();
     let after = caller.target("as-rollout").await.unwrap();
     assert!(after <= target, "{target} before, {after} after");
     eventually("the victim is gone", LONG, async || {
@@ -73,8 +73,8 @@ pub async fn beside_a_rollout() {
     // Somebody's own mark outlives ours.
     let own = group("as-marked", 2, 0, 4, class_spec()).await;
     let nodes = own.settled(2).await;
-    let kept = name(&nodes[0]);
-    CLUSTER.kubectl(&["annotate", "node", &kept, &format!("{DISABLED}=true")]);
+    let protected = name(&nodes[0]);
+    CLUSTER.kubectl(&["annotate", "node", &protected, &format!("{DISABLED}=true")]);
     own.patch_set(
         json!({"spec": {"strategy": {"rollingUpdate": {"partition": 1}}, "scaleDown": {"order": "Newest"}}}),
     )
@@ -89,7 +89,7 @@ pub async fn beside_a_rollout() {
     .await;
     eventually("ours is gone, and the other is not", LONG, async || {
         let nodes = own.my_nodes().await;
-        nodes.iter().all(|node| mark_of(node).is_some() == (name(node) == kept)).then_some(())
+        nodes.iter().all(|node| mark_of(node).is_some() == (name(node) == protected)).then_some(())
     })
     .await;
     own.clean_up().await;

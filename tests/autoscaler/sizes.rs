@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::{
     CLUSTER, caller,
-    caller::{fake, named, state},
+    caller::{external, fake, state},
     group, replicas,
 };
 use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, name};
@@ -71,7 +71,7 @@ pub async fn from_zero_to_some_and_back() {
     assert_eq!(caller.increase("as-zero", 2).await.unwrap_err().code(), Code::OutOfRange);
     let nodes = own.settled(3).await;
     assert_eq!(caller.target("as-zero").await.unwrap(), 3);
-    let mut ids: Vec<String> = nodes.iter().map(|node| named(node).provider_id).collect();
+    let mut ids: Vec<String> = nodes.iter().map(|node| external(node).provider_id).collect();
     ids.sort();
     let instances = caller.nodes("as-zero").await.unwrap();
     assert_eq!(instances.iter().map(|instance| instance.id.clone()).collect::<Vec<_>>(), ids);
@@ -80,29 +80,29 @@ pub async fn from_zero_to_some_and_back() {
         "{instances:?}"
     );
     for node in &nodes {
-        assert_eq!(caller.group_of(named(node)).await.unwrap(), "as-zero");
-        let unseen = fake(&named(node).provider_id);
+        assert_eq!(caller.group_of(external(node)).await.unwrap(), "as-zero");
+        let unseen = fake(&external(node).provider_id);
         assert_eq!(caller.group_of(unseen).await.unwrap(), "as-zero", "by its providerID alone");
     }
 
     let victim = &nodes[1];
     emptied(&name(victim));
-    caller.delete("as-zero", vec![named(victim)]).await.unwrap();
+    caller.delete("as-zero", vec![external(victim)]).await.unwrap();
     assert_eq!(caller.target("as-zero").await.unwrap(), 2);
     let deleting = caller.nodes("as-zero").await.unwrap();
-    let deleting = deleting.iter().find(|instance| instance.id == named(victim).provider_id);
+    let deleting = deleting.iter().find(|instance| instance.id == external(victim).provider_id);
     assert!(deleting.is_none_or(|instance| state(instance) == InstanceState::InstanceDeleting));
     // The answer was lost, and it asks again, at once and after the Node is gone.
-    caller.delete("as-zero", vec![named(victim)]).await.unwrap();
+    caller.delete("as-zero", vec![external(victim)]).await.unwrap();
     gone(&own, &name(victim)).await;
-    caller.delete("as-zero", vec![fake(&named(victim).provider_id)]).await.unwrap();
+    caller.delete("as-zero", vec![fake(&external(victim).provider_id)]).await.unwrap();
     assert_eq!(replicas(&own).await, 2);
     let left = names(&own.settled(2).await);
     assert_eq!(left, names(&[nodes[0].clone(), nodes[2].clone()]));
 
     for node in [&nodes[0], &nodes[2]] {
         emptied(&name(node));
-        caller.delete("as-zero", vec![named(node)]).await.unwrap();
+        caller.delete("as-zero", vec![external(node)]).await.unwrap();
     }
     own.settled(0).await;
     assert_eq!(caller.target("as-zero").await.unwrap(), 0);
@@ -120,15 +120,15 @@ pub async fn deletions_at_once() {
     for node in victims {
         emptied(&name(node));
     }
-    let asked = victims.iter().chain(&victims).map(|node| {
-        let (mut caller, node) = (caller.clone(), named(node));
+    let calls = victims.iter().chain(&victims).map(|node| {
+        let (mut caller, node) = (caller.clone(), external(node));
         async move { caller.delete("as-once", vec![node]).await }
     });
-    for answer in join_all(asked).await {
+    for answer in join_all(calls).await {
         answer.unwrap();
     }
     assert_eq!(replicas(&own).await, 2);
-    let refused = caller.clone().delete("as-once", vec![named(&nodes[1])]).await.unwrap_err();
+    let refused = caller.clone().delete("as-once", vec![external(&nodes[1])]).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("minReplicas (2)"), "{refused}");
     let left = names(&own.settled(2).await);
@@ -209,12 +209,12 @@ pub async fn killed_between_two_calls() {
     let nodes = own.settled(4).await;
     let mut before = caller().await;
     emptied(&name(&nodes[0]));
-    before.delete("as-killed", vec![named(&nodes[0])]).await.unwrap();
+    before.delete("as-killed", vec![external(&nodes[0])]).await.unwrap();
     before.increase("as-killed", 2).await.unwrap();
     assert!(CLUSTER.kill("operator"));
     // It knows nothing of what it was told, and does nothing of it twice.
     let mut after = caller().await;
-    after.delete("as-killed", vec![named(&nodes[0])]).await.unwrap();
+    after.delete("as-killed", vec![external(&nodes[0])]).await.unwrap();
     assert_eq!(after.target("as-killed").await.unwrap(), 5);
     let left = names(&own.settled(5).await);
     assert!(nodes[1..].iter().all(|node| left.contains(&name(node))) && !left.contains(&name(&nodes[0])));

@@ -119,11 +119,11 @@ async fn plainly_on_a_socket_with_options() {
         async move { caller.increase("silent", 1).await.is_ok() }
     });
     let pid = Pid::from_raw(second.0.id().try_into().unwrap());
-    let told = async {
+    let resumed = async {
         tokio::time::sleep(Duration::from_millis(40)).await;
         kill(pid, Signal::SIGTERM).unwrap();
     };
-    let (answers, ()) = tokio::join!(join_all(orders), told);
+    let (answers, ()) = tokio::join!(join_all(orders), resumed);
     let carried_out = answers.iter().filter(|ok| **ok).count();
     println!("{carried_out} of 40 orders were carried out");
     assert_eq!(sets.get("silent").await.unwrap().spec.replicas, 2 + i32::try_from(carried_out).unwrap());

@@ -16,7 +16,7 @@ use prost::Message;
 use serde_json::json;
 use tonic::Code;
 
-use super::{caller, caller::named, group};
+use super::{caller, caller::external, group};
 use kube_node_testing::{class_spec, taints};
 
 /// The Node as Kubernetes' own types read it.
@@ -80,14 +80,17 @@ pub async fn as_go_reads_it() {
     assert_eq!(labels(&template)["topology.kubernetes.io/zone"], "a");
     assert_eq!(template.metadata.annotations.as_ref().unwrap()["example.com/note"], "x");
     assert_eq!(taints(&template), taints(&real));
-    let (told, shown) = (template.status.unwrap(), real.status.clone().unwrap());
-    assert_eq!(amounts(&told.capacity), amounts(&shown.capacity));
-    assert_eq!(amounts(&told.allocatable), amounts(&shown.allocatable));
-    assert!(told.allocatable.unwrap().contains_key("nvidia.com/gpu"));
-    let ready = told.conditions.unwrap().remove(0);
+    let (template_status, shown) = (template.status.unwrap(), real.status.clone().unwrap());
+    assert_eq!(amounts(&template_status.capacity), amounts(&shown.capacity));
+    assert_eq!(amounts(&template_status.allocatable), amounts(&shown.allocatable));
+    assert!(template_status.allocatable.unwrap().contains_key("nvidia.com/gpu"));
+    let ready = template_status.conditions.unwrap().remove(0);
     assert_eq!((ready.type_.as_str(), ready.status.as_str()), ("Ready", "True"));
-    let (told, shown) = (told.node_info.unwrap(), shown.node_info.unwrap());
-    assert_eq!((told.architecture, told.operating_system), (shown.architecture, shown.operating_system));
+    let (template_status, shown) = (template_status.node_info.unwrap(), shown.node_info.unwrap());
+    assert_eq!(
+        (template_status.architecture, template_status.operating_system),
+        (shown.architecture, shown.operating_system)
+    );
     own.clean_up().await;
 }
 
@@ -132,7 +135,7 @@ pub async fn several_sets() {
         caller.0.clone().pricing_node_price(request).await.map(|answer| answer.into_inner().price)
     };
     let node = small.settled(1).await.remove(0);
-    assert!((price(named(&node)).await.unwrap() - 0.2).abs() < 1e-9);
+    assert!((price(external(&node)).await.unwrap() - 0.2).abs() < 1e-9);
     let template = ExternalGrpcNode {
         name: "template-node-for-as-large".to_owned(),
         labels: [("kube-node.io/nodeclass".to_owned(), "as-large".to_owned())].into(),

@@ -45,13 +45,13 @@ pub mod tests {
     }
 
     pub fn what_is_missing_and_what_is_extra_is_one_place() {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let texts_of = |texts_of: &[&str]| texts_of.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let real = facts(&[(Aspect::Phases, &["Failed"]), (Aspect::Events, &["Pulled", "Started"])]);
         assert_eq!(found(&real, &real), []);
         let other = facts(&[(Aspect::Phases, &["Succeeded"]), (Aspect::Events, &["Started"])]);
         let expected = [
-            (Aspect::Phases, words(&["Failed"]), words(&["Succeeded"])),
-            (Aspect::Events, words(&["Pulled"]), words(&[])),
+            (Aspect::Phases, texts_of(&["Failed"]), texts_of(&["Succeeded"])),
+            (Aspect::Events, texts_of(&["Pulled"]), texts_of(&[])),
         ];
         assert_eq!(found(&real, &other), expected);
         assert_eq!(found(&real, &Facts::new()).len(), 2, "a system that shows nothing");

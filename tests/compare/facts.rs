@@ -11,8 +11,8 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use serde_json::Value;
 
 use super::{
-    course::Outcome,
     record::Story,
+    scenario_run::Outcome,
     scenarios::{End, Scenario},
 };
 

@@ -9,7 +9,6 @@
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod course;
 pub mod differences;
 pub mod facts;
 #[path = "../../benches/kwok/mod.rs"]
@@ -18,6 +17,7 @@ mod node;
 pub mod page;
 mod record;
 mod registry;
+mod scenario_run;
 mod scenarios;
 mod systems;
 
@@ -35,13 +35,13 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use self::{
-    course::{Outcome, pod_name},
     facts::{Fact, Facts, Known},
     page::Row,
     record::{Record, Story},
     registry::Registry,
+    scenario_run::{Outcome, pod_name},
     scenarios::{Goal, Scenario},
-    systems::{Nodes, Place, System},
+    systems::{Nodes, System, Target},
 };
 use kube_node_testing::{TestCluster, create, test_target};
 
@@ -75,7 +75,7 @@ const CONTROL_PLANE: [&str; 3] = ["default-scheduler", "node-controller", "contr
 const HICCUPS: [&str; 3] = ["FailedMount", "FailedCreatePodSandBox", "SandboxChanged"];
 
 /// A scenario on a node, and how that went.
-type Ran<'a> = (&'a Scenario, &'a Place, Outcome);
+type Ran<'a> = (&'a Scenario, &'a Target, Outcome);
 
 pub async fn ours_differs_least_and_each_difference_is_explained() {
     let kwok = kwok::build().expect("KWOK is built");
@@ -90,7 +90,7 @@ pub async fn ours_differs_least_and_each_difference_is_explained() {
     let scenarios = scenarios::all();
     let pairs = scenarios.iter().flat_map(|scenario| nodes.places.iter().map(move |place| (scenario, place)));
     let courses = pairs.map(async |(scenario, place)| {
-        (scenario, place, course::run(&client, &record, place, scenario).await)
+        (scenario, place, scenario_run::run(&client, &record, place, scenario).await)
     });
     let ran: Vec<Ran<'_>> = join_all(courses).await;
     tokio::time::sleep(QUIET).await;
@@ -169,8 +169,8 @@ async fn events(client: &Client) -> BTreeMap<String, Vec<String>> {
         if by_others || is_hiccup {
             continue;
         }
-        let words = [event.type_, event.reason, event.involved_object.field_path];
-        let line = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let parts = [event.type_, event.reason, event.involved_object.field_path];
+        let line = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
         by_pod.entry(event.involved_object.name.unwrap_or_default()).or_default().push(line);
     }
     for lines in by_pod.values_mut() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     facts::{Aspect, Facts, Known, flatten, staying},
-    systems::Place,
+    systems::Target,
 };
 
 /// How these facts are called beside those of pods.
@@ -16,7 +16,7 @@ pub const NAME: &str = "the Node";
 const RESOURCES: [&str; 4] = ["cpu", "ephemeral-storage", "memory", "pods"];
 
 /// The facts of a node.
-pub async fn facts(client: &Client, place: &Place) -> Facts {
+pub async fn facts(client: &Client, place: &Target) -> Facts {
     let nodes: Api<Node> = Api::all(client.clone());
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let node = json!(nodes.get(&place.node).await.unwrap());
@@ -33,9 +33,9 @@ pub async fn facts(client: &Client, place: &Place) -> Facts {
 
 fn conditions(node: &Value, known: &Known<'_>) -> Vec<String> {
     let all = node["status"]["conditions"].as_array().unwrap().iter();
-    let named = all.map(|condition| (condition["type"].as_str().unwrap(), condition));
+    let by_type = all.map(|condition| (condition["type"].as_str().unwrap(), condition));
     // Conditions of others than kubelets have names with a domain.
-    let own: Vec<_> = named.filter(|(name, _)| !name.contains('/')).collect();
+    let own: Vec<_> = by_type.filter(|(name, _)| !name.contains('/')).collect();
     let order: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
     let mut lines = vec![format!("in this order: {}", order.join(", "))];
     for (name, condition) in own {

@@ -20,7 +20,7 @@ pub struct Scenario {
     pub name: &'static str,
     pub spec: Value,
     /// Annotations, without their prefix.
-    pub told: Vec<(&'static str, &'static str)>,
+    pub annotated: Vec<(&'static str, &'static str)>,
     /// Whether it is bound without the scheduler, which would not choose this node.
     pub by_hand: bool,
     /// The scenario whose pod on the same node has to run before this one is made.
@@ -143,7 +143,7 @@ impl Scenario {
         Self {
             name,
             spec,
-            told: vec![("start-time", "1s")],
+            annotated: vec![("start-time", "1s")],
             by_hand: false,
             after: None,
             steps: vec![Step::Until(Goal::Ready)],
@@ -152,8 +152,8 @@ impl Scenario {
         }
     }
 
-    fn told(mut self, told: &[(&'static str, &'static str)]) -> Self {
-        self.told.extend(told);
+    fn annotated(mut self, annotated: &[(&'static str, &'static str)]) -> Self {
+        self.annotated.extend(annotated);
         self
     }
 
@@ -200,22 +200,22 @@ fn starts() -> Vec<Scenario> {
         json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}});
     vec![
         // What nobody has told anything.
-        Scenario { told: Vec::new(), ..Scenario::new("plain", main_does(OBEYS)) },
+        Scenario { annotated: Vec::new(), ..Scenario::new("plain", main_does(OBEYS)) },
         Scenario::new("two", of(&[with(container("main", OBEYS), json!({"resources": amounts})), container("beside", OBEYS)])),
         Scenario::new("host-network", with(main_does(OBEYS), json!({"hostNetwork": true}))),
         Scenario::new(
             "init",
             with(main_does(OBEYS), json!({"initContainers": [container("first", "sleep 5"), container("second", "sleep 5")]})),
         )
-        .told(&[("start-time.first", "1s"), ("start-time.second", "1s"), ("run-time.first", "5s"), ("run-time.second", "5s")]),
+        .annotated(&[("start-time.first", "1s"), ("start-time.second", "1s"), ("run-time.first", "5s"), ("run-time.second", "5s")]),
         Scenario::new("init-fails", with(main_does(OBEYS), json!({"initContainers": [container("first", "sleep 5; exit 1")]})))
-            .told(&[("start-time.first", "1s"), ("run-time.first", "5s"), ("exit-code.first", "1")])
+            .annotated(&[("start-time.first", "1s"), ("run-time.first", "5s"), ("exit-code.first", "1")])
             .never(),
         Scenario::new(
             "sidecar",
             with(main_does("sleep 8"), json!({"initContainers": [with(container("side", OBEYS), json!({"restartPolicy": "Always"}))]})),
         )
-        .told(&[("start-time.side", "1s"), ("run-time", "8s")])
+        .annotated(&[("start-time.side", "1s"), ("run-time", "8s")])
         .never(),
         Scenario::new(
             "probes",
@@ -241,14 +241,14 @@ fn starts() -> Vec<Scenario> {
             Step::Until(Goal::Observed(2)),
         ]),
         Scenario::new("no-image", main_with(json!({"image": MISSING})))
-            .told(&[("image-error", "not found")])
+            .annotated(&[("image-error", "not found")])
             .until(Goal::Waits("ImagePullBackOff", 0))
             .endless(),
         Scenario::new("no-command", main_with(json!({"command": ["/none"]})))
-            .told(&[("start-error", "exec: \"/none\": no such file")])
+            .annotated(&[("start-error", "exec: \"/none\": no such file")])
             .never(),
         Scenario::new("no-command-again", main_with(json!({"command": ["/none"]})))
-            .told(&[("start-error", "exec: \"/none\": no such file")])
+            .annotated(&[("start-error", "exec: \"/none\": no such file")])
             .until(Goal::Waits("CrashLoopBackOff", 2))
             .endless(),
     ]
@@ -258,21 +258,21 @@ fn ends() -> Vec<Scenario> {
     let on_failure = |spec: Value| with(spec, json!({"restartPolicy": "OnFailure"}));
     let memory = json!({"resources": {"limits": {"memory": "48Mi"}}});
     vec![
-        Scenario::new("completes", main_does("sleep 5")).told(&[("run-time", "5s")]).never(),
+        Scenario::new("completes", main_does("sleep 5")).annotated(&[("run-time", "5s")]).never(),
         Scenario::new("fails", main_does("sleep 5; exit 3"))
-            .told(&[("run-time", "5s"), ("exit-code", "3")])
+            .annotated(&[("run-time", "5s"), ("exit-code", "3")])
             .never(),
         Scenario::new(
             "out-of-memory",
             of(&[with(container("main", "sleep 5; exec tail /dev/zero"), memory)]),
         )
-        .told(&[("run-time", "5s"), ("exit-reason", "OOMKilled")])
+        .annotated(&[("run-time", "5s"), ("exit-reason", "OOMKilled")])
         .never(),
         Scenario::new(
             "one-of-two",
             of(&[container("main", "sleep 5"), container("beside", "sleep 10; exit 1")]),
         )
-        .told(&[
+        .annotated(&[
             ("start-time", "1s"),
             ("run-time.main", "5s"),
             ("run-time.beside", "10s"),
@@ -280,11 +280,11 @@ fn ends() -> Vec<Scenario> {
         ])
         .never(),
         Scenario::new("on-failure", on_failure(main_does("sleep 3; exit 1")))
-            .told(&[("run-time", "3s"), ("exit-code", "1")])
+            .annotated(&[("run-time", "3s"), ("exit-code", "1")])
             .until(Goal::Waits("CrashLoopBackOff", 2))
             .endless(),
         Scenario::new("always", main_does("sleep 3"))
-            .told(&[("run-time", "3s")])
+            .annotated(&[("run-time", "3s")])
             .until(Goal::Waits("CrashLoopBackOff", 2))
             .endless(),
         Scenario::new("deadline", with(main_does(OBEYS), json!({"activeDeadlineSeconds": 20})))
@@ -296,10 +296,10 @@ fn deletions() -> Vec<Scenario> {
     let grace = |spec: Value, seconds: u64| with(spec, json!({"terminationGracePeriodSeconds": seconds}));
     vec![
         Scenario::new("deleted", main_does(OBEYS)).deleted(25),
-        Scenario::new("deleted-deaf", grace(deaf(), 10)).told(&[("stop-time", "1h")]).deleted(9),
+        Scenario::new("deleted-deaf", grace(deaf(), 10)).annotated(&[("stop-time", "1h")]).deleted(9),
         Scenario {
             deletion: Some(Deletion { longer_than: 25 }),
-            ..Scenario::new("deleted-sooner", grace(deaf(), 50)).told(&[("stop-time", "1h")]).steps(vec![
+            ..Scenario::new("deleted-sooner", grace(deaf(), 50)).annotated(&[("stop-time", "1h")]).steps(vec![
                 Step::Until(Goal::Ready),
                 Step::Delete(None),
                 Step::Pause,
@@ -312,12 +312,12 @@ fn deletions() -> Vec<Scenario> {
             "deleted-sidecar",
             with(main_does(OBEYS), json!({"initContainers": [with(container("side", OBEYS), json!({"restartPolicy": "Always"}))]})),
         )
-        .told(&[("start-time.side", "1s")])
+        .annotated(&[("start-time.side", "1s")])
         .deleted(25),
         Scenario {
             deletion: Some(Deletion { longer_than: 25 }),
             ..Scenario::new("deleted-early", main_with(json!({"image": MISSING})))
-                .told(&[("image-error", "not found")])
+                .annotated(&[("image-error", "not found")])
                 .steps(vec![Step::Until(Goal::Waits("ImagePullBackOff", 0)), Step::Delete(None), Step::Until(Goal::Gone)])
         },
         Scenario {

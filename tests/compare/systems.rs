@@ -46,14 +46,14 @@ impl System {
 
 /// A node.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Target {
     pub system: System,
     pub node: String,
 }
 
 /// All nodes, and what runs for them alone.
 pub struct Nodes {
-    pub places: Vec<Place>,
+    pub places: Vec<Target>,
     kwok: Child,
 }
 
@@ -81,7 +81,7 @@ impl Nodes {
                 json!({"nodeController": "kubemark", "kubemark": kubemark, "capacity": capacity}),
             ),
         ];
-        let mut places = vec![Place { system: System::Kubelet, node: "real-node".to_owned() }];
+        let mut places = vec![Target { system: System::Kubelet, node: "real-node".to_owned() }];
         let nodes: Api<Node> = Api::all(client.clone());
         let fake = "kwok-node";
         let status = json!({"capacity": capacity, "allocatable": capacity});
@@ -104,14 +104,14 @@ impl Nodes {
                 own.my_nodes().await.into_iter().find(is_ready)
             })
             .await;
-            places.push(Place { system, node: name(&node) });
+            places.push(Target { system, node: name(&node) });
         }
-        places.push(Place { system: System::Kwok, node: fake.to_owned() });
-        places.sort_by_key(|place| place.system);
+        places.push(Target { system: System::Kwok, node: fake.to_owned() });
+        places.sort_by_key(|target| target.system);
         let slot = Patch::Merge(json!({"status": {"capacity": {SLOT: "1"}}}));
         nodes.patch_status("real-node", &PatchParams::default(), &slot).await.unwrap();
-        for place in &places {
-            prepare(&nodes, &place.node).await;
+        for target in &places {
+            prepare(&nodes, &target.node).await;
         }
         Self { places, kwok }
     }

@@ -55,9 +55,9 @@ impl Document {
                     block.text.push('\n');
                 }
                 (None, Some(info)) => {
-                    let mut words = info.split(',');
-                    let language = words.next().unwrap_or_default().to_owned();
-                    let ignore = words.find_map(|word| word.strip_prefix("ignore=")).map(str::to_owned);
+                    let mut parts = info.split(',');
+                    let language = parts.next().unwrap_or_default().to_owned();
+                    let ignore = parts.find_map(|word| word.strip_prefix("ignore=")).map(str::to_owned);
                     open = Some(Block { line: number, language, ignore, text: String::new() });
                 }
                 (None, None) => {

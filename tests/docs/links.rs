@@ -28,8 +28,9 @@ pub fn broken(root: &Path, documents: &[Document], document: &Document) -> Vec<S
         }
         let found = root.join(&target).exists();
         let other = documents.iter().find(|other| Path::new(&other.path) == target);
-        let named = anchor.is_empty() || other.is_none_or(|other| other.anchors.iter().any(|a| a == anchor));
-        if !found || !named {
+        let has_anchor =
+            anchor.is_empty() || other.is_none_or(|other| other.anchors.iter().any(|a| a == anchor));
+        if !found || !has_anchor {
             broken.push(format!("{}:{line}: {shown}#{anchor} leads nowhere", document.path));
         }
     }

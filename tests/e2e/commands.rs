@@ -169,11 +169,11 @@ fn bash_completes_commands_and_arguments() {
     let dir = scratch("completion");
     let script = dir.join("completion.bash");
     fs::write(&script, kube_node(&["completion", "bash"]).stdout).unwrap();
-    let completed = |words: &[&str]| -> Vec<String> {
-        let (words, last) = (words.join(" "), words.len() - 1);
+    let completed = |command_line: &[&str]| -> Vec<String> {
+        let (command_line, last) = (command_line.join(" "), command_line.len() - 1);
         // As bash does it, with the function that is registered for the program.
         let ask = format!(
-            "source {}; COMP_WORDS=({words}); COMP_CWORD={last}; completer=$(complete -p kube-node | grep -o '_kube[^ ]*'); \
+            "source {}; COMP_WORDS=({command_line}); COMP_CWORD={last}; completer=$(complete -p kube-node | grep -o '_kube[^ ]*'); \
              $completer kube-node \"${{COMP_WORDS[{last}]}}\" \"\"; echo \"${{COMPREPLY[@]}}\"",
             script.display()
         );

@@ -54,12 +54,12 @@ async fn class_is_gone(own: &Fixture) {
 }
 
 /// What the class says of its credentials.
-async fn says(own: &Fixture, reason: &str) -> String {
+async fn wait_for_reason(own: &Fixture, reason: &str) -> String {
     eventually(&format!("{}: {reason}", own.name), LONG, async || {
         let conditions = own.classes.get(&own.name).await.unwrap().status?.conditions;
-        let told = conditions.into_iter().find(|c| c.type_ == "Credentials")?;
-        assert_eq!(told.status == "True", told.reason == "Kept", "{told:?}");
-        (told.reason == reason).then_some(told.message)
+        let degraded = conditions.into_iter().find(|c| c.type_ == "Credentials")?;
+        assert_eq!(degraded.status == "True", degraded.reason == "Kept", "{degraded:?}");
+        (degraded.reason == reason).then_some(degraded.message)
     })
     .await
 }
@@ -68,14 +68,14 @@ async fn says(own: &Fixture, reason: &str) -> String {
 async fn a_secret_that_was_deleted_serves_until_its_class_is_gone() {
     let own = Fixture::nothing(&CLUSTER, "creds-kept").await;
     class(&own, "creds-kept").await;
-    let message = says(&own, "SecretNotFound").await;
+    let message = wait_for_reason(&own, "SecretNotFound").await;
     assert_eq!(message, "there is no Secret creds-kept in namespace kube-node-system: create it");
     secret(&own, "creds-kept").await;
     held(&own, "creds-kept", Some(true)).await;
-    says(&own, "Kept").await;
+    wait_for_reason(&own, "Kept").await;
 
     secrets(&own).delete("creds-kept", &DeleteParams::default()).await.unwrap();
-    let message = says(&own, "SecretDeleted").await;
+    let message = wait_for_reason(&own, "SecretDeleted").await;
     assert!(message.contains("it serves until this class is gone"), "{message}");
     eventually("an event says so", LONG, async || own.event_of("creds-kept", "SecretDeleted").await).await;
     // A machine is made by it all the same, and taken away.
@@ -104,14 +104,14 @@ async fn a_secret_of_two_classes_stays_for_either_and_for_none() {
     secret(&one, "creds-shared").await;
     for own in [&one, &other] {
         class(own, "creds-shared").await;
-        says(own, "Kept").await;
+        wait_for_reason(own, "Kept").await;
     }
     held(&one, "creds-shared", Some(true)).await;
     delete(&one.classes, &one.name, PropagationPolicy::Background).await;
     class_is_gone(&one).await;
     assert_eq!(is_held(&one, "creds-shared").await, Some(true));
     class(&one, "creds-shared").await;
-    says(&one, "Kept").await;
+    wait_for_reason(&one, "Kept").await;
     // At once: neither holds it for the other.
     tokio::join!(
         delete(&one.classes, &one.name, PropagationPolicy::Background),
@@ -122,7 +122,7 @@ async fn a_secret_of_two_classes_stays_for_either_and_for_none() {
     // A class whose finalizer somebody takes off tells nobody that it goes.
     class(&one, "creds-shared").await;
     held(&one, "creds-shared", Some(true)).await;
-    says(&one, "Kept").await;
+    wait_for_reason(&one, "Kept").await;
     delete(&one.classes, &one.name, PropagationPolicy::Background).await;
     let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let _ = one.classes.patch(&one.name, &PatchParams::default(), &none).await;

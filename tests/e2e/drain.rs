@@ -42,7 +42,7 @@ async fn run(own: &Fixture, pod: &str) {
 }
 
 /// The message of the Node's condition once it has this reason.
-async fn says(own: &Fixture, node: &str, reason: &str) -> String {
+async fn wait_for_reason(own: &Fixture, node: &str, reason: &str) -> String {
     eventually(&format!("{node} says {reason}"), LONG, async || {
         let node = own.nodes.get(node).await.unwrap();
         let drained = condition(&node, DRAINED)?;
@@ -131,7 +131,7 @@ async fn who_does_not_want_to_leave_is_named_until_the_timeout() {
     own.pod_on(&node, "drain-opt-in", json!({"kube-node.io/do-not-evict": "false"}), json!({})).await;
     run(&own, "drain-opt-out").await;
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
-    let message = says(&own, &node, "PodOptedOut").await;
+    let message = wait_for_reason(&own, &node, "PodOptedOut").await;
     assert!(message.contains("default/drain-opt-out") && !message.contains("more"), "{message}");
     let began = began(&own.nodes.get(&node).await.unwrap()).expect("noted with the cordon");
     eventually("the other one leaves", LONG, async || {
@@ -168,7 +168,7 @@ async fn the_set_keeps_data_and_pods_that_nobody_makes_again() {
     own.pod_on(&node, "keep-alone", json!({}), json!({})).await;
     run(&own, "keep-data").await;
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
-    let message = says(&own, &node, "EmptyDirData").await;
+    let message = wait_for_reason(&own, &node, "EmptyDirData").await;
     assert!(message.contains("default/keep-data") && message.contains("(1 more)"), "{message}");
     always("nobody is evicted", Duration::from_secs(6), async || {
         is_untouched(&own, "keep-data").await && is_untouched(&own, "keep-alone").await
@@ -176,7 +176,7 @@ async fn the_set_keeps_data_and_pods_that_nobody_makes_again() {
     .await;
     // Settings reach a drain that is under way.
     own.patch_set(json!({"spec": {"drain": {"deleteEmptyDirData": true}}})).await;
-    let message = says(&own, &node, "UnmanagedPod").await;
+    let message = wait_for_reason(&own, &node, "UnmanagedPod").await;
     assert!(message.contains("default/keep-alone"), "{message}");
     eventually("the data goes", LONG, async || {
         own.pods.get_opt("keep-data").await.unwrap().is_none().then_some(())
@@ -210,7 +210,7 @@ async fn a_disruption_budget_has_one_event() {
     })
     .await;
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
-    let message = says(&own, &node, "PodDisruptionBudget").await;
+    let message = wait_for_reason(&own, &node, "PodDisruptionBudget").await;
     assert!(message.contains("default/drain-event-1") && message.contains("(1 more)"), "{message}");
     assert!(message.contains("keep-both needs 2 healthy pods and has 2 currently"), "{message}");
     let version = async || own.nodes.get(&node).await.unwrap().metadata.resource_version;
@@ -245,7 +245,7 @@ async fn a_machine_goes_after_its_volumes() {
         "source": {"persistentVolumeName": "drain-volume"}});
     create(&attachments, json!({"metadata": {"name": "drain-volumes"}, "spec": spec})).await.unwrap();
     own.patch_set(json!({"spec": {"replicas": 0}})).await;
-    let message = says(&own, &node, "VolumesAttached").await;
+    let message = wait_for_reason(&own, &node, "VolumesAttached").await;
     assert!(message.contains("drain-volume"), "{message}");
     assert!(is_ready(&own.nodes.get(&node).await.unwrap()), "its machine is at work");
     delete(&attachments, "drain-volumes", PropagationPolicy::Background).await;

@@ -13,10 +13,10 @@ use crate::CLUSTER;
 use kube_node_testing::{Fixture, LONG, class_spec, eventually, http::Request, name, phase};
 
 /// A node of its own with a pod `test` that runs, which these annotations are about.
-async fn pod_on_a_node(test: &str, told: Value, more: Value) -> (Fixture, Node) {
+async fn pod_on_a_node(test: &str, annotations: Value, more: Value) -> (Fixture, Node) {
     let own = Fixture::new(&CLUSTER, test, 1, class_spec()).await;
     let node = own.settled(1).await.remove(0);
-    own.pod_on(&name(&node), test, told, more).await;
+    own.pod_on(&name(&node), test, annotations, more).await;
     eventually(&format!("{test} runs"), LONG, async || {
         (phase(&own.pods.get(test).await.unwrap()) == "Running").then_some(())
     })
@@ -88,12 +88,12 @@ fn pki(name: &str) -> [String; 2] {
 
 #[tokio::test]
 async fn logs_are_those_of_a_kubelet() {
-    let told = json!({"hollow.kube-node.io/log-line": "ready to serve", "hollow.kube-node.io/log-interval": "100ms"});
+    let annotations = json!({"hollow.kube-node.io/log-line": "ready to serve", "hollow.kube-node.io/log-interval": "100ms"});
     let containers = json!({"containers": [
         {"name": "main", "image": "example.com/main:1"},
         {"name": "slow", "image": "example.com/slow:1"},
     ]});
-    let (own, node) = pod_on_a_node("end-logs", told, containers).await;
+    let (own, node) = pod_on_a_node("end-logs", annotations, containers).await;
     let logs = |more: &[&str]| CLUSTER.kubectl(&[&["logs", "end-logs", "-c", "main"], more].concat());
     let lines: Vec<String> =
         Kubectl::start(&["logs", "end-logs", "-c", "main", "-f"]).lines().take(5).collect();
@@ -111,8 +111,8 @@ async fn logs_are_those_of_a_kubelet() {
         "{error}"
     );
 
-    let told = json!({"hollow.kube-node.io/start-time": "10m"});
-    own.pod_on(&name(&node), "end-waits", told, json!({})).await;
+    let annotations = json!({"hollow.kube-node.io/start-time": "10m"});
+    own.pod_on(&name(&node), "end-waits", annotations, json!({})).await;
     eventually("end-waits waits", LONG, async || {
         own.pods.get("end-waits").await.unwrap().status?.container_statuses
     })
@@ -122,8 +122,8 @@ async fn logs_are_those_of_a_kubelet() {
     assert!(error.contains(why), "{error}");
 
     // One that has ended once has a log before the one that it has now.
-    let told = json!({"hollow.kube-node.io/run-time": "1s", "hollow.kube-node.io/log-line": "once"});
-    own.pod_on(&name(&node), "end-again", told, json!({"restartPolicy": "Always"})).await;
+    let annotations = json!({"hollow.kube-node.io/run-time": "1s", "hollow.kube-node.io/log-line": "once"});
+    own.pod_on(&name(&node), "end-again", annotations, json!({"restartPolicy": "Always"})).await;
     eventually("end-again has run twice", LONG, async || {
         let statuses = own.pods.get("end-again").await.unwrap().status?.container_statuses?;
         (statuses.first()?.restart_count > 0).then_some(())
@@ -138,11 +138,11 @@ async fn logs_are_those_of_a_kubelet() {
 
 #[tokio::test]
 async fn commands_run_with_their_streams_and_exit_codes() {
-    let told = json!({
+    let annotations = json!({
         "hollow.kube-node.io/exec-exit-code": "7",
         "hollow.kube-node.io/log-line": "tick", "hollow.kube-node.io/log-interval": "100ms",
     });
-    let (own, _) = pod_on_a_node("end-exec", told, json!({})).await;
+    let (own, _) = pod_on_a_node("end-exec", annotations, json!({})).await;
     let exec = |command: &[&str]| CLUSTER.kubectl(&[&["exec", "end-exec", "--"], command].concat());
     assert_eq!(exec(&["echo", "a", "b"]), "a b\n");
     assert_eq!(exec(&["sh", "-c", "hostname; sleep 0.1 && echo on"]), "end-exec\non\n");
@@ -198,8 +198,8 @@ async fn ports_lead_to_a_page_that_names_the_pod() {
 
 #[tokio::test]
 async fn what_is_used_is_told_to_whoever_may_ask() {
-    let told = json!({"hollow.kube-node.io/cpu": "250m", "hollow.kube-node.io/memory": "64Mi"});
-    let (own, node) = pod_on_a_node("end-usage", told, json!({})).await;
+    let annotations = json!({"hollow.kube-node.io/cpu": "250m", "hollow.kube-node.io/memory": "64Mi"});
+    let (own, node) = pod_on_a_node("end-usage", annotations, json!({})).await;
     let summary = format!("/api/v1/nodes/{}/proxy/stats/summary", name(&node));
     let summary: Value = serde_json::from_str(&CLUSTER.kubectl(&["get", "--raw", &summary])).unwrap();
     assert_eq!(summary["node"]["nodeName"], name(&node));
@@ -239,8 +239,8 @@ async fn what_is_used_is_told_to_whoever_may_ask() {
     // It is written with the milliseconds of its time.
     assert!((used / time - 0.25).abs() < 0.001, "{used} core-seconds in {time} s");
     let (code, its) = ask(&node, "/metrics").bearer(&may).answer().unwrap();
-    let named = format!("kubelet_node_name{{node=\"{}\"}} 1", name(&node));
-    assert!(code == 200 && its.lines().any(|line| line == named), "{its}");
+    let label = format!("kubelet_node_name{{node=\"{}\"}} 1", name(&node));
+    assert!(code == 200 && its.lines().any(|line| line == label), "{its}");
     assert!(!its.contains("kube_node_"), "those of the process are nobody's but its own: {its}");
     for (path, token, code) in [
         ("/metrics/resource", Some(&*may_not), 403),

@@ -43,8 +43,9 @@ async fn event(own: &Fixture, pod: &str, reason: &str) -> Event {
 #[tokio::test]
 async fn what_crashes_again_and_again_backs_off_and_people_are_told() {
     let (own, node) = node_of("true-crash").await;
-    let told = json!({"hollow.kube-node.io/run-time": "1s", "hollow.kube-node.io/exit-reason": "OOMKilled"});
-    own.pod_on(&node, "true-crash", told, json!({"restartPolicy": "Always"})).await;
+    let annotations =
+        json!({"hollow.kube-node.io/run-time": "1s", "hollow.kube-node.io/exit-reason": "OOMKilled"});
+    own.pod_on(&node, "true-crash", annotations, json!({"restartPolicy": "Always"})).await;
     // The second wait: it is as long as the first, doubled, and 20 s do not pass by unseen.
     let pod = until(&own, "true-crash", "waits for the second time", |pod| {
         container(pod).is_some_and(|main| {
@@ -131,8 +132,8 @@ async fn a_critical_pod_takes_the_place_of_another() {
 #[tokio::test]
 async fn an_image_that_is_missing_is_waited_for() {
     let (own, node) = node_of("true-image").await;
-    let told = json!({"hollow.kube-node.io/image-error": "not found"});
-    own.pod_on(&node, "true-image", told, json!({})).await;
+    let annotations = json!({"hollow.kube-node.io/image-error": "not found"});
+    own.pod_on(&node, "true-image", annotations, json!({})).await;
     let stuck = until(&own, "true-image", "backs off", |pod| {
         container(pod).is_some_and(|main| waits_for(main.state.as_ref()) == Some("ImagePullBackOff"))
     })
@@ -159,8 +160,8 @@ async fn a_job_with_a_sidecar_completes_and_one_with_a_deadline_does_not() {
         let template = json!({"metadata": {"annotations": annotations}, "spec": spec});
         json!({"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}})
     };
-    let told = json!({"hollow.kube-node.io/run-time.first": "2s"});
-    create(&jobs, job("true-sidecar", told, json!({}))).await.unwrap();
+    let annotations = json!({"hollow.kube-node.io/run-time.first": "2s"});
+    create(&jobs, job("true-sidecar", annotations, json!({}))).await.unwrap();
     let forever = json!({"hollow.kube-node.io/run-time": "1h", "hollow.kube-node.io/run-time.fist": "2s"});
     create(&jobs, job("true-deadline", forever, json!({"activeDeadlineSeconds": 3}))).await.unwrap();
     eventually("the job completes", LONG, async || {

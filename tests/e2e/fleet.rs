@@ -32,7 +32,7 @@ impl FleetCommands {
     }
 
     /// What a command that succeeds says.
-    fn says(&self, args: &[&str]) -> String {
+    fn output(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -46,7 +46,7 @@ impl FleetCommands {
     }
 
     fn list(&self) -> Value {
-        serde_json::from_str(&self.says(&["list", "-o", "json"])).unwrap()
+        serde_json::from_str(&self.output(&["list", "-o", "json"])).unwrap()
     }
 }
 
@@ -59,29 +59,29 @@ async fn from_setup_to_cleanup() {
         said.contains("with nodes of NodeClass hollow: change their number with kube-node scale"),
         "{said}"
     );
-    own.says(&["cleanup"]);
+    own.output(&["cleanup"]);
     assert!(own.fails(&["verify"]).contains("make it with kube-node create"));
-    assert!(own.says(&["list"]).contains("kube-node create makes one"));
+    assert!(own.output(&["list"]).contains("kube-node create makes one"));
 
     for _ in 0..2 {
-        assert!(own.says(&["setup"]).contains("An operator runs."));
+        assert!(own.output(&["setup"]).contains("An operator runs."));
     }
-    let said = own.says(&["create", "3", "--node-controller", "hollow"]);
+    let said = own.output(&["create", "3", "--node-controller", "hollow"]);
     assert!(said.starts_with("NodeSet hollow-nodes: 3 nodes of NodeController hollow\n"), "{said}");
     assert!(said.ends_with("3 of 3 nodes are Ready\n"), "{said}");
-    assert_eq!(own.says(&["verify"]), "3 of 3 nodes are Ready\n");
+    assert_eq!(own.output(&["verify"]), "3 of 3 nodes are Ready\n");
     let list = own.list();
     let nodes = list["nodes"].as_array().unwrap();
     assert_eq!((nodes.len(), &list["ready"], &list["wanted"]), (3, &3.into(), &3.into()));
     assert!(nodes.iter().all(|node| node["name"].as_str().unwrap().starts_with("hollow-")), "{list}");
-    let yaml: Value = serde_norway::from_str(&own.says(&["list", "-o", "yaml"])).unwrap();
+    let yaml: Value = serde_norway::from_str(&own.output(&["list", "-o", "yaml"])).unwrap();
     assert_eq!(yaml["nodes"], list["nodes"]);
-    let table = own.says(&["list"]);
+    let table = own.output(&["list"]);
     assert_eq!(table.lines().filter(|line| line.contains(" Ready ")).count(), 3, "{table}");
-    assert!(own.says(&["list", "-o", "wide"]).contains("containerd://"));
+    assert!(own.output(&["list", "-o", "wide"]).contains("containerd://"));
 
-    assert!(own.says(&["scale", "5"]).ends_with("5 of 5 nodes are Ready\n"));
-    assert!(own.says(&["scale", "2"]).ends_with("2 of 2 nodes are Ready\n"));
+    assert!(own.output(&["scale", "5"]).ends_with("5 of 5 nodes are Ready\n"));
+    assert!(own.output(&["scale", "2"]).ends_with("2 of 2 nodes are Ready\n"));
     // Those that leave do not count, and may be there for a moment.
     eventually("the others are gone", LONG, async || {
         (own.list()["nodes"].as_array().unwrap().len() == 2).then_some(())
@@ -93,7 +93,7 @@ async fn from_setup_to_cleanup() {
         "{said}"
     );
 
-    let said = own.says(&["doctor"]);
+    let said = own.output(&["doctor"]);
     assert!(said.lines().all(|line| line.starts_with("ok ")), "{said}");
 
     // Nodes that fail on purpose are named with their reason.
@@ -117,7 +117,7 @@ async fn from_setup_to_cleanup() {
         "-p",
         r#"{"spec":{"failures":null}}"#,
     ]);
-    assert!(own.says(&["verify", "--wait", "--timeout", "90s"]).ends_with("2 of 2 nodes are Ready\n"));
+    assert!(own.output(&["verify", "--wait", "--timeout", "90s"]).ends_with("2 of 2 nodes are Ready\n"));
 
     pods_in_trouble(&own);
 
@@ -130,7 +130,7 @@ async fn from_setup_to_cleanup() {
     assert!(said.contains("BAD  operator     none answers"), "{said}");
     assert!(said.contains("the operator has not looked at it as it is now"), "{said}");
     kill(operator, Signal::SIGCONT).unwrap();
-    assert!(own.says(&["verify", "--wait"]).ends_with("4 of 4 nodes are Ready\n"));
+    assert!(own.output(&["verify", "--wait"]).ends_with("4 of 4 nodes are Ready\n"));
 
     let said = own.fails(&["cleanup", "--all"]);
     assert!(said.contains("there is more than this fleet: delete NodeClass hollow first"), "{said}");
@@ -140,7 +140,7 @@ async fn from_setup_to_cleanup() {
     own.cluster.kubectl(&["-n", "kube-node-system", "create", "secret", "generic", "left"]);
     let held = r#"{"metadata":{"finalizers":["kube-node.io/in-use"]}}"#;
     own.cluster.kubectl(&["-n", "kube-node-system", "patch", "secret", "left", "--type=merge", "-p", held]);
-    let said = own.says(&["cleanup", "--all"]);
+    let said = own.output(&["cleanup", "--all"]);
     assert!(said.ends_with("all nodes are gone\nAll that setup installed is gone.\n"), "{said}");
     let left = own.cluster.kubectl(&[
         "get",
@@ -158,7 +158,10 @@ async fn from_setup_to_cleanup() {
             && said.contains("BAD  setup        missing: Namespace kube-node-system"),
         "{said}"
     );
-    assert!(own.says(&["cleanup", "--all"]).contains("There is no NodeSet"), "a second time changes nothing");
+    assert!(
+        own.output(&["cleanup", "--all"]).contains("There is no NodeSet"),
+        "a second time changes nothing"
+    );
 }
 
 /// Pods as machines have them: one that no node takes, and one that runs, without its Secret and without a kubelet.

@@ -35,7 +35,7 @@ impl Plugin {
         command.output().unwrap()
     }
 
-    fn says(&self, args: &[&str]) -> String {
+    fn output(&self, args: &[&str]) -> String {
         let output = self.kubectl(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         // Warnings would be there, of names that hide each other or files that do not run.
@@ -56,17 +56,17 @@ async fn the_program_is_a_plugin_of_kubectl() {
     own.settled(1).await;
     own.set_says("Progressing", "False", "Complete").await;
     let plugin = Plugin::install();
-    assert!(plugin.says(&["plugin", "list"]).contains("/kubectl-kube_node"));
+    assert!(plugin.output(&["plugin", "list"]).contains("/kubectl-kube_node"));
     for (args, usage) in [
         (&["kube-node", "--help"][..], "Usage: kubectl kube-node <COMMAND>"),
         (&["kube-node", "rollout", "status", "--help"], "Usage: kubectl kube-node rollout status "),
     ] {
-        let said = plugin.says(args);
+        let said = plugin.output(args);
         assert!(said.contains(usage), "{said}");
     }
-    let said = plugin.says(&["kube-node", "top"]);
+    let said = plugin.output(&["kube-node", "top"]);
     assert!(said.lines().any(|line| line.starts_with("kubectl-plugin ")), "{said}");
-    let said = plugin.says(&["kube-node", "rollout", "status", "nodeset/kubectl-plugin"]);
+    let said = plugin.output(&["kube-node", "rollout", "status", "nodeset/kubectl-plugin"]);
     assert!(said.contains("successfully rolled out"), "{said}");
     let wrong = plugin.kubectl(&["kube-node", "rollout", "status", "nodeset/nonsense"]);
     assert_eq!(wrong.status.code(), Some(1));

@@ -54,9 +54,9 @@ async fn machines_that_are_kubelets_to_the_api_server() {
     let csrs: Api<CertificateSigningRequest> = Api::all(own.client.clone());
     for node in &nodes {
         let all = csrs.list(&ListParams::default()).await.unwrap().items;
-        let mut asked =
+        let mut requests =
             all.iter().filter(|csr| csr.metadata.name.as_ref().unwrap().starts_with(&format!("{node}-")));
-        let user = asked.next().unwrap().spec.username.as_deref();
+        let user = requests.next().unwrap().spec.username.as_deref();
         assert_eq!(user, Some("system:serviceaccount:kubemark:kube-node-hollow-machine"));
         let calls = CLUSTER.calls_of(&format!("system:node:{node}"));
         let wrote = |verb: &str, path: &str| calls.iter().any(|(v, uri)| v == verb && uri.starts_with(path));

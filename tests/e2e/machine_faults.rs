@@ -55,13 +55,13 @@ async fn a_node_at_work_waits_for_nothing_and_is_left_alone() {
     .await;
     shelves.shelf.lock().unwrap().deaf = false;
     // Others write onto a young Node for a while. The Node is looked at for that, and by no clock.
-    let mut asked = (usize::MAX, tokio::time::Instant::now());
+    let mut reads = (usize::MAX, tokio::time::Instant::now());
     eventually("nobody looks at it any more", Duration::from_secs(35), async || {
-        let now = shelves.shelf.lock().unwrap().asked[node.as_str()];
-        if now != asked.0 {
-            asked = (now, tokio::time::Instant::now());
+        let now = shelves.shelf.lock().unwrap().reads[node.as_str()];
+        if now != reads.0 {
+            reads = (now, tokio::time::Instant::now());
         }
-        (asked.1.elapsed() > Duration::from_secs(12)).then_some(())
+        (reads.1.elapsed() > Duration::from_secs(12)).then_some(())
     })
     .await;
     for reason in ["WaitingForLease", "WaitingForReady", "WaitingForMachine"] {
@@ -83,9 +83,9 @@ async fn machines_that_end_at_once_are_made_ever_more_rarely() {
     let machine_says = async |status: &str, reason: &str| {
         eventually(&format!("machine {status} {reason}"), LONG, async || {
             let node = own.nodes.get(&node).await.unwrap();
-            let says = condition(&node, "kube-node.io/Machine")?;
-            (says.status == status && says.reason.as_deref() == Some(reason))
-                .then(|| says.message.clone().unwrap_or_default())
+            let condition = condition(&node, "kube-node.io/Machine")?;
+            (condition.status == status && condition.reason.as_deref() == Some(reason))
+                .then(|| condition.message.clone().unwrap_or_default())
         })
         .await
     };

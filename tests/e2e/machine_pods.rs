@@ -247,15 +247,15 @@ async fn credentials_are_checked_and_lead_to_the_other_cluster() {
     create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class})).await.unwrap();
     own.create_set(1, json!({})).await;
     let machines = Machines::of(&own);
-    let says = async |what: &str| {
+    let wait_for_message = async |what: &str| {
         eventually(what, LONG, async || {
             machine_says(&own, "False", "ProviderUnreachable").await.contains(what).then_some(())
         })
         .await;
     };
-    says("there is no Secret pods-remote in namespace kube-node-system").await;
+    wait_for_message("there is no Secret pods-remote in namespace kube-node-system").await;
     create(&secrets, json!({"metadata": {"name": own.name}, "stringData": {"config": "x"}})).await.unwrap();
-    says("has no key kubeconfig").await;
+    wait_for_message("has no key kubeconfig").await;
     let exec = json!({
         "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
         "users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "id"}}}],
@@ -265,12 +265,12 @@ async fn credentials_are_checked_and_lead_to_the_other_cluster() {
         secrets.patch(&own.name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
     };
     set(exec.to_string()).await;
-    says("uses exec").await;
+    wait_for_message("uses exec").await;
     let cluster = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
     set(json!({"clusters": [{"name": "c", "cluster": cluster}]}).to_string()).await;
-    says("write the server's authority into certificate-authority-data").await;
+    wait_for_message("write the server's authority into certificate-authority-data").await;
     set("users: confidential".to_owned()).await;
-    says("it is no kubeconfig in YAML").await;
+    wait_for_message("it is no kubeconfig in YAML").await;
     assert!(!machine_says(&own, "False", "ProviderUnreachable").await.contains("confidential"));
     // The cluster itself, as if it were another one.
     set(std::fs::read_to_string(CLUSTER.dir.join("operator.kubeconfig")).unwrap()).await;

@@ -47,7 +47,7 @@ pub struct Shelf {
     /// Settings do not reach machines.
     pub deaf: bool,
     /// How often the machine of a Node was asked for: with each reconciliation of the Node.
-    pub asked: BTreeMap<Arc<str>, usize>,
+    pub reads: BTreeMap<Arc<str>, usize>,
 }
 
 pub struct Shelves {
@@ -61,7 +61,7 @@ impl Shelves {
         Arc::new(Self { name, shelf: Mutex::new(shelf), changes: broadcast::channel(64).0 })
     }
 
-    fn tell(&self, id: &MachineId) {
+    fn notify(&self, id: &MachineId) {
         // Nobody may be listening yet.
         let _ = self.changes.send(id.clone());
     }
@@ -69,7 +69,7 @@ impl Shelves {
     /// A machine is gone, and nobody asked for it.
     pub fn lose(&self, id: &MachineId) {
         assert!(self.shelf.lock().unwrap().machines.remove(id));
-        self.tell(id);
+        self.notify(id);
     }
 
     pub fn created(&self) -> Vec<MachineId> {
@@ -93,7 +93,7 @@ impl Provider for Shelves {
         };
         drop(locked);
         if made.is_ok() {
-            self.tell(&order.id);
+            self.notify(&order.id);
         }
         async move { made }.boxed()
     }
@@ -106,7 +106,7 @@ impl Provider for Shelves {
 
     fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
         let mut locked = self.shelf.lock().unwrap();
-        *locked.asked.entry(Arc::clone(&id.node)).or_default() += 1;
+        *locked.reads.entry(Arc::clone(&id.node)).or_default() += 1;
         let (known, leaving, dies) = (locked.machines.contains(id), locked.leaving.contains(id), locked.dies);
         drop(locked);
         async move {
@@ -132,7 +132,7 @@ impl Provider for Shelves {
             locked.machines.remove(id);
         }
         drop(locked);
-        self.tell(id);
+        self.notify(id);
         async { Ok(()) }.boxed()
     }
 

@@ -116,9 +116,9 @@ async fn new_nodes_that_do_not_come_stop_the_rollout_at_its_budget() {
     eventually("it grows", LONG, async || {
         let nodes = own.my_nodes().await;
         let of = |revision: &str| {
-            let named =
+            let current =
                 |node: &&Node| node.metadata.labels.as_ref().unwrap()["kube-node.io/revision"] == revision;
-            nodes.iter().filter(named).count()
+            nodes.iter().filter(current).count()
         };
         (of(&current) == 4 && of(&update) == 1).then_some(())
     })
@@ -339,8 +339,8 @@ async fn revisions_that_nothing_names_are_forgotten() {
     eventually("one is left besides that of the Node", ROLLED, async || {
         let mut left = revisions.list(&selector).await.unwrap().items;
         left.sort_by_key(|revision| revision.revision);
-        let named = own.sets.get(&own.name).await.unwrap().status?.current_revision?;
-        let is_named = left.last()?.metadata.name.as_deref() == Some(format!("history-{named}").as_str());
+        let current = own.sets.get(&own.name).await.unwrap().status?.current_revision?;
+        let is_named = left.last()?.metadata.name.as_deref() == Some(format!("history-{current}").as_str());
         (left.len() == 2 && is_named).then_some(())
     })
     .await;
@@ -355,9 +355,9 @@ async fn a_class_that_comes_back_owns_its_revisions() {
     own.settled(1).await;
     own.clean_up().await;
     let own = Fixture::new(&CLUSTER, "again", 1, class_spec()).await;
-    let named = own.settled(1).await[0].metadata.labels.as_ref().unwrap()[LABEL_REVISION].clone();
+    let current = own.settled(1).await[0].metadata.labels.as_ref().unwrap()[LABEL_REVISION].clone();
     let class = own.classes.get(&own.name).await.unwrap().metadata.uid;
-    let name = format!("again-{named}");
+    let name = format!("again-{current}");
     let is_stored = async || {
         let stored = revisions.get_opt(&name).await.unwrap()?;
         let owners = stored.metadata.owner_references?;

@@ -213,10 +213,10 @@ async fn the_history_counts_nodes() {
         lines.next(),
         Some("nodeset.kube-node.io/rollout-history, revisions of NodeClass rollout-history")
     );
-    let words =
+    let columns =
         |line: Option<&str>| -> Vec<String> { line.unwrap().split_whitespace().map(str::to_owned).collect() };
-    assert_eq!(words(lines.next()), ["REVISION", "NAME", "AGE", "NODES", "NOTE"]);
-    let row = words(lines.next());
+    assert_eq!(columns(lines.next()), ["REVISION", "NAME", "AGE", "NODES", "NOTE"]);
+    let row = columns(lines.next());
     assert_eq!((&*row[0], &*row[1], &*row[3]), ("1", &*revision, "2"), "{table}");
     assert_eq!(row[4..], ["current,", "update"], "{table}");
     let machine = said(rollout(&["history", "rollout-history", "--revision", "1"]));

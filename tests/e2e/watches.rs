@@ -97,7 +97,7 @@ async fn both_forms_of_a_node_and_of_a_pod_say_the_same() {
 
 /// What a watch told.
 #[derive(Debug, PartialEq)]
-enum Heard {
+enum Observed {
     InitialList,
     Came(String),
     Went(String),
@@ -132,27 +132,27 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
         let (sender, mut heard) = mpsc::unbounded_channel();
         let followed = client.clone();
         let following = tokio::spawn(async move {
-            let tell = |told: WatchEvent<'_>| {
+            let on_event = |told: WatchEvent<'_>| {
                 let _ = sender.send(match told {
-                    WatchEvent::InitialList => Heard::InitialList,
-                    WatchEvent::Complete => Heard::Complete,
+                    WatchEvent::InitialList => Observed::InitialList,
+                    WatchEvent::Complete => Observed::Complete,
                     WatchEvent::Object { raw, deleted } => {
                         let map = k8s_pb::api::core::v1::ConfigMap::decode(raw).unwrap();
                         let name = map.metadata.unwrap().name.unwrap();
-                        if deleted { Heard::Went(name) } else { Heard::Came(name) }
+                        if deleted { Observed::Went(name) } else { Observed::Came(name) }
                     }
                 });
             };
             let failed = |_| Ok::<(), Infallible>(());
-            watch::follow(&followed, &watch, watch::vital_backoff(), &(), tell, failed).await
+            watch::follow(&followed, &watch, watch::vital_backoff(), &(), on_event, failed).await
         });
         let mut next = async || timeout(LONG, heard.recv()).await.unwrap().unwrap();
-        assert_eq!(next().await, Heard::InitialList);
+        assert_eq!(next().await, Observed::InitialList);
         let mut came = Vec::new();
         loop {
             match next().await {
-                Heard::Came(name) => came.push(name),
-                Heard::Complete => break,
+                Observed::Came(name) => came.push(name),
+                Observed::Complete => break,
                 other => panic!("{initial_list:?}: {other:?}"),
             }
         }
@@ -160,9 +160,9 @@ async fn a_watch_begins_with_all_pages_of_a_list_or_with_a_stream_of_it() {
         assert_eq!(came, names.iter().filter(|name| **name != "map-007").cloned().collect::<Vec<_>>());
         let late = json!({"metadata": {"name": "late", "labels": {"of": "watches"}}});
         create(&maps, late).await.unwrap();
-        assert_eq!(next().await, Heard::Came("late".to_owned()));
+        assert_eq!(next().await, Observed::Came("late".to_owned()));
         delete(&maps, "late", PropagationPolicy::Background).await;
-        assert_eq!(next().await, Heard::Went("late".to_owned()));
+        assert_eq!(next().await, Observed::Went("late".to_owned()));
         following.abort();
     }
     delete(&namespaces, "watches", PropagationPolicy::Background).await;

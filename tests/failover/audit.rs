@@ -41,8 +41,8 @@ impl Audit {
                 event["requestReceivedTimestamp"].as_str().unwrap().parse().unwrap();
             event["user"]["username"] == user && event["impersonatedUser"].is_null() && received >= since
         };
-        let says = |event: Value| format!("{} {}", event["verb"], event["requestURI"]);
-        events.filter(is_asked_for).map(says).collect()
+        let describe = |event: Value| format!("{} {}", event["verb"], event["requestURI"]);
+        events.filter(is_asked_for).map(describe).collect()
     }
 }
 

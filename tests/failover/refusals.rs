@@ -59,9 +59,9 @@ pub async fn without_rights(cluster: &TemporaryCluster) {
     cluster.kubectl(&patch);
     eventually("the right is gone", LONG, async || {
         let account = "--as=system:serviceaccount:kube-node-system:kube-node-operator";
-        let asked =
+        let can_i =
             ["auth", "can-i", "update", "leases/kube-node-operator", "-n", "kube-node-system", account];
-        (!cluster.try_kubectl(&asked).status.success()).then_some(())
+        (!cluster.try_kubectl(&can_i).status.success()).then_some(())
     })
     .await;
     let mut operator =

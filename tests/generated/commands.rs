@@ -26,39 +26,40 @@ pub fn page() -> String {
         "\nAs `kube-node help` says it, and [`kube-node man`](../kubectl.md#completion-and-man-pages).\n",
     );
     page.push_str("\n## Environment\n\n");
-    let flags = commands.iter().flat_map(|(words, help)| {
+    let flags = commands.iter().flat_map(|(command_path, help)| {
         let variables = variables(help).into_iter();
-        variables
-            .map(|(variable, flag)| [code(&variable), format!("{} of {}", code(&flag), code(&name(words)))])
+        variables.map(|(variable, flag)| {
+            [code(&variable), format!("{} of {}", code(&flag), code(&name(command_path)))]
+        })
     });
     let others = ENVIRONMENT.map(|(variable, meaning)| [code(variable), meaning.to_owned()]);
     let rows: Vec<_> = flags.chain(others).collect();
     page.push_str(&markdown::table(["variable", "what it stands for"], &rows));
-    for (words, help) in &commands {
-        write!(page, "\n## {}\n\n```text\n{}\n```\n", code(&name(words)), help.trim_end()).unwrap();
+    for (command_path, help) in &commands {
+        write!(page, "\n## {}\n\n```text\n{}\n```\n", code(&name(command_path)), help.trim_end()).unwrap();
     }
     page
 }
 
-fn name(words: &[String]) -> String {
-    [&["kube-node".to_owned()], words].concat().join(" ")
+fn name(command_path: &[String]) -> String {
+    [&["kube-node".to_owned()], command_path].concat().join(" ")
 }
 
 /// A command with its help, and after it those below it.
-fn collect(words: &[String], commands: &mut Vec<(Vec<String>, String)>) {
+fn collect(command_path: &[String], commands: &mut Vec<(Vec<String>, String)>) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_kube-node"));
     // As wide as a page is, whatever terminal this runs in, and without what the environment says.
-    let output = program.args(words).arg("--help").env_clear().env("COLUMNS", "100").output().unwrap();
-    assert!(output.status.success(), "{words:?}");
+    let output = program.args(command_path).arg("--help").env_clear().env("COLUMNS", "100").output().unwrap();
+    assert!(output.status.success(), "{command_path:?}");
     let help: String = String::from_utf8(output.stdout)
         .unwrap()
         .lines()
         .map(|line| line.trim_end().to_owned() + "\n")
         .collect();
     let below = subcommands(&help);
-    commands.push((words.to_vec(), help));
+    commands.push((command_path.to_vec(), help));
     for command in below {
-        collect(&[words, &[command]].concat(), commands);
+        collect(&[command_path, &[command]].concat(), commands);
     }
 }
 
@@ -67,8 +68,8 @@ fn subcommands(help: &str) -> Vec<String> {
     let listed =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     // A line that goes on is further in.
-    let named = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    named
+    let subcommands = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    subcommands
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
         .map(str::to_owned)

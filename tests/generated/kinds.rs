@@ -36,9 +36,9 @@ pub fn pages(kind: &str) -> Vec<(String, String)> {
 
 fn page(spec: &Value, version: &Value, examples: &str, definition: &str) -> String {
     let schema = Schema::root(&version["schema"]["openAPIV3Schema"]);
-    let words = |list: &Value| {
-        let words = list.as_array().into_iter().flatten().filter_map(Value::as_str);
-        words.map(code).collect::<Vec<_>>().join(", ")
+    let values = |list: &Value| {
+        let values = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+        values.map(code).collect::<Vec<_>>().join(", ")
     };
     let subresources: Vec<_> =
         version["subresources"].as_object().into_iter().flatten().map(|(name, _)| code(name)).collect();
@@ -54,8 +54,8 @@ fn page(spec: &Value, version: &Value, examples: &str, definition: &str) -> Stri
         spec["group"].as_str().unwrap(),
         version["name"].as_str().unwrap(),
         spec["scope"].as_str().unwrap().to_lowercase(),
-        words(&names["shortNames"]),
-        words(&names["categories"]),
+        values(&names["shortNames"]),
+        values(&names["categories"]),
         subresources.join(", "),
     )
     .unwrap();
@@ -163,11 +163,11 @@ fn rules(page: &mut String, schema: Schema<'_>) {
 /// `has(self.c)` needs one.
 fn told_by_rules<'a>(schema: Schema<'a>, has: &str) -> Vec<&'a str> {
     let rules = schema.get("x-kubernetes-validations").as_array().into_iter().flatten();
-    let told = rules.filter_map(|rule| {
+    let sentences = rules.filter_map(|rule| {
         let field = |term: &'a str| term.strip_prefix(has)?.strip_suffix(')');
         rule["rule"].as_str()?.split(" && ").map(field).collect::<Option<Vec<_>>>()
     });
-    told.flatten().collect()
+    sentences.flatten().collect()
 }
 
 /// Fields that none of the examples has.

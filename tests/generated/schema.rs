@@ -21,8 +21,9 @@ impl<'a> Schema<'a> {
     }
 
     fn at(self, value: &'a Value) -> Self {
-        let named = value["$ref"].as_str().and_then(|name| self.root.pointer(name.trim_start_matches('#')));
-        Self { root: self.root, value: named.unwrap_or(value) }
+        let referenced =
+            value["$ref"].as_str().and_then(|name| self.root.pointer(name.trim_start_matches('#')));
+        Self { root: self.root, value: referenced.unwrap_or(value) }
     }
 
     fn child(self, key: &str) -> Option<Self> {

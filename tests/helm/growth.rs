@@ -24,7 +24,7 @@ const LAST: usize = 20;
 pub struct Growth {
     own: Fixture,
     history: RecordedHistory,
-    asked: usize,
+    wanted: usize,
 }
 
 impl Growth {
@@ -33,7 +33,7 @@ impl Growth {
         create(&own.classes, json!({"metadata": {"name": own.name}, "spec": class_spec()})).await.unwrap();
         own.create_set(0, json!({})).await;
         let history = RecordedHistory::begin(&own).await;
-        Self { own, history, asked: 0 }
+        Self { own, history, wanted: 0 }
     }
 
     /// Grows to so many replicas while something happens.
@@ -42,7 +42,7 @@ impl Growth {
         let happened = loop {
             tokio::select! {
                 happened = &mut event => break happened,
-                () = sleep(PACE) => self.ask((count - LAST).min(self.asked + STEP)),
+                () = sleep(PACE) => self.ask((count - LAST).min(self.wanted + STEP)),
             }
         };
         println!("{} of {count} nodes were there when it was over", self.history.born());
@@ -53,18 +53,18 @@ impl Growth {
 
     /// As somebody would by hand.
     fn ask(&mut self, count: usize) {
-        if count > self.asked {
+        if count > self.wanted {
             CLUSTER.kubectl(&["scale", "nodeset", &self.own.name, &format!("--replicas={count}")]);
-            self.asked = count;
+            self.wanted = count;
         }
     }
 
     /// No Node was made twice, replaced or not Ready in between, each has its machine, and nobody else has one. `others` are
     /// carried besides.
     pub async fn ends_whole(self, others: usize) {
-        self.history.shows_nothing_but(self.asked).await;
+        self.history.shows_nothing_but(self.wanted).await;
         leased(&self.own.client, LONG).await;
-        machines_carried(&self.own.client, self.asked + others).await;
+        machines_carried(&self.own.client, self.wanted + others).await;
         self.own.clean_up().await;
     }
 }

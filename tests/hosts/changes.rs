@@ -47,8 +47,8 @@ pub async fn events_are_told(own: &Fixture) {
     let events: Api<Event> = Api::default_namespaced(own.client.clone());
     let starts = ListParams::default().fields("involvedObject.name=starts-again,reason=Started");
     eventually("its second start is counted", LONG, async || {
-        let told = events.list(&starts).await.unwrap().items.pop()?;
-        (told.count >= Some(2)).then_some(())
+        let event = events.list(&starts).await.unwrap().items.pop()?;
+        (event.count >= Some(2)).then_some(())
     })
     .await;
     own.pods.delete("starts-again", &DeleteParams::default()).await.unwrap();
@@ -77,26 +77,26 @@ pub async fn failures_in_place(own: &Fixture, group: &Group) {
     .await;
     own.patch_class(json!({"spec": {"failures": null}})).await;
     own.settled(NODES).await;
-    group.carries(NODES).await;
+    group.runs(NODES).await;
 }
 
 /// A Node that somebody writes finds its way to a host, and leaves when it is deleted.
 pub async fn a_node_by_hand(own: &Fixture, group: &Group) {
     write_node(own, "by-hand").await;
     eventually("it is Ready", LONG, async || own.nodes.get("by-hand").await.ok().filter(is_ready)).await;
-    group.carries(NODES + 1).await;
+    group.runs(NODES + 1).await;
     own.nodes.delete("by-hand", &DeleteParams::default()).await.unwrap();
     eventually("it is gone", LONG, async || {
         own.nodes.get_opt("by-hand").await.unwrap().is_none().then_some(())
     })
     .await;
-    group.carries(NODES).await;
+    group.runs(NODES).await;
 }
 
 pub async fn fewer_nodes_and_another_revision(own: &Fixture, group: &Group) {
     own.patch_set(json!({"spec": {"replicas": 12}})).await;
     own.settled(12).await;
-    group.carries(12).await;
+    group.runs(12).await;
     let before: BTreeSet<String> = own.my_nodes().await.iter().map(name).collect();
     own.patch_class(json!({"spec": {"capacity": {"cpu": "8"}}})).await;
     eventually("each was replaced", LONG, async || {
@@ -104,7 +104,7 @@ pub async fn fewer_nodes_and_another_revision(own: &Fixture, group: &Group) {
     })
     .await;
     own.settled(12).await;
-    group.carries(12).await;
+    group.runs(12).await;
 }
 
 /// A class that names no hosts any more rolls its Nodes into the operator.
@@ -120,5 +120,5 @@ pub async fn back_into_the_operator(own: &Fixture, group: &Group) {
             .unwrap()
             .contains_key("kube-node.io/hollow-hosts"))
     );
-    group.carries(0).await;
+    group.runs(0).await;
 }

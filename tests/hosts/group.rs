@@ -27,7 +27,7 @@ impl Group {
     }
 
     /// So many machines are carried, all by hosts of this group, and none by two of them.
-    pub async fn carries(&self, machines: usize) {
+    pub async fn runs(&self, machines: usize) {
         let carried = || -> Vec<usize> { self.hosts.iter().map(Host::machines).collect() };
         let what = format!("{} hosts carry {machines} machines", self.hosts.len());
         eventually(&what, LONG, async || (carried().iter().sum::<usize>() == machines).then_some(())).await;
@@ -52,13 +52,13 @@ impl Group {
 
     /// Metrics of a host, and the page's table of them.
     pub fn exports_what_the_page_says(&self) {
-        let exported = self.hosts[0].asked("metrics").unwrap();
+        let exported = self.hosts[0].get("metrics").unwrap();
         let exported: BTreeSet<&str> = exported
             .lines()
             .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
             .map(|(name, _)| name)
             .collect();
-        let named = |mark: &str| -> BTreeSet<&str> {
+        let names = |mark: &str| -> BTreeSet<&str> {
             let table = PAGE.split(&format!("<!-- {mark} -->")).nth(1).unwrap();
             table
                 .lines()
@@ -67,8 +67,8 @@ impl Group {
                 .collect()
         };
         let shared = |name: &&str| name.starts_with("kube_node_hollow_") || *name == "kube_node_build_info";
-        let mut documented: BTreeSet<&str> = named("metrics").into_iter().filter(shared).collect();
-        documented.extend(named("metrics of hosts"));
+        let mut documented: BTreeSet<&str> = names("metrics").into_iter().filter(shared).collect();
+        documented.extend(names("metrics of hosts"));
         assert_eq!(exported, documented);
     }
 }

@@ -40,13 +40,13 @@ impl Host {
         Self { name: name.to_owned(), child, admin, log }
     }
 
-    pub fn asked(&self, path: &str) -> Option<String> {
+    pub fn get(&self, path: &str) -> Option<String> {
         http::get(format!("http://127.0.0.1:{}/{path}", self.admin))
     }
 
     /// The value of a metric without labels; None where nobody answers.
     pub fn metric(&self, name: &str) -> Option<usize> {
-        let metrics = self.asked("metrics")?;
+        let metrics = self.get("metrics")?;
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         Some(line.parse().unwrap())
     }
@@ -57,7 +57,7 @@ impl Host {
     }
 
     pub async fn is_ready(&self) {
-        eventually(&format!("{} is ready", self.name), LONG, async || self.asked("readyz")).await;
+        eventually(&format!("{} is ready", self.name), LONG, async || self.get("readyz")).await;
     }
 
     pub fn signal(&self, signal: Signal) {

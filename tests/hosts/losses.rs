@@ -29,7 +29,7 @@ pub async fn killed(own: &Fixture, group: &mut Group) {
     let killed = group.take("h-1");
     killed.signal(Signal::SIGKILL);
     let since = Instant::now();
-    group.carries(NODES).await;
+    group.runs(NODES).await;
     println!("taken over {:?} after a SIGKILL", since.elapsed());
     group.shares_are_by_the_hash(own).await;
     assert!(holder(own, "h-1").await.is_some(), "it had no time to give its Lease back");
@@ -43,7 +43,7 @@ pub async fn frozen(own: &Fixture, group: &mut Group) {
     let history = RecordedHistory::begin(own).await;
     let mut frozen = group.take("h-2");
     frozen.signal(Signal::SIGSTOP);
-    group.carries(NODES).await;
+    group.runs(NODES).await;
     frozen.signal(Signal::SIGCONT);
     assert!(!frozen.ends().await.success());
     let said = frozen.said();
@@ -61,7 +61,7 @@ pub async fn stopped(own: &Fixture, group: &mut Group) {
     let since = Instant::now();
     assert!(stopped.ends().await.success(), "{}", stopped.said());
     assert_eq!(holder(own, "h-0").await, None, "given back");
-    group.carries(NODES).await;
+    group.runs(NODES).await;
     println!("taken over {:?} after a SIGTERM", since.elapsed());
     group.start(&["h-0"]);
     group.shares_are_by_the_hash(own).await;
@@ -93,6 +93,6 @@ pub async fn of_the_operator(own: &Fixture, group: &Group) {
     };
     eventually("the operator is back", LONG, is_back).await;
     assert_eq!(in_the_operator(), 0);
-    group.carries(NODES).await;
+    group.runs(NODES).await;
     nothing_happened(own, &history).await;
 }

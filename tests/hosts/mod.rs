@@ -34,7 +34,7 @@ async fn hosts_carry_machines_in_the_operators_place() {
     group.start(&["h-0", "h-1", "h-2"]);
     own.settled(NODES).await;
     own.workload(NODES).await;
-    group.carries(NODES).await;
+    group.runs(NODES).await;
     group.shares_are_by_the_hash(&own).await;
     group.exports_what_the_page_says();
     changes::addresses_are_unique(&own).await;
@@ -51,7 +51,7 @@ async fn hosts_carry_machines_in_the_operators_place() {
     changes::fewer_nodes_and_another_revision(&own, &group).await;
     changes::back_into_the_operator(&own, &group).await;
     own.clean_up().await;
-    group.carries(0).await;
+    group.runs(0).await;
     alone::machines_with_identities(&mut group).await;
 }
 

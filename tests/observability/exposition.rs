@@ -26,8 +26,8 @@ pub fn read() -> BTreeMap<String, Metric> {
             continue;
         }
         let metric = metrics.get_mut(&current).unwrap();
-        if let Some(told) = line.strip_prefix("# TYPE ") {
-            told.strip_prefix(&format!("{current} ")).unwrap().clone_into(&mut metric.r#type);
+        if let Some(type_line) = line.strip_prefix("# TYPE ") {
+            type_line.strip_prefix(&format!("{current} ")).unwrap().clone_into(&mut metric.r#type);
             continue;
         }
         let (sample, _) = line.rsplit_once(' ').unwrap();

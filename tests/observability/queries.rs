@@ -52,14 +52,14 @@ impl ExprVisitor for Asked {
 /// A query, checked against what is exported; the labels that its result has.
 fn check(query: &str) -> Result<BTreeSet<String>, String> {
     let expression = parser::parse(query)?;
-    let mut asked = Asked::default();
-    walk_expr(&mut asked, &expression)?;
+    let mut used = Asked::default();
+    walk_expr(&mut used, &expression)?;
     let exported = exposition::read();
     let mut labels: BTreeSet<String> = BTreeSet::new();
-    if asked.selectors.is_empty() {
+    if used.selectors.is_empty() {
         return Err("it asks for no metric".to_owned());
     }
-    for selector in &asked.selectors {
+    for selector in &used.selectors {
         let name = selector.name.as_deref().ok_or("a selector without a name")?;
         let (of, metric) = exported
             .iter()
@@ -72,9 +72,9 @@ fn check(query: &str) -> Result<BTreeSet<String>, String> {
         labels.extend(metric.own_labels().into_iter().map(str::to_owned));
         labels.extend(is_bucket.then(|| "le".to_owned()));
     }
-    match asked.groups.iter().find(|group| !labels.contains(*group)) {
+    match used.groups.iter().find(|group| !labels.contains(*group)) {
         Some(group) => Err(format!("nothing that it asks for has the label {group}")),
-        None => Ok(asked.groups),
+        None => Ok(used.groups),
     }
 }
 

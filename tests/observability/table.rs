@@ -36,13 +36,13 @@ async fn what_is_exported_is_what_the_page_says() {
     let own = Fixture::new(&CLUSTER, NAME, 2, class_spec()).await;
     own.settled(2).await;
     let exported = exposition::read();
-    let mut named = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for row in rows("metrics") {
         let name = code(&row[0])[0].to_owned();
         let metric = exported.get(&name).unwrap_or_else(|| panic!("{name} is not exported"));
         assert_eq!(metric.r#type, row[1], "{name}");
         assert_eq!(metric.own_labels(), code(&row[2]).into_iter().collect(), "labels of {name}");
-        assert!(named.insert(name.clone()), "{name} stands there twice");
+        assert!(documented.insert(name.clone()), "{name} stands there twice");
         assert!(!row[4].is_empty(), "{name} means something");
         let unit =
             UNITS.into_iter().find(|unit| name.trim_end_matches("_total").ends_with(&format!("_{unit}")));
@@ -50,7 +50,7 @@ async fn what_is_exported_is_what_the_page_says() {
         assert!(unit.is_some() || !UNITS.contains(&row[3].as_str()), "{name} has its unit in its name");
     }
     let exported_names: BTreeSet<String> = exported.keys().cloned().collect();
-    assert_eq!(exported_names, named, "what is exported is on the page");
+    assert_eq!(exported_names, documented, "what is exported is on the page");
     let values = values();
     for (name, metric) in &exported {
         for label in metric.own_labels() {

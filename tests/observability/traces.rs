@@ -81,15 +81,15 @@ fn text<'a>(attributes: &'a [KeyValue], key: &str) -> &'a str {
 }
 
 /// What the operator is told of its collector, and the files that it is told of.
-struct Told {
+struct OtlpSettings {
     variables: Vec<(&'static str, String)>,
     folder: PathBuf,
 }
 
-impl Told {
+impl OtlpSettings {
     fn new(cluster: &TestCluster, port: u16, certificates: Option<&AutoscalerCertificates>) -> Self {
         let scheme = if certificates.is_some() { "https" } else { "http" };
-        let mut told = Self {
+        let mut settings = Self {
             variables: vec![
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", format!("{scheme}://127.0.0.1:{port}")),
                 ("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=operator-0".to_owned()),
@@ -99,12 +99,12 @@ impl Told {
             folder: cluster.dir.join("collector"),
         };
         if let Some(all) = certificates {
-            fs::create_dir_all(&told.folder).unwrap();
-            told.file("OTEL_EXPORTER_OTLP_CERTIFICATE", &all.ca);
-            told.file("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &all.client.certificate);
-            told.file("OTEL_EXPORTER_OTLP_CLIENT_KEY", &all.client.key);
+            fs::create_dir_all(&settings.folder).unwrap();
+            settings.file("OTEL_EXPORTER_OTLP_CERTIFICATE", &all.ca);
+            settings.file("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &all.client.certificate);
+            settings.file("OTEL_EXPORTER_OTLP_CLIENT_KEY", &all.client.key);
         }
-        told
+        settings
     }
 
     fn file(&mut self, variable: &'static str, content: &str) {
@@ -138,16 +138,21 @@ async fn comes_back_while_it_works(
     certificates: Option<&AutoscalerCertificates>,
 ) {
     let port = free_port();
-    let told = Told::new(cluster, port, certificates);
+    let settings = OtlpSettings::new(cluster, port, certificates);
     let name = format!("traced-{before}");
-    let mut operator =
-        OperatorProcess::start_in(cluster, &name, OperatorIdentity::ServiceAccounts, &[], &told.variables());
+    let mut operator = OperatorProcess::start_in(
+        cluster,
+        &name,
+        OperatorIdentity::ServiceAccounts,
+        &[],
+        &settings.variables(),
+    );
     operator.leads().await;
     own.patch_set(json!({"spec": {"replicas": before + 5}})).await;
     own.settled(before + 5).await;
-    let says = |sentence: &str| operator.said().matches(sentence).count();
+    let count = |sentence: &str| operator.said().matches(sentence).count();
     eventually("it says that spans are lost", LONG, async || {
-        (says("traces cannot be exported") > 0).then_some(())
+        (count("traces cannot be exported") > 0).then_some(())
     })
     .await;
 
@@ -158,31 +163,33 @@ async fn comes_back_while_it_works(
     eventually("it says that they arrive", LONG, async || {
         more = 1 - more;
         own.patch_set(json!({"spec": {"replicas": before + 5 + more}})).await;
-        (says("traces are exported again") == 1).then_some(())
+        (count("traces are exported again") == 1).then_some(())
     })
     .await;
     own.patch_set(json!({"spec": {"replicas": before + 10}})).await;
     own.settled(before + 10).await;
 
-    let (look, process) = eventually("a Node was created in a look at its set", LONG, async || {
+    let (reconcile, process) = eventually("a Node was created in a look at its set", LONG, async || {
         let spans = collector.spans();
         spans.iter().find_map(|(call, _)| {
             let creates = text(&call.attributes, "action").starts_with("create Node observability-traces-");
-            let is_of = |look: &Span| look.span_id == call.parent_span_id && look.trace_id == call.trace_id;
-            creates.then(|| spans.iter().find(|(look, _)| is_of(look)).cloned()).flatten()
+            let is_of = |reconcile: &Span| {
+                reconcile.span_id == call.parent_span_id && reconcile.trace_id == call.trace_id
+            };
+            creates.then(|| spans.iter().find(|(reconcile, _)| is_of(reconcile)).cloned()).flatten()
         })
     })
     .await;
-    assert_eq!(look.name, "reconcile");
-    assert!(look.parent_span_id.is_empty(), "a trace begins with it");
-    assert_eq!(text(&look.attributes, "controller"), "nodeset");
-    assert_eq!(text(&look.attributes, "object"), own.name);
-    let id = text(&look.attributes, "id");
-    assert!(id.len() == 16 && id.chars().all(|c| c.is_ascii_hexdigit()), "{look:?}");
+    assert_eq!(reconcile.name, "reconcile");
+    assert!(reconcile.parent_span_id.is_empty(), "a trace begins with it");
+    assert_eq!(text(&reconcile.attributes, "controller"), "nodeset");
+    assert_eq!(text(&reconcile.attributes, "object"), own.name);
+    let id = text(&reconcile.attributes, "id");
+    assert!(id.len() == 16 && id.chars().all(|c| c.is_ascii_hexdigit()), "{reconcile:?}");
     assert_eq!(text(&process, "service.name"), "kube-node-operator");
     assert_eq!(text(&process, "service.version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(text(&process, "k8s.pod.name"), "operator-0");
-    assert_eq!(says("traces cannot be exported"), 1, "{}", operator.said());
+    assert_eq!(count("traces cannot be exported"), 1, "{}", operator.said());
 
     operator.ends_in_good_order().await;
     assert!(!operator.said().contains("the last traces are lost"), "{}", operator.said());

@@ -14,7 +14,7 @@ fn run(args: &[&str], version: Option<&str>) -> Output {
     command.envs(version.map(|version| ("KUBEMARK_VERSION", version))).output().unwrap()
 }
 
-fn says(args: &[&str], version: Option<&str>) -> String {
+fn output(args: &[&str], version: Option<&str>) -> String {
     let output = run(args, version);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
@@ -41,21 +41,21 @@ pub async fn from_create_to_cleanup() {
     for version in [None, Some(upstream.1)] {
         let image: &[&str] = if version.is_some() { &["--image", upstream.0] } else { &[] };
         // `up` has made a set of this name, without nodes.
-        says(&["cleanup"], None);
-        assert!(says(&["setup"], version).contains("An operator runs."));
-        let said = says(&[&["create", "2"], image].concat(), version);
+        output(&["cleanup"], None);
+        assert!(output(&["setup"], version).contains("An operator runs."));
+        let said = output(&[&["create", "2"], image].concat(), version);
         assert!(said.starts_with("NodeSet hollow-nodes: 2 nodes of NodeController kubemark"), "{said}");
         assert!(said.ends_with("2 of 2 nodes are Ready\n"), "{said}");
         let wanted = if version.is_some() { images::KUBEMARK } else { images::KUBE_NODE };
         let there = pods().await;
         assert_eq!(there.len(), 2, "{there:?}");
         assert!(there.iter().all(|(_, image)| image == wanted), "{there:?}");
-        assert_eq!(says(&["verify"], None), "2 of 2 nodes are Ready\n");
-        assert!(says(&["scale", "3"], None).ends_with("3 of 3 nodes are Ready\n"));
-        let list: Value = serde_json::from_str(&says(&["list", "-o", "json"], None)).unwrap();
+        assert_eq!(output(&["verify"], None), "2 of 2 nodes are Ready\n");
+        assert!(output(&["scale", "3"], None).ends_with("3 of 3 nodes are Ready\n"));
+        let list: Value = serde_json::from_str(&output(&["list", "-o", "json"], None)).unwrap();
         assert_eq!((&list["ready"], &list["wanted"]), (&3.into(), &3.into()));
-        assert!(says(&["list", "-o", "wide"], None).contains(upstream.1));
-        assert!(says(&["scale", "1"], None).ends_with("1 of 1 nodes are Ready\n"));
+        assert!(output(&["list", "-o", "wide"], None).contains(upstream.1));
+        assert!(output(&["scale", "1"], None).ends_with("1 of 1 nodes are Ready\n"));
         // Other sets of this cluster may be in trouble on purpose: what the fleet's pod is looked at for.
         let said = String::from_utf8(run(&["doctor"], None).stdout).unwrap();
         let line = |topic: &str| {
@@ -66,7 +66,7 @@ pub async fn from_create_to_cleanup() {
             assert!(line(topic).starts_with("ok "), "{said}");
         }
         assert!(!said.contains("hollow-nodes"), "nothing is wrong with these: {said}");
-        says(&["cleanup"], None);
+        output(&["cleanup"], None);
         assert_eq!(pods().await, Vec::<(String, String)>::new());
     }
 }

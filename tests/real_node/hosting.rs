@@ -214,8 +214,9 @@ async fn refused_and_given_back(guest: &Guest, sets: [&Fixture; 2], here: &Fixtu
     for set in sets {
         eventually(&format!("{}: both nodes say so", set.name), LONG, async || {
             let nodes = set.my_nodes().await;
-            let says = |node: &Node| machine(node).is_some_and(|told| told.1 == "ProviderUnreachable");
-            (nodes.len() == 2 && nodes.iter().all(says)).then_some(())
+            let is_waiting =
+                |node: &Node| machine(node).is_some_and(|machine| machine.1 == "ProviderUnreachable");
+            (nodes.len() == 2 && nodes.iter().all(is_waiting)).then_some(())
         })
         .await;
         set.set_says("Degraded", "True", "NodesInTrouble").await;
@@ -236,7 +237,7 @@ async fn refused_and_given_back(guest: &Guest, sets: [&Fixture; 2], here: &Fixtu
         ready(set, 2).await;
         eventually(&format!("{}: nothing stands in the way", set.name), LONG, async || {
             let nodes = set.my_nodes().await;
-            let fine = |node: &Node| machine(node).is_none_or(|told| told.0 == "True");
+            let fine = |node: &Node| machine(node).is_none_or(|machine| machine.0 == "True");
             nodes.iter().all(fine).then_some(())
         })
         .await;

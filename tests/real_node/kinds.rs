@@ -79,22 +79,22 @@ pub async fn pod_of(own: &Fixture, node: &Node) -> Option<Pod> {
 }
 
 /// The process on this machine with these words on its command line.
-pub fn process(words: &[String]) -> Option<i32> {
+pub fn process(arguments: &[String]) -> Option<i32> {
     fs::read_dir("/proc").unwrap().filter_map(Result::ok).find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let line = fs::read(entry.path().join("cmdline")).ok()?;
         let args: HashSet<&[u8]> = line.split(|byte| *byte == 0).collect();
-        words.iter().all(|word| args.contains(word.as_bytes())).then_some(pid)
+        arguments.iter().all(|word| args.contains(word.as_bytes())).then_some(pid)
     })
 }
 
 /// Status, reason and message of the Node's condition that speaks of its machine.
 pub fn machine(node: &Node) -> Option<(String, String, String)> {
-    let told = condition(node, "kube-node.io/Machine")?;
+    let condition = condition(node, "kube-node.io/Machine")?;
     Some((
-        told.status.clone(),
-        told.reason.clone().unwrap_or_default(),
-        told.message.clone().unwrap_or_default(),
+        condition.status.clone(),
+        condition.reason.clone().unwrap_or_default(),
+        condition.message.clone().unwrap_or_default(),
     ))
 }
 

@@ -133,8 +133,8 @@ pub async fn a_killed_process_is_told_and_comes_back_as_the_same_machine() {
         let start = Instant::now();
         eventually("its end is told", UP, async || {
             let (_, reason, message) = machine(&own.nodes.get(&node.name_any()).await.unwrap())?;
-            let told = ["ContainerExited", "Restarted"].contains(&reason.as_str());
-            (told && message.contains("signal 9")).then_some(())
+            let is_reported = ["ContainerExited", "Restarted"].contains(&reason.as_str());
+            (is_reported && message.contains("signal 9")).then_some(())
         })
         .await;
         println!("{kind:?}: the end of a process was told after {:?}", start.elapsed());

@@ -110,8 +110,8 @@ pub async fn images_are_those_that_are_written() {
     let written = String::from_utf8(output.stdout).unwrap();
     assert_eq!(written.lines().count(), 3, "{written}");
     for line in written.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (path, name, digest) = (words[0], words[words.len() - 2], words[words.len() - 1]);
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let (path, name, digest) = (columns[0], columns[columns.len() - 2], columns[columns.len() - 1]);
         let is_there = |listed: &str| {
             let row = listed
                 .lines()

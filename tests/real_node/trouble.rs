@@ -25,21 +25,21 @@ pub async fn what_keeps_a_pod_from_running_is_named_and_others_go_on() {
         Kind::Fixture.class(json!({"kubemark": {"image": images::PAUSE}})),
     )
     .await;
-    let told = async |own: &Fixture, reasons: &[&str]| {
+    let reported = async |own: &Fixture, reasons: &[&str]| {
         eventually(&format!("{}: {reasons:?}", own.name), UP, async || {
             let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
             (status == "False" && reasons.contains(&reason.as_str())).then_some(message)
         })
         .await
     };
-    let message = told(&missing, &["ErrImagePull", "ImagePullBackOff"]).await;
+    let message = reported(&missing, &["ErrImagePull", "ImagePullBackOff"]).await;
     assert!(message.contains("localhost/none:v1"), "{message}");
     eventually("the set names it", UP, async || {
         let waits = missing.sets.get(&missing.name).await.unwrap().status?.waits;
         waits.iter().any(|wait| wait.reason.contains("Image")).then_some(())
     })
     .await;
-    let message = told(&wrong, &["RunContainerError", "StartError", "CrashLoopBackOff"]).await;
+    let message = reported(&wrong, &["RunContainerError", "StartError", "CrashLoopBackOff"]).await;
     assert!(message.contains("/kubemark"), "{message}");
     let good = Fixture::new(&CLUSTER, "beside", 1, Kind::Fixture.class(json!({}))).await;
     ready(&good, 1).await;
@@ -62,8 +62,8 @@ pub async fn commands_without_a_shell_are_told() {
         let own = Fixture::new(&CLUSTER, &kind.name("no-shell"), 1, class).await;
         eventually("it is told", UP, async || {
             let (status, reason, message) = machine(own.my_nodes().await.first()?)?;
-            let told = reasons.contains(&reason.as_str()) || reason == "CrashLoopBackOff";
-            (status == "False" && told && message.contains("/bin/sh")).then_some(())
+            let reported = reasons.contains(&reason.as_str()) || reason == "CrashLoopBackOff";
+            (status == "False" && reported && message.contains("/bin/sh")).then_some(())
         })
         .await;
         own.clean_up().await;

@@ -194,27 +194,27 @@ fn ours(lines: &str) -> String {
 }
 
 /// Of those that are not inside another cluster's node, or half outside as `unshare` is.
-fn of_every_process<T>(look: impl Fn(&Path) -> Option<T>) -> Vec<T> {
+fn of_every_process<T>(read: impl Fn(&Path) -> Option<T>) -> Vec<T> {
     let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let processes = entries.filter(|path| {
         let cgroups = fs::read_to_string(path.join("cgroup")).unwrap_or_default();
-        let words = fs::read_to_string(path.join("cmdline")).unwrap_or_default();
-        let outside = words.starts_with("unshare") && !words.contains("/teardown-");
+        let command_line = fs::read_to_string(path.join("cmdline")).unwrap_or_default();
+        let outside = command_line.starts_with("unshare") && !command_line.contains("/teardown-");
         path.file_name().unwrap().to_string_lossy().bytes().all(|c| c.is_ascii_digit())
             && !is_foreign(&cgroups)
             && !outside
     });
-    processes.filter_map(|path| look(&path)).collect()
+    processes.filter_map(|path| read(&path)).collect()
 }
 
 fn processes() -> BTreeSet<String> {
     of_every_process(|process| {
-        let words = fs::read_to_string(process.join("cmdline")).ok()?.replace('\0', " ");
-        let program = words.split(' ').next()?.rsplit('/').next()?.to_owned();
+        let command_line = fs::read_to_string(process.join("cmdline")).ok()?.replace('\0', " ");
+        let program = command_line.split(' ').next()?.rsplit('/').next()?.to_owned();
         let ours = PROCESSES
             .iter()
-            .any(|name| program.starts_with(name) || words.contains(name) && name.contains('/'));
-        ours.then(|| format!("{} {words}", process.display()))
+            .any(|name| program.starts_with(name) || command_line.contains(name) && name.contains('/'));
+        ours.then(|| format!("{} {command_line}", process.display()))
     })
     .into_iter()
     .collect()

@@ -72,7 +72,7 @@ async fn a_certificate_is_renewed_by_itself_and_connections_follow() {
     let identity = obtain(&options).await;
     let client = identity.client();
     let before = whoami(&client).await;
-    let kept = std::fs::read(options.place.state_dir.join("client.pem")).unwrap();
+    let stored = std::fs::read(options.place.state_dir.join("client.pem")).unwrap();
     let keeping = tokio::spawn(identity.keep());
     let after = eventually("another certificate is shown", LONG, async || {
         let me = whoami(&client).await;
@@ -84,7 +84,7 @@ async fn a_certificate_is_renewed_by_itself_and_connections_follow() {
     assert_eq!(requests[1].spec.username.as_deref(), Some("system:node:renewal-1"), "with the certificate");
     assert_ne!(
         std::fs::read(options.place.state_dir.join("client.pem")).unwrap(),
-        kept,
+        stored,
         "the new one is kept"
     );
     assert!(!keeping.is_finished());

@@ -141,8 +141,8 @@ async fn no_forged_request_is_approved() {
         ("TooLong", Forgery { seconds: None, ..own() }),
     ];
     for (reason, forgery) in forgeries {
-        let asked = ask(&client, forgery).await.unwrap();
-        assert_eq!(stage.denied(&asked).await, reason, "{asked}");
+        let request = ask(&client, forgery).await.unwrap();
+        assert_eq!(stage.denied(&request).await, reason, "{request}");
     }
     // Another signer, whose certificates nobody here decides on, cannot even be asked.
     let other = Forgery { signer: "kubernetes.io/kube-apiserver-client", ..own() };

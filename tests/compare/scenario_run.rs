@@ -14,7 +14,7 @@ use super::{
     NAMESPACE,
     record::Record,
     scenarios::{Goal, Scenario, Step},
-    systems::{Place, System},
+    systems::{System, Target},
 };
 use kube_node_testing::{LONG, create, eventually};
 
@@ -42,18 +42,18 @@ pub struct Outcome {
 }
 
 /// Runs a scenario.
-pub async fn run(client: &Client, record: &Record, place: &Place, scenario: &Scenario) -> Outcome {
-    let limit = match place.system {
+pub async fn run(client: &Client, record: &Record, target: &Target, scenario: &Scenario) -> Outcome {
+    let limit = match target.system {
         System::Kubelet | System::Hollow => KUBELETS,
         System::Kwok | System::Kubemark => OTHERS,
     };
-    let name = pod_name(scenario.name, place.system);
+    let name = pod_name(scenario.name, target.system);
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     if let Some(other) = scenario.after {
-        record.until(&pod_name(other, place.system), 0, limit, |pod| Goal::Ready.is_met(pod)).await;
+        record.until(&pod_name(other, target.system), 0, limit, |pod| Goal::Ready.is_met(pod)).await;
     }
     eventually(&format!("{name} is accepted"), LONG, async || {
-        create(&pods, pod(&name, place, scenario)).await.ok()
+        create(&pods, pod(&name, target, scenario)).await.ok()
     })
     .await;
     let mut outcome = Outcome::default();
@@ -62,14 +62,14 @@ pub async fn run(client: &Client, record: &Record, place: &Place, scenario: &Sce
         match step {
             Step::Until(Goal::Gone) => {
                 let is_gone = record.until_gone(&name, limit).await;
-                assert!(is_gone || place.system != System::Kubelet, "{name} stays: {:?}", record.of(&name));
+                assert!(is_gone || target.system != System::Kubelet, "{name} stays: {:?}", record.of(&name));
                 if !is_gone {
                     println!("{name} is not gone after {limit:?}");
                 }
             }
             Step::Until(goal) => {
                 let last = record.until(&name, from, limit, |pod| goal.is_met(pod)).await;
-                let is_met = last.is_some() || place.system != System::Kubelet;
+                let is_met = last.is_some() || target.system != System::Kubelet;
                 assert!(is_met, "{name} never came there: {:#?}", record.of(&name).shown.last());
                 // What follows is another course then, and this is why.
                 if last.is_none() {
@@ -122,15 +122,17 @@ async fn evict(client: &Client, pods: &Api<Pod>, name: &str) {
     .await;
 }
 
-fn pod(name: &str, place: &Place, scenario: &Scenario) -> Value {
+fn pod(name: &str, target: &Target, scenario: &Scenario) -> Value {
     let mut spec = scenario.spec.clone();
     if scenario.by_hand {
-        spec["nodeName"] = json!(place.node);
+        spec["nodeName"] = json!(target.node);
     } else {
-        spec["nodeSelector"] = json!({"kubernetes.io/hostname": place.node});
+        spec["nodeSelector"] = json!({"kubernetes.io/hostname": target.node});
     }
-    let told =
-        scenario.told.iter().map(|(key, value)| (format!("{}{key}", names::HOLLOW_PREFIX), json!(value)));
-    let annotations: Map<String, Value> = told.collect();
+    let annotated = scenario
+        .annotated
+        .iter()
+        .map(|(key, value)| (format!("{}{key}", names::HOLLOW_PREFIX), json!(value)));
+    let annotations: Map<String, Value> = annotated.collect();
     json!({"metadata": {"name": name, "labels": {"app": name}, "annotations": annotations}, "spec": spec})
 }
