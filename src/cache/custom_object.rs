@@ -24,6 +24,11 @@ pub struct CustomObject<K> {
     pub class: Option<String>,
 }
 
+/// A cached NodeClass.
+pub type CachedNodeClass = CustomObject<NodeClass>;
+/// A cached NodeSet.
+pub type CachedNodeSet = CustomObject<NodeSet>;
+
 impl<K> CustomObject<K> {
     /// Name.
     #[must_use]

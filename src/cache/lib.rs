@@ -6,7 +6,7 @@
 
 mod custom_object;
 mod interner;
-pub mod lossy;
+mod lossy;
 mod node;
 mod pod;
 mod pod_protobuf;
@@ -29,7 +29,7 @@ use parking_lot::{Mutex, RwLock};
 use prost::Message as _;
 use tokio::sync::Notify;
 
-pub use custom_object::CustomObject;
+pub use custom_object::{CachedNodeClass, CachedNodeSet, CustomObject};
 pub use interner::{InternedStr, intern};
 pub use node::{ConditionView, NodeView, Stage, WireNode};
 pub use pod::{

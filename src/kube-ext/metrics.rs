@@ -3,7 +3,9 @@
 
 use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, core::Collector,
+    Registry,
+    core::{Collector, Desc},
+    proto::MetricFamily,
 };
 
 /// Registers the gauge that shows the version of this build.
@@ -54,6 +56,40 @@ pub fn gauges<const N: usize>(
         gauges.get_metric_with_label_values(&values)?;
     }
     registered(registry, gauges)
+}
+
+/// Registers gauges with labels that `update` computes at each scrape; those of `known` start at zero.
+pub fn computed<const N: usize>(
+    registry: &Registry,
+    (name, help): (&str, &str),
+    labels: [&str; N],
+    known: impl IntoIterator<Item = [&'static str; N]>,
+    update: impl Fn(&IntGaugeVec) + Send + Sync + 'static,
+) -> Result<(), Error> {
+    let gauges = IntGaugeVec::new(Opts::new(name, help), &labels)?;
+    let known = known.into_iter().collect();
+    registry.register(Box::new(ComputedGauges { gauges, known, update }))
+}
+
+/// Gauges computed at each scrape.
+struct ComputedGauges<const N: usize, F> {
+    gauges: IntGaugeVec,
+    known: Vec<[&'static str; N]>,
+    update: F,
+}
+
+impl<const N: usize, F: Fn(&IntGaugeVec) + Send + Sync> Collector for ComputedGauges<N, F> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for values in &self.known {
+            self.gauges.with_label_values(values).set(0);
+        }
+        (self.update)(&self.gauges);
+        self.gauges.collect()
+    }
 }
 
 /// Registers a histogram with these upper bounds.

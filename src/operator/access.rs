@@ -9,7 +9,7 @@ use kube::{
 use kube_ext::{connection, leader::Fence};
 
 use super::OperatorError;
-use crate::preflight;
+use crate::preflight::Preflight;
 
 /// An identity and the API server that it is for.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct Access {
     /// URL of the API server, for messages.
     pub(super) url: String,
     /// Source of the identity, for messages.
-    pub(super) identity: String,
+    identity: String,
 }
 
 impl Access {
@@ -65,8 +65,13 @@ impl Access {
     /// Returns the client once the API server has answered.
     pub async fn reached(&self) -> Result<Client, OperatorError> {
         let client = self.client()?;
-        preflight::reach(&client, &self.url).await?;
+        self.preflight(&client, "").reach().await?;
         Ok(client)
+    }
+
+    /// Checks of this identity by its `client`.
+    pub(super) fn preflight<'a>(&'a self, client: &'a Client, namespace: &'a str) -> Preflight<'a> {
+        Preflight { client, who: &self.identity, url: &self.url, namespace }
     }
 
     /// CA certificates of the API server (PEM); empty if the system's root certificates are used.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, runtime::watcher};
 use kube_ext::admin::Readiness;
-use kube_node_api::{NodeClass, NodeSet, names};
-use kube_node_cache::{Cache, CustomObject, NodeView, PodView};
+use kube_node_api::names;
+use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView, run, run_protobuf};
 
 use super::TaskGroup;
 use crate::hosts::HostView;
@@ -16,8 +16,8 @@ use crate::hosts::HostView;
 pub(super) struct Caches {
     pub(super) nodes: Arc<Cache<NodeView>>,
     pub(super) pods: Arc<Cache<PodView>>,
-    pub(super) classes: Arc<Cache<CustomObject<NodeClass>>>,
-    pub(super) sets: Arc<Cache<CustomObject<NodeSet>>>,
+    pub(super) classes: Arc<Cache<CachedNodeClass>>,
+    pub(super) sets: Arc<Cache<CachedNodeSet>>,
     /// Leases of workers.
     pub(super) hosts: Arc<Cache<HostView>>,
 }
@@ -42,14 +42,14 @@ impl Caches {
     }
 
     /// Fills all caches, for the operator.
-    pub(super) fn fill(&self, client: &Client, namespace: &str, parts: &mut TaskGroup) {
-        self.fill_with(client, namespace, (&watcher::Config::default(), names::LABEL_HOLLOW_HOSTS), parts);
+    pub(super) fn fill(&self, client: &Client, namespace: &str, tasks: &mut TaskGroup) {
+        self.fill_with(client, namespace, (&watcher::Config::default(), names::LABEL_HOLLOW_HOSTS), tasks);
     }
 
     /// Fills all caches, for a worker: Nodes and Leases only of its group.
-    pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, parts: &mut TaskGroup) {
+    pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, tasks: &mut TaskGroup) {
         let of_group = format!("{}={group}", names::LABEL_HOLLOW_HOSTS);
-        self.fill_with(client, namespace, (&watcher::Config::default().labels(&of_group), &of_group), parts);
+        self.fill_with(client, namespace, (&watcher::Config::default().labels(&of_group), &of_group), tasks);
     }
 
     /// Starts the watches of classes and sets first: a Node is reconciled as soon as the watch shows it, and
@@ -59,22 +59,16 @@ impl Caches {
         client: &Client,
         namespace: &str,
         (nodes, hosts): (&watcher::Config, &str),
-        parts: &mut TaskGroup,
+        tasks: &mut TaskGroup,
     ) {
         let all = watcher::Config::default();
-        let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        parts.spawn(kube_node_cache::run(api, all.clone().labels(hosts), Arc::clone(&self.hosts)));
-        let api: Api<CustomObject<NodeClass>> = Api::all(client.clone());
-        parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.classes)));
-        let api: Api<CustomObject<NodeSet>> = Api::all(client.clone());
-        parts.spawn(kube_node_cache::run(api, all.clone(), Arc::clone(&self.sets)));
-        parts.spawn(kube_node_cache::run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
+        let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        tasks.spawn(run(leases, all.clone().labels(hosts), Arc::clone(&self.hosts)));
+        tasks.spawn(run(Api::<CachedNodeClass>::all(client.clone()), all.clone(), Arc::clone(&self.classes)));
+        tasks.spawn(run(Api::<CachedNodeSet>::all(client.clone()), all.clone(), Arc::clone(&self.sets)));
+        tasks.spawn(run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
         // Pods without a Node are of no interest.
-        parts.spawn(kube_node_cache::run_protobuf(
-            client.clone(),
-            all.fields("spec.nodeName!="),
-            Arc::clone(&self.pods),
-        ));
+        tasks.spawn(run_protobuf(client.clone(), all.fields("spec.nodeName!="), Arc::clone(&self.pods)));
     }
 
     /// Requests a new list for each cache.

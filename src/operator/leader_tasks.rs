@@ -15,8 +15,8 @@ use super::{Caches, OperatorError, Options, TaskGroup};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
-        Context, DrainPermits, Events, ExpectationStore, Machines, Metrics, PodCidrs, PolicyParameters,
-        Revisions, Secrets, csr::Approver, node::NodeController, nodeclass::NodeClassController,
+        Context, DrainPermits, Events, ExpectationStore, Metrics, PodCidrs, PolicyParameters, Revisions,
+        Secrets, csr::Approver, inventory, node::NodeController, nodeclass::NodeClassController,
         nodeset::NodeSetController,
     },
     hosts::MembershipWatch,
@@ -39,38 +39,38 @@ pub(super) struct Leader {
     pub(super) client: Client,
     pub(super) caches: Caches,
     pub(super) registry: Registry,
-    pub(super) standing: Arc<Leadership>,
+    pub(super) leadership: Arc<Leadership>,
 }
 
 impl Leader {
     /// Starts all tasks. They end at shutdown, once their writes in flight are answered.
-    pub(super) fn begin(self, parts: &mut TaskGroup) -> Result<(), OperatorError> {
-        let Self { options, cluster, client, caches, registry, standing } = self;
+    pub(super) fn begin(self, tasks: &mut TaskGroup) -> Result<(), OperatorError> {
+        let Self { options, cluster, client, caches, registry, leadership } = self;
         let hollow_client = match &options.hollow {
-            Some(access) => access.fenced(standing.fence())?,
+            Some(access) => access.fenced(leadership.fence())?,
             None => client.clone(),
         };
-        let vacancy = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
+        let failover_delay = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
         let (hollow, kubelets) = Hollow::new(
             hollow_client.clone(),
             Arc::clone(&caches.nodes),
             Arc::clone(&caches.pods),
-            vacancy,
+            failover_delay,
             &registry,
         )?;
-        parts.serve_kubelets(&hollow, options.endpoints, &registry)?;
+        tasks.serve_kubelets(&hollow, options.endpoints, &registry)?;
         let machines = hollow.clone();
         let members = MembershipWatch::new();
         caches.hosts.add_event_handler(Arc::clone(&members) as _);
-        let ground = Dependencies {
+        let dependencies = Dependencies {
             requester: hollow_client,
             server: options.client.anonymous(),
-            fence: standing.fence().clone(),
+            fence: leadership.fence().clone(),
             meter: Meter::new(&registry)?,
         };
         let room = Room::register(options.max_machines, &caches.nodes, &registry)?;
-        let here = InProcess::new(hollow, ground, room);
-        let hollow = HollowProvider::new(here, client.clone(), Arc::clone(&caches.nodes), members);
+        let in_process = InProcess::new(hollow, dependencies, room);
+        let hollow = HollowProvider::new(in_process, client.clone(), Arc::clone(&caches.nodes), members);
         let hollow: Arc<dyn Provider> = Arc::new(hollow);
         let kubemark = kubemark::Options {
             cluster,
@@ -80,14 +80,14 @@ impl Leader {
                 url: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
                 ca: options.client.ca(),
             },
-            fence: standing.fence().clone(),
+            fence: leadership.fence().clone(),
             insecure_credentials: options.insecure_credentials,
         };
         let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
         let kubemark: Arc<dyn Provider> =
             Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
         let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
-        Machines::register(&registry, providers.clone())?;
+        inventory::register_machines(&registry, providers.clone())?;
         let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
         // Registered before the controllers: a Node's CIDR must be counted before they consider its creation complete.
         if let Some(pod_cidrs) = &pod_cidrs {
@@ -108,8 +108,8 @@ impl Leader {
             provider_id_prefix: options.provider_id_prefix,
             client: client.clone(),
         });
-        let stop = parts.shutdown().clone();
-        parts.spawn_until_done(kubelets.run(stop.clone()));
+        let stop = tasks.shutdown().clone();
+        tasks.spawn_until_done(kubelets.run(stop.clone()));
         let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
         let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
         let secrets = Secrets::new(client.clone(), &options.namespace);
@@ -118,12 +118,12 @@ impl Leader {
         if let Some(options) = options.autoscaler {
             let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
             // The server ends only at shutdown, once the calls in flight are answered.
-            parts.spawn_until_done(server.run(stop.clone()));
+            tasks.spawn_until_done(server.run(stop.clone()));
         }
         let (approver, csr_queue) = Approver::new(context);
-        parts.spawn(Arc::clone(&approver).watch());
+        tasks.spawn(Arc::clone(&approver).watch());
         let ready = caches.readiness();
-        parts.spawn_until_done(async move {
+        tasks.spawn_until_done(async move {
             if stop.run_until_cancelled(in_sync(&machines, &ready)).await.is_some() {
                 info!("watches are in sync");
                 tokio::join!(

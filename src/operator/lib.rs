@@ -35,8 +35,8 @@ use self::{
     task_group::{TaskGroup, hold, leave},
 };
 use crate::{
-    controllers::{InventoryCollector, ProviderIdPrefix},
-    preflight::PreflightError,
+    controllers::{ProviderIdPrefix, inventory},
+    preflight::{Preflight, PreflightError},
 };
 
 /// Options of [`run`].
@@ -115,13 +115,14 @@ pub enum OperatorError {
 pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
     let registry = Registry::new();
     let identity = options.election.as_ref().map(|election| election.identity.clone());
-    let standing = Leadership::register(&leader::LEADER, identity, &registry)?;
+    let leadership = Leadership::register(&leader::LEADER, identity, &registry)?;
     let caches = Caches::default();
-    InventoryCollector::register(&registry, Arc::clone(&caches.nodes), Arc::clone(&caches.sets))?;
+    inventory::register_nodes(&registry, Arc::clone(&caches.nodes))?;
+    inventory::register_sets(&registry, &caches.sets)?;
     metrics::build(&registry)?;
-    let mut parts = TaskGroup::new(&shutdown);
-    let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(standing.router());
-    parts.serve(admin, registry.clone(), caches.readiness());
+    let mut tasks = TaskGroup::new(&shutdown);
+    let admin = Admin::bind(options.admin_address, "--admin-address").await?.with(leadership.router());
+    tasks.serve(admin, registry.clone(), caches.readiness());
 
     let access = options.client.clone();
     let client = access.client()?;
@@ -131,7 +132,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
     };
     info!(url = access.url, "connected");
     let mut election =
-        options.election.clone().map(|options| Election::new(client.clone(), options, standing.clone()));
+        options.election.clone().map(|options| Election::new(client.clone(), options, leadership.clone()));
     // The election starts before the watches: a process that leads at once need not list twice.
     let begun = async {
         match &mut election {
@@ -142,24 +143,25 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
     let Some(leads) = shutdown.run_until_cancelled(begun).await.transpose()? else {
         return leave(election).await;
     };
-    let fenced = access.fenced(standing.fence())?;
-    parts.spawn(preflight::definitions(client, access.url.clone()));
-    caches.fill(&fenced, &options.namespace, &mut parts);
+    let fenced = access.fenced(leadership.fence())?;
+    let namespace = options.namespace.clone();
+    tasks.spawn(async move { access.preflight(&client, &namespace).definitions().await });
+    caches.fill(&fenced, &options.namespace, &mut tasks);
 
     if !leads && let Some(candidate) = &mut election {
         info!("waits: another operator leads");
         tokio::select! {
             won = candidate.win() => won?,
-            error = parts.one_ends() => return Err(error),
+            error = tasks.one_ends() => return Err(error),
             () = shutdown.cancelled() => return leave(election).await,
         }
         // The watch may lag behind the last writes of the previous leader.
         caches.relist();
     }
-    let lead = Leader { options, cluster, client: fenced, caches, registry, standing };
+    let leader = Leader { options, cluster, client: fenced, caches, registry, leadership };
     let work = Box::pin(async {
-        lead.begin(&mut parts)?;
-        parts.supervise().await
+        leader.begin(&mut tasks)?;
+        tasks.supervise().await
     });
     hold(election, work).await
 }
@@ -168,18 +170,17 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
 /// serve them are missing.
 async fn check(options: &mut Options, client: &Client) -> Result<String, OperatorError> {
     let Options { client: own, hollow, endpoints, namespace, election, .. } = options;
-    let Access { url, identity, .. } = &*own;
-    preflight::reach(client, url).await?;
-    preflight::rights(client, identity, namespace, url, preflight::OPERATOR).await?;
     let hollow = hollow.as_ref().unwrap_or(own);
     let kubelets = hollow.client()?;
-    preflight::rights(&kubelets, &hollow.identity, namespace, &hollow.url, preflight::HOLLOW).await?;
-    *endpoints =
-        preflight::endpoints(&kubelets, &hollow.identity, namespace, &hollow.url, endpoints.take()).await?;
+    let (operator, kubelets) = (own.preflight(client, namespace), hollow.preflight(&kubelets, namespace));
+    operator.reach().await?;
+    operator.rights(preflight::OPERATOR).await?;
+    kubelets.rights(preflight::HOLLOW).await?;
+    *endpoints = kubelets.endpoints(endpoints.take()).await?;
     if let Some(leader::Options { namespace, name, .. }) = election {
-        preflight::election(client, identity, url, namespace, name).await?;
+        Preflight { namespace, ..operator }.election(name).await?;
     }
     let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));
-    preflight::alone(client, url, election).await?;
-    Ok(preflight::cluster_id(client, identity, url).await?)
+    operator.alone(election).await?;
+    Ok(operator.cluster_id().await?)
 }

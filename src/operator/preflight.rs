@@ -2,10 +2,7 @@
 //!
 //! Each failed check names the remedy.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
@@ -154,92 +151,176 @@ const COMPARE_AGAIN: Duration = Duration::from_secs(1);
 /// Access reviews in flight at once.
 const REVIEWS_AT_ONCE: usize = 8;
 
-/// Checks that the API server answers.
-pub async fn reach(client: &Client, url: &str) -> Result<(), PreflightError> {
-    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
-    client.apiserver_version().await.map(drop).map_err(unreachable)
+/// Checks with one identity.
+#[derive(Clone, Copy)]
+pub struct Preflight<'a> {
+    /// Client of the identity.
+    pub client: &'a Client,
+    /// The identity, for messages.
+    pub who: &'a str,
+    /// URL of the API server, for messages.
+    pub url: &'a str,
+    /// The operator's namespace.
+    pub namespace: &'a str,
 }
 
-/// Checks that the client's identity has all `rights`.
-pub async fn rights(
-    client: &Client,
-    who: &str,
-    namespace: &str,
-    url: &str,
-    rights: &[Right],
-) -> Result<(), PreflightError> {
-    let failed = |source| match source {
-        kube::Error::Api(status) if status.code == 403 => {
-            PreflightError::Refused { who: who.to_owned(), message: status.message }
+impl Preflight<'_> {
+    fn unreachable(&self, source: kube::Error) -> PreflightError {
+        PreflightError::Unreachable { url: self.url.to_owned(), source: Box::new(source) }
+    }
+
+    /// Checks that the API server answers.
+    pub async fn reach(&self) -> Result<(), PreflightError> {
+        self.client.apiserver_version().await.map(drop).map_err(|source| self.unreachable(source))
+    }
+
+    /// Checks that the identity has all `rights`.
+    pub async fn rights(&self, rights: &[Right]) -> Result<(), PreflightError> {
+        let failed = |source| match source {
+            kube::Error::Api(status) if status.code == 403 => {
+                PreflightError::Refused { who: self.who.to_owned(), message: status.message }
+            }
+            source => self.unreachable(source),
+        };
+        let missing: Vec<Option<String>> = stream::iter(rights)
+            .map(|right| async { self.missing_right(*right, "").await.map_err(failed) })
+            .buffered(REVIEWS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let missing: Vec<String> = missing.into_iter().flatten().collect();
+        let who = self.who.to_owned();
+        if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who, missing }) }
+    }
+
+    /// Returns `wished` if the identity has the rights to serve kubelet endpoints. Otherwise logs a warning
+    /// and returns None: machines work without endpoints.
+    pub async fn endpoints<T>(&self, wished: Option<T>) -> Result<Option<T>, PreflightError> {
+        let Some(wished) = wished else { return Ok(None) };
+        match self.rights(ENDPOINTS).await {
+            Ok(()) => Ok(Some(wished)),
+            Err(error @ PreflightError::Rights { .. }) => {
+                warn!(error = chain(&error), "kubelets are not served");
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
-        source => PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) },
-    };
-    let missing: Vec<Option<String>> = stream::iter(rights)
-        .map(|right| async { allowed(client, namespace, *right, "").await.map_err(failed) })
-        .buffered(REVIEWS_AT_ONCE)
-        .try_collect()
-        .await?;
-    let missing: Vec<String> = missing.into_iter().flatten().collect();
-    if missing.is_empty() { Ok(()) } else { Err(PreflightError::Rights { who: who.to_owned(), missing }) }
-}
+    }
 
-/// Returns `wished` if the client's identity has the rights to serve kubelet endpoints. Otherwise logs a
-/// warning and returns None: machines work without endpoints.
-pub async fn endpoints<T>(
-    client: &Client,
-    who: &str,
-    namespace: &str,
-    url: &str,
-    wished: Option<T>,
-) -> Result<Option<T>, PreflightError> {
-    let Some(wished) = wished else { return Ok(None) };
-    match rights(client, who, namespace, url, ENDPOINTS).await {
-        Ok(()) => Ok(Some(wished)),
-        Err(error @ PreflightError::Rights { .. }) => {
-            warn!(error = chain(&error), "kubelets are not served");
-            Ok(None)
+    /// Checks that the identity may elect a leader by the Lease of this name.
+    pub async fn election(&self, lease: &str) -> Result<(), PreflightError> {
+        let mut missing = Vec::new();
+        // RBAC cannot limit `create` to a name.
+        for (verb, name) in [("create", ""), ("get", lease), ("update", lease)] {
+            let right = (verb, "coordination.k8s.io", "leases", ".");
+            missing.extend(self.missing_right(right, name).await.map_err(|source| self.unreachable(source))?);
         }
-        Err(error) => Err(error),
+        let who = self.who.to_owned();
+        if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who, missing }) }
     }
-}
 
-/// Checks that the client's identity may elect a leader by the Lease of this name.
-pub async fn election(
-    client: &Client,
-    who: &str,
-    url: &str,
-    namespace: &str,
-    lease: &str,
-) -> Result<(), PreflightError> {
-    let mut missing = Vec::new();
-    // RBAC cannot limit `create` to a name.
-    for (verb, name) in [("create", ""), ("get", lease), ("update", lease)] {
-        let right = (verb, "coordination.k8s.io", "leases", ".");
-        let answer = allowed(client, namespace, right, name).await;
-        missing.extend(
-            answer.map_err(|error| PreflightError::Unreachable {
-                url: url.to_owned(),
-                source: Box::new(error),
-            })?,
-        );
+    /// Checks that no operator leads outside this operator's election. `election` is the namespace and the
+    /// name of the Lease of that election. An identity that may not read the default Lease passes.
+    pub async fn alone(&self, election: Option<(&str, &str)>) -> Result<(), PreflightError> {
+        if election == Some((OPERATOR_NAMESPACE, OPERATOR_LEASE)) {
+            return Ok(());
+        }
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), OPERATOR_NAMESPACE);
+        match leases.get_opt(OPERATOR_LEASE).await {
+            Ok(lease) => match lease.and_then(|lease| leader(&lease, Timestamp::now())) {
+                Some(holder) => Err(PreflightError::Another { holder }),
+                None => Ok(()),
+            },
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+            Err(source) => Err(self.unreachable(source)),
+        }
     }
-    if missing.is_empty() { Ok(()) } else { Err(PreflightError::NoElection { who: who.to_owned(), missing }) }
-}
 
-/// Checks that no operator leads outside this operator's election. `election` is the namespace and the name
-/// of the Lease of that election. An identity that may not read the default Lease passes.
-pub async fn alone(client: &Client, url: &str, election: Option<(&str, &str)>) -> Result<(), PreflightError> {
-    if election == Some((OPERATOR_NAMESPACE, OPERATOR_LEASE)) {
-        return Ok(());
+    /// Identifies the cluster: the UID of its namespace kube-system.
+    pub async fn cluster_id(&self) -> Result<String, PreflightError> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        match namespaces.get_metadata("kube-system").await {
+            Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let missing = vec!["get namespaces kube-system".to_owned()];
+                Err(PreflightError::Rights { who: self.who.to_owned(), missing })
+            }
+            Err(source) => Err(self.unreachable(source)),
+        }
     }
-    let leases: Api<Lease> = Api::namespaced(client.clone(), OPERATOR_NAMESPACE);
-    match leases.get_opt(OPERATOR_LEASE).await {
-        Ok(lease) => match lease.and_then(|lease| leader(&lease, Timestamp::now())) {
-            Some(holder) => Err(PreflightError::Another { holder }),
-            None => Ok(()),
-        },
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
-        Err(source) => Err(PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) }),
+
+    /// Returns None if the right is granted, else the right in words. `name` limits it to one object unless empty.
+    async fn missing_right(
+        &self,
+        (verb, group, resource, namespace): Right,
+        name: &str,
+    ) -> kube::Result<Option<String>> {
+        let namespace = if namespace == "." { self.namespace } else { namespace };
+        let (kind, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: some(verb),
+                    group: some(group),
+                    resource: some(kind),
+                    subresource: some(subresource),
+                    namespace: some(namespace),
+                    name: some(name),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await?;
+        if answer.status.is_some_and(|status| status.allowed) {
+            return Ok(None);
+        }
+        let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
+        let which = if name.is_empty() { String::new() } else { format!(" {name}") };
+        Ok(Some(format!("{verb} {resource}{which}{place}")))
+    }
+
+    /// Fails if the installed CRDs lack a field of ours, else never returns. The API server may publish the
+    /// schema of a new CRD some seconds after it serves that CRD, so the start does not wait for this check.
+    pub async fn definitions(&self) -> Result<(), PreflightError> {
+        let deadline = Instant::now() + PUBLISHED_WITHIN;
+        loop {
+            match self.compare().await {
+                Ok(()) => return std::future::pending().await,
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => tokio::time::sleep(COMPARE_AGAIN).await,
+            }
+        }
+    }
+
+    /// Checks that the installed CRDs have all fields of ours.
+    pub async fn compare(&self) -> Result<(), PreflightError> {
+        let request = Request::get(format!("/openapi/v3/apis/{GROUP}/v1alpha1")).body(Vec::new());
+        let request = request.map_err(|error| self.unreachable(kube::Error::HttpError(error)))?;
+        let document: Value = match self.client.request(request).await {
+            Ok(document) => document,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Err(PreflightError::NotInstalled),
+            Err(error) => return Err(self.unreachable(error)),
+        };
+        let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
+        for crd in crds() {
+            let kind = crd.spec.names.kind;
+            let mut schemas = schemas.into_iter().flatten();
+            let installed = schemas.find(|(name, _)| name.rsplit('.').next() == Some(&kind));
+            let Some((_, theirs)) = installed else { return Err(PreflightError::NotInstalled) };
+            for version in crd.spec.versions {
+                let ours = version.schema.and_then(|schema| schema.open_api_v3_schema);
+                let ours = serde_json::to_value(ours).unwrap_or_default();
+                let mut fields = Vec::new();
+                missing_fields(&ours, theirs, "", &mut fields);
+                if !fields.is_empty() {
+                    fields.truncate(5);
+                    return Err(PreflightError::Older { kind, fields });
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -251,108 +332,12 @@ fn leader(lease: &Lease, now: Timestamp) -> Option<String> {
     spec.holder_identity.clone().filter(|holder| !is_over && !holder.is_empty())
 }
 
-/// Identifies the cluster: the UID of its namespace kube-system.
-pub async fn cluster_id(client: &Client, who: &str, url: &str) -> Result<String, PreflightError> {
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    match namespaces.get_metadata("kube-system").await {
-        Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
-        Err(kube::Error::Api(status)) if status.code == 403 => {
-            let missing = vec!["get namespaces kube-system".to_owned()];
-            Err(PreflightError::Rights { who: who.to_owned(), missing })
-        }
-        Err(source) => Err(PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) }),
-    }
-}
-
-/// Returns None if the right is granted, else the right in words. `name` limits it to one object unless empty.
-async fn allowed(
-    client: &Client,
-    own_namespace: &str,
-    (verb, group, resource, namespace): Right,
-    name: &str,
-) -> kube::Result<Option<String>> {
-    let namespace = if namespace == "." { own_namespace } else { namespace };
-    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let review = SelfSubjectAccessReview {
-        spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(ResourceAttributes {
-                verb: some(verb),
-                group: some(group),
-                resource: some(resource),
-                subresource: some(subresource),
-                namespace: some(namespace),
-                name: some(name),
-                ..ResourceAttributes::default()
-            }),
-            ..SelfSubjectAccessReviewSpec::default()
-        },
-        ..SelfSubjectAccessReview::default()
-    };
-    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
-    if answer.status.is_some_and(|status| status.allowed) {
-        return Ok(None);
-    }
-    let slash = if subresource.is_empty() { "" } else { "/" };
-    let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
-    let which = if name.is_empty() { String::new() } else { format!(" {name}") };
-    Ok(Some(format!("{verb} {resource}{slash}{subresource}{which}{place}")))
-}
-
-/// Fails if the installed CRDs lack a field of ours, else never returns. The API server may publish the
-/// schema of a new CRD some seconds after it serves that CRD, so the start does not wait for this check.
-pub async fn definitions(client: Client, url: String) -> Result<(), PreflightError> {
-    let deadline = Instant::now() + PUBLISHED_WITHIN;
-    loop {
-        match compare(&client, &url).await {
-            Ok(()) => return std::future::pending().await,
-            Err(error) if Instant::now() >= deadline => return Err(error),
-            Err(_) => tokio::time::sleep(COMPARE_AGAIN).await,
-        }
-    }
-}
-
-/// Checks that the installed CRDs have all fields of ours.
-pub async fn compare(client: &Client, url: &str) -> Result<(), PreflightError> {
-    let unreachable = |source| PreflightError::Unreachable { url: url.to_owned(), source: Box::new(source) };
-    let path = format!("/openapi/v3/apis/{GROUP}/v1alpha1");
-    let request =
-        Request::get(path).body(Vec::new()).map_err(|error| unreachable(kube::Error::HttpError(error)))?;
-    let document: Value = match client.request(request).await {
-        Ok(document) => document,
-        Err(kube::Error::Api(status)) if status.code == 404 => return Err(PreflightError::NotInstalled),
-        Err(error) => return Err(unreachable(error)),
-    };
-    let installed: BTreeMap<&str, &Value> = document
-        .pointer("/components/schemas")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .filter_map(|(name, schema)| Some((name.rsplit('.').next()?, schema)))
-        .collect();
-    for crd in crds() {
-        let kind = crd.spec.names.kind;
-        let Some(theirs) = installed.get(kind.as_str()) else { return Err(PreflightError::NotInstalled) };
-        for version in crd.spec.versions {
-            let ours = version.schema.and_then(|schema| schema.open_api_v3_schema);
-            let ours = serde_json::to_value(ours).unwrap_or_default();
-            let mut fields = Vec::new();
-            missing(&ours, theirs, "", &mut fields);
-            if !fields.is_empty() {
-                fields.truncate(5);
-                return Err(PreflightError::Older { kind, fields });
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Collects the paths of properties that `ours` has and `theirs` lacks.
-fn missing(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
+fn missing_fields(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
     for (name, property) in ours.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match theirs.pointer(&format!("/properties/{name}")) {
-            Some(theirs) => missing(property, theirs, &path, found),
+            Some(theirs) => missing_fields(property, theirs, &path, found),
             // The API server describes metadata by reference.
             None if path == "metadata" || path == "kind" || path == "apiVersion" => {}
             None => found.push(path),
@@ -386,10 +371,10 @@ mod tests {
         let ours = json!({"properties": {"spec": {"properties": {"a": {}, "b": {"properties": {"c": {}}}}}, "metadata": {}}});
         let theirs = json!({"properties": {"spec": {"properties": {"b": {"properties": {}}}}}});
         let mut found = Vec::new();
-        missing(&ours, &theirs, "", &mut found);
+        missing_fields(&ours, &theirs, "", &mut found);
         assert_eq!(found, ["spec.a", "spec.b.c"]);
         found.clear();
-        missing(&ours, &ours, "", &mut found);
+        missing_fields(&ours, &ours, "", &mut found);
         assert!(found.is_empty());
     }
 }

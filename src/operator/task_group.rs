@@ -41,17 +41,17 @@ impl TaskGroup {
     /// Spawns a task that is cancelled at shutdown.
     pub(super) fn spawn<E: Send + 'static>(
         &mut self,
-        part: impl Future<Output = Result<(), E>> + Send + 'static,
+        task: impl Future<Output = Result<(), E>> + Send + 'static,
     ) where
         OperatorError: From<E>,
     {
-        let part = self.shutdown.clone().run_until_cancelled_owned(part);
-        self.tasks.spawn(part.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
+        let task = self.shutdown.clone().run_until_cancelled_owned(task);
+        self.tasks.spawn(task.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
     }
 
     /// Spawns a task that observes the shutdown itself and finishes its work in flight first.
-    pub(super) fn spawn_until_done(&mut self, part: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(part.map(Ok));
+    pub(super) fn spawn_until_done(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task.map(Ok));
     }
 
     /// Serves the kubelet endpoints if configured. Must be called before machines are created.

@@ -3,7 +3,7 @@
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use kube_ext::call::call;
 use kube_node_api::NodeSet;
-use kube_node_operator::preflight::{self, PreflightError, Right};
+use kube_node_operator::preflight::{Preflight, PreflightError, Right};
 use local_cluster::{NAMESPACE, absent};
 
 use super::findings::{Finding, Verdict, list};
@@ -30,6 +30,11 @@ const COMMANDS: &[Right] = &[
     ("list", "coordination.k8s.io", "leases", "kube-node-lease"),
 ];
 
+/// The operator's checks, for the user of this command.
+pub(super) fn checks(client: &Client) -> Preflight<'_> {
+    Preflight { client, who: "this identity", url: "this cluster", namespace: NAMESPACE }
+}
+
 /// Checks the version of the API server.
 pub(super) async fn server(client: &Client) -> Finding {
     const TOPIC: &str = "API server";
@@ -50,7 +55,7 @@ pub(super) async fn server(client: &Client) -> Finding {
 /// Checks the CRDs.
 pub(super) async fn kinds(client: &Client) -> Finding {
     const TOPIC: &str = "kinds";
-    match preflight::compare(client, "this cluster").await {
+    match checks(client).compare().await {
         Ok(()) => Finding::new(Verdict::Good, TOPIC, "NodeClass and NodeSet are those of this version"),
         Err(error @ (PreflightError::NotInstalled | PreflightError::Older { .. })) => {
             Finding::new(Verdict::Bad, TOPIC, error.to_string()).hint("kube-node setup installs them, too")
@@ -75,7 +80,7 @@ pub(super) async fn manifests(client: &Client) -> Finding {
 /// Checks the rights of this user.
 pub(super) async fn rights(client: &Client) -> Finding {
     const TOPIC: &str = "rights";
-    match preflight::rights(client, "this identity", NAMESPACE, "this cluster", COMMANDS).await {
+    match checks(client).rights(COMMANDS).await {
         Ok(()) => Finding::new(Verdict::Good, TOPIC, "this identity may use all commands"),
         Err(PreflightError::Rights { missing, .. }) => {
             Finding::new(Verdict::Odd, TOPIC, format!("this identity may not: {}", missing.join(", ")))

@@ -22,12 +22,10 @@ use kube_node_api::{
     NodeClass,
     names::{ANNOTATION_NODE, LABEL_CLUSTER, LABEL_NODE_CONTROLLER, MACHINE_NAMESPACE},
 };
-use kube_node_operator::{
-    preflight,
-    providers::kubemark::credentials::{Credentials, CredentialsError},
-};
+use kube_node_operator::providers::kubemark::credentials::{Credentials, CredentialsError};
 use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
+use super::cluster::checks;
 use super::findings::{
     Finding, Verdict, age, list, node_of, reachability, refusal, secrets, speaker, trouble,
 };
@@ -83,7 +81,7 @@ fn is_ending(pod: &Pod, now: Timestamp) -> bool {
 /// Clusters that run machines of this cluster as pods, and findings about those that cannot be read.
 async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
     // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
-    let cluster = match preflight::cluster_id(client, "this identity", "this cluster").await {
+    let cluster = match checks(client).cluster_id().await {
         Ok(cluster) => cluster,
         Err(error) => return (Vec::new(), vec![Finding::unknown("pods", error)]),
     };

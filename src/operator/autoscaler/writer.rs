@@ -214,7 +214,7 @@ impl Writer {
     }
 
     /// Reads the set from the API server; None if it is no group any more.
-    async fn get(&self, set: &str) -> Result<Option<SetSnapshot>, CallError> {
+    async fn get(&self, set: &str) -> Result<Option<SetSnapshot>, ApiError> {
         Ok(SetSnapshot::of(&limited(self.api.get(set)).await?))
     }
 
@@ -224,7 +224,7 @@ impl Writer {
         set: &str,
         on: &SetSnapshot,
         mut change: Value,
-    ) -> Result<Option<SetSnapshot>, CallError> {
+    ) -> Result<Option<SetSnapshot>, ApiError> {
         change["metadata"]["uid"] = json!(on.uid);
         change["metadata"]["resourceVersion"] = json!(on.version);
         let params =
@@ -244,9 +244,9 @@ fn wanted(standing: &SetSnapshot, change: &ReplicaChange) -> Value {
 }
 
 /// A failed API call; without an error there was no response in time.
-struct CallError(Option<Box<kube::Error>>);
+struct ApiError(Option<Box<kube::Error>>);
 
-impl CallError {
+impl ApiError {
     fn heard(&self) -> ApiResponse {
         match self.0.as_deref() {
             Some(kube::Error::Api(status)) => match status.code {
@@ -264,9 +264,9 @@ impl CallError {
     }
 }
 
-async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
-    let answer = timeout(CALL_LIMIT, call).await.map_err(|_| CallError(None))?;
-    answer.map_err(|error| CallError(Some(Box::new(error))))
+async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+    let answer = timeout(CALL_LIMIT, call).await.map_err(|_| ApiError(None))?;
+    answer.map_err(|error| ApiError(Some(Box::new(error))))
 }
 
 /// A scale request in flight.

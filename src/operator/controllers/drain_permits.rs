@@ -8,50 +8,31 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
+
+use parking_lot::Mutex;
 
 type OnGrant = Box<dyn Fn(&Arc<str>) + Send + Sync>;
 
 /// Permits of all NodeSets in this process.
 #[derive(Default)]
 pub struct DrainPermits {
-    /// True if no NodeSetController runs in this process: every drain may start at once.
-    unlimited: bool,
     /// Granted Node UIDs by NodeSet name.
     granted: Mutex<HashMap<Arc<str>, HashSet<Arc<str>>>>,
     on_grant: OnceLock<OnGrant>,
 }
 
-impl fmt::Debug for DrainPermits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DrainPermits").field("granted", &self.granted).finish_non_exhaustive()
-    }
-}
-
 impl DrainPermits {
-    /// Permits for a NodeController that runs without a NodeSetController: nothing would grant any.
-    #[must_use]
-    pub fn unlimited() -> Self {
-        Self { unlimited: true, ..Self::default() }
-    }
-
     /// Registers the callback for new permits; it gets the name of the Node. Only the first registration counts.
-    pub fn on_grant(&self, enqueue: impl Fn(&Arc<str>) + Send + Sync + 'static) {
+    pub(super) fn on_grant(&self, enqueue: impl Fn(&Arc<str>) + Send + Sync + 'static) {
         drop(self.on_grant.set(Box::new(enqueue)));
-    }
-
-    /// Grants a permit to a Node that its NodeSet is about to delete.
-    pub fn grant(&self, set: &str, uid: &Arc<str>) {
-        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
-        granted.entry(set.into()).or_default().insert(Arc::clone(uid));
     }
 
     /// Replaces the permits of a NodeSet, given as UIDs and names, and reports the new ones to the `on_grant`
     /// callback.
     pub fn replace(&self, set: &str, nodes: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) {
-        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut granted = self.granted.lock();
         let before = granted.remove(set).unwrap_or_default();
         let mut now = HashSet::new();
         let mut new = Vec::new();
@@ -71,13 +52,8 @@ impl DrainPermits {
     }
 
     /// Returns true if this Node of the set may start draining.
-    #[must_use]
-    pub fn is_granted(&self, set: &str, uid: &str) -> bool {
-        if self.unlimited {
-            return true;
-        }
-        let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
-        granted.get(set).is_some_and(|uids| uids.contains(uid))
+    pub(super) fn is_granted(&self, set: &str, uid: &str) -> bool {
+        self.granted.lock().get(set).is_some_and(|uids| uids.contains(uid))
     }
 }
 
@@ -90,9 +66,9 @@ mod tests {
         let drain_permits = DrainPermits::default();
         let told: Arc<Mutex<Vec<Arc<str>>>> = Arc::default();
         let into = Arc::clone(&told);
-        drain_permits.on_grant(move |name| into.lock().unwrap().push(Arc::clone(name)));
+        drain_permits.on_grant(move |name| into.lock().push(Arc::clone(name)));
         let permit = |uid: &str| (Arc::from(uid), Arc::from(format!("node-{uid}")));
-        drain_permits.grant("set", &"a".into());
+        drain_permits.replace("set", [permit("a")]);
         drain_permits.replace("set", [permit("a"), permit("b")]);
         assert!(
             drain_permits.is_granted("set", "a")
@@ -101,6 +77,6 @@ mod tests {
         );
         drain_permits.replace("set", [permit("b")]);
         assert!(!drain_permits.is_granted("set", "a"));
-        assert_eq!(*told.lock().unwrap(), ["node-b".into()]);
+        assert_eq!(*told.lock(), ["node-a".into(), "node-b".into()]);
     }
 }

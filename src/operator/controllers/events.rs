@@ -6,9 +6,9 @@
 //! costs Events only; a condition says the same.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use kube_ext::{error::chain, metrics::counters};
+use parking_lot::Mutex;
 use prometheus::{Error, IntCounterVec, Registry};
 use tokio::{
     sync::mpsc::{Receiver, Sender, channel},
@@ -28,7 +29,7 @@ use tracing::debug;
 
 /// Time for which an unchanged event is not repeated.
 const QUIET: Duration = Duration::from_hours(1);
-/// Maximum number of events remembered; beyond it the oldest is forgotten, and may be repeated.
+/// Maximum number of events remembered; beyond it all are forgotten, and may be repeated.
 const REMEMBERED: usize = 65_536;
 /// Maximum number of events in the queue.
 const QUEUED: usize = 1_024;
@@ -42,13 +43,13 @@ const RESULTS: [&str; 3] = ["success", "error", "dropped"];
 
 /// Event recorder. Events are remembered by object and reason.
 pub struct Events {
-    queue: Sender<Pending>,
-    said: Arc<Mutex<Said>>,
+    queue: Sender<PendingEvent>,
+    recorded: Arc<Mutex<RecordedEvents>>,
     results: IntCounterVec,
 }
 
 /// A queued event.
-struct Pending {
+struct PendingEvent {
     on: ObjectReference,
     event: Event,
     key: u64,
@@ -67,43 +68,40 @@ impl Events {
             RESULTS.map(|result| [result]),
         )?;
         let (queue, pending) = channel(QUEUED);
-        let said = Arc::default();
-        tokio::spawn(publish(Recorder::new(client, reporter), pending, Arc::clone(&said), results.clone()));
-        Ok(Self { queue, said, results })
+        let recorded = Arc::default();
+        let recorder = Recorder::new(client, reporter);
+        tokio::spawn(publish(recorder, pending, Arc::clone(&recorded), results.clone()));
+        Ok(Self { queue, recorded, results })
     }
 
     /// Records a normal event.
-    pub fn normal(&self, on: &ObjectReference, reason: &str, action: &str, note: String) {
-        self.say(on, EventType::Normal, reason, action, note);
+    pub(super) fn normal(&self, on: &ObjectReference, reason: &str, action: &str, note: String) {
+        self.record(on, EventType::Normal, reason, action, note);
     }
 
     /// Records a warning. Returns false if the same one was recorded before.
-    #[expect(clippy::must_use_candidate, reason = "most say it and go on")]
-    pub fn warn(&self, on: &ObjectReference, reason: &str, action: &str, note: String) -> bool {
-        self.say(on, EventType::Warning, reason, action, note)
+    pub(super) fn warn(&self, on: &ObjectReference, reason: &str, action: &str, note: String) -> bool {
+        self.record(on, EventType::Warning, reason, action, note)
     }
 
-    fn say(
+    fn record(
         &self,
         on: &ObjectReference,
-        kind: EventType,
+        type_: EventType,
         reason: &str,
         action: &str,
         mut note: String,
     ) -> bool {
         let uid = on.uid.as_deref().unwrap_or_default();
-        let Some(key) = said(&self.said).is_new((uid, reason), &note, Instant::now()) else { return false };
+        let Some(key) = self.recorded.lock().insert((uid, reason), &note, Instant::now()) else {
+            return false;
+        };
         // The API server accepts at most 1,024 bytes.
         note.truncate(note.floor_char_boundary(1_000));
-        let event = Event {
-            type_: kind,
-            reason: reason.to_owned(),
-            note: Some(note),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        if self.queue.try_send(Pending { on: on.clone(), event, key }).is_err() {
-            said(&self.said).forget(key);
+        let (reason, action) = (reason.to_owned(), action.to_owned());
+        let event = Event { type_, reason, note: Some(note), action, secondary: None };
+        if self.queue.try_send(PendingEvent { on: on.clone(), event, key }).is_err() {
+            self.recorded.lock().forget(key);
             self.results.with_label_values(&["dropped"]).inc();
         }
         true
@@ -113,74 +111,55 @@ impl Events {
 /// Writes queued events until the sender is dropped.
 async fn publish(
     recorder: Recorder,
-    pending: Receiver<Pending>,
-    remembered: Arc<Mutex<Said>>,
+    pending: Receiver<PendingEvent>,
+    recorded: Arc<Mutex<RecordedEvents>>,
     results: IntCounterVec,
 ) {
     let pending = stream::unfold(pending, async |mut pending| pending.recv().await.map(|one| (one, pending)));
-    let write = async |Pending { on, event, key }: Pending| {
-        let reason = &event.reason;
-        let result = match timeout(TIME_LIMIT, recorder.publish(&event, &on)).await {
-            Ok(Ok(())) => "success",
-            Ok(Err(error)) => {
-                debug!(error = chain(&error), reason, "event not written");
-                "error"
-            }
-            Err(_) => {
-                debug!(reason, "event not written: no answer in time");
-                "error"
-            }
+    let write = async |PendingEvent { on, event, key }: PendingEvent| {
+        let failure = match timeout(TIME_LIMIT, recorder.publish(&event, &on)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(chain(&error)),
+            Err(_) => Some("no answer in time".to_owned()),
         };
-        if result != "success" {
-            said(&remembered).forget(key);
+        if let Some(error) = &failure {
+            debug!(error, reason = event.reason, "event not written");
+            recorded.lock().forget(key);
         }
-        results.with_label_values(&[result]).inc();
+        results.with_label_values(&[if failure.is_some() { "error" } else { "success" }]).inc();
     };
     pending.for_each_concurrent(AT_ONCE, write).await;
 }
 
-fn said(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
-    said.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Recorded events, as hashes: a text may have a thousand bytes.
 #[derive(Default)]
-struct Said {
+struct RecordedEvents {
     hasher: RandomState,
     /// Hash of the text and time of the record, by the hash of object and reason.
     last: HashMap<u64, (u64, Instant)>,
-    /// The same keys in order of time; a key recorded again has a second entry.
-    order: VecDeque<(u64, Instant)>,
 }
 
-impl Said {
+impl RecordedEvents {
     /// Records an event and returns its key; None if the same one was recorded before.
-    fn is_new(&mut self, of: (&str, &str), note: &str, now: Instant) -> Option<u64> {
-        self.expire(now);
+    fn insert(&mut self, of: (&str, &str), note: &str, now: Instant) -> Option<u64> {
         let (key, note) = (self.hasher.hash_one(of), self.hasher.hash_one(note));
-        if self.last.get(&key).is_some_and(|(last, _)| *last == note) {
+        let is_recent = |at: Instant| now.duration_since(at) < QUIET;
+        if self.last.get(&key).is_some_and(|(last, at)| *last == note && is_recent(*at)) {
             return None;
         }
+        if self.last.len() >= REMEMBERED {
+            self.last.retain(|_, (_, at)| is_recent(*at));
+        }
+        if self.last.len() >= REMEMBERED {
+            self.last.clear();
+        }
         self.last.insert(key, (note, now));
-        self.order.push_back((key, now));
         Some(key)
     }
 
     /// Forgets an event that was not written.
     fn forget(&mut self, key: u64) {
         self.last.remove(&key);
-    }
-
-    /// Forgets expired and surplus entries. Each entry is visited once.
-    fn expire(&mut self, now: Instant) {
-        while let Some((key, at)) = self.order.front().copied()
-            && (self.order.len() >= REMEMBERED || now.duration_since(at) >= QUIET)
-        {
-            self.order.pop_front();
-            if self.last.get(&key).is_some_and(|(_, last)| *last == at) {
-                self.last.remove(&key);
-            }
-        }
     }
 }
 
@@ -236,10 +215,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_said_is_said_again_when_it_has_changed_or_after_an_hour() {
-        let mut said = Said::default();
+    async fn an_event_is_repeated_when_its_text_has_changed_or_after_an_hour() {
+        let mut recorded = RecordedEvents::default();
         let mut is_new = |reason, note, at: u64| {
-            said.is_new(("uid", reason), note, begin() + Duration::from_secs(at)).is_some()
+            recorded.insert(("uid", reason), note, begin() + Duration::from_secs(at)).is_some()
         };
         assert!(is_new("A", "one", 0) && is_new("B", "one", 0));
         assert!(!is_new("A", "one", 3_599));
@@ -254,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_whatever_is_said() {
-        let (mut said, now) = (Said::default(), Instant::now());
+    fn memory_is_bounded_however_many_events_are_recorded() {
+        let (mut recorded, now) = (RecordedEvents::default(), Instant::now());
         for number in 0..3 * REMEMBERED {
-            said.is_new((&number.to_string(), "A"), "text", now);
-            said.is_new(("same", "A"), &number.to_string(), now);
+            recorded.insert((&number.to_string(), "A"), "text", now);
+            recorded.insert(("same", "A"), &number.to_string(), now);
         }
-        assert!(said.order.len() <= REMEMBERED && said.last.len() <= REMEMBERED);
-        assert!(said.is_new(("same", "A"), &(3 * REMEMBERED - 1).to_string(), now).is_none());
+        assert!(recorded.last.len() <= REMEMBERED);
+        assert!(recorded.insert(("same", "A"), &(3 * REMEMBERED - 1).to_string(), now).is_none());
     }
 }

@@ -1,137 +1,84 @@
-//! Inventory collector: gauges computed from the caches at each scrape.
+//! Inventory metrics: gauges computed from the caches at each scrape.
 //!
-//! Output: Nodes of classes by stage, Nodes that the sets want, and sets by the status of each condition and
-//! by wait reason.
+//! Output: Nodes of classes by stage, Nodes that the sets want, sets by the status of each condition and by
+//! wait reason, machines by provider.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use kube_ext::metrics::registered;
-use kube_node_api::NodeSet;
-use kube_node_cache::{Cache, CustomObject, NodeView, Stage};
+use kube_ext::metrics::computed;
+use kube_node_cache::{Cache, CachedNodeSet, NodeView, Stage};
 use kube_node_planner::set::{CONDITIONS, WAITS};
-use prometheus::{
-    Error, IntGauge, IntGaugeVec, Opts, Registry,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{Error, Registry};
 
 use crate::providers::Provider;
 
 /// Values of a condition's status.
 const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 
-/// Collector of Nodes and sets.
-#[derive(Clone)]
-pub struct InventoryCollector {
-    all_nodes: Arc<Cache<NodeView>>,
-    all_sets: Arc<Cache<CustomObject<NodeSet>>>,
-    nodes: IntGaugeVec,
-    wanted: IntGauge,
-    sets: IntGaugeVec,
-    waiting: IntGaugeVec,
+/// Registers the gauges of Nodes.
+pub fn register_nodes(registry: &Registry, nodes: Arc<Cache<NodeView>>) -> Result<(), Error> {
+    let stages = Stage::ALL.map(|stage| [stage.name()]);
+    let name = ("kube_node_nodes", "Nodes of NodeClasses, by their stage");
+    computed(registry, name, ["stage"], stages, move |gauges| {
+        for node in nodes.all().iter().filter(|node| node.class().is_some()) {
+            gauges.with_label_values(&[node.stage().name()]).inc();
+        }
+    })
 }
 
-impl InventoryCollector {
-    /// Registers the collector.
-    pub fn register(
-        registry: &Registry,
-        all_nodes: Arc<Cache<NodeView>>,
-        all_sets: Arc<Cache<CustomObject<NodeSet>>>,
-    ) -> Result<(), Error> {
-        let nodes = Opts::new("kube_node_nodes", "Nodes of NodeClasses, by their stage");
-        let sets = Opts::new("kube_node_nodesets", "NodeSets, by what a condition of theirs says");
-        let waiting = Opts::new("kube_node_waiting_nodesets", "NodeSets that wait, by reason");
-        let wanted = "kube_node_wanted_nodes";
-        registered(
-            registry,
-            Self {
-                all_nodes,
-                all_sets,
-                nodes: IntGaugeVec::new(nodes, &["stage"])?,
-                wanted: IntGauge::new(wanted, "Nodes that the NodeSets ask for: the sum of their replicas")?,
-                sets: IntGaugeVec::new(sets, &["condition", "status"])?,
-                waiting: IntGaugeVec::new(waiting, &["reason"])?,
-            },
-        )?;
-        Ok(())
-    }
-}
-
-impl Collector for InventoryCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        [self.nodes.desc(), self.wanted.desc(), self.sets.desc(), self.waiting.desc()].concat()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        for stage in Stage::ALL {
-            self.nodes.with_label_values(&[stage.name()]).set(0);
+/// Registers the gauges of NodeSets.
+pub fn register_sets(registry: &Registry, sets: &Arc<Cache<CachedNodeSet>>) -> Result<(), Error> {
+    let readable = |sets: &Arc<Cache<CachedNodeSet>>| {
+        let sets = Arc::clone(sets);
+        move || sets.all().into_iter().filter_map(|set| set.object.clone().ok())
+    };
+    let all = readable(sets);
+    let name = ("kube_node_wanted_nodes", "Nodes that the NodeSets ask for: the sum of their replicas");
+    computed(registry, name, [], [[]], move |gauges| {
+        gauges.with_label_values::<&str>(&[]).set(all().map(|set| i64::from(set.spec.replicas)).sum());
+    })?;
+    let all = readable(sets);
+    let known = CONDITIONS.into_iter().flat_map(|name| STATUSES.map(|status| [name, status]));
+    let name = ("kube_node_nodesets", "NodeSets, by what a condition of theirs says");
+    computed(registry, name, ["condition", "status"], known, move |gauges| {
+        for set in all() {
+            for condition in CONDITIONS {
+                let mut conditions = set.status.iter().flat_map(|status| &status.conditions);
+                let found = conditions.find(|found| found.type_ == condition);
+                let status =
+                    STATUSES.into_iter().find(|status| found.is_some_and(|found| found.status == *status));
+                gauges.with_label_values(&[condition, status.unwrap_or("Unknown")]).inc();
+            }
         }
-        for (condition, status) in
-            CONDITIONS.into_iter().flat_map(|name| STATUSES.map(|status| (name, status)))
-        {
-            self.sets.with_label_values(&[condition, status]).set(0);
-        }
-        for reason in WAITS {
-            self.waiting.with_label_values(&[reason]).set(0);
-        }
-        for node in self.all_nodes.all().iter().filter(|node| node.class().is_some()) {
-            self.nodes.with_label_values(&[node.stage().name()]).inc();
-        }
-        let mut wanted = 0;
-        for set in self.all_sets.all().iter().filter_map(|own| own.object.as_ref().ok()) {
-            wanted += i64::from(set.spec.replicas);
+    })?;
+    let all = readable(sets);
+    let name = ("kube_node_waiting_nodesets", "NodeSets that wait, by reason");
+    computed(registry, name, ["reason"], WAITS.map(|reason| [reason]), move |gauges| {
+        for set in all() {
             let waits: BTreeSet<&str> =
                 set.status.iter().flat_map(|status| &status.waits).map(|wait| wait.reason.as_str()).collect();
             for reason in WAITS.into_iter().filter(|reason| waits.contains(reason)) {
-                self.waiting.with_label_values(&[reason]).inc();
-            }
-            let conditions = set.status.iter().flat_map(|status| &status.conditions);
-            for condition in CONDITIONS {
-                let said = conditions.clone().find(|said| said.type_ == condition);
-                let status =
-                    STATUSES.into_iter().find(|status| said.is_some_and(|said| said.status == *status));
-                self.sets.with_label_values(&[condition, status.unwrap_or("Unknown")]).inc();
+                gauges.with_label_values(&[reason]).inc();
             }
         }
-        self.wanted.set(wanted);
-        [self.nodes.collect(), self.wanted.collect(), self.sets.collect(), self.waiting.collect()].concat()
-    }
+    })
 }
 
-/// Collector of the machines of each provider, counted at each scrape.
-#[derive(Clone)]
-pub struct Machines {
+/// Registers the gauge of the machines of each provider.
+pub fn register_machines(
+    registry: &Registry,
     providers: BTreeMap<&'static str, Arc<dyn Provider>>,
-    machines: IntGaugeVec,
-}
-
-impl Machines {
-    /// Registers the collector.
-    pub fn register(
-        registry: &Registry,
-        providers: BTreeMap<&'static str, Arc<dyn Provider>>,
-    ) -> Result<(), Error> {
-        let machines = Opts::new("kube_node_machines", "Machines that exist, by provider");
-        registered(registry, Self { providers, machines: IntGaugeVec::new(machines, &["provider"])? })?;
-        Ok(())
-    }
-}
-
-impl Collector for Machines {
-    fn desc(&self) -> Vec<&Desc> {
-        self.machines.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        for (name, provider) in &self.providers {
+) -> Result<(), Error> {
+    let name = ("kube_node_machines", "Machines that exist, by provider");
+    computed(registry, name, ["provider"], [], move |gauges| {
+        for (name, provider) in &providers {
             let count = i64::try_from(provider.count()).unwrap_or(i64::MAX);
-            self.machines.with_label_values(&[name]).set(count);
+            gauges.with_label_values(&[name]).set(count);
         }
-        self.machines.collect()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -140,7 +87,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use kube_node_api::names;
+    use kube_node_api::{NodeSet, names};
+    use kube_node_cache::CustomObject;
 
     fn set(name: &str, waits: &[&str], degraded: Option<&str>) -> CustomObject<NodeSet> {
         let conditions: Vec<_> = degraded
@@ -181,7 +129,8 @@ mod tests {
             set("c", &[], None),
         ]);
         let registry = Registry::new();
-        InventoryCollector::register(&registry, nodes, sets).unwrap();
+        register_nodes(&registry, nodes).unwrap();
+        register_sets(&registry, &sets).unwrap();
         for _ in 0..2 {
             let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
             for line in [

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use kube_node_api::{NodeClassSpec, NodeSet, names};
-use kube_node_cache::{Cache, CustomObject, NodeView};
+use kube_node_api::{NodeClassSpec, names};
+use kube_node_cache::{Cache, CachedNodeSet, NodeView};
 use kube_node_planner::revision::ResolvedMachine;
 
 use super::{Revisions, RevisionsError};
@@ -24,7 +24,7 @@ pub fn settings(
     node: &NodeView,
     machine: &ResolvedMachine,
     class: Option<&NodeClassSpec>,
-    sets: &Cache<CustomObject<NodeSet>>,
+    sets: &Cache<CachedNodeSet>,
 ) -> Settings {
     let set = node.set().and_then(|set| sets.get(set));
     let overrides = set

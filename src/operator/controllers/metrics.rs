@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use kube_ext::{
+    call::ApiError,
     metrics::{counters, gauges, histograms},
     work_queue::Action,
 };
 use kube_node_planner::{disruption::DisruptionReason, wait::NodeWait};
 use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
-use super::{ApiError, pod_cidrs};
+use super::pod_cidrs;
 
 /// Names of the controllers in metrics and logs.
 pub(super) const CONTROLLERS: [&str; 4] = ["nodeset", "node", "nodeclass", "csr"];
@@ -75,14 +76,14 @@ impl Metrics {
     }
 
     /// Counts a reconciliation and its time.
-    pub fn reconciled(&self, controller: &str, outcome: Action, took: Duration) {
-        let result = if outcome == Action::Failed { "error" } else { SUCCESS };
+    pub(super) fn reconciled(&self, controller: &str, action: Action, took: Duration) {
+        let result = if action == Action::Failed { "error" } else { SUCCESS };
         self.reconciliations.with_label_values(&[controller, result]).inc();
         self.reconcile_seconds.with_label_values(&[controller]).observe(took.as_secs_f64());
     }
 
     /// Moves a Node from one wait reason to another; None: the Node does not wait.
-    pub fn waits(&self, before: Option<&'static str>, now: Option<&'static str>) {
+    pub(super) fn waits(&self, before: Option<&'static str>, now: Option<&'static str>) {
         if before == now {
             return;
         }
@@ -94,26 +95,26 @@ impl Metrics {
     }
 
     /// Counts a Node creation that was sent, by its result.
-    pub fn node_created(&self, result: Result<(), &ApiError>) {
-        self.nodes_created.with_label_values(&[word(result)]).inc();
+    pub(super) fn node_created(&self, result: Result<(), &ApiError>) {
+        self.nodes_created.with_label_values(&[label(result)]).inc();
     }
 
     /// Counts a Node creation that was not sent because something that the Node needs is missing.
-    pub fn node_not_created(&self, reason: &str) {
+    pub(super) fn node_not_created(&self, reason: &str) {
         self.nodes_created.with_label_values(&[reason]).inc();
     }
 
     /// Counts a Node that was deleted to be replaced.
-    pub fn node_replaced(&self, cause: DisruptionReason) {
+    pub(super) fn node_replaced(&self, cause: DisruptionReason) {
         self.nodes_replaced.with_label_values(&[cause.reason()]).inc();
     }
 
     /// Counts a Node deletion that was sent, by its result.
-    pub fn node_deleted(&self, result: Result<(), &ApiError>) {
-        self.nodes_deleted.with_label_values(&[word(result)]).inc();
+    pub(super) fn node_deleted(&self, result: Result<(), &ApiError>) {
+        self.nodes_deleted.with_label_values(&[label(result)]).inc();
     }
 }
 
-fn word(result: Result<(), &ApiError>) -> &'static str {
+fn label(result: Result<(), &ApiError>) -> &'static str {
     result.map_or_else(ApiError::reason, |()| SUCCESS)
 }

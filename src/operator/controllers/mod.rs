@@ -5,41 +5,37 @@ pub mod csr;
 mod drain_permits;
 mod events;
 mod expectations;
-mod inventory;
-pub mod machine_spec;
+pub(crate) mod inventory;
+pub(crate) mod machine_spec;
 mod metrics;
 pub mod node;
-pub mod nodeclass;
-pub mod nodeset;
+pub(crate) mod nodeclass;
+pub(crate) mod nodeset;
 mod pod_cidrs;
 mod policy_parameters;
+mod reconcile;
 mod revisions;
 mod secrets;
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Instant,
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube_ext::work_queue::Action;
-use kube_node_api::{NodeClass, NodeSet};
-use kube_node_cache::{Cache, CustomObject, NodeView, PodView};
+use kube_node_cache::{Cache, CachedNodeClass, CachedNodeSet, NodeView, PodView};
 use kube_node_planner::expectations::Expectations;
-use tracing::{Instrument, field::Empty, info_span};
 
-pub use api::ApiError;
 pub use drain_permits::DrainPermits;
 pub use events::Events;
 pub use expectations::ExpectationStore;
-pub use inventory::{InventoryCollector, Machines};
 pub use metrics::Metrics;
 pub use pod_cidrs::PodCidrs;
-pub use policy_parameters::PolicyParameters;
+pub(crate) use policy_parameters::PolicyParameters;
+pub use reconcile::ReconcileError;
 pub use revisions::{Revisions, RevisionsError};
-pub use secrets::Secrets;
+pub(crate) use secrets::Secrets;
 
 use crate::providers::Provider;
 
@@ -52,9 +48,9 @@ pub struct Context {
     /// All pods that are bound to a Node.
     pub pods: Arc<Cache<PodView>>,
     /// All NodeClasses.
-    pub classes: Arc<Cache<CustomObject<NodeClass>>>,
+    pub classes: Arc<Cache<CachedNodeClass>>,
     /// All NodeSets.
-    pub sets: Arc<Cache<CustomObject<NodeSet>>>,
+    pub sets: Arc<Cache<CachedNodeSet>>,
     /// Revisions, from which machines are made.
     pub revisions: Revisions,
     /// Creations and deletions that were sent and that the watch has not shown yet.
@@ -87,36 +83,16 @@ pub enum ProviderIdPrefix {
 }
 
 impl Context {
-    /// Runs one reconciliation of an object, timed and counted. Each line that it logs names the object and
-    /// an id unique to the reconciliation, which tells the lines of concurrent reconciliations apart.
-    async fn reconcile(
-        &self,
-        controller: &'static str,
-        object: &str,
-        reconcile: impl Future<Output = Action>,
-    ) -> Action {
-        let id = format!("{:016x}", rand::random::<u64>());
-        let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
-        let start = Instant::now();
-        let outcome = reconcile.instrument(span.clone()).await;
-        if outcome == Action::Failed {
-            span.record("otel.status_code", "ERROR");
-        }
-        self.metrics.reconciled(controller, outcome, start.elapsed());
-        outcome
-    }
-
     /// Counts the Nodes of a class: all that the watch shows, whoever created them and including those that
     /// leave, and those that the class's sets expect. Nodes of the set `but_for` are left out. `expectations`
     /// are by set.
-    #[must_use]
-    pub fn nodes_of_class(
+    pub(crate) fn nodes_of_class(
         &self,
         class: &str,
         but_for: Option<&str>,
         expectations: &HashMap<String, Expectations>,
     ) -> usize {
-        let is_counted = |set: &CustomObject<NodeSet>| Some(set.name()) != but_for;
+        let is_counted = |set: &CachedNodeSet| Some(set.name()) != but_for;
         let sets = self.sets.by_index(class);
         let sets = sets.iter().filter(|set| is_counted(set)).filter_map(|set| expectations.get(set.name()));
         let coming = sets.flat_map(Expectations::creations).filter(|name| self.nodes.get(name).is_none());
@@ -126,8 +102,7 @@ impl Context {
     }
 
     /// The providerID of a Node; None if this operator does not set it.
-    #[must_use]
-    pub fn provider_id(&self, provider: &str, node: &str) -> Option<String> {
+    fn provider_id(&self, provider: &str, node: &str) -> Option<String> {
         let provider = self.providers.get(provider)?;
         match &self.provider_id_prefix {
             ProviderIdPrefix::Provider => Some(format!("{}://{node}", provider.name())),
@@ -138,26 +113,13 @@ impl Context {
 }
 
 /// Reference to a Node, for Events.
-#[must_use]
-pub fn reference_to_node(node: &NodeView) -> ObjectReference {
+fn reference_to_node(node: &NodeView) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.name.to_string()),
         // As kubelets do: `kubectl describe node` looks for Events with the Node's name as UID.
         uid: Some(node.name.to_string()),
-        ..ObjectReference::default()
-    }
-}
-
-/// Reference to a custom object, for Events.
-#[must_use]
-pub fn reference_to<K: kube::Resource<DynamicType = ()>>(own: &CustomObject<K>) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(K::api_version(&()).into_owned()),
-        kind: Some(K::kind(&()).into_owned()),
-        name: own.metadata.name.clone(),
-        uid: own.metadata.uid.clone(),
         ..ObjectReference::default()
     }
 }

@@ -3,33 +3,32 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Resource;
 use kube_ext::{
-    error::chain,
-    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+    call::ApiError,
+    work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
-use kube_node_api::{NodeClass, NodeClassStatus, NodeSet, names};
-use kube_node_cache::{CustomObject, EventHandler, NodeView, View};
+use kube_node_api::{NodeClass, NodeClassStatus, names};
+use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, View};
 use kube_node_planner::{
     conditions::{self, ConditionUpdate},
     history,
     revision::ResolvedMachine,
     template::reserved_taints,
 };
-use serde_json::json;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    ApiError, Context, RevisionsError, Secrets,
-    api::{self, Seen},
-    reference_to,
-    secrets::{CHECK_INTERVAL, Stand},
+    Context, ReconcileError, RevisionsError, Secrets, api,
+    secrets::{CHECK_INTERVAL, SecretState},
 };
 
 /// Minimum interval between two reconciliations of one class: its status counts Nodes.
@@ -55,7 +54,7 @@ impl Users {
 }
 
 /// Name of the class's credentials Secret.
-fn credentials(class: &CustomObject<NodeClass>) -> Option<&str> {
+fn credentials(class: &CachedNodeClass) -> Option<&str> {
     let class = class.object.as_ref().ok()?;
     class.spec.credentials_secret_ref.as_ref().map(|secret| secret.name.as_str())
 }
@@ -72,7 +71,6 @@ pub struct NodeClassController {
 
 impl NodeClassController {
     /// Returns a controller that follows the caches of `context`, and the queue for [`Self::run`].
-    #[must_use]
     pub fn new(context: Arc<Context>, secrets: Secrets) -> (Arc<Self>, Consumer<String>) {
         let (requests, queue) = work_queue();
         let controller = Arc::new(Self { context, secrets, requests, tidied: Mutex::default() });
@@ -84,31 +82,14 @@ impl NodeClassController {
 
     /// Reconciles until `stop`, then finishes reconciliations in flight.
     pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
-        run(queue, CONFIG, &stop, |name| {
-            let controller = Arc::clone(&self);
-            async move {
-                let reconcile = async {
-                    match controller.reconcile(&name).await {
-                        Ok(outcome) => outcome,
-                        Err(RevisionsError::Api(error)) if error.is_not_found() => Action::AwaitChange,
-                        Err(RevisionsError::Api(error)) if error.is_conflict() => {
-                            Action::RequeueAfter(CONFIG.min_interval)
-                        }
-                        Err(error) => {
-                            warn!(error = chain(&error), "reconciliation failed");
-                            Action::Failed
-                        }
-                    }
-                };
-                controller.context.reconcile("nodeclass", &name, reconcile).await
-            }
-        })
-        .await;
+        let this = &*self;
+        let reconcile = |name: String| async move { this.reconcile(&name).await };
+        self.context.run("nodeclass", (queue, CONFIG), &stop, reconcile).await;
     }
 
-    async fn reconcile(&self, name: &str) -> Result<Action, RevisionsError> {
+    async fn reconcile(&self, name: &str) -> Result<Action, ReconcileError> {
         let Some(class) = self.context.classes.get(name) else {
-            self.tidied.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            self.tidied.lock().remove(name);
             self.context.revisions.forget(name);
             if let Some(secret) = self.secrets.of(name) {
                 self.give_up_credentials(name, &secret).await?;
@@ -116,26 +97,27 @@ impl NodeClassController {
             return Ok(Action::AwaitChange);
         };
         let users = self.users(name);
+        let set_finalizer = |wanted| {
+            let (client, finalizer) = (&self.context.client, names::FINALIZER_IN_USE);
+            api::set_finalizer::<NodeClass>(client, &class.metadata, finalizer, wanted)
+        };
         if class.is_leaving() && users.is_none() {
             // Before the class is deleted: a restarted operator would not know the Secret afterwards.
             if let Some(secret) = credentials(&class) {
                 self.give_up_credentials(name, secret).await?;
             }
-            self.set_finalizer(&class, false).await?;
+            set_finalizer(false).await?;
             return Ok(Action::AwaitChange);
         }
-        if !class.is_leaving() && self.set_finalizer(&class, true).await? {
+        if !class.is_leaving() && set_finalizer(true).await? {
             // The event of this patch enqueues the next reconciliation.
             return Ok(Action::AwaitChange);
         }
         let credentials = self.keep_credentials(&class).await?;
-        self.status(&class, &users, credentials.as_ref()).await?;
-        Ok(match self.tidy_revisions(&class, users.revisions).await? {
-            Action::RequeueAfter(time) if credentials.is_some() => {
-                Action::RequeueAfter(time.min(CHECK_INTERVAL))
-            }
-            other => other,
-        })
+        self.write_status(&class, &users, credentials.as_ref()).await?;
+        let tidy_in = self.tidy_revisions(&class, users.revisions).await?;
+        let is_checked = credentials.is_some();
+        Ok(Action::RequeueAfter(if is_checked { tidy_in.min(CHECK_INTERVAL) } else { tidy_in }))
     }
 
     fn users(&self, class: &str) -> Users {
@@ -150,8 +132,8 @@ impl NodeClassController {
     /// Keeps the class's credentials Secret and returns its state; None if the class names no Secret.
     async fn keep_credentials(
         &self,
-        class: &CustomObject<NodeClass>,
-    ) -> Result<Option<(String, Stand)>, ApiError> {
+        class: &CachedNodeClass,
+    ) -> Result<Option<(String, SecretState)>, ApiError> {
         // The Secret of an unreadable class is unknown: the last known one stays.
         if class.object.is_err() {
             return Ok(None);
@@ -161,36 +143,37 @@ impl NodeClassController {
             self.give_up_credentials(class.name(), &before).await?;
         }
         let Some(secret) = named else { return Ok(None) };
-        let stand = self.secrets.keep(class.name(), secret).await?;
-        Ok(Some((secret.to_owned(), stand)))
+        let state = self.secrets.keep(class.name(), secret).await?;
+        Ok(Some((secret.to_owned(), state)))
     }
 
     /// Releases a Secret that the class no longer needs.
     async fn give_up_credentials(&self, class: &str, secret: &str) -> Result<(), ApiError> {
         // Of two classes that leave at once, neither may keep the Secret because of the other.
-        let stays = |own: &CustomObject<NodeClass>| !own.is_leaving() || !self.users(own.name()).is_none();
-        let names = |own: &CustomObject<NodeClass>| own.object.is_err() || credentials(own) == Some(secret);
+        let stays = |own: &CachedNodeClass| !own.is_leaving() || !self.users(own.name()).is_none();
+        let names = |own: &CachedNodeClass| own.object.is_err() || credentials(own) == Some(secret);
         let is_needed = self.context.classes.all().iter().any(|own| names(own) && stays(own));
         self.secrets.give_up(class, secret, is_needed).await
     }
 
-    /// Deletes revisions that no Node and no set names, and restores needed ones that were deleted; once per interval.
+    /// Deletes revisions that no Node and no set names, and restores needed ones that were deleted; once per
+    /// interval. Returns the time until the next check.
     async fn tidy_revisions(
         &self,
-        own: &CustomObject<NodeClass>,
+        own: &CachedNodeClass,
         mut needed: BTreeSet<String>,
-    ) -> Result<Action, RevisionsError> {
+    ) -> Result<Duration, RevisionsError> {
         let class = own.name();
         let now = Instant::now();
-        let last = self.tidied.lock().unwrap_or_else(PoisonError::into_inner).get(class).copied();
+        let last = self.tidied.lock().get(class).copied();
         if let Some(left) = last.and_then(|last| TIDY_INTERVAL.checked_sub(now.duration_since(last))) {
-            return Ok(Action::RequeueAfter(left));
+            return Ok(left);
         }
-        self.tidied.lock().unwrap_or_else(PoisonError::into_inner).insert(class.to_owned(), now);
+        self.tidied.lock().insert(class.to_owned(), now);
         let mut limit = None;
         for own in self.context.sets.by_index(class) {
             // The revisions that an unreadable set needs are unknown.
-            let Ok(set) = &own.object else { return Ok(Action::RequeueAfter(TIDY_INTERVAL)) };
+            let Ok(set) = &own.object else { return Ok(TIDY_INTERVAL) };
             needed.extend(set.spec.revision.clone());
             let status = set.status.clone().unwrap_or_default();
             needed.extend(status.current_revision.into_iter().chain(status.update_revision));
@@ -198,63 +181,42 @@ impl NodeClassController {
             limit = limit.max(Some(own.unwrap_or(history::DEFAULT_LIMIT)));
         }
         let limit = limit.unwrap_or(history::DEFAULT_LIMIT);
-        let (gone, restored) = self.context.revisions.tidy(&own.metadata, &needed, limit).await?;
+        let (gone, restored) = self.context.revisions.tidy(own, &needed, limit).await?;
         if gone > 0 {
             info!(class, count = gone, "forgot revisions that nothing names");
         }
         if restored > 0 {
             warn!(class, count = restored, "stored revisions again that somebody had deleted");
         }
-        Ok(Action::RequeueAfter(TIDY_INTERVAL))
+        Ok(TIDY_INTERVAL)
     }
 
-    /// Returns true if the finalizers changed.
-    async fn set_finalizer(&self, class: &CustomObject<NodeClass>, wanted: bool) -> Result<bool, ApiError> {
-        if class.has_finalizer(names::FINALIZER_IN_USE) == wanted {
-            return Ok(false);
-        }
-        let mut finalizers = class.metadata.finalizers.clone().unwrap_or_default();
-        if wanted {
-            finalizers.push(names::FINALIZER_IN_USE.to_owned());
-        } else {
-            finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE);
-        }
-        let seen = Seen {
-            name: class.name(),
-            uid: class.metadata.uid.as_deref().unwrap_or_default(),
-            resource_version: class.metadata.resource_version.as_deref().unwrap_or_default(),
-        };
-        let change = json!({ "metadata": { "finalizers": finalizers } });
-        api::patch::<NodeClass>(&self.context.client, seen, change, "change the finalizer").await?;
-        Ok(true)
-    }
-
-    async fn status(
+    async fn write_status(
         &self,
-        class: &CustomObject<NodeClass>,
+        class: &CachedNodeClass,
         users: &Users,
-        credentials: Option<&(String, Stand)>,
+        credentials: Option<&(String, SecretState)>,
     ) -> Result<(), ApiError> {
         let object = class.object.as_ref().ok();
         let old = object.and_then(|class| class.status.clone()).unwrap_or_default();
-        let mut says: Vec<ConditionUpdate> = self.acceptance(class).into_iter().collect();
+        let mut updates: Vec<ConditionUpdate> = self.acceptance(class).into_iter().collect();
+        let events = &self.context.events;
         if class.is_leaving() {
             let message = still_used_by(users.nodes, &users.sets);
-            self.context.events.warn(&reference_to(class), "InUse", "Delete", message.clone());
-            says.push(ConditionUpdate { r#type: "Deleting", status: false, reason: "InUse", message });
+            events.warn(&class.object_ref(&()), "InUse", "Delete", message.clone());
+            updates.push(ConditionUpdate { r#type: "Deleting", status: false, reason: "InUse", message });
         }
-        if let Some((secret, stand)) = credentials {
-            let said = stand.says(secret, self.secrets.namespace());
-            if matches!(stand, Stand::Deleting | Stand::Lost) {
-                let message = said.message.clone();
-                self.context.events.warn(&reference_to(class), said.reason, "Keep", message);
+        if let Some((secret, state)) = credentials {
+            let update = state.condition(secret, self.secrets.namespace());
+            if matches!(state, SecretState::Deleting | SecretState::Lost) {
+                events.warn(&class.object_ref(&()), update.reason, "Keep", update.message.clone());
             }
-            says.push(said);
+            updates.push(update);
         }
-        let set = |conditions: &[_], says| {
-            conditions::set(conditions, says, class.metadata.generation, Timestamp::now())
+        let set = |conditions: &[_], updates| {
+            conditions::set(conditions, updates, class.metadata.generation, Timestamp::now())
         };
-        let conditions = set(&old.conditions, says);
+        let conditions = set(&old.conditions, updates);
         let conditions = set(&conditions, vec![readiness(&conditions)]);
         let machine = object.map(|class| ResolvedMachine::resolve(&class.spec, None));
         let status = NodeClassStatus {
@@ -267,19 +229,23 @@ impl NodeClassController {
             return Ok(());
         }
         // A third party's NodeController may accept the class at the same time.
-        let seen = class.metadata.resource_version.as_deref();
-        api::replace_status::<NodeClass>(&self.context.client, class.name(), seen, &status).await.map(drop)
+        let read = class.metadata.resource_version.as_deref();
+        api::replace_status::<NodeClass>(&self.context.client, class.name(), read, &status).await.map(drop)
     }
 
     /// The condition `Accepted`; None for a class of a third party's NodeController, which writes the
     /// condition itself.
-    fn acceptance(&self, class: &CustomObject<NodeClass>) -> Option<ConditionUpdate> {
-        let says =
+    fn acceptance(&self, class: &CachedNodeClass) -> Option<ConditionUpdate> {
+        let accepted =
             |status, reason, message| Some(ConditionUpdate { r#type: "Accepted", status, reason, message });
         let object = match &class.object {
             Ok(object) => object,
             Err(error) => {
-                return says(false, "Unreadable", format!("the object does not fit its definition: {error}"));
+                return accepted(
+                    false,
+                    "Unreadable",
+                    format!("the object does not fit its definition: {error}"),
+                );
             }
         };
         let controller = object.spec.node_controller.as_str();
@@ -287,7 +253,7 @@ impl NodeClassController {
             return None;
         }
         if let Err(error) = ResolvedMachine::resolve(&object.spec, None).check() {
-            return says(false, "InvalidMachine", error.to_string());
+            return accepted(false, "InvalidMachine", error.to_string());
         }
         let reserved = object.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
         if !reserved.is_empty() {
@@ -295,9 +261,9 @@ impl NodeClassController {
                 "the template names taints that others set and remove, so no node gets them: remove {}",
                 reserved.join(", ")
             );
-            return says(false, "ReservedTaint", message);
+            return accepted(false, "ReservedTaint", message);
         }
-        says(true, "Accepted", format!("served by the NodeController {controller}"))
+        accepted(true, "Accepted", format!("served by the NodeController {controller}"))
     }
 }
 
@@ -323,39 +289,34 @@ fn still_used_by(nodes: usize, sets: &[String]) -> String {
     format!("still used by {sets}{both}{nodes}: delete these first")
 }
 
+impl NodeClassController {
+    /// Enqueues both classes of an object whose class has changed.
+    fn class_changed(&self, old: Option<&str>, new: Option<&str>) {
+        if old != new {
+            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class.to_owned()));
+        }
+    }
+}
+
 impl EventHandler<NodeView> for NodeClassController {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        let class = |view: Option<&Arc<NodeView>>| view.and_then(|view| view.class().map(str::to_owned));
-        let (old, new) = (class(old), class(new));
-        if old != new {
-            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
-        }
+        self.class_changed(old.and_then(|old| old.class()), new.and_then(|new| new.class()));
     }
 }
 
-impl EventHandler<CustomObject<NodeSet>> for NodeClassController {
-    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
-        let class = |view: Option<&Arc<CustomObject<NodeSet>>>| {
-            view.and_then(|view| view.index_key().map(str::to_owned))
-        };
-        let (old, new) = (class(old), class(new));
-        if old != new {
-            [old, new].into_iter().flatten().for_each(|class| self.requests.add(class));
-        }
+impl EventHandler<CachedNodeSet> for NodeClassController {
+    fn on_change(&self, old: Option<&Arc<CachedNodeSet>>, new: Option<&Arc<CachedNodeSet>>) {
+        self.class_changed(old.and_then(|old| old.index_key()), new.and_then(|new| new.index_key()));
     }
 }
 
-impl EventHandler<CustomObject<NodeClass>> for NodeClassController {
-    fn on_change(
-        &self,
-        old: Option<&Arc<CustomObject<NodeClass>>>,
-        new: Option<&Arc<CustomObject<NodeClass>>>,
-    ) {
-        let key = |own: &Arc<CustomObject<NodeClass>>| {
-            let metadata = &own.metadata;
-            (metadata.uid.clone(), metadata.generation, metadata.finalizers.clone(), own.is_leaving())
+impl EventHandler<CachedNodeClass> for NodeClassController {
+    fn on_change(&self, old: Option<&Arc<CachedNodeClass>>, new: Option<&Arc<CachedNodeClass>>) {
+        let relevant = |class: &Arc<CachedNodeClass>| {
+            let metadata = &class.metadata;
+            (metadata.uid.clone(), metadata.generation, metadata.finalizers.clone(), class.is_leaving())
         };
-        if old.map(key) != new.map(key)
+        if old.map(relevant) != new.map(relevant)
             && let Some(class) = new
         {
             self.requests.add(class.key());
@@ -371,14 +332,14 @@ mod tests {
     fn a_class_is_ready_once_its_node_controller_has_accepted_it() {
         let now = Timestamp::UNIX_EPOCH;
         let ready = |accepted: Option<bool>| {
-            let says = accepted.map(|status| ConditionUpdate {
+            let update = accepted.map(|status| ConditionUpdate {
                 r#type: "Accepted",
                 status,
                 reason: "Any",
                 message: "why".to_owned(),
             });
-            let says = readiness(&conditions::set(&[], says.into_iter().collect(), None, now));
-            (says.status, says.reason, says.message)
+            let ready = readiness(&conditions::set(&[], update.into_iter().collect(), None, now));
+            (ready.status, ready.reason, ready.message)
         };
         assert_eq!(ready(Some(true)), (true, "Accepted", "why".to_owned()));
         assert_eq!(ready(Some(false)), (false, "NotAccepted", "why".to_owned()));

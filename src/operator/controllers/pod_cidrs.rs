@@ -3,10 +3,7 @@
 //! Invariant: a promise lasts as long as the expectation of its creation. It is made after the expectation
 //! was recorded, and [`PodCidrs::keep`] locks the CIDRs while it compares both, so no promise ends too early.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use kube_ext::metrics::gauges;
 use kube_node_cache::{EventHandler, NodeView};
@@ -14,6 +11,7 @@ use kube_node_planner::{
     pod_cidrs::{PodCidrBlocks, PodCidrRange},
     set::Problem,
 };
+use parking_lot::Mutex;
 use prometheus::{IntGaugeVec, Registry};
 use tracing::warn;
 
@@ -36,20 +34,20 @@ impl PodCidrs {
             registry,
             (
                 "kube_node_pod_cidrs",
-                "PodCidrBlocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has",
+                "Blocks of pod addresses for Nodes, by whether a Node has them; shared: more than one has",
             ),
             ["state"],
             [["taken"], ["free"], ["shared"]],
         )?;
         let blocks = Mutex::new(PodCidrBlocks::new(range, rand::random_range(0..range.blocks())));
         let cidrs = Self { range, blocks, counts };
-        cidrs.count(&cidrs.blocks());
+        cidrs.count(&cidrs.blocks.lock());
         Ok(Arc::new(cidrs))
     }
 
     /// `spec.podCIDR` for a Node that is about to be created; the same at each call.
     pub(super) fn promise(&self, node: &str) -> Result<String, Problem> {
-        let mut blocks = self.blocks();
+        let mut blocks = self.blocks.lock();
         let block = blocks.promise(node);
         self.count(&blocks);
         block.map(|block| block.to_string()).ok_or_else(|| {
@@ -64,7 +62,7 @@ impl PodCidrs {
     /// Drops the promises to all Nodes but those `on_their_way`. Returns true if a Node that found no CIDR
     /// would find one now.
     pub(super) fn keep(&self, on_their_way: impl FnOnce() -> HashSet<String>) -> bool {
-        let mut blocks = self.blocks();
+        let mut blocks = self.blocks.lock();
         if blocks.has_promises() {
             blocks.keep(&on_their_way());
             self.count(&blocks);
@@ -74,11 +72,7 @@ impl PodCidrs {
 
     /// Returns true if a Node that found no CIDR would find one now, because another Node is gone.
     pub(super) fn relieved(&self) -> bool {
-        self.blocks().relieved()
-    }
-
-    fn blocks(&self) -> MutexGuard<'_, PodCidrBlocks> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.lock().relieved()
     }
 
     fn count(&self, blocks: &PodCidrBlocks) {
@@ -98,7 +92,7 @@ impl EventHandler<NodeView> for PodCidrs {
         if old.is_some() && new.is_some() && before == now {
             return;
         }
-        let mut blocks = self.blocks();
+        let mut blocks = self.blocks.lock();
         blocks.shown(&node.name, before.as_deref(), now.as_deref());
         self.count(&blocks);
         if blocks.is_shared(now.as_deref()) {

@@ -10,18 +10,16 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
-use kube_node_api::{NodeSet, names};
-use kube_node_cache::{Cache, CustomObject, NodeView};
+use kube::{Api, Client, api::Patch};
+use kube_ext::call::{ApiError, call};
+use kube_node_api::names;
+use kube_node_cache::{Cache, CachedNodeSet, NodeView};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{ApiError, Context, api::call};
+use super::{Context, api::patch_params};
 
 /// Time between two comparisons of the annotations with the caches.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -38,7 +36,7 @@ const HOLLOW: &str = "hollow";
 pub struct PolicyParameters {
     account: Api<ServiceAccount>,
     nodes: Arc<Cache<NodeView>>,
-    sets: Arc<Cache<CustomObject<NodeSet>>>,
+    sets: Arc<Cache<CachedNodeSet>>,
 }
 
 /// Content of the annotations, as far as this process knows.
@@ -52,7 +50,6 @@ struct Written {
 
 impl PolicyParameters {
     /// Parameters from the caches of `context`, for the policies of the chart.
-    #[must_use]
     pub fn new(client: Client, context: &Context) -> Self {
         Self {
             account: Api::namespaced(client, names::OPERATOR_NAMESPACE),
@@ -102,18 +99,19 @@ impl PolicyParameters {
             (names::ANNOTATION_NODESETS): between_spaces(&nodesets),
             (names::ANNOTATION_NODES_NOT_HOLLOW): nodes,
         } } });
-        let params =
-            PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let account = names::OPERATOR_SERVICE_ACCOUNT;
+        let params = patch_params();
         let change = Patch::Merge(change);
-        let write = self.account.patch_metadata(names::OPERATOR_SERVICE_ACCOUNT, &params, &change);
-        call(|| format!("annotate ServiceAccount {}", names::OPERATOR_SERVICE_ACCOUNT), write).await?;
+        let write = self.account.patch_metadata(account, &params, &change);
+        call(format!("annotate ServiceAccount {account}"), write).await?;
         *written = Some(Written { nodesets, nodes, age: 0 });
         Ok(())
     }
 
     async fn read(&self) -> Result<Written, ApiError> {
-        let read = self.account.get_metadata(names::OPERATOR_SERVICE_ACCOUNT);
-        let read = call(|| format!("read ServiceAccount {}", names::OPERATOR_SERVICE_ACCOUNT), read).await?;
+        let account = names::OPERATOR_SERVICE_ACCOUNT;
+        let read = self.account.get_metadata(account);
+        let read = call(format!("read ServiceAccount {account}"), read).await?;
         let mut annotations = read.metadata.annotations.unwrap_or_default();
         let nodesets = annotations.remove(names::ANNOTATION_NODESETS).unwrap_or_default();
         Ok(Written {
@@ -161,15 +159,8 @@ fn is_hollow(node: &NodeView) -> bool {
 }
 
 fn between_spaces(names: &[impl AsRef<str>]) -> String {
-    let mut text = String::new();
-    for name in names {
-        text.push(' ');
-        text.push_str(name.as_ref());
-    }
-    if !text.is_empty() {
-        text.push(' ');
-    }
-    text
+    let text: String = names.iter().flat_map(|name| [" ", name.as_ref()]).collect();
+    if text.is_empty() { text } else { text + " " }
 }
 
 #[cfg(test)]

@@ -3,27 +3,29 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,
-    apimachinery::pkg::{
-        apis::meta::v1::{ObjectMeta, OwnerReference},
-        runtime::RawExtension,
-    },
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
 };
 use kube::{
-    Api, Client, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PostParams},
+    core::ObjectList,
 };
-use kube_node_api::{NodeClass, names::LABEL_NODECLASS};
+use kube_ext::call::{ApiError, call};
+use kube_node_api::{NodeClass, names};
+use kube_node_cache::CachedNodeClass;
 use kube_node_planner::{
     history::{self, StoredRevision},
     revision::{ResolvedMachine, RevisionError},
 };
+use parking_lot::Mutex;
+use serde_json::json;
 
-use super::api::{ApiError, FIELD_MANAGER, call};
+use super::api::patch_params;
 
 /// Reason why a revision is not available.
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +56,11 @@ pub enum RevisionsError {
 pub struct Revisions {
     api: Api<ControllerRevision>,
     /// By object name.
-    known: Mutex<HashMap<String, Known>>,
+    cached: Mutex<HashMap<String, CachedRevision>>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedRevision {
     /// UID of the owning class. A later class of the same name does not protect the revision from garbage collection.
     owner: Option<String>,
     /// Number in the history.
@@ -70,19 +72,19 @@ impl Revisions {
     /// Revisions stored in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), known: Mutex::default() }
+        Self { api: Api::namespaced(client, namespace), cached: Mutex::default() }
     }
 
     /// Stores the machine spec unless it is stored, and returns its revision.
-    pub async fn ensure(
+    pub(super) async fn ensure(
         &self,
         class: &NodeClass,
         machine: &ResolvedMachine,
     ) -> Result<String, RevisionsError> {
         let revision = machine.revision()?;
-        let name = object_name(class.metadata.name.as_deref().unwrap_or_default(), &revision);
-        let stored = match self.known(&name).filter(|known| known.owner == class.metadata.uid) {
-            Some(known) => known,
+        let name = object_name(&class.name_any(), &revision);
+        let stored = match self.cached(&name).filter(|cached| cached.owner == class.metadata.uid) {
+            Some(cached) => cached,
             None => self.store(class, &name, machine).await?,
         };
         // Compared by revision: quantities may be written in another form.
@@ -94,78 +96,72 @@ impl Revisions {
     }
 
     /// The machine spec of a revision; None if the revision is gone.
-    pub async fn get(
+    pub(crate) async fn get(
         &self,
         class: &str,
         revision: &str,
     ) -> Result<Option<Arc<ResolvedMachine>>, RevisionsError> {
         let name = object_name(class, revision);
-        if let Some(known) = self.known(&name) {
-            return Ok(Some(known.machine));
+        if let Some(cached) = self.cached(&name) {
+            return Ok(Some(cached.machine));
         }
-        let stored = call(|| format!("read ControllerRevision {name}"), self.api.get_opt(&name)).await?;
-        stored.map(|stored| Ok(self.remember(&name, &stored)?.machine)).transpose()
+        let stored = self.read(&name).await?;
+        stored.map(|stored| Ok(self.remember(&stored)?.machine)).transpose()
     }
 
     /// Makes a revision that is requested again the newest of its class, as `StatefulSet`s do: the history
     /// shows the order of rollouts.
-    pub async fn raise(&self, class: &str, revision: &str) -> Result<(), ApiError> {
-        let listed =
-            call(|| format!("list the revisions of {class}"), self.api.list(&of_class(class))).await?;
+    pub(super) async fn raise(&self, class: &str, revision: &str) -> Result<(), ApiError> {
+        let listed = self.list(class).await?;
         let name = object_name(class, revision);
-        let is_it = |item: &&ControllerRevision| item.metadata.name.as_deref() == Some(name.as_str());
-        let others = listed.items.iter().filter(|item| !is_it(item)).map(|item| item.revision).max();
-        let Some((own, youngest)) = listed.items.iter().find(is_it).zip(others) else { return Ok(()) };
+        let is_it = |item: &&ControllerRevision| item.name_any() == name;
+        let others = listed.iter().filter(|item| !is_it(item)).map(|item| item.revision).max();
+        let Some((own, youngest)) = listed.iter().find(is_it).zip(others) else { return Ok(()) };
         if own.revision > youngest {
             return Ok(());
         }
-        let change = Patch::Merge(serde_json::json!({ "revision": youngest.saturating_add(1) }));
-        call(|| format!("raise ControllerRevision {name}"), self.api.patch(&name, &written_by_us(), &change))
-            .await
-            .map(drop)
+        let (params, change) =
+            (patch_params(), Patch::Merge(json!({ "revision": youngest.saturating_add(1) })));
+        let raised = self.api.patch(&name, &params, &change);
+        call(format!("raise ControllerRevision {name}"), raised).await.map(drop)
     }
 
     /// Deletes revisions of a class that are not `needed`, beyond the `limit` newest, and restores deleted
     /// ones that are needed and cached. Returns the numbers of deleted and of restored revisions.
-    pub async fn tidy(
+    pub(super) async fn tidy(
         &self,
-        class: &ObjectMeta,
+        class: &CachedNodeClass,
         needed: &BTreeSet<String>,
         limit: usize,
     ) -> Result<(usize, usize), RevisionsError> {
-        let class_name = class.name.as_deref().unwrap_or_default();
+        let class_name = class.name();
         let selector = of_class(class_name);
-        let action = || format!("list the revisions of {class_name}");
-        let listed = call(action, self.api.list_metadata(&selector)).await?;
-        let names: BTreeSet<&str> =
-            listed.items.iter().filter_map(|item| item.metadata.name.as_deref()).collect();
+        let listed = self.api.list_metadata(&selector);
+        let listed = call(format!("list the revisions of {class_name}"), listed).await?;
+        let names: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
         let mut restored = 0;
         for name in needed.iter().map(|revision| object_name(class_name, revision)) {
-            if let Some(known) = self.known(&name).filter(|_| !names.contains(name.as_str())) {
-                self.create(class, &name, &known.machine, known.number).await?;
+            if let Some(cached) = self.cached(&name).filter(|_| !names.contains(&name)) {
+                self.create(class, &name, &cached.machine, cached.number).await?;
                 restored += 1;
             }
         }
         if names.len() <= limit {
             return Ok((0, restored));
         }
-        let listed = call(action, self.api.list(&selector)).await?;
         let prefix = object_name(class_name, "");
-        let stored: Vec<StoredRevision> = listed
-            .items
-            .iter()
-            .filter_map(|item| {
-                let revision = item.metadata.name.as_deref()?.strip_prefix(&prefix)?.to_owned();
-                Some(StoredRevision { revision, number: item.revision })
-            })
-            .collect();
+        let stored = |item: ControllerRevision| {
+            let revision = item.name_any().strip_prefix(&prefix)?.to_owned();
+            Some(StoredRevision { revision, number: item.revision })
+        };
+        let stored: Vec<StoredRevision> =
+            self.list(class_name).await?.into_iter().filter_map(stored).collect();
         let surplus = history::surplus(&stored, needed, limit);
         for revision in &surplus {
             let name = object_name(class_name, revision);
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            self.cached.lock().remove(&name);
             let params = DeleteParams::default();
-            let deletion = self.api.delete(&name, &params);
-            match call(|| format!("delete ControllerRevision {name}"), deletion).await {
+            match call(format!("delete ControllerRevision {name}"), self.api.delete(&name, &params)).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
                 _ => {}
             }
@@ -174,17 +170,22 @@ impl Revisions {
     }
 
     /// Drops the cached revisions of a deleted class.
-    pub fn forget(&self, class: &str) {
+    pub(super) fn forget(&self, class: &str) {
         // A class whose name has the same prefix reads its revisions again.
         let prefix = object_name(class, "");
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|name, _| !name.starts_with(&prefix));
+        self.cached.lock().retain(|name, _| !name.starts_with(&prefix));
     }
 
-    fn known(&self, name: &str) -> Option<Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    fn cached(&self, name: &str) -> Option<CachedRevision> {
+        self.cached.lock().get(name).cloned()
+    }
+
+    async fn read(&self, name: &str) -> Result<Option<ControllerRevision>, ApiError> {
+        call(format!("read ControllerRevision {name}"), self.api.get_opt(name)).await
+    }
+
+    async fn list(&self, class: &str) -> Result<ObjectList<ControllerRevision>, ApiError> {
+        call(format!("list the revisions of {class}"), self.api.list(&of_class(class))).await
     }
 
     async fn store(
@@ -192,20 +193,16 @@ impl Revisions {
         class: &NodeClass,
         name: &str,
         machine: &ResolvedMachine,
-    ) -> Result<Known, RevisionsError> {
-        let class = &class.metadata;
-        let read = || call(|| format!("read ControllerRevision {name}"), self.api.get_opt(name));
-        if let Some(stored) = read().await? {
-            return self.take_over(class, name, stored).await;
+    ) -> Result<CachedRevision, RevisionsError> {
+        if let Some(stored) = self.read(name).await? {
+            return self.take_over(class, stored).await;
         }
-        let class_name = class.name.as_deref().unwrap_or_default();
-        let action = || format!("list the revisions of {class_name}");
-        let others = call(action, self.api.list(&of_class(class_name))).await?;
-        let last = others.items.iter().map(|other| other.revision).max().unwrap_or(0);
+        let others = self.list(&class.name_any()).await?;
+        let last = others.iter().map(|other| other.revision).max().unwrap_or(0);
         match self.create(class, name, machine, last.saturating_add(1)).await {
             // Another writer was faster, or an earlier call had succeeded after all.
-            Err(RevisionsError::Api(error)) if error.is_conflict() => match read().await? {
-                Some(stored) => self.take_over(class, name, stored).await,
+            Err(RevisionsError::Api(error)) if error.is_conflict() => match self.read(name).await? {
+                Some(stored) => self.take_over(class, stored).await,
                 None => Err(error.into()),
             },
             other => other,
@@ -216,84 +213,63 @@ impl Revisions {
     /// with that class.
     async fn take_over(
         &self,
-        class: &ObjectMeta,
-        name: &str,
+        class: &NodeClass,
         stored: ControllerRevision,
-    ) -> Result<Known, RevisionsError> {
-        if owner_of(&stored) == class.uid {
-            return self.remember(name, &stored);
+    ) -> Result<CachedRevision, RevisionsError> {
+        if owner_of(&stored) == class.metadata.uid {
+            return self.remember(&stored);
         }
-        let change = Patch::Merge(serde_json::json!({ "metadata": {
+        let name = stored.name_any();
+        let change = Patch::Merge(json!({ "metadata": {
             "resourceVersion": stored.metadata.resource_version,
-            "ownerReferences": owned_by(class),
+            "ownerReferences": [class.controller_owner_ref(&())],
         }}));
-        let action = || format!("take over ControllerRevision {name}");
-        let stored = call(action, self.api.patch(name, &written_by_us(), &change)).await?;
-        self.remember(name, &stored)
+        let action = format!("take over ControllerRevision {name}");
+        self.remember(&call(action, self.api.patch(&name, &patch_params(), &change)).await?)
     }
 
     async fn create(
         &self,
-        class: &ObjectMeta,
+        class: &impl Resource<DynamicType = ()>,
         name: &str,
         machine: &ResolvedMachine,
         number: i64,
-    ) -> Result<Known, RevisionsError> {
-        let class_name = class.name.clone().unwrap_or_default();
+    ) -> Result<CachedRevision, RevisionsError> {
         let object = ControllerRevision {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
-                labels: Some([(LABEL_NODECLASS.to_owned(), class_name)].into()),
-                owner_references: Some(owned_by(class)),
+                labels: Some([(names::LABEL_NODECLASS.to_owned(), class.name_any())].into()),
+                owner_references: Some(class.controller_owner_ref(&()).into_iter().collect()),
                 ..ObjectMeta::default()
             },
             data: Some(RawExtension(serde_json::to_value(machine).map_err(RevisionError::from)?)),
             revision: number,
         };
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let action = || format!("create ControllerRevision {name}");
-        let stored = call(action, self.api.create(&params, &object)).await?;
-        self.remember(name, &stored)
+        let params = PostParams { field_manager: patch_params().field_manager, ..PostParams::default() };
+        let action = format!("create ControllerRevision {name}");
+        self.remember(&call(action, self.api.create(&params, &object)).await?)
     }
 
-    fn remember(&self, name: &str, stored: &ControllerRevision) -> Result<Known, RevisionsError> {
+    fn remember(&self, stored: &ControllerRevision) -> Result<CachedRevision, RevisionsError> {
+        let name = stored.name_any();
         let data = stored.data.clone().map_or(serde_json::Value::Null, |data| data.0);
         let machine: ResolvedMachine = serde_json::from_value(data)
-            .map_err(|source| RevisionsError::Unreadable { name: name.to_owned(), source })?;
-        let known = Known { owner: owner_of(stored), number: stored.revision, machine: Arc::new(machine) };
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), known.clone());
-        Ok(known)
+            .map_err(|source| RevisionsError::Unreadable { name: name.clone(), source })?;
+        let owner = owner_of(stored);
+        let cached = CachedRevision { owner, number: stored.revision, machine: Arc::new(machine) };
+        self.cached.lock().insert(name, cached.clone());
+        Ok(cached)
     }
 }
 
 fn of_class(class: &str) -> ListParams {
-    ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"))
-}
-
-fn owned_by(class: &ObjectMeta) -> Vec<OwnerReference> {
-    vec![OwnerReference {
-        api_version: NodeClass::api_version(&()).into_owned(),
-        kind: NodeClass::kind(&()).into_owned(),
-        name: class.name.clone().unwrap_or_default(),
-        uid: class.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        ..OwnerReference::default()
-    }]
+    ListParams::default().labels(&format!("{}={class}", names::LABEL_NODECLASS))
 }
 
 /// UID of the class that owns a revision.
 fn owner_of(stored: &ControllerRevision) -> Option<String> {
-    stored
-        .metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .find(|owner| owner.controller == Some(true))
-        .map(|o| o.uid.clone())
-}
-
-fn written_by_us() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+    let owner = stored.owner_references().iter().find(|owner| owner.controller == Some(true));
+    owner.map(|owner| owner.uid.clone())
 }
 
 fn object_name(class: &str, revision: &str) -> String {

@@ -6,21 +6,18 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-    core::PartialObjectMeta,
-};
+use kube::{Api, Client, api::Patch, core::PartialObjectMeta};
+use kube_ext::call::{ApiError, call};
 use kube_node_api::names;
 use kube_node_planner::conditions::ConditionUpdate;
+use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ApiError, api::call};
+use super::api::{patch_params, with_finalizer};
 
 /// Interval between two checks of a Secret: it may be created, or its deletion requested.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -29,7 +26,7 @@ const CONDITION: &str = "Credentials";
 
 /// State of a needed Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum SecretState {
     /// Not created yet.
     Missing,
     /// Protected by the finalizer.
@@ -40,10 +37,9 @@ pub enum Stand {
     Lost,
 }
 
-impl Stand {
+impl SecretState {
     /// Condition update for a class that names this Secret.
-    #[must_use]
-    pub fn says(self, secret: &str, namespace: &str) -> ConditionUpdate {
+    pub fn condition(self, secret: &str, namespace: &str) -> ConditionUpdate {
         let (status, reason, message) = match self {
             Self::Kept => {
                 (true, "Kept", format!("Secret {secret} is kept for as long as this class needs it"))
@@ -72,10 +68,10 @@ impl Stand {
 
 /// The Secret that a class names, as of the last check.
 #[derive(Debug)]
-struct Named {
+struct NamedSecret {
     secret: String,
-    stand: Stand,
-    reconciled: Instant,
+    state: SecretState,
+    checked: Instant,
 }
 
 /// Credentials Secrets of classes.
@@ -84,12 +80,11 @@ pub struct Secrets {
     api: Api<Secret>,
     namespace: String,
     /// By class.
-    named: Mutex<HashMap<String, Named>>,
+    named: Mutex<HashMap<String, NamedSecret>>,
 }
 
 impl Secrets {
     /// Secrets in `namespace`.
-    #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
@@ -99,30 +94,27 @@ impl Secrets {
     }
 
     /// Namespace of the Secrets.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
     /// The Secret that a class last named.
-    #[must_use]
     pub fn of(&self, class: &str) -> Option<String> {
-        self.lock().get(class).map(|named| named.secret.clone())
+        self.named.lock().get(class).map(|named| named.secret.clone())
     }
 
     /// Sets the finalizer of a Secret that this class needs. Reads the Secret at most once per [`CHECK_INTERVAL`].
-    pub async fn keep(&self, class: &str, secret: &str) -> Result<Stand, ApiError> {
-        let known = self.lock().get(class).filter(|named| named.secret == secret).map(|named| {
-            let is_fresh = named.reconciled.elapsed() < CHECK_INTERVAL;
-            is_fresh.then_some(named.stand)
-        });
-        if let Some(Some(stand)) = known {
-            return Ok(stand);
+    pub async fn keep(&self, class: &str, secret: &str) -> Result<SecretState, ApiError> {
+        if let Some(known) = self.named.lock().get(class)
+            && known.secret == secret
+            && known.checked.elapsed() < CHECK_INTERVAL
+        {
+            return Ok(known.state);
         }
-        let reconciled = Instant::now();
-        let stand = self.set_finalizer(secret, true).await?;
-        self.lock().insert(class.to_owned(), Named { secret: secret.to_owned(), stand, reconciled });
-        Ok(stand)
+        let checked = Instant::now();
+        let state = self.set_finalizer(secret, true).await?;
+        self.named.lock().insert(class.to_owned(), NamedSecret { secret: secret.to_owned(), state, checked });
+        Ok(state)
     }
 
     /// Drops the class's need of this Secret, and the finalizer unless another class needs the Secret.
@@ -130,37 +122,29 @@ impl Secrets {
         if !is_needed {
             self.set_finalizer(secret, false).await?;
         }
-        self.lock().remove(class);
+        self.named.lock().remove(class);
         Ok(())
     }
 
-    async fn set_finalizer(&self, name: &str, wanted: bool) -> Result<Stand, ApiError> {
-        let seen = call(|| format!("read Secret {name}"), self.api.get_metadata_opt(name)).await?;
-        let Some(PartialObjectMeta { metadata, .. }) = seen else { return Ok(Stand::Missing) };
-        let mut finalizers = metadata.finalizers.unwrap_or_default();
-        let has = finalizers.iter().any(|finalizer| finalizer == names::FINALIZER_IN_USE);
-        let is_leaving = metadata.deletion_timestamp.is_some();
-        match (wanted, has) {
-            (true, true) if is_leaving => return Ok(Stand::Deleting),
+    async fn set_finalizer(&self, name: &str, wanted: bool) -> Result<SecretState, ApiError> {
+        let found = call(format!("read Secret {name}"), self.api.get_metadata_opt(name)).await?;
+        let Some(PartialObjectMeta { metadata, .. }) = found else { return Ok(SecretState::Missing) };
+        let finalizers = metadata.finalizers.unwrap_or_default();
+        let changed = with_finalizer(&finalizers, names::FINALIZER_IN_USE, wanted);
+        let finalizers = match changed {
             // The API server accepts no new finalizer after the deletion.
-            (true, false) if is_leaving => return Ok(Stand::Lost),
-            (true, false) => finalizers.push(names::FINALIZER_IN_USE.to_owned()),
-            (false, true) => finalizers.retain(|finalizer| finalizer != names::FINALIZER_IN_USE),
-            (true, true) | (false, false) => return Ok(Stand::Kept),
-        }
+            Some(_) if wanted && metadata.deletion_timestamp.is_some() => return Ok(SecretState::Lost),
+            Some(changed) => changed,
+            None if wanted && metadata.deletion_timestamp.is_some() => return Ok(SecretState::Deleting),
+            None => return Ok(SecretState::Kept),
+        };
         let change = json!({ "metadata": {
             "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
         } });
-        let params =
-            PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let action = || format!("change the finalizer of Secret {name}");
+        let (action, params) = (format!("change the finalizer of Secret {name}"), patch_params());
         match call(action, self.api.patch_metadata(name, &params, &Patch::Merge(change))).await {
-            Err(error) if error.is_not_found() => Ok(Stand::Missing),
-            other => other.map(|_| Stand::Kept),
+            Err(error) if error.is_not_found() => Ok(SecretState::Missing),
+            other => other.map(|_| SecretState::Kept),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Named>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -83,12 +83,12 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Op
     let client = access.client()?;
     let checked = async {
         let leader::Options { name, .. } = &presence;
-        preflight::reach(&client, &access.url).await?;
-        for rights in [preflight::HOST, preflight::HOLLOW] {
-            preflight::rights(&client, &access.identity, &namespace, &access.url, rights).await?;
-        }
-        preflight::election(&client, &access.identity, &access.url, &namespace, name).await?;
-        preflight::endpoints(&client, &access.identity, &namespace, &access.url, endpoints).await
+        let preflight = access.preflight(&client, &namespace);
+        preflight.reach().await?;
+        preflight.rights(preflight::HOST).await?;
+        preflight.rights(preflight::HOLLOW).await?;
+        preflight.election(name).await?;
+        preflight.endpoints(endpoints).await
     };
     let Some(endpoints) = shutdown.run_until_cancelled(checked).await.transpose()? else { return Ok(()) };
     info!(url = access.url, group, host = name, "connected");

@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 
 use super::Caches;
 use crate::{
-    controllers::{Revisions, RevisionsError, machine_spec, node::say},
+    controllers::{Revisions, RevisionsError, machine_spec, node::set_condition},
     hosts::{MembershipWatch, Present, share},
     providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, Provider, ProviderError},
 };
@@ -205,7 +205,8 @@ impl HostReconciler {
         if says.0 && !was_full {
             return Action::AwaitChange;
         }
-        match say(&self.client, node, names::CONDITION_MACHINE, says).await {
+        let (status, reason, message) = says;
+        match set_condition(&self.client, node, names::CONDITION_MACHINE, status, reason, message).await {
             Ok(()) => Action::AwaitChange,
             Err(error) => {
                 warn!(node = &*node.name, error = chain(&error), "cannot say how its machine stands");

@@ -6,14 +6,10 @@ mod view;
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-    runtime::watcher,
-};
+use kube::{Api, api::Patch, runtime::watcher};
 use kube_ext::{
-    error::chain,
-    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+    call::{ApiError, call, read},
+    work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, NodeView, Protobuf, ReflectError, WireNode};
@@ -22,33 +18,19 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use view::View;
+use self::view::CsrView;
+use super::{Context, ReconcileError, api::patch_params, reference_to_node};
+use crate::providers::{MachineId, Stage};
 
-use super::{
-    ApiError, Context,
-    api::{FIELD_MANAGER, call, read},
-    reference_to_node,
-};
-use crate::providers::{MachineId, ProviderError, Stage};
-
-/// Concurrent reconciliations.
-const CONCURRENCY: usize = 8;
+/// Concurrent reconciliations; nothing repeats a request.
+const CONFIG: Config = Config { concurrency: 8, min_interval: Duration::ZERO };
 /// Condition reason of an approved request.
 const APPROVED: &str = "MachineApproved";
-
-/// Reason why a reconciliation failed.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-}
 
 /// The controller.
 pub struct Approver {
     context: Arc<Context>,
-    csrs: Arc<Cache<View>>,
+    csrs: Arc<Cache<CsrView>>,
     requests: WorkQueue<String>,
 }
 
@@ -71,30 +53,13 @@ impl Approver {
 
     /// Reconciles until `stop`, then finishes reconciliations in flight. The caches of the context must be in sync.
     pub async fn run(self: Arc<Self>, queue: Consumer<String>, stop: CancellationToken) {
-        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
-        run(queue, config, &stop, |name| {
-            let approver = Arc::clone(&self);
-            async move {
-                let reconcile = async {
-                    match approver.reconcile(&name).await {
-                        Ok(()) => Action::AwaitChange,
-                        // The request is gone or decided: the watch shows it.
-                        Err(Error::Api(error)) if error.is_not_found() || error.is_conflict() => {
-                            Action::AwaitChange
-                        }
-                        Err(error) => {
-                            warn!(error = chain(&error), "reconciliation failed");
-                            Action::Failed
-                        }
-                    }
-                };
-                approver.context.reconcile("csr", &name, reconcile).await
-            }
-        })
-        .await;
+        let this = &*self;
+        let reconcile =
+            |name: String| async move { this.reconcile(&name).await.map(|()| Action::AwaitChange) };
+        self.context.run("csr", (queue, CONFIG), &stop, reconcile).await;
     }
 
-    async fn reconcile(&self, name: &str) -> Result<(), Error> {
+    async fn reconcile(&self, name: &str) -> Result<(), ReconcileError> {
         let Some(csr) = self.csrs.get(name) else { return Ok(()) };
         let Some(request) = &csr.pending else { return Ok(()) };
         let node = match approval::node_of(request) {
@@ -113,14 +78,14 @@ impl Approver {
                 }
             }
         }
-        Ok(self.say(&csr, &verdict).await?)
+        Ok(self.write_decision(&csr, &verdict).await?)
     }
 
     /// The Node of this name, and its facts for the decision. Read from the API server: with a lagging watch
     /// the machine of a deleted Node would be approved, or that of a new Node denied.
-    async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>, Error> {
-        let action = || format!("read Node {name}");
-        let found = read::<WireNode>(&self.context.client, action, &NodeView::path(name)).await;
+    async fn observe(&self, name: &str) -> Result<Option<(Arc<NodeView>, approval::Node)>, ReconcileError> {
+        let (action, path) = (format!("read Node {name}"), NodeView::path(name));
+        let found = read::<WireNode>(&self.context.client, action, &path).await;
         let view = match found {
             Ok(node) => Arc::new(NodeView::from(node)),
             Err(error) if error.is_not_found() => return Ok(None),
@@ -128,25 +93,21 @@ impl Approver {
         };
         let provider =
             view.label(names::LABEL_NODE_CONTROLLER).and_then(|name| self.context.providers.get(name));
-        let (server, has_machine) = match provider {
+        let (server, has_machine) = match provider.map(|provider| (provider, provider.account(&view))) {
             None => (NodeServer::Elsewhere, false),
-            Some(provider) => match provider.account(&view) {
-                None => (NodeServer::Shared, false),
-                Some(account) => {
-                    let machine = provider.exists(&MachineId::of(&view)).await?;
-                    (
-                        NodeServer::Own(account),
-                        machine.is_some_and(|machine| matches!(machine.stage, Stage::Starting | Stage::Up)),
-                    )
-                }
-            },
+            Some((_, None)) => (NodeServer::Shared, false),
+            Some((provider, Some(account))) => {
+                let machine = provider.exists(&MachineId::of(&view)).await?;
+                let works = |stage| matches!(stage, Stage::Starting | Stage::Up);
+                (NodeServer::Own(account), machine.is_some_and(|machine| works(machine.stage)))
+            }
         };
         let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };
         Ok(Some((view, facts)))
     }
 
     /// Writes the decision, unless the request has changed since it was read.
-    async fn say(&self, csr: &View, verdict: &CsrDecision) -> Result<(), ApiError> {
+    async fn write_decision(&self, csr: &CsrView, verdict: &CsrDecision) -> Result<(), ApiError> {
         let (kind, reason, message) = match verdict {
             CsrDecision::Ignore => return Ok(()),
             CsrDecision::Approve => ("Approved", APPROVED, "it is asked for by the machine of this Node"),
@@ -158,15 +119,15 @@ impl Approver {
                 { "type": kind, "status": "True", "reason": reason, "message": message },
             ] },
         });
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let api: Api<CertificateSigningRequest> = Api::all(self.context.client.clone());
-        let action = || format!("decide on request {}", csr.name);
-        call(action, api.patch_approval(&csr.name, &params, &Patch::Merge(&change))).await.map(drop)
+        let (params, change) = (patch_params(), Patch::Merge(change));
+        let decided = api.patch_approval(&csr.name, &params, &change);
+        call(format!("decide on request {}", csr.name), decided).await.map(drop)
     }
 }
 
-impl EventHandler<View> for Approver {
-    fn on_change(&self, _: Option<&Arc<View>>, new: Option<&Arc<View>>) {
+impl EventHandler<CsrView> for Approver {
+    fn on_change(&self, _: Option<&Arc<CsrView>>, new: Option<&Arc<CsrView>>) {
         if let Some(csr) = new.filter(|csr| csr.pending.is_some()) {
             self.requests.add(csr.name.clone());
         }

@@ -7,7 +7,7 @@ use kube_node_planner::approval::{CertificateRequest, Subject};
 
 /// A certificate signing request, pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct CsrView {
     /// Name.
     pub name: String,
     /// UID.
@@ -18,7 +18,7 @@ pub struct View {
     pub pending: Option<Box<CertificateRequest>>,
 }
 
-impl From<CertificateSigningRequest> for View {
+impl From<CertificateSigningRequest> for CsrView {
     fn from(CertificateSigningRequest { metadata, spec, status }: CertificateSigningRequest) -> Self {
         let status = status.unwrap_or_default();
         let is_decided =
@@ -46,7 +46,7 @@ impl From<CertificateSigningRequest> for View {
     }
 }
 
-impl kube_node_cache::View for View {
+impl kube_node_cache::View for CsrView {
     fn key(&self) -> String {
         self.name.clone()
     }

@@ -1,20 +1,18 @@
 //! Adopts a Node created by hand: one write, before its machine is made, adds what a NodeSet's Node is
 //! created with.
 
-use k8s_openapi::api::core::v1::Node;
 use kube_node_api::names;
 use kube_node_planner::{node_builder, taints};
 use serde_json::json;
 
 use super::{
-    Error, NodeController,
-    apply::seen,
+    NodeController, ReconcileError,
     observe::{Adoption, Observed},
 };
-use crate::controllers::api;
+use crate::controllers::api::with_finalizer;
 
 impl NodeController {
-    pub(super) async fn adopt(&self, observed: &Observed, adoption: &Adoption) -> Result<(), Error> {
+    pub(super) async fn adopt(&self, observed: &Observed, adoption: &Adoption) -> Result<(), ReconcileError> {
         let node = &*observed.node;
         let provider = observed.provider.name();
         let mut labels = json!(adoption.template.labels);
@@ -27,10 +25,8 @@ impl NodeController {
         }
         labels[names::LABEL_REVISION] = json!(adoption.revision);
         labels[names::LABEL_NODE_CONTROLLER] = json!(provider);
-        let mut finalizers = node.finalizers.clone();
-        if !node.has_finalizer(names::FINALIZER_MACHINE) {
-            finalizers.push(names::FINALIZER_MACHINE.to_owned());
-        }
+        let finalizers = with_finalizer(&node.finalizers, names::FINALIZER_MACHINE, true);
+        let finalizers = finalizers.unwrap_or_else(|| node.finalizers.clone());
         let mut all = adoption.template.taints.clone().unwrap_or_else(|| node.taints.clone());
         // The taints of a new Node would evict the pods of a kubelet that already works.
         if node.kubelet_version.is_none() {
@@ -45,7 +41,6 @@ impl NodeController {
             "metadata": { "labels": labels, "annotations": adoption.template.annotations, "finalizers": finalizers },
             "spec": spec,
         });
-        api::patch::<Node>(&self.context.client, seen(node), change, "take over the machine").await?;
-        Ok(())
+        self.patch(node, change, "take over the machine").await
     }
 }

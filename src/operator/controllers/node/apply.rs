@@ -3,25 +3,26 @@
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kube_ext::{error::chain, wire::Body};
+use kube_ext::{call::send, error::chain, wire::Body};
 use kube_node_api::names;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     drain::{Blockage, LAST_GRACE},
     node::{MachineState, NodePlan, NodeStep},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use super::{Error, NodeController, observe::Observed};
-use crate::{
-    controllers::api::{self, Seen},
-    providers::MachineRequest,
-};
+use super::{NodeController, ReconcileError, observe::Observed};
+use crate::{controllers::api, providers::MachineRequest};
 
 impl NodeController {
     /// Executes a plan and returns the pods whose eviction was refused.
-    pub(super) async fn apply(&self, observed: &Observed, plan: &NodePlan) -> Result<Vec<Blockage>, Error> {
+    pub(super) async fn apply(
+        &self,
+        observed: &Observed,
+        plan: &NodePlan,
+    ) -> Result<Vec<Blockage>, ReconcileError> {
         let updated = match &observed.request {
             Some((_, settings)) if observed.machine == MachineState::Exists => {
                 observed.provider.update(&observed.id, settings).await
@@ -29,12 +30,16 @@ impl NodeController {
             _ => Ok(()),
         };
         // Settings that do not reach the machine delay neither its taints nor its drain.
-        let blocked = self.take(observed, plan).await?;
+        let blocked = self.take_steps(observed, plan).await?;
         updated?;
         Ok(blocked)
     }
 
-    async fn take(&self, observed: &Observed, plan: &NodePlan) -> Result<Vec<Blockage>, Error> {
+    async fn take_steps(
+        &self,
+        observed: &Observed,
+        plan: &NodePlan,
+    ) -> Result<Vec<Blockage>, ReconcileError> {
         let (mut blocked, mut failed) = (Vec::new(), None);
         for step in &plan.steps {
             match step {
@@ -60,8 +65,7 @@ impl NodeController {
                 NodeStep::SetOutOfService(taints) => {
                     info!("its machine is gone and pods are left: out of service");
                     let change = json!({ "spec": { "taints": taints } });
-                    let what = "say that it is out of service";
-                    api::patch::<Node>(&self.context.client, seen(&observed.node), change, what).await?;
+                    self.patch(&observed.node, change, "say that it is out of service").await?;
                 }
                 NodeStep::DeletePods(pods) => self.delete_pods(pods, None).await?,
                 NodeStep::DeleteMachine => {
@@ -74,41 +78,40 @@ impl NodeController {
         failed.map_or(Ok(blocked), Err)
     }
 
-    async fn create_machine(&self, observed: &Observed) -> Result<(), Error> {
+    async fn create_machine(&self, observed: &Observed) -> Result<(), ReconcileError> {
         let Some((machine, settings)) = observed.request.clone() else { return Ok(()) };
         let credentials = observed.credentials.clone();
         let request = MachineRequest { id: observed.id.clone(), machine, settings, credentials };
-        let troubled =
-            observed.node.condition(names::CONDITION_MACHINE).is_some_and(|c| &*c.status == "False");
+        let condition = observed.node.condition(names::CONDITION_MACHINE);
+        let troubled = condition.is_some_and(|condition| &*condition.status == "False");
         if !troubled && observed.node.kubelet_version.is_some() && !observed.provider.is_volatile() {
-            let said = self.say_lost(&observed.node).await;
-            said.unwrap_or_else(|error| {
-                warn!(error = chain(&error), "the loss of its machine cannot be said");
-            });
+            let text = "its machine is gone, without anybody asking us: another one is made";
+            self.try_report_obstacle(&observed.node, "MachineLost", text).await;
         }
         match observed.provider.create(&request).await {
             // The condition becomes True once the machine works: with a machine that ends at once it would flap.
             Ok(()) => {
                 debug!("machine created");
-                self.back_offs().made(&observed.id.uid, Timestamp::now());
+                self.back_offs.lock().made(&observed.id.uid, Timestamp::now());
                 Ok(())
             }
             Err(error) => {
-                let message = chain(&error);
-                self.warn(&observed.node, error.reason(), message.clone());
-                self.say(&observed.node, names::CONDITION_MACHINE, false, error.reason(), &message)
-                    .await
-                    .unwrap_or_else(|error| {
-                        warn!(error = chain(&error), "the condition of its machine cannot be written");
-                    });
+                self.try_report_obstacle(&observed.node, error.reason(), &chain(&error)).await;
                 Err(error.into())
             }
         }
     }
 
+    /// Reports an obstacle of the machine. A condition that cannot be written is logged and no more.
+    async fn try_report_obstacle(&self, node: &NodeView, reason: &str, message: &str) {
+        if let Err(error) = self.report_obstacle(node, reason, message).await {
+            warn!(error = chain(&error), "the condition of its machine cannot be written");
+        }
+    }
+
     /// Replaces the taints if they are still the ones that were seen. A precondition on the resource version
     /// would be too strict: the controller-manager writes annotations onto young Nodes all the time.
-    async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), Error> {
+    async fn set_taints(&self, node: &NodeView, taints: &[Taint]) -> Result<(), ReconcileError> {
         let mut patch = vec![
             json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid }),
             json!({ "op": "test", "path": "/spec/taints", "value": node.taints }),
@@ -121,19 +124,20 @@ impl NodeController {
             patch.push(json!({ "op": "add", "path": "/metadata/managedFields", "value": [{}] }));
         }
         let body = Body::JsonPatch(serde_json::to_vec(&patch).unwrap_or_default());
-        let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, api::FIELD_MANAGER);
-        let action = || format!("change the taints of Node {}", node.name);
-        match api::send(&self.context.client, action, Method::PATCH, &url, body).await {
+        let url = format!("/api/v1/nodes/{}?fieldManager={}", node.name, names::FIELD_MANAGER);
+        let action = format!("change the taints of Node {}", node.name);
+        match send(&self.context.client, action, Method::PATCH, &url, body).await {
             // The list changed meanwhile; the watch is about to show it.
-            Err(error) if error.is(422) => Ok(()),
+            Err(error) if error.is(422) => {}
             other => {
-                self.writes.wrote(&node.name, self.context.nodes.written(&other?));
-                Ok(())
+                let version = self.context.nodes.written(&other?);
+                self.writes.wrote(&node.name, version);
             }
         }
+        Ok(())
     }
 
-    async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<(), Error> {
+    async fn cordon(&self, node: &NodeView, at: Timestamp) -> Result<(), ReconcileError> {
         let mut change = json!({ "spec": { "unschedulable": true } });
         // In the same write: the set's timeout counts from here, whichever process continues. An earlier
         // value stays if somebody uncordoned the Node meanwhile.
@@ -141,17 +145,22 @@ impl NodeController {
             let annotations = json!({ names::ANNOTATION_DRAIN_STARTED: format!("{at:.3}") });
             change["metadata"] = json!({ "annotations": annotations });
         }
-        Ok(api::patch::<Node>(&self.context.client, seen(node), change, "close it to the scheduler").await?)
+        self.patch(node, change, "close it to the scheduler").await
     }
 
-    async fn remove_finalizer(&self, node: &NodeView) -> Result<(), Error> {
-        let mut finalizers = node.finalizers.clone();
-        finalizers.retain(|finalizer| finalizer != names::FINALIZER_MACHINE);
-        let change = json!({ "metadata": { "finalizers": finalizers } });
-        Ok(api::patch::<Node>(&self.context.client, seen(node), change, "drop the finalizer").await?)
+    async fn remove_finalizer(&self, node: &NodeView) -> Result<(), ReconcileError> {
+        let (client, finalizer) = (&self.context.client, names::FINALIZER_MACHINE);
+        api::set_finalizer::<Node>(client, node, finalizer, false).await?;
+        Ok(())
     }
-}
 
-pub(super) fn seen(node: &NodeView) -> Seen<'_> {
-    Seen { name: &node.name, uid: &node.uid, resource_version: &node.resource_version }
+    /// Patches a Node in the state that was seen.
+    pub(super) async fn patch(
+        &self,
+        node: &NodeView,
+        change: Value,
+        what: &str,
+    ) -> Result<(), ReconcileError> {
+        Ok(api::patch::<Node>(&self.context.client, node, change, what).await?)
+    }
 }

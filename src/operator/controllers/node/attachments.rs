@@ -6,26 +6,23 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::{Api, Client, api::ListParams};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod},
+    storage::v1::VolumeAttachment,
+};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube_ext::call::{ApiError, call};
 use kube_node_cache::{NodeView, PodView, WirePod};
 use kube_node_planner::node::Attached;
-use prost::Message;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::controllers::{
-    ApiError,
-    api::{call, read},
-};
-
-/// URL path of the collection.
-const PATH: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 /// Page size.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 /// Minimum time between the starts of two lists.
 const LEAST_DISTANCE: Duration = Duration::from_secs(1);
 /// The same, as a multiple of the duration of the last list.
@@ -52,53 +49,6 @@ struct Lists {
     next: Option<Instant>,
 }
 
-/// storage.k8s.io/v1 `VolumeAttachmentList`, as the API server sends it.
-#[derive(Clone, PartialEq, Message)]
-#[prost(prost_path = "kube_node_cache::lossy")]
-struct WireList {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<ListMeta>,
-    #[prost(message, repeated, tag = "2")]
-    items: Vec<WireAttachment>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-struct ListMeta {
-    #[prost(string, tag = "3")]
-    r#continue: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct WireAttachment {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<Name>,
-    #[prost(message, optional, tag = "2")]
-    spec: Option<Spec>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-#[prost(prost_path = "kube_node_cache::lossy")]
-struct Name {
-    #[prost(string, tag = "1")]
-    name: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-#[prost(prost_path = "kube_node_cache::lossy")]
-struct Spec {
-    #[prost(message, optional, tag = "2")]
-    source: Option<Source>,
-    #[prost(string, tag = "3")]
-    node_name: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-#[prost(prost_path = "kube_node_cache::lossy")]
-struct Source {
-    #[prost(string, optional, tag = "1")]
-    persistent_volume_name: Option<String>,
-}
-
 impl Attachments {
     pub(super) fn new(client: Client) -> Self {
         Self { client, asked: Mutex::default(), lists: tokio::sync::Mutex::default() }
@@ -107,7 +57,7 @@ impl Attachments {
     /// The volumes attached to a Node at some time after its first request, without those of pods that stay
     /// on the Node.
     pub(super) async fn of(&self, node: &NodeView) -> Result<Attached, ApiError> {
-        let asked = *self.asked().entry(Arc::clone(&node.uid)).or_insert_with(Instant::now);
+        let asked = *self.asked.lock().entry(Arc::clone(&node.uid)).or_insert_with(Instant::now);
         let list = match self.list(asked).await? {
             Ok(list) => list,
             Err(later) => return Ok(Attached::AskAgain(later)),
@@ -123,7 +73,7 @@ impl Attachments {
 
     /// Drops the request of a Node that has pods again or is gone.
     pub(super) fn forget(&self, uid: &str) {
-        self.asked().remove(uid);
+        self.asked.lock().remove(uid);
     }
 
     /// Returns a list that began after the request, else the time until the next try.
@@ -143,28 +93,19 @@ impl Attachments {
         Ok(Ok(list))
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn pages(&self) -> Result<ByNode, ApiError> {
+        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
         let mut by_node = ByNode::new();
-        let mut token = String::new();
+        let mut page = ListParams::default().limit(PAGE);
         loop {
-            let mut url = format!("{PATH}?limit={PAGE}");
-            if !token.is_empty() {
-                url += "&continue=";
-                url.extend(form_urlencoded::byte_serialize(token.as_bytes()));
+            let listed = call("list VolumeAttachments", api.list(&page)).await?;
+            page.continue_token = listed.metadata.continue_.clone().filter(|token| !token.is_empty());
+            for attachment in listed {
+                let name = attachment.name_any();
+                let volume = attachment.spec.source.persistent_volume_name.unwrap_or(name);
+                by_node.entry(attachment.spec.node_name).or_default().push(volume);
             }
-            let page: WireList = read(&self.client, || "list VolumeAttachments".to_owned(), &url).await?;
-            for WireAttachment { metadata, spec } in page.items {
-                let spec = spec.unwrap_or_default();
-                let volume = spec.source.and_then(|source| source.persistent_volume_name);
-                let name = volume.or(metadata.map(|metadata| metadata.name)).unwrap_or_default();
-                by_node.entry(spec.node_name).or_default().push(name);
-            }
-            token = page.metadata.unwrap_or_default().r#continue;
-            if token.is_empty() {
+            if page.continue_token.is_none() {
                 break;
             }
         }
@@ -178,7 +119,7 @@ impl Attachments {
     async fn of_pods_that_stay(&self, node: &NodeView) -> Result<HashSet<String>, ApiError> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let selector = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        let listed = call(|| format!("list the pods of {}", node.name), pods.list(&selector)).await?;
+        let listed = call(format!("list the pods of {}", node.name), pods.list(&selector)).await?;
         let mut volumes = HashSet::new();
         for pod in listed.items {
             let namespace = pod.metadata.namespace.clone().unwrap_or_default();
@@ -188,9 +129,8 @@ impl Attachments {
             }
             let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
             for name in claims {
-                let claim =
-                    call(|| format!("read PersistentVolumeClaim {namespace}/{name}"), api.get_opt(&name))
-                        .await?;
+                let claim = api.get_opt(&name);
+                let claim = call(format!("read PersistentVolumeClaim {namespace}/{name}"), claim).await?;
                 volumes.extend(claim.and_then(|claim| claim.spec).and_then(|spec| spec.volume_name));
             }
         }
@@ -219,66 +159,44 @@ fn claims(pod: &Pod) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Mutex as StdMutex};
+    use std::convert::Infallible;
 
     use http::{Request, Response};
-    use k8s_pb::{
-        api::storage::v1::{
-            VolumeAttachment, VolumeAttachmentList, VolumeAttachmentSource, VolumeAttachmentSpec,
-        },
-        apimachinery::pkg::apis::meta::v1::{ListMeta as PbListMeta, ObjectMeta},
-    };
     use kube::client::Body;
     use serde_json::json;
     use tokio::time::sleep;
     use tower::service_fn;
 
     use super::*;
-    use kube_ext::wire::envelope;
+
+    /// URL path of the collection.
+    const PATH: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 
     fn node(name: &str) -> NodeView {
         NodeView { name: name.into(), uid: format!("uid-{name}").into(), ..NodeView::default() }
     }
 
-    fn attachment(volume: &str, node: &str) -> VolumeAttachment {
-        VolumeAttachment {
-            metadata: Some(ObjectMeta { name: Some(format!("csi-{volume}")), ..ObjectMeta::default() }),
-            spec: Some(VolumeAttachmentSpec {
-                source: Some(VolumeAttachmentSource {
-                    persistent_volume_name: Some(volume.to_owned()),
-                    ..VolumeAttachmentSource::default()
-                }),
-                node_name: Some(node.to_owned()),
-                ..VolumeAttachmentSpec::default()
-            }),
-            ..VolumeAttachment::default()
-        }
-    }
-
     /// An API server with two pages of attachments and no pods, each response delayed; and the requested URLs.
-    fn server() -> (Attachments, Arc<StdMutex<Vec<String>>>) {
-        let asked = Arc::new(StdMutex::new(Vec::new()));
+    fn server() -> (Attachments, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
         let service = service_fn(move |request: Request<Body>| {
             let uri = request.uri().to_string();
-            log.lock().unwrap().push(uri.clone());
+            log.lock().push(uri.clone());
             async move {
                 sleep(Duration::from_millis(10)).await;
-                let (item, more) = if uri.contains("continue=") {
-                    (attachment("two", "b"), None)
+                let (volume, node, more) =
+                    if uri.contains("continue=") { ("two", "b", "") } else { ("one", "a", "next/page") };
+                let attachment = json!({
+                    "metadata": {"name": format!("csi-{volume}")},
+                    "spec": {"attacher": "csi", "nodeName": node, "source": {"persistentVolumeName": volume}},
+                });
+                let list = if uri.contains("volumeattachments") {
+                    json!({"metadata": {"continue": more}, "items": [attachment]})
                 } else {
-                    (attachment("one", "a"), Some("next/page".to_owned()))
+                    json!({"metadata": {}, "items": []})
                 };
-                let list = VolumeAttachmentList {
-                    metadata: Some(PbListMeta { r#continue: more, ..PbListMeta::default() }),
-                    items: vec![item],
-                };
-                let body = if uri.contains("volumeattachments") {
-                    envelope("storage.k8s.io/v1", "VolumeAttachmentList", &list)
-                } else {
-                    br#"{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[]}"#.to_vec()
-                };
-                Ok::<_, Infallible>(Response::new(Body::from(body)))
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
             }
         });
         (Attachments::new(Client::new(service, "default")), asked)
@@ -297,9 +215,9 @@ mod tests {
     async fn all_pages_are_read_and_lists_keep_their_distance() {
         let (attachments, asked) = server();
         assert_eq!(answered(&attachments, "b").await, ["two"]);
-        let lists = || asked.lock().unwrap().iter().filter(|uri| uri.contains("volumeattachments")).count();
-        let pages = [format!("{PATH}?limit=500"), format!("{PATH}?limit=500&continue=next%2Fpage")];
-        assert_eq!(asked.lock().unwrap()[..2], pages);
+        let lists = || asked.lock().iter().filter(|uri| uri.contains("volumeattachments")).count();
+        let pages = [format!("{PATH}?&limit=500"), format!("{PATH}?&limit=500&continue=next%2Fpage")];
+        assert_eq!(asked.lock()[..2], pages);
         let began = Instant::now();
         // Nodes leave all the time.
         let nodes = (0..1_000).map(|number| {
@@ -316,7 +234,7 @@ mod tests {
         assert!(u64::try_from(lists()).unwrap() <= pages + 4, "{} pages in {:?}", lists(), began.elapsed());
         let longest = waits.iter().max().unwrap();
         assert!(*longest < LEAST_DISTANCE * 2 + UNDER_WAY * 2, "{longest:?}");
-        assert!(attachments.asked().is_empty());
+        assert!(attachments.asked.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -326,7 +244,7 @@ mod tests {
         let later = attachments.of(&node("a")).await.unwrap();
         assert!(matches!(later, Attached::AskAgain(left) if left > Duration::ZERO), "{later:?}");
         attachments.forget("uid-a");
-        assert!(attachments.asked().is_empty());
+        assert!(attachments.asked.lock().is_empty());
     }
 
     #[test]

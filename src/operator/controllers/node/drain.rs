@@ -10,26 +10,23 @@ use kube::{
     Api,
     api::{DeleteParams, EvictParams, PostParams, Preconditions},
 };
-use kube_node_api::{NodeSet, names};
-use kube_node_cache::{CustomObject, NodeView, PodOwner, PodView, Protobuf, WirePods};
+use kube_ext::call::{ApiError, call, read};
+use kube_node_api::names;
+use kube_node_cache::{CachedNodeSet, NodeView, PodOwner, PodView, Protobuf, WirePods};
 use kube_node_planner::{
     drain::{self, Blockage, DrainPolicy, DrainProgress, Fate, Obstacle, PodId},
     node::{Attached, MachineState, Pods},
     taints,
 };
 
-use super::{Error, NodeController, observe::Observed};
-use crate::controllers::{
-    ApiError,
-    api::{call, read},
-};
+use super::{NodeController, ReconcileError, observe::Observed};
 
 /// Concurrent evictions or deletions of one Node.
 const EVICTIONS_AT_ONCE: usize = 8;
 
 impl NodeController {
     /// Progress of the drain of a leaving Node.
-    pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods, Error> {
+    pub(super) async fn pods(&self, observed: &Observed) -> Result<Pods, ReconcileError> {
         let node = &*observed.node;
         let has_machine = match observed.machine {
             MachineState::Exists if node.unschedulable => true,
@@ -37,7 +34,7 @@ impl NodeController {
             MachineState::Absent => false,
         };
         let known: Vec<drain::Pod> =
-            self.context.pods.by_index(&node.name).iter().map(|pod| seen(pod)).collect();
+            self.context.pods.by_index(&node.name).iter().map(|pod| drained(pod)).collect();
         let mut drain = self.plan(node, &known);
         if has_machine && drain.is_done() {
             // The cache may lag behind the cordon: a list confirms that no pod is left.
@@ -71,37 +68,34 @@ impl NodeController {
 
     async fn listed(&self, node: &NodeView) -> Result<Vec<drain::Pod>, ApiError> {
         let url = format!("{}?fieldSelector=spec.nodeName%3D{}", PodView::PATH, node.name);
-        let action = || format!("list the pods of {}", node.name);
+        let action = format!("list the pods of {}", node.name);
         let WirePods { items } = read(&self.context.client, action, &url).await?;
-        Ok(items.into_iter().map(|pod| seen(&PodView::from(pod))).collect())
+        Ok(items.into_iter().map(|pod| drained(&PodView::from(pod))).collect())
     }
 
     /// The set that owns the Node, if it still exists.
-    pub(super) fn set_of(&self, node: &NodeView) -> Option<Arc<CustomObject<NodeSet>>> {
+    pub(super) fn set_of(&self, node: &NodeView) -> Option<Arc<CachedNodeSet>> {
         let owner = node.owner()?;
         let set = self.context.sets.get(&owner.name)?;
         (set.metadata.uid.as_deref() == Some(owner.uid.as_str())).then_some(set)
     }
 
     /// Returns true if the drain of a Node may start. Without a readable set that stays, no permit is needed.
-    pub(super) fn has_turn(&self, node: &NodeView) -> bool {
+    pub(super) fn has_drain_permit(&self, node: &NodeView) -> bool {
         let set = self.set_of(node).filter(|set| !set.is_leaving() && set.object.is_ok());
         set.is_none_or(|set| self.context.drain_permits.is_granted(set.name(), &node.uid))
     }
 
     /// Evicts pods and returns those whose eviction was refused.
-    pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>, Error> {
-        let results: Vec<(PodId, Result<(), ApiError>)> = stream::iter(pods.to_vec())
+    pub(super) async fn evict(&self, pods: &[PodId]) -> Result<Vec<Blockage>, ReconcileError> {
+        let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
                 let result = self.evict_one(&pod).await;
                 (pod, result)
             })
-            .buffer_unordered(EVICTIONS_AT_ONCE)
-            .collect()
-            .await;
-        let mut blocked = Vec::new();
-        let mut failed = None;
-        for (pod, result) in results {
+            .buffer_unordered(EVICTIONS_AT_ONCE);
+        let (mut blocked, mut failed) = (Vec::new(), None);
+        while let Some((pod, result)) = results.next().await {
             let Err(error) = result else { continue };
             if let Some(said) = error.disruption_budget() {
                 blocked.push(Blockage { obstacle: Obstacle::Budget, pod, said });
@@ -123,24 +117,23 @@ impl NodeController {
     async fn evict_one(&self, pod: &PodId) -> Result<(), ApiError> {
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
         let params = EvictParams { delete_options: Some(this(pod)), post_options: PostParams::default() };
-        call(|| format!("evict pod {pod}"), pods.evict(&pod.name, &params)).await.map(drop)
+        call(format!("evict pod {pod}"), pods.evict(&pod.name, &params)).await.map(drop)
     }
 
     /// Deletes pods regardless of disruption budgets. `grace` is the grace period in seconds; None: the pod's own.
-    pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<(), Error> {
-        let results: Vec<Result<(), ApiError>> = stream::iter(pods.to_vec())
+    pub(super) async fn delete_pods(&self, pods: &[PodId], grace: Option<u32>) -> Result<(), ReconcileError> {
+        let mut results = stream::iter(pods.to_vec())
             .map(|pod| async move {
                 let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
                 let params = DeleteParams { grace_period_seconds: grace, ..this(&pod) };
-                match call(|| format!("delete pod {pod}"), api.delete(&pod.name, &params)).await {
-                    Err(error) if !is_past(&error) => Err(error),
-                    _ => Ok(()),
-                }
+                call(format!("delete pod {pod}"), api.delete(&pod.name, &params)).await
             })
-            .buffer_unordered(EVICTIONS_AT_ONCE)
-            .collect()
-            .await;
-        Ok(results.into_iter().collect::<Result<(), ApiError>>()?)
+            .buffer_unordered(EVICTIONS_AT_ONCE);
+        let mut failed = None;
+        while let Some(result) = results.next().await {
+            failed = failed.or(result.err().filter(|error| !is_past(error)));
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -156,7 +149,7 @@ fn this(pod: &PodId) -> DeleteParams {
 }
 
 /// A pod as the drain planner needs it.
-fn seen(pod: &PodView) -> drain::Pod {
+fn drained(pod: &PodView) -> drain::Pod {
     drain::Pod {
         id: PodId {
             namespace: Arc::clone(&pod.namespace),

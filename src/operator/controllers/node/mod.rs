@@ -10,35 +10,29 @@ mod status;
 mod sweep;
 mod writes;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube_ext::{
     error::chain,
-    work_queue::{Action, Config, Consumer, WorkQueue, run, work_queue},
+    work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
-use kube_node_api::{NodeClass, NodeSet};
-use kube_node_cache::{CustomObject, EventHandler, NodeView, PodView};
+use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, PodView};
 use kube_node_planner::{back_off::BackOffs, node, wait::NodeWait};
+use parking_lot::Mutex;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
-pub use self::status::say;
+pub(crate) use self::status::set_condition;
 use self::{attachments::Attachments, status::ReportedWaits, writes::Writes};
-use super::{ApiError, Context, RevisionsError};
+use super::{Context, ReconcileError};
 use crate::providers::{MachineId, ProviderError};
 
 /// Concurrent reconciliations; each sends one write at a time.
-const CONCURRENCY: usize = 32;
+const CONFIG: Config = Config { concurrency: 32, min_interval: Duration::ZERO };
 /// Interval at which all machines are compared with all Nodes, for changes that no watch has shown.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
-/// Requeue delay of a Node that changed during a write; the watch is nearly always faster.
-const CONFLICT_RETRY: Duration = Duration::from_secs(1);
 
 /// Key of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,25 +43,18 @@ pub enum Key {
     Machine(MachineId),
 }
 
-/// Reason why a reconciliation failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A call to the API server failed.
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    /// The machine spec is not available.
-    #[error(transparent)]
-    Revisions(#[from] RevisionsError),
-    /// The provider failed.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Node(node) | Self::Machine(MachineId { node, .. })) = self;
+        f.write_str(node)
+    }
 }
 
 /// The controller.
 pub struct NodeController {
     context: Arc<Context>,
     requests: WorkQueue<Key>,
-    told: ReportedWaits,
+    waits: ReportedWaits,
     writes: Writes,
     attachments: Attachments,
     back_offs: Mutex<BackOffs>,
@@ -84,7 +71,7 @@ impl NodeController {
         let controller = Arc::new(Self {
             context,
             requests,
-            told: ReportedWaits::default(),
+            waits: ReportedWaits::default(),
             writes: Writes::default(),
             attachments,
             back_offs: Mutex::default(),
@@ -98,29 +85,22 @@ impl NodeController {
 
     /// Reconciles until `stop`, then finishes reconciliations in flight.
     pub async fn run(self: Arc<Self>, queue: Consumer<Key>, stop: CancellationToken) {
-        let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
-        let work = run(queue, config, &stop, |key| {
-            let controller = Arc::clone(&self);
-            async move {
-                let reconcile = Box::pin(async { outcome(controller.reconcile(&key).await) });
-                controller.context.reconcile("node", key.node(), reconcile).await
+        let this = &*self;
+        let reconcile = |key| async move {
+            match key {
+                Key::Node(name) => this.reconcile_node(&name).await,
+                Key::Machine(id) => this.reconcile_machine(&id).await,
             }
-        });
-        let looking = async { tokio::join!(self.follow_providers(), self.sweep_now_and_then()) };
-        tokio::join!(work, stop.run_until_cancelled(looking));
+        };
+        let work = self.context.run("node", (queue, CONFIG), &stop, reconcile);
+        let triggers = async { tokio::join!(self.follow_providers(), self.sweep_periodically()) };
+        tokio::join!(work, stop.run_until_cancelled(triggers));
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
-        match key {
-            Key::Node(name) => self.look_at_node(name).await,
-            Key::Machine(id) => self.look_at_machine(id).await,
-        }
-    }
-
-    async fn look_at_node(&self, name: &Arc<str>) -> Result<Action, Error> {
+    async fn reconcile_node(&self, name: &Arc<str>) -> Result<Action, ReconcileError> {
         let metrics = &self.context.metrics;
         let Some(node) = self.context.nodes.get(name) else {
-            self.told.forget(name, metrics);
+            self.waits.forget(name, metrics);
             self.writes.forget(name);
             return Ok(Action::AwaitChange);
         };
@@ -128,14 +108,14 @@ impl NodeController {
             return Ok(Action::AwaitChange);
         }
         let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
-            Err(Error::Provider(error @ ProviderError::Unreachable { .. })) => {
-                self.say_unreachable(&node, &error).await?;
+            Err(ReconcileError::Provider(error @ ProviderError::Unreachable { .. })) => {
+                self.report_obstacle(&node, error.reason(), &chain(&error)).await?;
                 return Err(error.into());
             }
             other => other?,
         };
         let Some(observed) = observed else {
-            self.told.forget(name, metrics);
+            self.waits.forget(name, metrics);
             return Ok(Action::AwaitChange);
         };
         let plan = node::decide(
@@ -146,12 +126,12 @@ impl NodeController {
             Timestamp::now(),
         );
         // A condition that cannot be written delays nothing else.
-        let said = self.say_how_it_stands(&observed).await;
+        let reported = self.report_machine(&observed).await;
         let applied = self.apply(&observed, &plan).await;
         let waits_for = match &applied {
             _ if observed.waits_for_room() => Some(NodeWait::Room),
-            Err(Error::Provider(error)) if error.is_want_of_room() => Some(NodeWait::Room),
-            Err(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
+            Err(ReconcileError::Provider(error)) if error.is_want_of_room() => Some(NodeWait::Room),
+            Err(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
                 Some(NodeWait::Refused { said: error.chain() })
             }
             // Only now the disruption budgets that block evictions are known.
@@ -160,14 +140,14 @@ impl NodeController {
                 plan.waits_for.map(|wait| wait.blocked(blocked))
             }
         };
-        self.told.waits(&observed.node, waits_for.as_ref().map(NodeWait::reason), metrics);
+        self.waits.set(&observed.node, waits_for.as_ref().map(NodeWait::reason), metrics);
         if let Some(wait) = waits_for.filter(|_| observed.node.deleted_at.is_some()) {
-            self.tell(&observed.node, &wait).await?;
+            self.report_wait(&observed.node, &wait).await?;
         } else {
-            self.say_whether_refused(&observed.node, applied.as_ref().err()).await?;
+            self.report_refusal(&observed.node, applied.as_ref().err()).await?;
         }
         applied?;
-        said?;
+        reported?;
         Ok(plan.requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
@@ -180,60 +160,30 @@ impl NodeController {
         }
     }
 
-    fn back_offs(&self) -> MutexGuard<'_, BackOffs> {
-        self.back_offs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn sweep_now_and_then(&self) {
-        let mut drain_permits = interval(SWEEP_INTERVAL);
+    async fn sweep_periodically(&self) {
+        let mut ticks = interval(SWEEP_INTERVAL);
         loop {
-            drain_permits.tick().await;
+            ticks.tick().await;
             if self.context.nodes.in_sync() {
                 self.sweep().await;
             }
         }
     }
-}
 
-/// The action after a reconciliation.
-fn outcome(result: Result<Action, Error>) -> Action {
-    match result {
-        Ok(outcome) => outcome,
-        // The object changed meanwhile: its event enqueues the key, the requeue only makes sure.
-        Err(Error::Api(error)) if error.is_conflict() => Action::RequeueAfter(CONFLICT_RETRY),
-        // The object is gone.
-        Err(Error::Api(error)) if error.is_not_found() => Action::AwaitChange,
-        Err(Error::Provider(error)) => {
-            debug!(error = chain(&error), "provider");
-            error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
-        }
-        Err(error) => {
-            warn!(error = chain(&error), "reconciliation failed");
-            Action::Failed
-        }
-    }
-}
-
-impl Key {
-    fn node(&self) -> &str {
-        match self {
-            Self::Node(name) => name,
-            Self::Machine(id) => &id.node,
-        }
+    fn enqueue(&self, node: &NodeView) {
+        self.requests.add(Key::Node(Arc::clone(&node.name)));
     }
 }
 
 impl EventHandler<NodeView> for NodeController {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
-        match (old, new) {
-            (_, Some(new)) => self.requests.add(Key::Node(Arc::clone(&new.name))),
-            (Some(old), None) => self.requests.add(Key::Node(Arc::clone(&old.name))),
-            (None, None) => {}
+        if let Some(node) = new.or(old) {
+            self.enqueue(node);
         }
         // The finalizer may have been removed by force, and another Node may have the name by now.
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
             self.attachments.forget(&old.uid);
-            self.back_offs().forget(&old.uid);
+            self.back_offs.lock().forget(&old.uid);
             self.requests.add(Key::Machine(MachineId::of(old)));
         }
     }
@@ -260,42 +210,38 @@ impl EventHandler<PodView> for NodeController {
         }
         let Some(pod) = new.or(old) else { return };
         if let Some(node) = self.context.nodes.get(&pod.node).filter(|node| node.deleted_at.is_some()) {
-            self.requests.add(Key::Node(Arc::clone(&node.name)));
+            self.enqueue(&node);
         }
     }
 }
 
-impl EventHandler<CustomObject<NodeClass>> for NodeController {
-    fn on_change(
-        &self,
-        old: Option<&Arc<CustomObject<NodeClass>>>,
-        new: Option<&Arc<CustomObject<NodeClass>>>,
-    ) {
-        let generation = |own: Option<&Arc<CustomObject<NodeClass>>>| own.map(|own| own.metadata.generation);
+impl EventHandler<CachedNodeClass> for NodeController {
+    fn on_change(&self, old: Option<&Arc<CachedNodeClass>>, new: Option<&Arc<CachedNodeClass>>) {
+        let generation = |class: Option<&Arc<CachedNodeClass>>| class.map(|class| class.metadata.generation);
         if old.is_some() && generation(old) == generation(new) {
             return;
         }
         let Some(class) = new.or(old) else { return };
         for node in self.context.nodes.all().iter().filter(|node| node.class() == Some(class.name())) {
-            self.requests.add(Key::Node(Arc::clone(&node.name)));
+            self.enqueue(node);
         }
     }
 }
 
-impl EventHandler<CustomObject<NodeSet>> for NodeController {
-    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
-        let read = |own: Option<&Arc<CustomObject<NodeSet>>>| {
+impl EventHandler<CachedNodeSet> for NodeController {
+    fn on_change(&self, old: Option<&Arc<CachedNodeSet>>, new: Option<&Arc<CachedNodeSet>>) {
+        let relevant = |own: Option<&Arc<CachedNodeSet>>| {
             let set = own.and_then(|own| own.object.as_ref().ok());
             // A drain permit is needed only from a set that stays.
             let stays = own.filter(|own| !own.is_leaving()).and_then(|own| own.metadata.uid.clone());
             (stays, set.map(|set| (set.spec.class_overrides.clone(), set.spec.drain.clone())))
         };
-        if read(old) == read(new) {
+        if relevant(old) == relevant(new) {
             return;
         }
         let Some(set) = new.or(old) else { return };
         for node in self.context.nodes.by_index(set.name()) {
-            self.requests.add(Key::Node(Arc::clone(&node.name)));
+            self.enqueue(&node);
         }
     }
 }

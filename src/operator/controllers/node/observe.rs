@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use kube_ext::call::call;
 use kube_node_api::{NodeClass, NodeClassSpec, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -14,9 +15,9 @@ use kube_node_planner::{
     template::{CurrentTemplate, DesiredTemplate, NodeChange},
 };
 
-use super::{Error, NodeController};
+use super::{NodeController, ReconcileError};
 use crate::{
-    controllers::{api::call, machine_spec},
+    controllers::machine_spec,
     providers::{
         Existing, MachineId, OUT_OF_RESOURCES, Provider, ProviderError, Renewed, Settings, Stage, Trouble,
     },
@@ -31,12 +32,8 @@ pub(super) struct Observed {
     pub(super) id: MachineId,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) machine: MachineState,
-    /// Last end of a machine that was restarted.
-    pub(super) last_end: Option<Trouble>,
-    /// True once the machine has started.
-    pub(super) works: bool,
-    /// Obstacle that the machine reports.
-    pub(super) trouble: Option<Trouble>,
+    /// The machine as its provider reports it.
+    pub(super) existing: Option<Existing>,
     pub(super) lease_renewed: Option<Timestamp>,
     pub(super) drain_permit: bool,
     pub(super) pods: Pods,
@@ -59,10 +56,15 @@ pub(super) struct Adoption {
 }
 
 impl Observed {
+    /// Obstacle that the machine reports.
+    pub(super) fn trouble(&self) -> Option<&Trouble> {
+        self.existing.as_ref()?.trouble.as_ref()
+    }
+
     /// Returns true if the process that should run the machine has reported that it has no room.
     pub(super) fn waits_for_room(&self) -> bool {
-        let trouble = self.trouble.as_ref().filter(|_| self.node.deleted_at.is_none());
-        trouble.is_some_and(|trouble| trouble.reason == OUT_OF_RESOURCES)
+        let is_full = self.trouble().is_some_and(|trouble| trouble.reason == OUT_OF_RESOURCES);
+        is_full && self.node.deleted_at.is_none()
     }
 
     /// The Node as the planner needs it.
@@ -88,7 +90,7 @@ impl Observed {
 
 impl NodeController {
     /// Returns None for a Node that is not ours, and for one that has to wait for a change of something else.
-    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>, Error> {
+    pub(super) async fn observe(&self, node: Arc<NodeView>) -> Result<Option<Observed>, ReconcileError> {
         let id = MachineId::of(&node);
         let class = node.class().and_then(|name| self.context.classes.get(name));
         let class = class.as_ref().and_then(|own| own.object.as_ref().ok());
@@ -104,11 +106,9 @@ impl NodeController {
                 Some(Stage::Dead) => MachineState::Dead,
                 Some(Stage::Leaving) => MachineState::Leaving,
             },
-            last_end: existing.as_ref().and_then(|existing| existing.last_end.clone()),
-            works: existing.as_ref().is_some_and(|existing| existing.stage == Stage::Up),
-            trouble: existing.as_ref().and_then(|existing| existing.trouble.clone()),
+            existing,
             lease_renewed: None,
-            drain_permit: node.deleted_at.is_some() && self.has_turn(&node),
+            drain_permit: node.deleted_at.is_some() && self.has_drain_permit(&node),
             pods: Pods::Unknown,
             deletion_timeout: class
                 .and_then(|class| class.spec.deletion_timeout)
@@ -133,7 +133,7 @@ impl NodeController {
             return Ok(Some(observed));
         }
         observed.back_off = self.back_off(&observed);
-        observed.lease_renewed = self.lease(&observed.node, existing.as_ref()).await?;
+        observed.lease_renewed = self.lease(&observed.node, observed.existing.as_ref()).await?;
         let named = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
         let machine = match (named, class) {
             (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
@@ -155,16 +155,15 @@ impl NodeController {
     /// Delay before the Node gets another machine, after the previous ones ended repeatedly.
     fn back_off(&self, observed: &Observed) -> Option<BackOff> {
         let (uid, now) = (&observed.node.uid, Timestamp::now());
-        let mut all = self.back_offs();
+        let mut all = self.back_offs.lock();
         if observed.machine == MachineState::Dead {
-            let how =
-                observed.trouble.as_ref().map(|Trouble { reason, message }| format!("{reason}: {message}"));
+            let how = observed.trouble().map(|Trouble { reason, message }| format!("{reason}: {message}"));
             all.ended(uid, how.as_deref().unwrap_or("its provider says no more"), now);
         }
         all.wait(uid, now)
     }
 
-    async fn stored(&self, node: &NodeView) -> Result<Option<revision::ResolvedMachine>, Error> {
+    async fn stored(&self, node: &NodeView) -> Result<Option<revision::ResolvedMachine>, ReconcileError> {
         let stored = machine_spec::stored(&self.context.revisions, node).await?;
         Ok(stored.map(|machine| (*machine).clone()))
     }
@@ -185,7 +184,7 @@ impl NodeController {
         node: &NodeView,
         id: &MachineId,
         class: Option<&NodeClass>,
-    ) -> Result<Option<Arc<dyn Provider>>, Error> {
+    ) -> Result<Option<Arc<dyn Provider>>, ReconcileError> {
         let by_name = |name: &str| self.context.providers.get(name).cloned();
         if let Some(name) = node.label(names::LABEL_NODE_CONTROLLER) {
             return Ok(by_name(name));
@@ -227,7 +226,7 @@ impl NodeController {
     }
 
     /// The fields that a Node created by hand lacks, by its class and set.
-    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, Error> {
+    async fn adoption(&self, node: &NodeView, class: &NodeClass) -> Result<Adoption, ReconcileError> {
         let set = node.set().and_then(|set| self.context.sets.get(set));
         let set = set.as_ref().and_then(|set| set.object.as_ref().ok());
         let machine = revision::ResolvedMachine::resolve(
@@ -258,21 +257,29 @@ impl NodeController {
         }
     }
 
-    async fn revision_is_gone(&self, observed: Observed, revision: &str) -> Result<Option<Observed>, Error> {
+    async fn revision_is_gone(
+        &self,
+        observed: Observed,
+        revision: &str,
+    ) -> Result<Option<Observed>, ReconcileError> {
         let text =
             format!("its revision {revision} is not stored any more: delete the Node to have another made");
-        self.warn(&observed.node, "RevisionNotFound", text.clone());
         // An existing machine goes on, but a new one cannot be made.
         if observed.machine == MachineState::Exists {
+            self.warn(&observed.node, "RevisionNotFound", text);
             return Ok(Some(observed));
         }
-        self.say(&observed.node, names::CONDITION_MACHINE, false, "RevisionNotFound", &text).await?;
+        self.report_obstacle(&observed.node, "RevisionNotFound", &text).await?;
         // The set may store the revision again; no event reports that, so the error requeues the Node.
         Err(ProviderError::NotFound { message: text }.into())
     }
 
     /// Time of the last renewal of the Node's Lease.
-    async fn lease(&self, node: &NodeView, existing: Option<&Existing>) -> Result<Option<Timestamp>, Error> {
+    async fn lease(
+        &self,
+        node: &NodeView,
+        existing: Option<&Existing>,
+    ) -> Result<Option<Timestamp>, ReconcileError> {
         let Some(existing) = existing else { return Ok(None) };
         match existing.lease {
             Renewed::At(time) => return Ok(Some(time)),
@@ -284,7 +291,7 @@ impl NodeController {
             return Ok(None);
         }
         let leases: Api<Lease> = Api::namespaced(self.context.client.clone(), LEASES);
-        let lease = call(|| format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;
+        let lease = call(format!("read Lease {}", node.name), leases.get_opt(&node.name)).await?;
         Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time).map(|time| time.0))
     }
 }

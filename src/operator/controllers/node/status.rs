@@ -1,46 +1,36 @@
 //! Status of a Node: its wait reason in a metric, obstacles in conditions, and one event when somebody has to act.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
-use kube_ext::error::chain;
+use kube::{Api, Client, api::Patch};
+use kube_ext::call::{ApiError, call};
 use kube_node_api::names;
 use kube_node_cache::{ConditionView, NodeView};
-use kube_node_planner::{back_off::BackOff, conditions::ConditionUpdate, wait::NodeWait};
+use kube_node_planner::{conditions::ConditionUpdate, wait::NodeWait};
+use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{Error, NodeController, drain::drain_began, observe::Observed};
+use super::{NodeController, ReconcileError, drain::drain_began, observe::Observed};
 use crate::{
-    controllers::{
-        ApiError, Metrics,
-        api::{self, call},
-        reference_to_node,
-    },
-    providers::{ProviderError, Trouble},
+    controllers::{Metrics, api::patch_params, reference_to_node},
+    providers::{Existing, Stage, Trouble},
 };
 
-/// Reported state of each Node that waits.
+/// Reported state of each Node that waits, by name.
 #[derive(Debug, Default)]
-pub(super) struct ReportedWaits(Mutex<HashMap<Arc<str>, Entry>>);
+pub(super) struct ReportedWaits(Mutex<HashMap<Arc<str>, ReportedWait>>);
 
 #[derive(Debug)]
-struct Entry {
+struct ReportedWait {
     /// UID of the Node: a name may be used again.
     uid: Arc<str>,
     /// Wait reason counted in the metric.
-    waits: &'static str,
+    reason: &'static str,
     /// Last written condition `kube-node.io/Drained`: the watch may lag behind.
     drained: Option<ConditionUpdate>,
     /// Reasons that have had their event.
@@ -49,141 +39,128 @@ struct Entry {
 
 impl ReportedWaits {
     /// Counts the wait reason of a Node; None: the Node does not wait.
-    pub(super) fn waits(&self, node: &NodeView, reason: Option<&'static str>, metrics: &Metrics) {
+    pub(super) fn set(&self, node: &NodeView, reason: Option<&'static str>, metrics: &Metrics) {
         let Some(reason) = reason else { return self.forget(&node.name, metrics) };
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match told.get_mut(&node.name) {
-            Some(entry) if entry.uid == node.uid => Some(std::mem::replace(&mut entry.waits, reason)),
-            _ => {
-                let uid = Arc::clone(&node.uid);
-                let new = Entry { uid, waits: reason, drained: None, events: Vec::new() };
-                told.insert(Arc::clone(&node.name), new).map(|old| old.waits)
-            }
-        };
-        drop(told);
+        let same_node = self.with(node, |wait| std::mem::replace(&mut wait.reason, reason));
+        let before = same_node.or_else(|| {
+            let uid = Arc::clone(&node.uid);
+            let new = ReportedWait { uid, reason, drained: None, events: Vec::new() };
+            self.0.lock().insert(Arc::clone(&node.name), new).map(|old| old.reason)
+        });
         metrics.waits(before, Some(reason));
     }
 
     /// Drops a Node that no longer waits.
     pub(super) fn forget(&self, node: &str, metrics: &Metrics) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.remove(node).map(|entry| entry.waits);
-        drop(told);
+        let before = self.0.lock().remove(node).map(|wait| wait.reason);
         metrics.waits(before, None);
     }
 
-    fn with<T>(&self, node: &NodeView, with: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.get_mut(&node.name).filter(|entry| entry.uid == node.uid).map(with)
+    fn with<T>(&self, node: &NodeView, with: impl FnOnce(&mut ReportedWait) -> T) -> Option<T> {
+        self.0.lock().get_mut(&node.name).filter(|wait| wait.uid == node.uid).map(with)
     }
 }
 
 impl NodeController {
     /// Reports the wait reason of a leaving Node. Each reason has one event in the life of a Node.
-    pub(super) async fn tell(&self, node: &NodeView, wait: &NodeWait) -> Result<(), Error> {
+    pub(super) async fn report_wait(&self, node: &NodeView, wait: &NodeWait) -> Result<(), ReconcileError> {
         let shown =
             node.condition(names::CONDITION_DRAINED).filter(|condition| &*condition.status == "False");
-        let last = self.told.with(node, |entry| entry.drained.clone()).flatten();
+        let last = self.waits.with(node, |wait| wait.drained.clone()).flatten();
         let in_the_way = last.as_ref().map_or(shown.is_some(), |last| !last.status);
         let lasts = Timestamp::now().duration_since(drain_began(node));
         let lasts = Duration::try_from(lasts).unwrap_or_default();
-        let Some(says) = wait.says(in_the_way, lasts) else { return Ok(()) };
-        if last.as_ref() == Some(&says) {
+        let Some(update) = wait.says(in_the_way, lasts) else { return Ok(()) };
+        if last.as_ref() == Some(&update) {
             return Ok(());
         }
-        if wait.needs_somebody() {
-            // If the Node already shows this reason, the previous process recorded the event.
-            let said = shown.is_some_and(|shown| &*shown.reason == says.reason);
-            let first = self.told.with(node, |entry| {
-                let new = !entry.events.contains(&says.reason);
-                if new {
-                    entry.events.push(says.reason);
-                }
-                new
-            });
-            if first == Some(true) && !said {
-                self.warn(node, "DrainBlocked", says.message.clone());
-            }
+        // If the Node already shows this reason, the previous process recorded the event.
+        let is_shown = shown.is_some_and(|shown| &*shown.reason == update.reason);
+        if wait.needs_somebody() && self.is_first(node, update.reason) && !is_shown {
+            self.warn(node, "DrainBlocked", update.message.clone());
         }
-        self.say(node, says.r#type, says.status, says.reason, &says.message).await?;
-        self.told.with(node, |entry| entry.drained = Some(says));
+        let ConditionUpdate { r#type, status, reason, message } = &update;
+        set_condition(&self.context.client, node, r#type, *status, reason, message).await?;
+        self.waits.with(node, |wait| wait.drained = Some(update));
         Ok(())
     }
 
-    /// Writes a condition update onto the Node, unless the Node shows it already.
-    pub(super) async fn say(
-        &self,
-        node: &NodeView,
-        r#type: &'static str,
-        status: bool,
-        reason: &str,
-        message: &str,
-    ) -> Result<(), Error> {
-        Ok(say(&self.context.client, node, r#type, (status, reason, message)).await?)
+    /// Returns true the first time that a Node waits for this reason.
+    fn is_first(&self, node: &NodeView, reason: &'static str) -> bool {
+        let is_first = self.waits.with(node, |wait| {
+            let is_first = !wait.events.contains(&reason);
+            wait.events.extend(is_first.then_some(reason));
+            is_first
+        });
+        is_first == Some(true)
     }
 
     /// Reports an obstacle of the machine, and its end.
-    pub(super) async fn say_how_it_stands(&self, observed: &Observed) -> Result<(), Error> {
+    pub(super) async fn report_machine(&self, observed: &Observed) -> Result<(), ReconcileError> {
         let node = &observed.node;
-        if let Some(BackOff { message, .. }) = &observed.back_off {
-            let reason = NodeWait::BackOff.reason();
-            self.warn(node, reason, message.clone());
-            return self.say(node, names::CONDITION_MACHINE, false, reason, message).await;
+        if let Some(back_off) = &observed.back_off {
+            return self.report_obstacle(node, NodeWait::BackOff.reason(), &back_off.message).await;
         }
-        match &observed.trouble {
-            Some(Trouble { reason, message }) => {
-                self.warn(node, reason, message.clone());
-                self.say(node, names::CONDITION_MACHINE, false, reason, message).await
+        let condition = node.condition(names::CONDITION_MACHINE);
+        match &observed.existing {
+            Some(Existing { trouble: Some(Trouble { reason, message }), .. }) => {
+                self.report_obstacle(node, reason, message).await
             }
-            None if observed.works => match &observed.last_end {
-                Some(Trouble { reason, message }) => {
-                    let says = |c: &ConditionView| c.message.as_deref() == Some(message);
-                    if !node.condition(names::CONDITION_MACHINE).is_some_and(says) {
-                        self.warn(node, reason, message.clone());
-                    }
-                    self.say(node, names::CONDITION_MACHINE, true, "Restarted", message).await
+            Some(Existing { stage: Stage::Up, last_end: Some(Trouble { reason, message }), .. }) => {
+                if condition.is_none_or(|shown| shown.message.as_deref() != Some(message)) {
+                    self.warn(node, reason, message.clone());
                 }
-                None if node.condition(names::CONDITION_MACHINE).is_some_and(is_trouble_of_machine) => {
-                    self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way")
-                        .await
-                }
-                None => Ok(()),
-            },
-            None => Ok(()),
-        }
-    }
-
-    /// Reports on a Node that stays that the API server refuses a write to it, and the end of that.
-    pub(super) async fn say_whether_refused(
-        &self,
-        node: &NodeView,
-        error: Option<&Error>,
-    ) -> Result<(), Error> {
-        let machine = node.condition(names::CONDITION_MACHINE);
-        match error {
-            Some(Error::Api(error)) if error.is_final() && !error.is_not_found() => {
-                self.warn(node, NodeWait::REFUSED, error.chain());
-                self.say(node, names::CONDITION_MACHINE, false, NodeWait::REFUSED, &error.chain()).await
+                self.set_machine_condition(node, true, "Restarted", message).await
             }
-            None if machine.is_some_and(|c| &*c.reason == NodeWait::REFUSED) => {
-                self.say(node, names::CONDITION_MACHINE, true, "Running", "nothing stands in its way").await
+            Some(Existing { stage: Stage::Up, .. }) if condition.is_some_and(is_trouble_of_machine) => {
+                self.report_running(node).await
             }
             _ => Ok(()),
         }
     }
 
-    /// Reports that the state of the machine is unknown.
-    pub(super) async fn say_unreachable(&self, node: &NodeView, error: &ProviderError) -> Result<(), Error> {
-        let message = chain(error);
-        self.warn(node, error.reason(), message.clone());
-        self.say(node, names::CONDITION_MACHINE, false, error.reason(), &message).await
+    /// Reports on a Node that stays that the API server refuses a write to it, and the end of that.
+    pub(super) async fn report_refusal(
+        &self,
+        node: &NodeView,
+        error: Option<&ReconcileError>,
+    ) -> Result<(), ReconcileError> {
+        let machine = node.condition(names::CONDITION_MACHINE);
+        match error {
+            Some(ReconcileError::Api(error)) if error.is_final() && !error.is_not_found() => {
+                self.report_obstacle(node, NodeWait::REFUSED, &error.chain()).await
+            }
+            None if machine.is_some_and(|condition| &*condition.reason == NodeWait::REFUSED) => {
+                self.report_running(node).await
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Reports a machine that disappeared without a request of ours.
-    pub(super) async fn say_lost(&self, node: &NodeView) -> Result<(), Error> {
-        let text = "its machine is gone, without anybody asking us: another one is made";
-        self.warn(node, "MachineLost", text.to_owned());
-        self.say(node, names::CONDITION_MACHINE, false, "MachineLost", text).await
+    /// Reports an obstacle of the machine.
+    pub(super) async fn report_obstacle(
+        &self,
+        node: &NodeView,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), ReconcileError> {
+        self.warn(node, reason, message.to_owned());
+        self.set_machine_condition(node, false, reason, message).await
+    }
+
+    async fn report_running(&self, node: &NodeView) -> Result<(), ReconcileError> {
+        self.set_machine_condition(node, true, "Running", "nothing stands in its way").await
+    }
+
+    async fn set_machine_condition(
+        &self,
+        node: &NodeView,
+        status: bool,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), ReconcileError> {
+        let (client, r#type) = (&self.context.client, names::CONDITION_MACHINE);
+        Ok(set_condition(client, node, r#type, status, reason, message).await?)
     }
 
     pub(super) fn warn(&self, node: &NodeView, reason: &str, text: String) {
@@ -191,22 +168,22 @@ impl NodeController {
     }
 }
 
-/// Writes a condition update onto a Node, unless the Node shows it already.
-pub async fn say(
+/// Writes a condition onto a Node, unless the Node shows it already.
+pub(crate) async fn set_condition(
     client: &Client,
     node: &NodeView,
-    r#type: &'static str,
-    (status, reason, message): (bool, &str, &str),
+    r#type: &str,
+    status: bool,
+    reason: &str,
+    message: &str,
 ) -> Result<(), ApiError> {
     let status = if status { "True" } else { "False" };
-    let old = node.condition(r#type);
-    if old.is_some_and(|old| {
-        &*old.status == status && &*old.reason == reason && old.message.as_deref() == Some(message)
-    }) {
+    let old = node.condition(r#type).filter(|old| &*old.status == status);
+    if old.is_some_and(|old| &*old.reason == reason && old.message.as_deref() == Some(message)) {
         return Ok(());
     }
     let now = Timestamp::now();
-    let since = old.filter(|old| &*old.status == status).and_then(|old| old.since).unwrap_or(now);
+    let since = old.and_then(|old| old.since).unwrap_or(now);
     let condition = NodeCondition {
         type_: r#type.to_owned(),
         status: status.to_owned(),
@@ -216,17 +193,11 @@ pub async fn say(
         last_transition_time: Some(Time(since)),
     };
     let nodes: Api<Node> = Api::all(client.clone());
-    let params = PatchParams { field_manager: Some(api::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     // A strategic merge patch merges conditions by type, so a kubelet's are not touched.
-    let patch = Patch::Strategic(
-        json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } }),
-    );
-    call(
-        || format!("write a condition of Node {}", node.name),
-        nodes.patch_status(&node.name, &params, &patch),
-    )
-    .await?;
-    Ok(())
+    let patch = json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": [condition] } });
+    let (params, patch) = (patch_params(), Patch::Strategic(patch));
+    let written = nodes.patch_status(&node.name, &params, &patch);
+    call(format!("write a condition of Node {}", node.name), written).await.map(drop)
 }
 
 /// Returns true for a False condition about the machine, not about writes to its Node.

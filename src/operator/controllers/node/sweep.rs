@@ -2,14 +2,11 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube_ext::{error::chain, work_queue::Action};
+use kube_ext::{call::call, error::chain, work_queue::Action};
 use tracing::{info, warn};
 
-use super::{Error, Key, NodeController};
-use crate::{
-    controllers::api::call,
-    providers::{MachineId, Provider},
-};
+use super::{Key, NodeController, ReconcileError};
+use crate::providers::{MachineId, Provider};
 
 impl NodeController {
     /// Enqueues every machine whose Node is not in the cache.
@@ -33,7 +30,7 @@ impl NodeController {
     }
 
     /// Enqueues the Node of the machine. Deletes a machine without a Node once the API server confirms that.
-    pub(super) async fn look_at_machine(&self, id: &MachineId) -> Result<Action, Error> {
+    pub(super) async fn reconcile_machine(&self, id: &MachineId) -> Result<Action, ReconcileError> {
         if self.has_node(id) {
             self.requests.add(Key::Node(id.node.clone()));
             return Ok(Action::AwaitChange);
@@ -48,12 +45,16 @@ impl NodeController {
         failed.map_or(Ok(Action::AwaitChange), Err)
     }
 
-    async fn delete_if_without_node(&self, provider: &dyn Provider, id: &MachineId) -> Result<(), Error> {
+    async fn delete_if_without_node(
+        &self,
+        provider: &dyn Provider,
+        id: &MachineId,
+    ) -> Result<(), ReconcileError> {
         if provider.exists(id).await?.is_none() {
             return Ok(());
         }
         let nodes: Api<Node> = Api::all(self.context.client.clone());
-        let found = call(|| format!("read Node {}", id.node), nodes.get_metadata_opt(&id.node)).await?;
+        let found = call(format!("read Node {}", id.node), nodes.get_metadata_opt(&id.node)).await?;
         if found.is_none_or(|node| node.metadata.uid.as_deref() != Some(&*id.uid)) {
             info!(uid = &*id.uid, provider = provider.name(), "machine without a Node: deleting it");
             provider.delete(id).await?;

@@ -1,11 +1,9 @@
 //! Writes to Nodes that the watch does not show yet: a reconciliation of the older state would repeat them.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use kube_node_cache::{Cache, NodeView, Written};
+use parking_lot::Mutex;
 
 /// Last writes by name of the Node.
 #[derive(Debug, Default)]
@@ -14,13 +12,13 @@ pub(super) struct Writes(Mutex<HashMap<Arc<str>, Written>>);
 impl Writes {
     /// Records a write that the API server accepted.
     pub(super) fn wrote(&self, node: &Arc<str>, version: Written) {
-        self.all().insert(Arc::clone(node), version);
+        self.0.lock().insert(Arc::clone(node), version);
     }
 
     /// Returns true if a Node is older than the last write to it: the watch, or a new list, is about to show
     /// that write.
     pub(super) fn outruns(&self, node: &NodeView, nodes: &Cache<NodeView>) -> bool {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let Some(written) = all.get(&node.name) else { return false };
         let outruns = nodes.is_stale(&node.resource_version, *written);
         if !outruns {
@@ -31,16 +29,12 @@ impl Writes {
 
     /// Nodes with a write that the watch has not shown.
     pub(super) fn nodes(&self) -> Vec<Arc<str>> {
-        self.all().keys().cloned().collect()
+        self.0.lock().keys().cloned().collect()
     }
 
     /// Forgets a deleted Node.
     pub(super) fn forget(&self, node: &str) {
-        self.all().remove(node);
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, Written>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(node);
     }
 }
 

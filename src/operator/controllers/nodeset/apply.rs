@@ -11,6 +11,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::Resource;
+use kube_ext::call::ApiError;
 use kube_node_api::{NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -24,12 +25,9 @@ use tracing::info;
 
 use super::{
     NodeSetController, autoscaling,
-    observe::{Blueprint, Observed},
+    observe::{Blueprint, NoBlueprint, Observed},
 };
-use crate::controllers::{
-    ApiError,
-    api::{self, Seen},
-};
+use crate::controllers::api;
 
 /// Concurrent writes of one set: at some milliseconds each, more than enough to keep a control plane busy.
 /// Each has a connection of its own.
@@ -67,13 +65,11 @@ impl Applied {
 impl NodeSetController {
     pub(super) async fn apply(&self, set: &NodeSet, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
         let mut applied = Applied::default();
-        let has_finalizer = match self.add_finalizer(set).await {
-            Ok(()) => true,
-            Err(error) => {
-                applied.failed("FinalizerNotSet", &error);
-                false
-            }
-        };
+        let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
+        let finalizer = api::set_finalizer::<NodeSet>(client, &set.metadata, finalizer, true).await;
+        if let Err(error) = &finalizer {
+            applied.failed("FinalizerNotSet", error);
+        }
         self.change_owners(set, observed).await;
         if let Err(error) = self.forget_victims(set, observed).await {
             applied.failed("RecordNotWritten", &error);
@@ -83,44 +79,30 @@ impl NodeSetController {
                 let kept = autoscaling::keeps_off(set, plan);
                 self.propagate(blueprint, observed, kept, &mut applied).await;
             }
-            Err(problem) => {
+            Err(NoBlueprint { problem, retry }) => {
                 applied.problems.push(problem.clone());
-                applied.failed |= observed.retry_blueprint;
+                applied.failed |= retry;
             }
         }
         self.grant_drain_permits(observed, plan);
         // A set without its finalizer could be deleted before its Nodes.
-        if has_finalizer {
+        if finalizer.is_ok() {
             self.make(set, observed, plan, &mut applied).await;
         }
         self.delete(observed, plan, &mut applied).await;
         applied
     }
 
-    async fn add_finalizer(&self, set: &NodeSet) -> Result<(), ApiError> {
-        let mut finalizers = set.metadata.finalizers.clone().unwrap_or_default();
-        if finalizers.iter().any(|finalizer| finalizer == names::FINALIZER_NODES) {
-            return Ok(());
-        }
-        finalizers.push(names::FINALIZER_NODES.to_owned());
-        let change = json!({ "metadata": { "finalizers": finalizers } });
-        api::patch::<NodeSet>(&self.context.client, seen_set(set), change, "set the finalizer").await
-    }
-
     /// Removes the set's owner reference from the Nodes to release, and adds it to those to adopt.
     async fn change_owners(&self, set: &NodeSet, observed: &Observed) {
-        let mut patches = Vec::new();
-        for node in &observed.to_release {
-            let mut owners = node.owners.clone();
-            owners.retain(|owner| owner.uid != observed.uid);
-            patches.push((Arc::clone(node), owned_by(&owners)));
-        }
-        for node in &observed.to_adopt {
-            let Some(owner) = set.controller_owner_ref(&()) else { continue };
-            let mut owners = node.owners.clone();
-            owners.push(owner);
-            patches.push((Arc::clone(node), owned_by(&owners)));
-        }
+        let own = set.controller_owner_ref(&());
+        let owned_by = |node: &NodeView, owner: Option<OwnerReference>| {
+            let others = node.owners.iter().filter(|other| other.uid != observed.uid).cloned();
+            json!({ "metadata": { "ownerReferences": others.chain(owner).collect::<Vec<_>>() } })
+        };
+        let released = observed.to_release.iter().map(|node| (Arc::clone(node), owned_by(node, None)));
+        let adopted = observed.to_adopt.iter().map(|node| (Arc::clone(node), owned_by(node, own.clone())));
+        let patches: Vec<_> = released.chain(adopted).collect();
         if !patches.is_empty() {
             info!(count = patches.len(), "adopting and releasing Nodes by their label");
         }
@@ -176,7 +158,7 @@ impl NodeSetController {
         let batch = fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES));
         stream::iter(batch)
             .for_each_concurrent(WRITES_AT_ONCE, |(node, patch, intent)| async move {
-                let answer = api::patch::<Node>(&self.context.client, seen_node(&node), patch, what).await;
+                let answer = api::patch::<Node>(&self.context.client, &*node, patch, what).await;
                 let now = Timestamp::now();
                 self.refusals(set, |refusals| match answer {
                     // The Node changed or is gone: its event enqueues the set.
@@ -199,10 +181,6 @@ impl NodeSetController {
     }
 }
 
-fn owned_by(owners: &[OwnerReference]) -> Value {
-    json!({ "metadata": { "ownerReferences": owners } })
-}
-
 /// Merge patch for a template change.
 fn patch(change: NodeChange) -> Value {
     let mut patch = json!({ "metadata": {} });
@@ -216,22 +194,6 @@ fn patch(change: NodeChange) -> Value {
         patch["spec"] = json!({ "taints": taints });
     }
     patch
-}
-
-pub(super) fn seen_node(node: &NodeView) -> Seen<'_> {
-    Seen { name: &node.name, uid: &node.uid, resource_version: &node.resource_version }
-}
-
-pub(super) fn seen_set(set: &NodeSet) -> Seen<'_> {
-    seen_meta(&set.metadata)
-}
-
-pub(super) fn seen_meta(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Seen<'_> {
-    Seen {
-        name: metadata.name.as_deref().unwrap_or_default(),
-        uid: metadata.uid.as_deref().unwrap_or_default(),
-        resource_version: metadata.resource_version.as_deref().unwrap_or_default(),
-    }
 }
 
 /// Requeue delay after a failed write that the next reconciliation may repeat.

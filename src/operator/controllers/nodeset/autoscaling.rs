@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use kube_ext::call::ApiError;
 use kube_node_api::{NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
@@ -12,8 +13,8 @@ use kube_node_planner::{
 };
 use serde_json::json;
 
-use super::{NodeSetController, apply::seen_set, observe::Observed};
-use crate::controllers::{ApiError, api};
+use super::{NodeSetController, observe::Observed};
+use crate::controllers::api;
 
 impl NodeSetController {
     /// Removes Nodes that leave or are gone from the record of victims. The other entries are left to their writers.
@@ -27,7 +28,7 @@ impl NodeSetController {
         }
         let annotations = json!({ names::ANNOTATION_VICTIMS: record(&left) });
         let change = json!({ "metadata": { "annotations": annotations } });
-        match api::patch::<NodeSet>(&self.context.client, seen_set(set), change, "change the record").await {
+        match api::patch::<NodeSet>(&self.context.client, &set.metadata, change, "change the record").await {
             // The set changed meanwhile: its event enqueues the next reconciliation.
             Err(error) if error.is_conflict() => Ok(()),
             other => other,

@@ -9,10 +9,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Resource};
 use kube_ext::{
+    call::{ApiError, call, send},
     error::chain,
     wire::{self, Body},
 };
-use kube_node_api::NodeSet;
+use kube_node_api::{NodeSet, names};
 use kube_node_planner::{node_builder, refusals::Write, set::Problem, set_planner::SetPlan};
 use tracing::{debug, info};
 
@@ -21,11 +22,6 @@ use super::{
     apply::{Applied, WRITES_AT_ONCE},
     observe::{Blueprint, Observed},
 };
-use crate::controllers::{
-    ApiError,
-    api::{self, call},
-};
-
 impl NodeSetController {
     /// Creates missing Nodes, and repeats creations that may never have arrived.
     pub(super) async fn make(
@@ -37,7 +33,7 @@ impl NodeSetController {
     ) {
         let Ok(newest) = &observed.blueprint else { return };
         if !plan.ask_again {
-            self.forget_what_never_came(&observed.name, applied).await;
+            self.confirm_creations(&observed.name, applied).await;
         }
         let unconfirmed: Vec<String> = observed
             .expectations
@@ -171,11 +167,11 @@ impl NodeSetController {
         let Some(cidrs) = &self.context.pod_cidrs else {
             return names.into_iter().map(|name| (name, None)).collect();
         };
-        let mut born = Vec::with_capacity(names.len());
+        let mut with_cidrs = Vec::with_capacity(names.len());
         let mut last = None;
         for name in names {
             match cidrs.promise(&name) {
-                Ok(cidr) => born.push((name, Some(cidr))),
+                Ok(cidr) => with_cidrs.push((name, Some(cidr))),
                 Err(problem) => {
                     self.expectations(&observed.name, |expectations| expectations.refused(&name));
                     self.context.metrics.node_not_created(problem.reason);
@@ -184,7 +180,7 @@ impl NodeSetController {
             }
         }
         applied.problems.extend(last);
-        born
+        with_cidrs
     }
 
     async fn create_one(
@@ -226,21 +222,19 @@ impl NodeSetController {
 
     async fn post(&self, node: &k8s_pb::api::core::v1::Node) -> Result<(), ApiError> {
         let body = Body::Object(wire::envelope("v1", "Node", node));
-        let path = format!("/api/v1/nodes?fieldManager={}", api::FIELD_MANAGER);
+        let path = format!("/api/v1/nodes?fieldManager={}", names::FIELD_MANAGER);
         let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
         // The watch delivers the object.
-        api::send(&self.context.client, || format!("create Node {name}"), Method::POST, &path, body)
-            .await
-            .map(drop)
+        send(&self.context.client, format!("create Node {name}"), Method::POST, &path, body).await.map(drop)
     }
 
     /// Looks up creations with unknown result that will not be repeated.
-    pub(super) async fn forget_what_never_came(&self, set: &str, applied: &mut Applied) {
+    pub(super) async fn confirm_creations(&self, set: &str, applied: &mut Applied) {
         let unconfirmed: Vec<String> =
             self.expectations(set, |expectations| expectations.unconfirmed().map(str::to_owned).collect());
         for name in unconfirmed {
             let nodes: Api<Node> = Api::all(self.context.client.clone());
-            match call(|| format!("read Node {name}"), nodes.get_metadata_opt(&name)).await {
+            match call(format!("read Node {name}"), nodes.get_metadata_opt(&name)).await {
                 Ok(found) => self.expectations(set, |expectations| match found {
                     Some(_) => expectations.created(&name),
                     None => expectations.refused(&name),

@@ -8,6 +8,7 @@ use std::sync::{
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube_ext::call::ApiError;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     disruption::DisruptionReason,
@@ -19,10 +20,10 @@ use tracing::info;
 
 use super::{
     NodeSetController,
-    apply::{Applied, BATCH, WRITES_AT_ONCE, seen_node},
+    apply::{Applied, BATCH, WRITES_AT_ONCE},
     observe::Observed,
 };
-use crate::controllers::{ApiError, api};
+use crate::controllers::api;
 
 impl NodeSetController {
     /// Deletes the victims of a plan, and repeats deletions without a response.
@@ -69,7 +70,7 @@ impl NodeSetController {
     /// reconciliation sees the changed Node, and may choose another victim.
     pub(super) async fn delete_one(&self, set: &str, node: &Arc<NodeView>) -> Result<(), ApiError> {
         self.expectations(set, |expectations| expectations.deleting(&node.name, &node.resource_version));
-        let result = api::delete::<Node>(&self.context.client, seen_node(node)).await;
+        let result = api::delete::<Node>(&self.context.client, &**node).await;
         // The watch may have shown the deletion already.
         let now = self.context.nodes.get(&node.name);
         let changed = now.as_ref().is_none_or(|now| now.resource_version != node.resource_version);

@@ -5,24 +5,23 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use kube_ext::work_queue::Action;
+use kube_ext::{call::ApiError, work_queue::Action};
 use kube_node_api::{NodeSet, names};
-use kube_node_cache::{CustomObject, NodeView};
+use kube_node_cache::{CachedNodeSet, NodeView};
 use kube_node_planner::refusals::{self, Write};
-use serde_json::json;
 
 use super::{
-    Error, NodeSetController,
-    apply::{Applied, RETRY, WRITES_AT_ONCE, seen_meta},
+    NodeSetController, ReconcileError,
+    apply::{Applied, RETRY, WRITES_AT_ONCE},
 };
-use crate::controllers::{ApiError, api};
+use crate::controllers::api;
 
 /// Finalizer with which the garbage collector removes owner references before it lets an owner go.
 const FINALIZER_ORPHAN: &str = "orphan";
 
 impl NodeSetController {
     /// Reconciles a set that is being deleted.
-    pub(super) async fn leave(&self, set: &CustomObject<NodeSet>) -> Result<Action, Error> {
+    pub(super) async fn leave(&self, set: &CachedNodeSet) -> Result<Action, ReconcileError> {
         if !set.has_finalizer(names::FINALIZER_NODES) {
             return Ok(Action::AwaitChange);
         }
@@ -32,7 +31,7 @@ impl NodeSetController {
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
         let mut applied = Applied::default();
-        self.forget_what_never_came(set.name(), &mut applied).await;
+        self.confirm_creations(set.name(), &mut applied).await;
         // Read before the Nodes: a Node shown in between is counted twice, never zero times.
         let pending = self.expectations(set.name(), |expectations| expectations.pending_creations());
         let owned: Vec<Arc<NodeView>> = self
@@ -74,7 +73,7 @@ impl NodeSetController {
             applied.problems.extend(refusals.problems());
             refusals.next_retry_in(Timestamp::now())
         });
-        self.leaving_status(set, &views, &applied).await?;
+        self.write_leaving_status(set, &views, &applied).await?;
         Ok(match retry_in {
             _ if applied.failed => Action::Failed,
             _ if conflicts > 0 => Action::RequeueAfter(Duration::from_millis(500)),
@@ -83,14 +82,9 @@ impl NodeSetController {
         })
     }
 
-    async fn remove_finalizer(&self, set: &CustomObject<NodeSet>) -> Result<(), Error> {
-        let mut finalizers = set.metadata.finalizers.clone().unwrap_or_default();
-        finalizers.retain(|finalizer| finalizer != names::FINALIZER_NODES);
-        let change = json!({ "metadata": { "finalizers": finalizers } });
-        let seen = seen_meta(&set.metadata);
-        match api::patch::<NodeSet>(&self.context.client, seen, change, "drop the finalizer").await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other.map_err(Error::from),
-        }
+    async fn remove_finalizer(&self, set: &CachedNodeSet) -> Result<(), ReconcileError> {
+        let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
+        api::set_finalizer::<NodeSet>(client, &set.metadata, finalizer, false).await?;
+        Ok(())
     }
 }

@@ -49,9 +49,7 @@ pub(super) struct Observed {
     /// Name of the class.
     pub(super) class: String,
     /// Blueprint of new Nodes, or the reason why there is none.
-    pub(super) blueprint: Result<Blueprint, Problem>,
-    /// True if the blueprint may become available without a change of set or class.
-    pub(super) retry_blueprint: bool,
+    pub(super) blueprint: Result<Blueprint, NoBlueprint>,
     /// Nodes left within the limit of the class.
     pub(super) class_room: Option<ClassRoom>,
     /// Result of the API server for Nodes of the blueprint.
@@ -64,6 +62,11 @@ impl Observed {
     /// Nodes that belong to the set, or are about to.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<NodeView>> {
         self.members.iter().chain(&self.to_adopt)
+    }
+
+    /// Revision of new Nodes, if known.
+    pub(super) fn revision(&self) -> Option<&str> {
+        self.blueprint.as_ref().ok().map(|blueprint| blueprint.revision.as_str())
     }
 
     /// Names of Nodes whose creation was sent and that the watch has not shown.
@@ -91,30 +94,17 @@ impl Blueprint {
 }
 
 /// Reason why there is no blueprint.
-struct Unusable {
-    problem: Problem,
+pub(super) struct NoBlueprint {
+    pub(super) problem: Problem,
     /// True if time alone may help: no change of set or class would enqueue the set.
-    retry: bool,
-}
-
-impl Unusable {
-    fn until_changed(reason: &'static str, message: String) -> Self {
-        Self { problem: Problem::of_set(reason, message), retry: false }
-    }
-
-    fn for_now(reason: &'static str, message: String) -> Self {
-        Self { problem: Problem::of_set(reason, message), retry: true }
-    }
+    pub(super) retry: bool,
 }
 
 impl NodeSetController {
     pub(super) async fn observe(&self, set: &NodeSet) -> Observed {
         let name = set.metadata.name.clone().unwrap_or_default();
         let uid = set.metadata.uid.clone().unwrap_or_default();
-        let (blueprint, retry_blueprint) = match self.blueprint(set).await {
-            Ok(blueprint) => (Ok(blueprint), false),
-            Err(Unusable { problem, retry }) => (Err(problem), retry),
-        };
+        let blueprint = self.blueprint(set).await;
         let class = set.spec.node_class_name.clone();
         let mut observed = Observed {
             members: Vec::new(),
@@ -126,7 +116,6 @@ impl NodeSetController {
             class_room: blueprint.as_ref().ok().and_then(|made| self.class_room(&class, made.limit)),
             class,
             blueprint,
-            retry_blueprint,
             class_back_off: self.class_back_off(set),
             expectations: self.context.expectations.now(&name),
             name,
@@ -234,16 +223,15 @@ impl NodeSetController {
     }
 
     /// Blueprint of new Nodes.
-    async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, Unusable> {
+    async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, NoBlueprint> {
+        let none = |retry, reason, message| NoBlueprint { problem: Problem::of_set(reason, message), retry };
+        let problem = |reason, message| Err(none(false, reason, message));
         let class_name = &set.spec.node_class_name;
-        let problem = |reason, message| Err(Unusable::until_changed(reason, message));
         let Some(view) = self.context.classes.get(class_name) else {
-            return problem(
-                "ClassNotFound",
-                format!(
-                    "there is no NodeClass {class_name}: create it, or name another one in nodeClassName"
-                ),
+            let message = format!(
+                "there is no NodeClass {class_name}: create it, or name another one in nodeClassName"
             );
+            return problem("ClassNotFound", message);
         };
         let class = match &view.object {
             Ok(class) => class,
@@ -254,36 +242,31 @@ impl NodeSetController {
         let controller = &class.spec.node_controller;
         if !self.context.providers.contains_key(controller.as_str()) && !is_accepted(class) {
             let ours = self.context.providers.keys().copied().collect::<Vec<_>>().join(", ");
-            return problem(
-                "ClassNotAccepted",
-                format!(
-                    "no NodeController {controller:?} has accepted NodeClass {class_name}: is its name right? This one serves {ours}"
-                ),
+            let message = format!(
+                "no NodeController {controller:?} has accepted NodeClass {class_name}: is its name right? This one serves {ours}"
             );
+            return problem("ClassNotAccepted", message);
         }
         let limit = class.spec.limits.as_ref().and_then(|limits| limits.nodes);
         let limit = limit.map(|nodes| usize::try_from(nodes).unwrap_or(0));
         let template = DesiredTemplate::merge(class.spec.template.as_ref(), set.spec.template.as_ref());
         if let Some(revision) = &set.spec.revision {
-            return match self.stored(class_name, revision, template).await {
-                Ok(Some(blueprint)) => Ok(Blueprint { limit, ..blueprint }),
-                Err(error) => Err(Unusable::for_now("RevisionNotRead", chain(&error))),
-                Ok(None) => Err(Unusable::for_now(
-                    "RevisionNotFound",
-                    format!(
-                        "there is no revision {revision} of NodeClass {class_name}: kube-node rollout history shows those that are; or remove spec.revision"
-                    ),
-                )),
-            };
+            let stored = self.stored(class_name, revision, template).await;
+            let stored = stored.map_err(|error| none(true, "RevisionNotRead", chain(&error)))?;
+            let stored = stored.ok_or_else(|| {
+                let message = format!(
+                    "there is no revision {revision} of NodeClass {class_name}: kube-node rollout history shows those that are; or remove spec.revision"
+                );
+                none(true, "RevisionNotFound", message)
+            })?;
+            return Ok(Blueprint { limit, ..stored });
         }
         let machine = ResolvedMachine::resolve(&class.spec, set.spec.class_overrides.as_ref());
         if let Err(error) = machine.check() {
-            return problem("InvalidMachine", format!("{error}"));
+            return problem("InvalidMachine", error.to_string());
         }
-        let revision = match self.context.revisions.ensure(class, &machine).await {
-            Ok(revision) => revision,
-            Err(error) => return Err(Unusable::for_now("RevisionNotStored", chain(&error))),
-        };
+        let revision = self.context.revisions.ensure(class, &machine).await;
+        let revision = revision.map_err(|error| none(true, "RevisionNotStored", chain(&error)))?;
         Ok(Blueprint { class: class_name.clone(), revision, template, machine, limit })
     }
 

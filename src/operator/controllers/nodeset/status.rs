@@ -3,24 +3,26 @@
 //! Invariant: the next status is based on the one that this process wrote last, since the watch lags behind.
 //! A status overwritten by another writer is written again.
 
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::Resource;
 use kube_ext::work_queue::Action;
 use kube_node_api::{NodeSet, NodeSetStatus, names};
-use kube_node_cache::{CustomObject, NodeView, Written};
+use kube_node_cache::{CachedNodeSet, NodeView, Written};
 use kube_node_planner::{
     conditions::{self, ConditionUpdate},
     set::{self, Problem, Report},
     set_planner::{Counts, NodeState, SetPlan},
 };
+use serde_json::json;
 
 use super::{
-    Error, NodeSetController,
+    NodeSetController, ReconcileError,
     apply::{Applied, RETRY},
     observe::{Observed, member},
 };
-use crate::controllers::{api, reference_to};
+use crate::controllers::api;
 
 /// A status that this process wrote.
 #[derive(Debug)]
@@ -37,8 +39,9 @@ pub(super) struct LastWrite {
     overwritten: bool,
 }
 
-/// Observed state and plan of a reconciliation.
-pub(super) struct Seen<'a> {
+/// Input and plan of a reconciliation.
+pub(super) struct Reconciled<'a> {
+    pub(super) set: &'a NodeSet,
     pub(super) observed: &'a Observed,
     pub(super) members: &'a [NodeState<'a>],
     pub(super) plan: &'a SetPlan<'a>,
@@ -47,55 +50,46 @@ pub(super) struct Seen<'a> {
 
 impl NodeSetController {
     /// Writes the status of a reconciled set and returns the action.
-    pub(super) async fn status(
+    pub(super) async fn write_status(
         &self,
-        own: &CustomObject<NodeSet>,
-        set: &NodeSet,
-        seen: Seen<'_>,
-        applied: &Applied,
-    ) -> Result<Action, Error> {
+        own: &CachedNodeSet,
+        Reconciled { set, observed, members, plan, old }: Reconciled<'_>,
+        mut applied: Applied,
+    ) -> Result<Action, ReconcileError> {
         let (refused, retry_in) = self
             .refusals(own.name(), |refusals| (refusals.problems(), refusals.next_retry_in(Timestamp::now())));
-        let mut problems = applied.problems.clone();
-        problems.extend(refused);
-        let mut failed = applied.failed;
-        let mut report = Report {
-            replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
-            generation: set.metadata.generation,
-            update_revision: seen
-                .observed
-                .blueprint
-                .as_ref()
-                .ok()
-                .map(|blueprint| blueprint.revision.as_str()),
-            selector: selector(&seen.observed.name),
-            paused: set.spec.paused == Some(true),
-            creating: self.expectations(own.name(), |expectations| expectations.pending_creations()),
-            members: seen.members,
-            plan: seen.plan,
-            given_up: applied.given_up,
-            problems: &[],
-            old: seen.old,
-        };
-        let (before, now) = (seen.old.update_revision.as_deref(), report.update_revision);
-        if let (Some(before), Some(now)) = (before, now)
+        applied.problems.extend(refused);
+        let mut update_revision = observed.revision();
+        if let (Some(before), Some(now)) = (old.update_revision.as_deref(), update_revision)
             && before != now
         {
             // Until this has succeeded, the status keeps the previous revision, so that it is repeated.
             if let Err(error) = self.context.revisions.raise(&set.spec.node_class_name, now).await {
-                problems.push(Problem::of_set("RevisionNotRaised", error.chain()));
-                report.update_revision = Some(before);
-                failed = true;
+                applied.problems.push(Problem::of_set("RevisionNotRaised", error.chain()));
+                applied.failed = true;
+                update_revision = Some(before);
             }
         }
-        report.problems = &problems;
+        let report = Report {
+            replicas: usize::try_from(set.spec.replicas).unwrap_or(0),
+            generation: set.metadata.generation,
+            update_revision,
+            selector: selector(own.name()),
+            paused: set.spec.paused == Some(true),
+            creating: self.expectations(own.name(), |expectations| expectations.pending_creations()),
+            members,
+            plan,
+            given_up: applied.given_up,
+            problems: &applied.problems,
+            old,
+        };
         self.write(own, &report).await?;
         // The time of a retry is exact. That of a condition has whole seconds, and may be up to 1 s later
         // than it says.
-        let left = seen.plan.requeue_after.map(|left| left + RETRY);
+        let left = plan.requeue_after.map(|left| left + RETRY);
         let left = left.into_iter().chain(retry_in.map(|left| left.max(RETRY))).min();
         Ok(match left {
-            _ if failed => Action::Failed,
+            _ if applied.failed => Action::Failed,
             _ if applied.more => Action::RequeueAfter(Duration::ZERO),
             Some(left) => Action::RequeueAfter(left.min(Duration::from_hours(1))),
             None => Action::AwaitChange,
@@ -103,12 +97,12 @@ impl NodeSetController {
     }
 
     /// Writes the status of a leaving set.
-    pub(super) async fn leaving_status(
+    pub(super) async fn write_leaving_status(
         &self,
-        own: &CustomObject<NodeSet>,
+        own: &CachedNodeSet,
         nodes: &[&NodeView],
         applied: &Applied,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ReconcileError> {
         let members: Vec<NodeState<'_>> = nodes.iter().map(|node| member(node, &[], &[])).collect();
         let counts = Counts { leaving: members.len(), ..Counts::default() };
         let plan = SetPlan { counts, ..SetPlan::default() };
@@ -129,15 +123,15 @@ impl NodeSetController {
         self.write(own, &report).await
     }
 
-    async fn write(&self, own: &CustomObject<NodeSet>, report: &Report<'_>) -> Result<(), Error> {
+    async fn write(&self, own: &CachedNodeSet, report: &Report<'_>) -> Result<(), ReconcileError> {
         for Problem { reason, message, .. } in report.problems {
-            self.context.events.warn(&reference_to(own), reason, "Reconcile", message.clone());
+            self.context.events.warn(&own.object_ref(&()), reason, "Reconcile", message.clone());
         }
         let status = set::stand(report, Timestamp::now());
         if status == *report.old && !self.is_overwritten(own) {
             return Ok(());
         }
-        self.say_what_changed(own, report.old, &status);
+        self.record_events(own, report.old, &status);
         let stored = api::replace_status::<NodeSet>(&self.context.client, own.name(), None, &status).await;
         let stored = match stored {
             Ok(stored) => Some(stored),
@@ -152,16 +146,15 @@ impl NodeSetController {
             stored: stored.and_then(|set| set.status),
             overwritten: false,
         };
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert(own.name().to_owned(), last);
+        self.written.lock().insert(own.name().to_owned(), last);
         Ok(())
     }
 
     /// Records the set that the watch shows. Returns true if its status differs from the one that this
     /// process wrote last.
-    pub(super) fn status_was_overwritten(&self, own: &CustomObject<NodeSet>) -> bool {
+    pub(super) fn status_was_overwritten(&self, own: &CachedNodeSet) -> bool {
         let Ok(set) = &own.object else { return false };
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.lock();
         let Some(last) = written.get_mut(own.name()).filter(|last| last.uid == own.metadata.uid) else {
             return false;
         };
@@ -170,14 +163,14 @@ impl NodeSetController {
         last.overwritten
     }
 
-    fn is_overwritten(&self, own: &CustomObject<NodeSet>) -> bool {
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_overwritten(&self, own: &CachedNodeSet) -> bool {
+        let written = self.written.lock();
         written.get(own.name()).is_some_and(|last| last.uid == own.metadata.uid && last.overwritten)
     }
 
     /// Records the events of a rollout (started, complete, abandoned) and of each new wait that degrades the set.
-    fn say_what_changed(&self, own: &CustomObject<NodeSet>, old: &NodeSetStatus, new: &NodeSetStatus) {
-        let on = reference_to(own);
+    fn record_events(&self, own: &CachedNodeSet, old: &NodeSetStatus, new: &NodeSetStatus) {
+        let on = own.object_ref(&());
         let events = &self.context.events;
         let revision =
             |status: &NodeSetStatus| status.rollout.as_ref().map(|rollout| rollout.revision.clone());
@@ -195,24 +188,24 @@ impl NodeSetController {
             }
             _ => {}
         }
-        let grave = set::GRAVE;
-        for wait in new.waits.iter().filter(|wait| grave.contains(&wait.reason.as_str())) {
-            if let Some(reason) = grave.into_iter().find(|reason| *reason == wait.reason)
-                && !old.waits.iter().any(|old| old.reason == reason)
-            {
-                events.warn(&on, reason, "Reconcile", wait.message.clone());
+        for reason in set::GRAVE {
+            let find = |status: &NodeSetStatus| {
+                status.waits.iter().find(|wait| wait.reason == reason).map(|wait| wait.message.clone())
+            };
+            if let (None, Some(message)) = (find(old), find(new)) {
+                events.warn(&on, reason, "Reconcile", message);
             }
         }
     }
 
     /// The status that this process wrote last, else the one that the watch shows.
-    pub(super) fn last_status(&self, own: &CustomObject<NodeSet>) -> NodeSetStatus {
+    pub(super) fn last_status(&self, own: &CachedNodeSet) -> NodeSetStatus {
         own.object.as_ref().map_or_else(|_| NodeSetStatus::default(), |set| self.last_status_of(set))
     }
 
     pub(super) fn last_status_of(&self, set: &NodeSet) -> NodeSetStatus {
         let name = set.metadata.name.as_deref().unwrap_or_default();
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written.lock();
         match written.get(name) {
             Some(last) if last.uid == set.metadata.uid => last.sent.clone(),
             _ => set.status.clone().unwrap_or_default(),
@@ -220,26 +213,23 @@ impl NodeSetController {
     }
 
     /// Reports a set that cannot be read. The set and its Nodes are left as they are.
-    pub(super) async fn unreadable(&self, own: &CustomObject<NodeSet>) -> Result<Action, Error> {
+    pub(super) async fn unreadable(&self, own: &CachedNodeSet) -> Result<Action, ReconcileError> {
         let Err(error) = &own.object else { return Ok(Action::AwaitChange) };
         let message = format!("the object does not fit its definition, so nothing is done for it: {error}");
-        if !self.context.events.warn(&reference_to(own), "Unreadable", "Reconcile", message.clone()) {
+        if !self.context.events.warn(&own.object_ref(&()), "Unreadable", "Reconcile", message.clone()) {
             return Ok(Action::AwaitChange);
         }
-        let says = |r#type, status| ConditionUpdate {
+        let update = |r#type, status| ConditionUpdate {
             r#type,
             status,
             reason: "Unreadable",
             message: message.clone(),
         };
-        let says = vec![says("Degraded", true), says("Ready", false)];
-        let status = NodeSetStatus {
-            conditions: conditions::set(&[], says, own.metadata.generation, Timestamp::now()),
-            ..NodeSetStatus::default()
-        };
+        let updates = vec![update("Degraded", true), update("Ready", false)];
+        let conditions = conditions::set(&[], updates, own.metadata.generation, Timestamp::now());
         // The unreadable part may be in the rest of the status, which is left alone.
-        let conditions = serde_json::json!({ "conditions": status.conditions });
-        match api::patch_status::<NodeSet>(&self.context.client, own.name(), &conditions).await {
+        let status = json!({ "conditions": conditions });
+        match api::patch_status::<NodeSet>(&self.context.client, own.name(), status).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Action::AwaitChange),
         }

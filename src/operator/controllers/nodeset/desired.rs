@@ -13,24 +13,24 @@ use kube_node_planner::{
 
 use super::observe::Observed;
 
-/// Values read from annotations and spec, and the problems found there.
+/// Settings read from annotations and spec, and the problems found there.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct Settings {
     restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
-    unhealthy_conditions: Vec<UnhealthyCondition>,
+    pub(super) unhealthy_conditions: Vec<UnhealthyCondition>,
     /// Annotations that are no time, and reserved taints.
     pub(super) problems: Vec<Problem>,
 }
 
-impl Asked {
+impl Settings {
     pub(super) fn of(set: &NodeSet) -> Self {
-        let mut asked = Self::default();
-        asked.restarted_at = asked.time(set, names::ANNOTATION_RESTARTED_AT);
-        asked.resumed_at = asked.time(set, names::ANNOTATION_RESUMED_AT);
+        let mut settings = Self::default();
+        settings.restarted_at = settings.time(set, names::ANNOTATION_RESTARTED_AT);
+        settings.resumed_at = settings.time(set, names::ANNOTATION_RESUMED_AT);
         let conditions =
             set.spec.remediation.iter().flat_map(|remediation| &remediation.unhealthy_conditions);
-        asked.unhealthy_conditions = conditions
+        settings.unhealthy_conditions = conditions
             .map(|condition| UnhealthyCondition {
                 r#type: condition.r#type.clone(),
                 status: condition.status.clone(),
@@ -44,9 +44,9 @@ impl Asked {
                 "spec.template names taints that others set and remove, so no node gets them: remove {}",
                 reserved.join(", ")
             );
-            asked.problems.push(Problem::of_set("ReservedTaint", message));
+            settings.problems.push(Problem::of_set("ReservedTaint", message));
         }
-        asked
+        settings
     }
 
     fn time(&mut self, set: &NodeSet, annotation: &str) -> Option<Timestamp> {
@@ -59,16 +59,12 @@ impl Asked {
         }
         time.ok()
     }
-
-    pub(super) fn unhealthy_conditions(&self) -> &[UnhealthyCondition] {
-        &self.unhealthy_conditions
-    }
 }
 
 /// Builds the desired state.
-pub(super) fn wanted<'a>(
+pub(super) fn state<'a>(
     set: &'a NodeSet,
-    asked: &'a Asked,
+    settings: &'a Settings,
     observed: &'a Observed,
     old: &'a NodeSetStatus,
 ) -> DesiredState<'a> {
@@ -87,13 +83,13 @@ pub(super) fn wanted<'a>(
             .and_then(|strategy| strategy.replacement)
             .unwrap_or(ReplacementOrder::SurgeFirst),
         rules: DisruptionRules {
-            revision: observed.blueprint.as_ref().ok().map(|blueprint| blueprint.revision.as_str()),
-            restarted_at: asked.restarted_at,
+            revision: observed.revision(),
+            restarted_at: settings.restarted_at,
             expire_after: spec.expire_after.map(|age| age.0),
             startup_timeout: remediation
                 .and_then(|remediation| remediation.node_startup_timeout)
                 .map(|t| t.0),
-            unhealthy_conditions: &asked.unhealthy_conditions,
+            unhealthy_conditions: &settings.unhealthy_conditions,
         },
         pace: if spec.paused == Some(true) {
             RolloutMode::Held
@@ -105,7 +101,7 @@ pub(super) fn wanted<'a>(
         clock: ProgressDeadline {
             old: old.rollout.as_ref(),
             deadline: spec.progress_deadline.map_or(DEFAULT_DEADLINE, |deadline| deadline.0),
-            resumed_at: asked.resumed_at,
+            resumed_at: settings.resumed_at,
         },
         max_unhealthy: remediation
             .and_then(|remediation| remediation.max_unhealthy.as_ref())
@@ -128,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_set_asks_for_in_vain_is_a_problem() {
+    fn invalid_annotations_and_reserved_taints_are_problems() {
         let set: NodeSet = serde_json::from_value(json!({
             "metadata": {"name": "a", "annotations": {names::ANNOTATION_RESTARTED_AT: "yesterday"}},
             "spec": {"replicas": 1, "nodeClassName": "a", "template": {"taints": [
@@ -137,7 +133,7 @@ mod tests {
             ]}},
         }))
         .unwrap();
-        let problems = Asked::of(&set).problems;
+        let problems = Settings::of(&set).problems;
         assert_eq!(
             problems.iter().map(|p| p.reason).collect::<Vec<_>>(),
             ["InvalidAnnotation", "ReservedTaint"]

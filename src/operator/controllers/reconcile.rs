@@ -1,0 +1,96 @@
+//! Runs the reconciliations of a controller: each is timed, counted and traced, and an error becomes the action
+//! of the work queue.
+
+use std::{
+    fmt::Display,
+    hash::Hash,
+    time::{Duration, Instant},
+};
+
+use kube_ext::{
+    call::ApiError,
+    error::chain,
+    work_queue::{self, Action, Config, Consumer},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, field::Empty, info_span, warn};
+
+use super::{Context, RevisionsError};
+use crate::providers::ProviderError;
+
+/// Requeue delay of an object that changed during a write; the watch is nearly always faster.
+const CONFLICT_RETRY: Duration = Duration::from_secs(1);
+
+/// Reason why a reconciliation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// A call to the API server failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The machine spec is not available.
+    #[error(transparent)]
+    Revisions(#[from] RevisionsError),
+    /// The provider failed.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+impl ReconcileError {
+    /// The failed call to the API server.
+    pub(super) fn call(&self) -> Option<&ApiError> {
+        match self {
+            Self::Api(error) | Self::Revisions(RevisionsError::Api(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn action(self) -> Action {
+        match self {
+            // Its event enqueues the key, the requeue only makes sure.
+            error if error.call().is_some_and(ApiError::is_conflict) => Action::RequeueAfter(CONFLICT_RETRY),
+            // The object is gone.
+            error if error.call().is_some_and(ApiError::is_not_found) => Action::AwaitChange,
+            Self::Provider(error) => {
+                debug!(error = chain(&error), "provider");
+                error.retry_after().map_or(Action::Failed, Action::RequeueAfter)
+            }
+            error => {
+                warn!(error = chain(&error), "reconciliation failed");
+                Action::Failed
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Reconciles the keys of a queue until `stop`, then finishes reconciliations in flight. Each line that a
+    /// reconciliation logs names the object and an id unique to the reconciliation, which tells the lines of
+    /// concurrent reconciliations apart.
+    pub(super) async fn run<K, R>(
+        &self,
+        controller: &'static str,
+        (queue, config): (Consumer<K>, Config),
+        stop: &CancellationToken,
+        reconcile: impl Fn(K) -> R,
+    ) where
+        K: Clone + Display + Eq + Hash,
+        R: Future<Output = Result<Action, ReconcileError>>,
+    {
+        work_queue::run(queue, config, stop, |key| {
+            let (object, id) = (key.to_string(), format!("{:016x}", rand::random::<u64>()));
+            let span = info_span!("reconcile", controller, object, id, otel.status_code = Empty);
+            let reconcile = Box::pin(reconcile(key));
+            async move {
+                let start = Instant::now();
+                let reconcile = async { reconcile.await.unwrap_or_else(ReconcileError::action) };
+                let action = reconcile.instrument(span.clone()).await;
+                if action == Action::Failed {
+                    span.record("otel.status_code", "ERROR");
+                }
+                self.metrics.reconciled(controller, action, start.elapsed());
+                action
+            }
+        })
+        .await;
+    }
+}
