@@ -4,7 +4,6 @@ use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use kube_ext::error;
 use kube_node_api::names::MACHINE_PROGRAM;
 use local_cluster::{
     Binaries, Progress, binaries,
@@ -115,7 +114,7 @@ impl Image {
         let Some(dir) = &self.programs else {
             let whole = std::env::current_exe().context("cannot find the program of kube-node itself")?;
             let machine = images::machine_beside(&whole);
-            let machine = machine.map_err(|why| eprintln!("{}", error::chain(&why))).ok();
+            let machine = machine.map_err(|why| eprintln!("{why:#}")).ok();
             return Ok((Program::itself()?, machine));
         };
         // The build stamps cannot be compared: the programs may not run on this machine.

@@ -87,7 +87,8 @@ async fn report(layout: &Layout) -> anyhow::Result<Report> {
         }
         components.extend(daemons(layout, state).await);
     }
-    let healthy = components.iter().any(|row| row.name == Component::Apiserver.name() && row.health == "ok");
+    let healthy =
+        components.iter().any(|row| row.name == Component::KubeApiserver.name() && row.health == "ok");
     // The supervisor itself serves these addresses.
     let addresses = state.as_ref().filter(|_| running).and_then(State::addresses);
     let reached_at = addresses.map(|addresses| addresses.further_urls());

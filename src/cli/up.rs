@@ -124,7 +124,6 @@ impl Up {
             listen_addresses: self.listen_address,
             component_args: self.component_arg,
             with_operator: !self.without_operator,
-            operator_program: None,
             nodes: match (self.without_operator, self.nodes) {
                 (true, _) => Nodes::None,
                 (false, None) => Nodes::Keep,

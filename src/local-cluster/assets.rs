@@ -4,20 +4,19 @@
 //! newer than its kube-apiserver.
 
 use std::{
-    fs, io,
+    fs,
     os::unix::{ffi::OsStrExt, fs::symlink},
     path::{Path, PathBuf},
     process::Command,
 };
 
+use anyhow::Context;
 use sha2::{Digest, Sha256};
 
 use super::{
-    binaries::{
-        Binaries, BinariesError, CONTROL_PLANE, ETCD_VERSION, KUBEMARK, KUBERNETES_VERSION, REAL_NODE,
-        is_executable, release_in,
-    },
+    executable::{is_executable, release_in},
     files::create_private_dir,
+    modules::{CONTROL_PLANE, ETCD_VERSION, KUBEMARK, KUBERNETES_VERSION, REAL_NODE},
 };
 
 /// Programs of the control plane found in a folder.
@@ -53,28 +52,23 @@ fn release_of(program: &Path) -> Option<(u32, u32)> {
     release_in(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Makes a folder with links to the fitting programs of `dir` and to the built programs. Returns its path.
-pub(super) fn link(dir: &Path, fit: &[&str], built: &Binaries) -> Result<PathBuf, BinariesError> {
-    let dir = std::path::absolute(dir).map_err(failed("find", dir))?;
+/// Makes a folder with links to the fitting programs of `dir` and to those of the folder `built`. Returns its path.
+pub(super) fn link(dir: &Path, fit: &[&str], built: &Path) -> anyhow::Result<PathBuf> {
+    let dir = std::path::absolute(dir).with_context(|| format!("cannot find {}", dir.display()))?;
     let hash = Sha256::digest(dir.as_os_str().as_bytes());
-    let links =
-        built.dir().join(format!("assets-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]));
+    let links = built.join(format!("assets-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]));
     create_private_dir(&links)?;
     for name in [&CONTROL_PLANE[..], &REAL_NODE, &KUBEMARK].concat() {
-        let program = if fit.contains(&name) { dir.join(name) } else { built.path(name) };
+        let program = if fit.contains(&name) { dir.join(name) } else { built.join(name) };
         if is_executable(&program) {
             // Renamed into place: another process may be starting a cluster from the same links.
             let new = links.join(format!("{name}.{}", std::process::id()));
-            symlink(&program, &new).map_err(failed("link", &program))?;
-            fs::rename(&new, links.join(name)).map_err(failed("link", &program))?;
+            symlink(&program, &new)
+                .and_then(|()| fs::rename(&new, links.join(name)))
+                .with_context(|| format!("cannot link {}", program.display()))?;
         }
     }
     Ok(links)
-}
-
-fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> BinariesError {
-    let action = format!("{action} {}", path.display());
-    move |source| BinariesError::Io { action, source }
 }
 
 #[cfg(test)]

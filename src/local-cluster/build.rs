@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Context, anyhow, bail};
 use futures::future::try_join_all;
 use nix::{
     sys::{
@@ -29,7 +30,7 @@ use tokio::{
 };
 
 use super::{
-    binaries::{self, BinariesError},
+    executable::missing,
     files::{create_private_dir, write_public},
     go::{self, Failure},
     modules::{Module, Replaced},
@@ -37,20 +38,16 @@ use super::{
 };
 
 /// Disk space of a cold build in bytes: 0.8 GB of modules, 2 GB of Go's build cache, 0.4 GB of binaries.
-pub const NEEDED_BYTES: u64 = 4 << 30;
+const NEEDED_BYTES: u64 = 4 << 30;
 /// Part of Go's output that an error keeps, in bytes.
 const KEPT_OUTPUT: usize = 64 << 10;
 
 /// Builds each of these programs that the cache folder lacks.
-pub(super) async fn build(
-    cache: &Path,
-    names: &[&'static str],
-    progress: &Progress,
-) -> Result<(), BinariesError> {
+pub(super) async fn build(cache: &Path, names: &[&'static str], progress: &Progress) -> anyhow::Result<()> {
     create_private_dir(cache)?;
     let _lock = lock(cache, progress).await?;
     // Another process may have built them during the wait for the lock.
-    let missing = binaries::missing(cache, names);
+    let missing = missing(cache, names);
     if missing.is_empty() {
         return Ok(());
     }
@@ -87,7 +84,7 @@ struct Batch {
 }
 
 /// Groups the programs by module and writes the files that pin each module.
-fn batches(scratch: &Path, programs: &[&'static str]) -> Result<Vec<Batch>, BinariesError> {
+fn batches(scratch: &Path, programs: &[&'static str]) -> anyhow::Result<Vec<Batch>> {
     let mut batches: Vec<Batch> = Vec::new();
     for &program in programs {
         let module = Module::of(program);
@@ -106,15 +103,16 @@ fn batches(scratch: &Path, programs: &[&'static str]) -> Result<Vec<Batch>, Bina
 }
 
 /// Waits for the build lock. The kernel releases the lock when the process ends, even after a crash.
-async fn lock(cache: &Path, progress: &Progress) -> Result<File, BinariesError> {
+async fn lock(cache: &Path, progress: &Progress) -> anyhow::Result<File> {
     let path = cache.join("lock");
-    let failed = |source| BinariesError::Io { action: format!("lock {}", path.display()), source };
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let failed = || format!("cannot lock {}", path.display());
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(&path).with_context(failed)?;
     let mut waiting = false;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
             Err(TryLockError::WouldBlock) => {}
         }
         if !waiting {
@@ -141,9 +139,9 @@ fn go_command(dir: &Path, cgo: bool) -> Command {
     command
 }
 
-async fn check_go(dir: &Path) -> Result<(), BinariesError> {
+async fn check_go(dir: &Path) -> anyhow::Result<()> {
     // Run in the module's folder, so that Go switches to the toolchain that go.mod names, if it can.
-    let output = go_command(dir, false).arg("version").output().await.map_err(BinariesError::NoGo)?;
+    let output = go_command(dir, false).arg("version").output().await.with_context(no_go)?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     match go::parse_version(&text) {
         Some(version) if output.status.success() && version >= go::MINIMUM => Ok(()),
@@ -151,12 +149,12 @@ async fn check_go(dir: &Path) -> Result<(), BinariesError> {
         None if output.status.success() && text.contains("devel") => Ok(()),
         _ => {
             let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-            Err(BinariesError::OldGo { found: if text.is_empty() { said } else { text } })
+            bail!(too_old(if text.is_empty() { &said } else { &text }))
         }
     }
 }
 
-async fn check_disk(cache: &Path, dir: &Path) -> Result<(), BinariesError> {
+async fn check_disk(cache: &Path, dir: &Path) -> anyhow::Result<()> {
     let output = go_command(dir, false).args(["env", "GOCACHE", "GOMODCACHE"]).output().await;
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     for dir in text.lines().map(Path::new).chain([cache]) {
@@ -164,10 +162,29 @@ async fn check_disk(cache: &Path, dir: &Path) -> Result<(), BinariesError> {
         let Ok(stat) = statvfs(existing) else { continue };
         let free = stat.blocks_available() * stat.fragment_size();
         if free < NEEDED_BYTES {
-            return Err(BinariesError::DiskFull { dir: existing.to_owned(), free: Some(free) });
+            bail!("{}, there are {:.1}", disk_full(existing), free as f64 / f64::from(1 << 30));
         }
     }
     Ok(())
+}
+
+fn no_go() -> String {
+    let (major, minor) = go::MINIMUM;
+    format!(
+        "Go is not installed: the programs of a cluster are built from source once, which needs Go {major}.{minor} or later on PATH (https://go.dev/dl), or name ready binaries with --binaries"
+    )
+}
+
+fn too_old(found: &str) -> String {
+    let (major, minor) = go::MINIMUM;
+    format!(
+        "Go is too old: {found}; the programs of a cluster need Go {major}.{minor} or later (https://go.dev/dl), or name ready binaries with --binaries"
+    )
+}
+
+fn disk_full(dir: &Path) -> String {
+    let needed = NEEDED_BYTES >> 30;
+    format!("not enough room on the disk: building needs {needed} GiB free in {}", dir.display())
 }
 
 /// Ends the child processes of the compiler too when a build is abandoned; otherwise they would run on for a while.
@@ -183,7 +200,7 @@ impl Drop for Group {
 }
 
 impl Batch {
-    async fn build(&self, cache: &Path, count: &Count) -> Result<(), BinariesError> {
+    async fn build(&self, cache: &Path, count: &Count) -> anyhow::Result<()> {
         let Self { module, programs, dir, built } = self;
         let mut command = go_command(dir, module.cgo);
         command.args(["build", "-v", "-trimpath", "-tags", module.tags, "-ldflags", &module.ldflags()]);
@@ -199,21 +216,19 @@ impl Batch {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(BinariesError::NoGo)?;
+            .with_context(no_go)?;
         let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
         let output = count.follow(&mut child).await;
-        let waited =
-            |source| BinariesError::Io { action: format!("wait for the build of {}", self.what()), source };
-        let status = child.wait().await.map_err(waited)?;
+        let status = child.wait().await;
+        let status = status.with_context(|| format!("cannot wait for the build of {}", self.what()))?;
         group.0 = None;
         if !status.success() {
             return Err(self.failed(&output, cache));
         }
         for program in programs {
             let target = cache.join(program);
-            fs::rename(built.join(Module::file_name(program)), &target).map_err(|source| {
-                BinariesError::Io { action: format!("move {program} to {}", target.display()), source }
-            })?;
+            fs::rename(built.join(Module::file_name(program)), &target)
+                .with_context(|| format!("cannot move {program} to {}", target.display()))?;
         }
         Ok(())
     }
@@ -222,22 +237,28 @@ impl Batch {
         self.programs.join(", ")
     }
 
-    fn failed(&self, output: &str, cache: &Path) -> BinariesError {
+    fn failed(&self, output: &str, cache: &Path) -> anyhow::Error {
         let (programs, detail) = (self.what(), go::last_errors(output, 2));
         match go::classify(output) {
-            Failure::DiskFull => BinariesError::DiskFull { dir: cache.to_owned(), free: None },
-            Failure::Network => BinariesError::Network { programs, detail },
-            Failure::TooOld => BinariesError::OldGo { found: detail },
-            Failure::Killed => BinariesError::Killed { programs },
-            Failure::NoCompiler => BinariesError::NoCompiler { programs, detail },
-            Failure::Other => BinariesError::Build { programs, detail },
+            Failure::DiskFull => anyhow!(disk_full(cache)),
+            Failure::Network => anyhow!(
+                "cannot download the Go modules of {programs}: check the network and the variables GOPROXY and HTTPS_PROXY, then try again; what is built already is kept ({detail})"
+            ),
+            Failure::TooOld => anyhow!(too_old(&detail)),
+            Failure::Killed => anyhow!(
+                "the build of {programs} was killed, most likely because memory ran out: it needs about 2 GB free; what is built already is kept"
+            ),
+            Failure::NoCompiler => anyhow!(
+                "no C compiler: {programs} is partly C; install one (on Debian and Ubuntu gcc and libc6-dev), or name a ready one with --runc ({detail})"
+            ),
+            Failure::Other => anyhow!("the build of {programs} failed: {detail}"),
         }
     }
 
     /// Vendors the module's dependencies beside its go.mod, from where Go then builds, and replaces one vendored file.
-    async fn replace(&self, replaced: &Replaced, cache: &Path) -> Result<(), BinariesError> {
+    async fn replace(&self, replaced: &Replaced, cache: &Path) -> anyhow::Result<()> {
         let vendor = go_command(&self.dir, false).args(["mod", "vendor"]).output().await;
-        let output = vendor.map_err(BinariesError::NoGo)?;
+        let output = vendor.with_context(no_go)?;
         if !output.status.success() {
             return Err(self.failed(&String::from_utf8_lossy(&output.stderr), cache));
         }

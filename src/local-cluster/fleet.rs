@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client,
@@ -12,10 +13,7 @@ use kube_node_api::{NodeClass, NodeSet};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    manifests::{ManifestError, apply},
-    progress::Progress,
-};
+use super::{manifests::apply, progress::Progress};
 
 /// Name of the NodeSet that `up` creates.
 pub const NODE_SET: &str = "hollow-nodes";
@@ -39,30 +37,6 @@ pub enum Nodes {
     Exactly(i32),
 }
 
-/// Reason why the nodes are not Ready.
-#[derive(Debug, thiserror::Error)]
-pub enum FleetError {
-    /// An object could not be applied.
-    #[error(transparent)]
-    Apply(#[from] ManifestError),
-    /// The NodeSet cannot be read.
-    #[error("cannot read the NodeSet {NODE_SET}")]
-    Read(#[source] Box<kube::Error>),
-    /// The NodeSet cannot be watched.
-    #[error("cannot watch the NodeSet {NODE_SET}")]
-    Watch(#[source] Box<watcher::Error>),
-    /// No further node got Ready within the limit.
-    #[error("{ready} of {wanted} nodes are Ready and no further one became so within {} s; NodeSet {NODE_SET}: {conditions}", STALL.as_secs())]
-    Stalled {
-        /// Number of nodes that are Ready.
-        ready: i32,
-        /// Number of nodes that should be Ready.
-        wanted: i32,
-        /// Conditions of the NodeSet.
-        conditions: String,
-    },
-}
-
 /// Applies the NodeClass and the NodeSet and waits until every node is Ready. Returns the number of nodes.
 ///
 /// Hollow nodes beside a real node carry a taint: a pod whose containers must run may not land on a hollow node.
@@ -71,13 +45,14 @@ pub(super) async fn bring_up(
     nodes: Nodes,
     beside_real_node: bool,
     progress: &Progress,
-) -> Result<i32, FleetError> {
+) -> anyhow::Result<i32> {
     let sets = Api::<NodeSet>::all(client.clone());
     let wanted = match nodes {
         Nodes::None => return Ok(0),
         Nodes::Exactly(nodes) => nodes,
         Nodes::Keep => {
-            let there = sets.get_opt(NODE_SET).await.map_err(|error| FleetError::Read(Box::new(error)))?;
+            let there = sets.get_opt(NODE_SET).await;
+            let there = there.with_context(|| format!("cannot read the NodeSet {NODE_SET}"))?;
             there.map_or(DEFAULT_NODES, |set| set.spec.replicas)
         }
     };
@@ -118,15 +93,17 @@ fn node_set(replicas: i32) -> Value {
     })
 }
 
-async fn wait_ready(sets: Api<NodeSet>, progress: &Progress) -> Result<(), FleetError> {
+async fn wait_ready(sets: Api<NodeSet>, progress: &Progress) -> anyhow::Result<()> {
     let config = watcher::Config::default().fields(&format!("metadata.name={NODE_SET}"));
     let mut changes = watcher(sets, config).default_backoff().applied_objects().boxed();
     let (mut best, mut last, mut deadline) = (0, None::<NodeSet>, Instant::now() + STALL);
     loop {
         let set = match timeout_at(deadline, changes.try_next()).await {
-            Err(_) | Ok(Ok(None)) => return Err(stalled(last.as_ref())),
+            Err(_) | Ok(Ok(None)) => bail!(stalled(last.as_ref())),
             // The watch retries by itself; a server that stays unreachable counts as a stall.
-            Ok(Err(error)) if Instant::now() >= deadline => return Err(FleetError::Watch(Box::new(error))),
+            Ok(Err(error)) if Instant::now() >= deadline => {
+                return Err(error).with_context(|| format!("cannot watch the NodeSet {NODE_SET}"));
+            }
             Ok(Err(_)) => continue,
             Ok(Ok(Some(set))) => set,
         };
@@ -152,7 +129,7 @@ fn is_ready(set: &NodeSet) -> bool {
     status.observed_generation >= set.metadata.generation && status.ready_replicas == set.spec.replicas
 }
 
-fn stalled(set: Option<&NodeSet>) -> FleetError {
+fn stalled(set: Option<&NodeSet>) -> String {
     let conditions = set.and_then(|set| set.status.as_ref()).map_or_else(
         || "no status: no operator has looked at it".to_owned(),
         |status| {
@@ -165,11 +142,12 @@ fn stalled(set: Option<&NodeSet>) -> FleetError {
             texts.collect::<Vec<_>>().join("; ")
         },
     );
-    FleetError::Stalled {
-        ready: set.map_or(0, ready_of),
-        wanted: set.map_or(0, |set| set.spec.replicas),
-        conditions,
-    }
+    format!(
+        "{} of {} nodes are Ready and no further one became so within {} s; NodeSet {NODE_SET}: {conditions}",
+        set.map_or(0, ready_of),
+        set.map_or(0, |set| set.spec.replicas),
+        STALL.as_secs()
+    )
 }
 
 /// Numbers of Ready and of wanted nodes over all NodeSets.
@@ -212,11 +190,11 @@ mod tests {
             "type": "Progressing", "status": "True", "reason": "Waiting", "message": "for machines",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]});
-        let text = stalled(Some(&set(1, &status))).to_string();
+        let text = stalled(Some(&set(1, &status)));
         assert!(
             text.starts_with("1 of 3 nodes") && text.contains("Progressing=True Waiting: for machines"),
             "{text}"
         );
-        assert!(stalled(None).to_string().contains("no operator"));
+        assert!(stalled(None).contains("no operator"));
     }
 }

@@ -1,14 +1,9 @@
-//! Kubeconfigs with embedded certificates and keys (no paths), mode 0600: a copy works anywhere on this machine.
-
-use std::path::Path;
+//! Kubeconfigs with embedded certificates and keys (no paths): a copy works anywhere on this machine.
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::{
-    files::{FileError, write_private},
-    pki::Identity,
-};
+use super::pki::Identity;
 
 /// The kubeconfig of one user as YAML. `server` is a URL, `ca` a certificate in PEM.
 #[must_use]
@@ -32,11 +27,6 @@ pub fn render(server: &str, ca: &str, user: &str, identity: &Identity) -> String
     });
     // JSON is valid YAML, so it serves as the fallback if the YAML serialiser fails.
     serde_norway::to_string(&config).unwrap_or_else(|_| config.to_string())
-}
-
-/// Writes the kubeconfig of one user, mode 0600.
-pub fn write(path: &Path, server: &str, ca: &str, user: &str, identity: &Identity) -> Result<(), FileError> {
-    write_private(path, &render(server, ca, user, identity))
 }
 
 fn base64(text: &str) -> Value {

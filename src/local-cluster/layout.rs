@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, bail, ensure};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
     files::{FileError, create_private_dir},
     procs::ProcessId,
     real_node,
-    state::{State, StateError},
+    state::State,
 };
 
 /// Files that an interrupted first start may leave in a folder without `cluster.json`.
@@ -30,55 +31,6 @@ pub(super) const GRACE: Duration = Duration::from_secs(20);
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 /// Interval of attempts to take the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
-
-/// Reason why a data folder cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LayoutError {
-    /// No home folder is known for the default data folder.
-    #[error("no home folder to keep the cluster in: say where with --data-dir")]
-    NoHome,
-    /// The folder cannot be created or written.
-    #[error("the data folder {} is not writable", path.display())]
-    NotWritable {
-        /// The folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The folder holds foreign files and no cluster.
-    #[error("{} is not empty and holds no kube-node cluster: use an empty or new folder", path.display())]
-    NotOurs {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// Another process runs this cluster.
-    #[error("the cluster in {} is already running{}", path.display(), pid.map(|pid| format!(", pid {pid}")).unwrap_or_default())]
-    Running {
-        /// The folder.
-        path: PathBuf,
-        /// Pid of the supervisor, if it is already written.
-        pid: Option<i32>,
-    },
-    /// A process of an earlier run cannot be stopped.
-    #[error("cannot stop {component} (pid {pid}) of an earlier run")]
-    Leftover {
-        /// Name of the component.
-        component: &'static str,
-        /// Pid of the process.
-        pid: i32,
-        /// Error of the operating system.
-        source: nix::errno::Errno,
-    },
-    /// Remains of a real node of an earlier run cannot be removed.
-    #[error(transparent)]
-    RealNode(#[from] real_node::RemoveError),
-    /// The state file cannot be used.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// A file could not be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-}
 
 /// Paths of one data folder. The folder need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +46,11 @@ pub struct DirLock {
 
 impl Layout {
     /// The folder `dir`, or the user's default one.
-    pub fn new(dir: Option<&Path>) -> Result<Self, LayoutError> {
+    pub fn new(dir: Option<&Path>) -> anyhow::Result<Self> {
         let dir = match dir {
-            Some(dir) => std::path::absolute(dir)
-                .map_err(|source| LayoutError::NotWritable { path: dir.to_owned(), source })?,
+            Some(dir) => std::path::absolute(dir).with_context(|| not_writable(dir))?,
             None => directories::ProjectDirs::from("", "", "kube-node")
-                .ok_or(LayoutError::NoHome)?
+                .context("no home folder to keep the cluster in: say where with --data-dir")?
                 .data_local_dir()
                 .join("default"),
         };
@@ -122,18 +73,6 @@ impl Layout {
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig")
-    }
-
-    /// Path of the operator's kubeconfig.
-    #[must_use]
-    pub fn operator_kubeconfig(&self) -> PathBuf {
-        self.path("operator.kubeconfig")
-    }
-
-    /// Path of the hollow kubelets' kubeconfig.
-    #[must_use]
-    pub fn hollow_kubeconfig(&self) -> PathBuf {
-        self.path("hollow.kubeconfig")
     }
 
     /// Folder of certificates and keys.
@@ -173,47 +112,41 @@ impl Layout {
     }
 
     /// Loads the state; `None` if the folder holds no cluster.
-    pub fn load(&self) -> Result<Option<State>, LayoutError> {
+    pub fn load(&self) -> anyhow::Result<Option<State>> {
         match self.state().try_exists() {
             Ok(true) => Ok(Some(State::load(&self.state())?)),
             Ok(false) => Ok(None),
-            Err(source) => Err(FileError::new("read", &self.state(), source).into()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.state().display())),
         }
     }
 
     /// Creates the folder if needed, checks that it is ours, and returns its state or a new one.
-    pub fn prepare(&self, kubernetes_version: &str) -> Result<State, LayoutError> {
-        let not_writable = |source| LayoutError::NotWritable { path: self.dir.clone(), source };
+    pub fn prepare(&self, kubernetes_version: &str) -> anyhow::Result<State> {
         match fs::read_dir(&self.dir) {
             Ok(entries) => {
                 let foreign =
                     entries.flatten().any(|entry| !EARLY.iter().any(|name| entry.file_name() == *name));
-                if foreign && !self.state().exists() {
-                    return Err(LayoutError::NotOurs { path: self.dir.clone() });
-                }
+                ensure!(
+                    !foreign || self.state().exists(),
+                    "{} is not empty and holds no kube-node cluster: use an empty or new folder",
+                    self.dir.display()
+                );
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(source) => return Err(not_writable(source)),
+            Err(error) => return Err(error).with_context(|| not_writable(&self.dir)),
         }
-        let state = match self.load()? {
-            Some(state) => state,
-            None => State::new(kubernetes_version),
-        };
+        let state = self.load()?.unwrap_or_else(|| State::new(kubernetes_version));
         state.check_kubernetes(kubernetes_version)?;
-        create_private_dir(&self.path("logs")).map_err(|error| {
-            not_writable(
-                std::error::Error::source(&error)
-                    .map_or_else(|| ErrorKind::Other.into(), |source| io::Error::other(source.to_string())),
-            )
-        })?;
-        self.open_lock().map_err(not_writable)?;
+        create_private_dir(&self.path("logs"))
+            .map_err(FileError::into_source)
+            .and_then(|()| self.open_lock())
+            .with_context(|| not_writable(&self.dir))?;
         Ok(state)
     }
 
     /// Takes the right to run the cluster. A thread of a killed supervisor may hold the lock for a moment longer.
-    pub async fn lock(&self) -> Result<DirLock, LayoutError> {
-        let not_writable = |source| LayoutError::NotWritable { path: self.dir.clone(), source };
-        let file = self.open_lock().map_err(not_writable)?;
+    pub async fn lock(&self) -> anyhow::Result<DirLock> {
+        let file = self.open_lock().with_context(|| not_writable(&self.dir))?;
         let deadline = Instant::now() + LOCK_LIMIT;
         loop {
             match file.try_lock() {
@@ -222,11 +155,14 @@ impl Layout {
                     let supervisor = self.load().ok().flatten().and_then(|state| state.supervisor);
                     let pid = supervisor.filter(|id| id.is_alive()).map(|id| id.pid);
                     if pid.is_some() || Instant::now() >= deadline {
-                        return Err(LayoutError::Running { path: self.dir.clone(), pid });
+                        let pid = pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+                        bail!("the cluster in {} is already running{pid}", self.dir.display());
                     }
                     sleep(LOCK_POLL).await;
                 }
-                Err(TryLockError::Error(source)) => return Err(not_writable(source)),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| not_writable(&self.dir));
+                }
             }
         }
     }
@@ -238,27 +174,25 @@ impl Layout {
     /// Stops the processes of a cluster without a supervisor, last started first. Returns the number that ran.
     ///
     /// The caller must hold the lock: otherwise this would stop a cluster under a running supervisor.
-    pub async fn stop_leftovers(&self, _lock: &DirLock) -> Result<usize, LayoutError> {
+    pub async fn stop_leftovers(&self, _lock: &DirLock) -> anyhow::Result<usize> {
         let Some(mut state) = self.load()? else { return Ok(0) };
         let mut stopped = 0;
         for component in Component::ALL.into_iter().rev() {
-            let Some(id) = state.components.get(&component).copied().filter(|id| id.is_alive()) else {
-                continue;
-            };
+            let Some(id) = state.components.remove(&component).filter(|id| id.is_alive()) else { continue };
             stopped += 1;
-            id.terminate(GRACE).await.map_err(|source| LayoutError::Leftover {
-                component: component.name(),
-                pid: id.pid,
-                source,
-            })?;
+            let ended = id.terminate(GRACE).await;
+            ended.with_context(|| format!("cannot stop {component} (pid {}) of an earlier run", id.pid))?;
         }
         // Also if the real node's host process is gone: processes inside the node may have outlived it.
-        stopped += usize::from(real_node::remove(&self.dir).await?);
-        state.components.clear();
+        stopped += usize::from(real_node::remove(&real_node::id_of(&self.dir)).await?);
         state.supervisor = None;
         state.save(&self.state())?;
         Ok(stopped)
     }
+}
+
+fn not_writable(dir: &Path) -> String {
+    format!("the data folder {} is not writable", dir.display())
 }
 
 /// The live supervisor of a cluster, if there is one.
@@ -305,7 +239,8 @@ mod tests {
         // Interrupted before the state was written: the folder is still ours.
         layout.prepare("1.36.3").unwrap();
         fs::write(layout.path("thesis.txt"), "x").unwrap();
-        assert!(matches!(layout.prepare("1.36.3"), Err(LayoutError::NotOurs { .. })));
+        let error = layout.prepare("1.36.3").unwrap_err().to_string();
+        assert!(error.ends_with("use an empty or new folder"), "{error}");
         fs::remove_dir_all(layout.dir()).unwrap();
     }
 
@@ -322,6 +257,6 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_made() {
         let error = Layout::new(Some(Path::new("/proc/kube-node"))).unwrap().prepare("1.36.3").unwrap_err();
-        assert!(matches!(error, LayoutError::NotWritable { .. }), "{error}");
+        assert_eq!(error.to_string(), "the data folder /proc/kube-node is not writable");
     }
 }

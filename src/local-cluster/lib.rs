@@ -7,11 +7,13 @@
 //! next `up` find the processes of a killed supervisor. A real node ([`real_node`]) is one more child process
 //! with others inside.
 
+pub mod addresses;
 mod assets;
 pub mod binaries;
 mod build;
 pub mod component;
-mod error;
+mod executable;
+mod flags;
 mod fleet;
 mod go;
 mod health;
@@ -29,17 +31,16 @@ pub mod real_node;
 pub mod state;
 mod supervisor;
 mod tcp_proxy;
+mod template;
 
 pub use binaries::Binaries;
-pub use component::{Addresses, Component, ComponentArg};
-pub use error::ClusterError;
-pub use fleet::{FleetError, NODE_SET, Nodes, count_nodes};
-pub use health::{Probe, ProbeError, client_of};
+pub use component::{Component, ComponentArg};
+pub use fleet::{NODE_SET, Nodes, count_nodes};
+pub use health::{Probe, client_of};
 pub use kube_ext::files;
 pub use layout::Layout;
-pub use manifests::{ManifestError, absent, install, release_secrets, uninstall};
+pub use manifests::{absent, install, release_secrets, uninstall};
 pub use progress::Progress;
 pub use supervisor::{Cluster, Options};
-pub use tcp_proxy::TcpProxyError;
 
 pub use kube_node_api::names::OPERATOR_NAMESPACE as NAMESPACE;

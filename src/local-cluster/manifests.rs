@@ -2,8 +2,9 @@
 //! operator's identity and rights, admission policies). `up` and `setup` apply the same objects, server-side,
 //! so a second time changes nothing.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
+use anyhow::{Context, anyhow, bail};
 use futures::future::try_join_all;
 use k8s_openapi::{
     api::core::v1::Secret, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -17,7 +18,7 @@ use kube::{
 use kube_node_api::names;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Field manager of server-side apply.
 pub(super) const FIELD_MANAGER: &str = "kube-node-up";
@@ -39,91 +40,11 @@ const GONE_POLL: Duration = Duration::from_millis(250);
 /// Namespace of Kubernetes itself with the Leases of all nodes; never deleted.
 const KEPT: &str = "kube-node-lease";
 
-/// Reason why the CRDs or manifests could not be installed or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
-    /// A manifest file is not a list of Kubernetes objects.
-    #[error("{file} is not valid")]
-    Invalid {
-        /// The file.
-        file: &'static str,
-        /// Parse error.
-        source: serde_norway::Error,
-    },
-    /// An object has no apiVersion and kind.
-    #[error("{file} holds an object without apiVersion and kind")]
-    NoType {
-        /// The file.
-        file: &'static str,
-    },
-    /// kube-apiserver refused an object.
-    #[error("cannot apply {kind} {name}")]
-    Apply {
-        /// Kind of the object.
-        kind: String,
-        /// Name of the object.
-        name: String,
-        /// Error of the API request.
-        source: Box<kube::Error>,
-    },
-    /// An object cannot be read, so its existence is unknown.
-    #[error("cannot read {kind} {name}")]
-    Read {
-        /// Kind of the object.
-        kind: String,
-        /// Name of the object.
-        name: String,
-        /// Error of the API request.
-        source: Box<kube::Error>,
-    },
-    /// kube-apiserver refused a deletion or is unreachable.
-    #[error("cannot delete {kind} {name}")]
-    Delete {
-        /// Kind of the object.
-        kind: String,
-        /// Name of the object.
-        name: String,
-        /// Error of the API request.
-        source: Box<kube::Error>,
-    },
-    /// Our finalizer cannot be removed from a Secret.
-    #[error(
-        "cannot take the finalizer {} off Secret {name} in {}",
-        names::FINALIZER_IN_USE,
-        super::NAMESPACE
-    )]
-    Release {
-        /// Name of the Secret; `*` if the Secrets cannot be listed.
-        name: String,
-        /// Error of the API request.
-        source: Box<kube::Error>,
-    },
-    /// A deleted object still exists.
-    #[error("{kind} {name} is not gone after {} s: kubectl describe tells what holds it", GONE_LIMIT.as_secs())]
-    NotGone {
-        /// Kind of the object.
-        kind: String,
-        /// Name of the object.
-        name: String,
-    },
-    /// A CRD was applied, but the wait for its condition Established failed.
-    #[error("the definition {name} is not served")]
-    Watch {
-        /// Name of the CRD.
-        name: String,
-        /// Error of the watch.
-        source: Box<kube::runtime::wait::Error>,
-    },
-    /// A CRD is not served within the limit.
-    #[error("the definition {name} is not served after {} s", ESTABLISH_LIMIT.as_secs())]
-    NotServed {
-        /// Name of the CRD.
-        name: String,
-    },
-}
+/// An object of a file, with its kind.
+type Manifest = (DynamicObject, ApiResource);
 
 /// Applies the CRDs and the files, and waits until the CRDs are served.
-pub async fn install(client: &Client) -> Result<(), ManifestError> {
+pub async fn install(client: &Client) -> anyhow::Result<()> {
     tokio::try_join!(apply_crds(client), apply_files(client))?;
     Ok(())
 }
@@ -132,27 +53,30 @@ pub async fn install(client: &Client) -> Result<(), ManifestError> {
 /// first: the operator needs its rights to release these objects. After them no Secret is in use, but one may
 /// still carry our finalizer, as after a forced deletion of a NodeClass, and would block the deletion of its
 /// namespace.
-pub async fn uninstall(client: &Client) -> Result<(), ManifestError> {
+pub async fn uninstall(client: &Client) -> anyhow::Result<()> {
     let crd = ApiResource::erase::<CustomResourceDefinition>(&());
-    let crds = kube_node_api::crds().into_iter().map(|kind| (kind.name_any(), None, crd.clone()));
+    let crds = kube_node_api::crds()
+        .into_iter()
+        .map(|kind| (DynamicObject::new(&kind.name_any(), &crd), crd.clone()));
     remove(client, crds.collect()).await?;
     release_secrets(client).await?;
-    let mut objects = Vec::new();
-    for (file, text) in FILES {
-        let parsed = parse(file, text)?.into_iter();
-        objects.extend(parsed.map(|(object, resource)| (object.name_any(), object.namespace(), resource)));
-    }
-    objects.retain(|(name, ..)| name != KEPT);
+    let mut objects = all()?;
+    objects.retain(|(object, _)| object.name_any() != KEPT);
     objects.reverse();
     remove(client, objects).await
 }
 
 /// Removes our finalizer from the Secrets of our namespace. Call this only when no NodeClass is left.
-pub async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
+pub async fn release_secrets(client: &Client) -> anyhow::Result<()> {
     let api: Api<Secret> = Api::namespaced(client.clone(), super::NAMESPACE);
-    let failed = |name: String| move |source| ManifestError::Release { name, source: Box::new(source) };
-    let listed = api.list_metadata(&ListParams::default()).await.map_err(failed("*".to_owned()))?;
-    for secret in listed {
+    let failed = |name: &str| {
+        format!(
+            "cannot take the finalizer {} off Secret {name} in {}",
+            names::FINALIZER_IN_USE,
+            super::NAMESPACE
+        )
+    };
+    for secret in api.list_metadata(&ListParams::default()).await.with_context(|| failed("*"))? {
         let kept: Vec<&String> =
             secret.finalizers().iter().filter(|own| *own != names::FINALIZER_IN_USE).collect();
         if kept.len() == secret.finalizers().len() {
@@ -162,126 +86,102 @@ pub async fn release_secrets(client: &Client) -> Result<(), ManifestError> {
         let change = json!({ "metadata": {
             "resourceVersion": secret.metadata.resource_version, "finalizers": kept,
         } });
-        match api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(change)).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            other => drop(other.map_err(failed(name))?),
-        }
+        let patched = api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(change)).await;
+        unless_gone(patched).with_context(|| failed(&name))?;
     }
     Ok(())
 }
 
-/// Deletes objects (name, namespace, kind) and waits until all are gone.
-async fn remove(
-    client: &Client,
-    objects: Vec<(String, Option<String>, ApiResource)>,
-) -> Result<(), ManifestError> {
-    let all: Vec<_> = objects
-        .into_iter()
-        .map(|(name, namespace, resource)| {
-            (dynamic(client, namespace.as_deref(), &resource), resource.kind, name)
-        })
-        .collect();
-    for (api, kind, name) in &all {
-        delete(api, kind, name).await?;
+/// Deletes objects and waits until all are gone.
+async fn remove(client: &Client, objects: Vec<Manifest>) -> anyhow::Result<()> {
+    for (object, resource) in &objects {
+        let deleted =
+            api(client, object, resource).delete(&object.name_any(), &DeleteParams::default()).await;
+        unless_gone(deleted).with_context(|| format!("cannot delete {}", title(object, resource)))?;
     }
-    for (api, kind, name) in &all {
-        wait_gone(api, kind, name).await?;
+    for (object, resource) in &objects {
+        wait_gone(&api(client, object, resource), &object.name_any(), &title(object, resource)).await?;
     }
     Ok(())
 }
 
 /// Objects of the files that do not exist, as kind and name.
-pub async fn absent(client: &Client) -> Result<Vec<String>, ManifestError> {
+pub async fn absent(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut absent = Vec::new();
-    for (file, text) in FILES {
-        for (object, resource) in parse(file, text)? {
-            let name = object.name_any();
-            let api = dynamic(client, object.namespace().as_deref(), &resource);
-            let there = api.get_metadata_opt(&name).await.map_err(|source| ManifestError::Read {
-                kind: resource.kind.clone(),
-                name: name.clone(),
-                source: Box::new(source),
-            })?;
-            if there.is_none() {
-                absent.push(format!("{} {name}", resource.kind));
-            }
+    for (object, resource) in all()? {
+        let title = title(&object, &resource);
+        let there = api(client, &object, &resource).get_metadata_opt(&object.name_any()).await;
+        if there.with_context(|| format!("cannot read {title}"))?.is_none() {
+            absent.push(title);
         }
     }
     Ok(absent)
 }
 
-async fn delete(api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<(), ManifestError> {
-    match api.delete(name, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(source) => Err(not_deleted(kind, name, source)),
-    }
-}
-
-async fn wait_gone(api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<(), ManifestError> {
+async fn wait_gone(api: &Api<DynamicObject>, name: &str, title: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + GONE_LIMIT;
     while Instant::now() < deadline {
-        match api.get_metadata_opt(name).await {
-            Ok(None) => return Ok(()),
-            // A deleted CRD takes its objects along: their API answers 404.
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-            Ok(Some(_)) => sleep(GONE_POLL).await,
-            Err(source) => return Err(not_deleted(kind, name, source)),
+        // A deleted CRD takes its objects along: their API answers 404.
+        let there = unless_gone(api.get_metadata_opt(name).await);
+        if there.with_context(|| format!("cannot delete {title}"))?.flatten().is_none() {
+            return Ok(());
         }
+        sleep(GONE_POLL).await;
     }
-    Err(ManifestError::NotGone { kind: kind.to_owned(), name: name.to_owned() })
+    bail!("{title} is not gone after {} s: kubectl describe tells what holds it", GONE_LIMIT.as_secs())
 }
 
-fn not_deleted(kind: &str, name: &str, source: kube::Error) -> ManifestError {
-    ManifestError::Delete { kind: kind.to_owned(), name: name.to_owned(), source: Box::new(source) }
+/// An answer of kube-apiserver; `None` if the object does not exist.
+fn unless_gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        other => other.map(Some),
+    }
 }
 
-fn dynamic(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> Api<DynamicObject> {
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+fn title(object: &DynamicObject, resource: &ApiResource) -> String {
+    format!("{} {}", resource.kind, object.name_any())
+}
+
+fn api(client: &Client, object: &DynamicObject, resource: &ApiResource) -> Api<DynamicObject> {
+    match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
         None => Api::all_with(client.clone(), resource),
     }
 }
 
-async fn apply_crds(client: &Client) -> Result<(), ManifestError> {
+async fn apply_crds(client: &Client) -> anyhow::Result<()> {
     let api = &Api::<CustomResourceDefinition>::all(client.clone());
     try_join_all(kube_node_api::crds().into_iter().map(|crd| async move {
         let name = crd.name_any();
         apply(api, "CustomResourceDefinition", &name, &crd).await?;
         let established = await_condition(api.clone(), &name, conditions::is_crd_established());
-        match tokio::time::timeout(ESTABLISH_LIMIT, established).await {
-            Err(_) => Err(ManifestError::NotServed { name }),
-            Ok(Err(source)) => Err(ManifestError::Watch { name, source: Box::new(source) }),
-            Ok(Ok(_)) => Ok(()),
-        }
+        let served = timeout(ESTABLISH_LIMIT, established).await;
+        let served = served.map_err(|_| {
+            anyhow!("the definition {name} is not served after {} s", ESTABLISH_LIMIT.as_secs())
+        })?;
+        served.map(drop).with_context(|| format!("the definition {name} is not served"))
     }))
     .await?;
     Ok(())
 }
 
-async fn apply_files(client: &Client) -> Result<(), ManifestError> {
+async fn apply_files(client: &Client) -> anyhow::Result<()> {
     for (file, text) in FILES {
         let objects = parse(file, text)?;
+        let applied = objects.iter().map(|(object, resource)| async move {
+            apply(&api(client, object, resource), &resource.kind, &object.name_any(), object).await
+        });
         // Namespaces one by one, before the objects in them.
         if file == "namespace.yaml" {
-            for (object, resource) in &objects {
-                apply_dynamic(client, object, resource).await?;
+            for namespace in applied {
+                namespace.await?;
             }
         } else {
-            try_join_all(objects.iter().map(|(object, resource)| apply_dynamic(client, object, resource)))
-                .await?;
+            try_join_all(applied).await?;
         }
     }
     Ok(())
-}
-
-async fn apply_dynamic(
-    client: &Client,
-    object: &DynamicObject,
-    resource: &ApiResource,
-) -> Result<(), ManifestError> {
-    let api = dynamic(client, object.namespace().as_deref(), resource);
-    apply(&api, &resource.kind, &object.name_any(), object).await
 }
 
 /// Server-side apply with force: fields of ours that another manager has changed become ours again.
@@ -289,31 +189,30 @@ pub(super) async fn apply<K>(
     api: &Api<K>,
     kind: &str,
     name: &str,
-    object: &(impl Serialize + std::fmt::Debug),
-) -> Result<(), ManifestError>
+    object: &(impl Serialize + Debug),
+) -> anyhow::Result<()>
 where
-    K: Clone + DeserializeOwned + std::fmt::Debug,
+    K: Clone + DeserializeOwned + Debug,
 {
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    match api.patch(name, &params, &Patch::Apply(object)).await {
-        Ok(_) => Ok(()),
-        Err(source) => Err(ManifestError::Apply {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            source: Box::new(source),
-        }),
-    }
+    let applied = api.patch(name, &params, &Patch::Apply(object)).await;
+    applied.map(drop).with_context(|| format!("cannot apply {kind} {name}"))
 }
 
-fn parse(file: &'static str, text: &str) -> Result<Vec<(DynamicObject, ApiResource)>, ManifestError> {
+/// The objects of all files.
+fn all() -> anyhow::Result<Vec<Manifest>> {
+    let files = FILES.into_iter().map(|(file, text)| parse(file, text));
+    Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
     serde_norway::Deserializer::from_str(text)
         .map(|document| {
-            let object = DynamicObject::deserialize(document)
-                .map_err(|source| ManifestError::Invalid { file, source })?;
-            let types = object.types.as_ref().ok_or(ManifestError::NoType { file })?;
-            let gvk = GroupVersionKind::try_from(types).map_err(|_| ManifestError::NoType { file })?;
-            let resource = ApiResource::from_gvk(&gvk);
-            Ok((object, resource))
+            let object =
+                DynamicObject::deserialize(document).with_context(|| format!("{file} is not valid"))?;
+            let gvk = object.types.as_ref().and_then(|types| GroupVersionKind::try_from(types).ok());
+            let gvk = gvk.with_context(|| format!("{file} holds an object without apiVersion and kind"))?;
+            Ok((object, ApiResource::from_gvk(&gvk)))
         })
         .collect()
 }
@@ -324,13 +223,9 @@ mod tests {
     use crate::NAMESPACE;
     use kube_node_planner::node_builder;
 
-    fn all() -> Vec<(DynamicObject, ApiResource)> {
-        FILES.into_iter().flat_map(|(file, text)| parse(file, text).unwrap()).collect()
-    }
-
     #[test]
     fn every_binding_names_a_role_that_there_is() {
-        let objects = all();
+        let objects = all().unwrap();
         let mut bindings = 0;
         for (object, resource) in &objects {
             let field = match resource.kind.as_str() {
@@ -357,7 +252,8 @@ mod tests {
 
     #[test]
     fn plurals_are_those_of_the_server() {
-        let mut plurals: Vec<String> = all().into_iter().map(|(_, resource)| resource.plural).collect();
+        let mut plurals: Vec<String> =
+            all().unwrap().into_iter().map(|(_, resource)| resource.plural).collect();
         plurals.sort();
         plurals.dedup();
         assert_eq!(
@@ -390,6 +286,6 @@ mod tests {
 
     #[test]
     fn the_first_object_is_our_namespace() {
-        assert_eq!(all()[0].0.name_any(), NAMESPACE);
+        assert_eq!(all().unwrap()[0].0.name_any(), NAMESPACE);
     }
 }

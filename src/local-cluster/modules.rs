@@ -2,7 +2,29 @@
 //!
 //! Each module has its own go.mod, so that no program is built with the dependencies of another one.
 
-use super::binaries::{CONTAINERD_VERSION, KUBERNETES_VERSION};
+/// Kubernetes version that is built, as pinned in modules/kubernetes/go.mod.
+pub const KUBERNETES_VERSION: &str = "1.36.3";
+/// etcd version that is built, as pinned in modules/etcd/go.mod.
+pub const ETCD_VERSION: &str = "3.6.8";
+/// Programs that `up` needs.
+pub const CONTROL_PLANE: [&str; 5] =
+    ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+/// Programs that a real node needs in addition.
+pub const REAL_NODE: [&str; 2] = ["kubelet", "kube-proxy"];
+/// Program in the image of upstream kubemark.
+pub const KUBEMARK: [&str; 1] = ["kubemark"];
+/// containerd version that is built, as pinned in modules/containerd/go.mod.
+pub const CONTAINERD_VERSION: &str = "2.2.9";
+/// runc version that is built, as pinned in modules/runc/go.mod.
+pub const RUNC_VERSION: &str = "1.5.2";
+/// Version of the CNI plugins that are built, as pinned in modules/cni/go.mod.
+pub const CNI_VERSION: &str = "1.9.1";
+/// containerd, its shim and its client.
+pub const CONTAINERD_PROGRAMS: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
+/// The OCI runtime that containerd's shim calls.
+pub const RUNC_PROGRAMS: [&str; 1] = ["runc"];
+/// CNI plugins of the real node's network.
+pub const CNI_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
 
 /// A pinned module and the sources of its programs.
 #[derive(Debug)]
@@ -134,7 +156,6 @@ impl Module {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::binaries::{CNI_VERSION, ETCD_VERSION, RUNC_VERSION};
 
     #[test]
     fn versions_are_those_of_the_modules() {

@@ -5,9 +5,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
 };
 
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use super::tcp_proxy::{self, TcpProxyError};
+use super::tcp_proxy;
 
 /// Below Linux's ephemeral ports (32768 and up): an outgoing connection could take an ephemeral port between
 /// the choice and the component's start.
@@ -38,21 +39,10 @@ pub struct Ports {
     pub autoscaler: u16,
 }
 
-/// Reason why ports could not be chosen.
-#[derive(Debug, thiserror::Error)]
-pub enum PortError {
-    /// The requested port is not available.
-    #[error(transparent)]
-    Wanted(#[from] TcpProxyError),
-    /// No port is free.
-    #[error("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end)]
-    NoneFree,
-}
-
 impl Ports {
     /// Chooses ports: `wanted` for kube-apiserver, otherwise the ports of the last start if still free,
     /// otherwise free ones. kube-apiserver's port is also free at the `further` addresses.
-    pub fn choose(wanted: Option<u16>, last: Option<Self>, further: &[IpAddr]) -> Result<Self, PortError> {
+    pub fn choose(wanted: Option<u16>, last: Option<Self>, further: &[IpAddr]) -> anyhow::Result<Self> {
         // Listeners stay open until all ports are chosen, so that no port is chosen twice.
         let mut held = Vec::new();
         let last = last.unwrap_or_default();
@@ -86,7 +76,7 @@ fn hold(port: u16, further: &[IpAddr]) -> Result<Vec<TcpListener>, (SocketAddr, 
     addresses.map(|address| listen(SocketAddr::new(address, port))).collect()
 }
 
-fn keep_or_choose(last: u16, further: &[IpAddr], held: &mut Vec<TcpListener>) -> Result<u16, PortError> {
+fn keep_or_choose(last: u16, further: &[IpAddr], held: &mut Vec<TcpListener>) -> anyhow::Result<u16> {
     let random = || rand::random_range(RANGE);
     // 0 means that no port was chosen yet; bind would take it as any port.
     let candidates = std::iter::once(last).filter(|&port| port != 0);
@@ -96,7 +86,7 @@ fn keep_or_choose(last: u16, further: &[IpAddr], held: &mut Vec<TcpListener>) ->
             return Ok(port);
         }
     }
-    Err(PortError::NoneFree)
+    bail!("no free port between {} and {} on 127.0.0.1", RANGE.start, RANGE.end)
 }
 
 #[cfg(test)]

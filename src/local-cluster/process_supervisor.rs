@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use kube_ext::memory;
 use nix::sys::signal::Signal;
 use tokio::{
@@ -22,7 +23,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{procs::ProcessId, state::StateError};
+use super::procs::ProcessId;
 
 /// Pause before the first restart; each further restart doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -31,24 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// After this run time the pause before a restart is reset to the first one.
 const SOUND: Duration = Duration::from_secs(30);
 
-/// Reason why a process could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum ProcessSupervisorError {
-    /// The program or its log file cannot be opened.
-    #[error("cannot run {}", program.display())]
-    Spawn {
-        /// The program.
-        program: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The process identity cannot be recorded.
-    #[error(transparent)]
-    State(#[from] StateError),
-}
-
 /// Callback with the identity of the process, called at each change.
-pub(super) type Note = Box<dyn Fn(Option<ProcessId>) -> Result<(), StateError> + Send>;
+pub(super) type Note = Box<dyn Fn(Option<ProcessId>) -> anyhow::Result<()> + Send>;
 
 /// Program, arguments and log of a process.
 #[derive(Debug)]
@@ -71,16 +56,16 @@ pub(super) struct Run {
     pub last_death: Option<ExitStatus>,
 }
 
-enum Order {
-    Start(oneshot::Sender<Result<(), ProcessSupervisorError>>),
-    /// SIGTERM, then SIGKILL after this duration; SIGKILL at once if `None`.
-    End(Option<Duration>, oneshot::Sender<()>),
+enum Request {
+    Start(oneshot::Sender<anyhow::Result<()>>),
+    /// SIGTERM, then SIGKILL after this duration.
+    End(Duration, oneshot::Sender<()>),
 }
 
 /// Handle of one supervised process.
 #[derive(Debug)]
 pub(super) struct ProcessSupervisor {
-    orders: mpsc::Sender<Order>,
+    requests: mpsc::Sender<Request>,
     run: watch::Receiver<Run>,
     task: AbortHandle,
 }
@@ -88,25 +73,26 @@ pub(super) struct ProcessSupervisor {
 impl ProcessSupervisor {
     /// Creates the supervisor. The process runs after [`Self::start`].
     pub fn new(plan: Plan, note: Note) -> Self {
-        let (orders, received) = mpsc::channel(1);
+        let (requests, received) = mpsc::channel(1);
         let (report, run) = watch::channel(Run::default());
-        let kept = SupervisedProcess { plan, note, report, process: None, restart: None, pause: FIRST_PAUSE };
-        let task = tokio::spawn(kept.obey(received)).abort_handle();
-        Self { orders, run, task }
+        let process =
+            SupervisedProcess { plan, note, report, process: None, restart: None, pause: FIRST_PAUSE };
+        let task = tokio::spawn(process.supervise(received)).abort_handle();
+        Self { requests, run, task }
     }
 
     /// Starts the process if it does not run, and keeps it running from now on.
-    pub async fn start(&self) -> Result<(), ProcessSupervisorError> {
+    pub async fn start(&self) -> anyhow::Result<()> {
         let (reply, answer) = oneshot::channel();
-        let _ = self.orders.send(Order::Start(reply)).await;
+        let _ = self.requests.send(Request::Start(reply)).await;
         // The task ends only with the runtime, so a missing answer is no failed start.
         answer.await.unwrap_or(Ok(()))
     }
 
     /// Ends the process and returns when it is gone. It stays down until [`Self::start`].
-    pub async fn end(&self, grace: Option<Duration>) {
+    pub async fn end(&self, grace: Duration) {
         let (reply, answer) = oneshot::channel();
-        let _ = self.orders.send(Order::End(grace, reply)).await;
+        let _ = self.requests.send(Request::End(grace, reply)).await;
         let _ = answer.await;
     }
 
@@ -134,63 +120,67 @@ struct SupervisedProcess {
 }
 
 impl SupervisedProcess {
-    async fn obey(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn supervise(mut self, mut requests: mpsc::Receiver<Request>) {
         loop {
             tokio::select! {
-                order = orders.recv() => match order {
-                    Some(Order::Start(reply)) => {
+                request = requests.recv() => match request {
+                    Some(Request::Start(reply)) => {
                         self.pause = FIRST_PAUSE;
                         let started = if self.process.is_some() { Ok(()) } else { self.spawn() };
                         let _ = reply.send(started);
                     }
-                    Some(Order::End(grace, reply)) => {
+                    Some(Request::End(grace, reply)) => {
                         self.end(grace).await;
                         let _ = reply.send(());
                     }
                     None => return,
                 },
-                status = died(&mut self.process) => self.bury(status),
+                status = exit(&mut self.process) => self.died(status),
                 () = due(self.restart) => if let Err(error) = self.spawn() {
-                    self.say(&format!("{error}; next attempt in {:?}", self.pause));
+                    self.log(&format!("{error:#}; next attempt in {:?}", self.pause));
                     self.restart_later();
                 },
             }
         }
     }
 
-    fn spawn(&mut self) -> Result<(), ProcessSupervisorError> {
+    fn spawn(&mut self) -> anyhow::Result<()> {
         self.restart = None;
-        let failed = |source| ProcessSupervisorError::Spawn { program: self.plan.program.clone(), source };
-        let log = open_log(&self.plan.log).map_err(failed)?;
-        let child = Command::new(&self.plan.program)
+        let child = self.command().and_then(|mut command| command.spawn());
+        let child = child.with_context(|| format!("cannot run {}", self.plan.program.display()))?;
+        let id = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(ProcessId::of);
+        self.process = Some((child, Instant::now()));
+        self.report.send_modify(|run| run.id = id);
+        (self.note)(id)
+    }
+
+    fn command(&self) -> io::Result<Command> {
+        let log = open_log(&self.plan.log)?;
+        let mut command = Command::new(&self.plan.program);
+        command
             .args(&self.plan.args)
             // Memory settings for our own programs; other programs ignore the variable.
             .env(memory::VARIABLE, memory::VALUE)
             .stdin(Stdio::null())
-            .stdout(log.try_clone().map_err(failed)?)
+            .stdout(log.try_clone()?)
             .stderr(log)
             // Ctrl-C in a terminal signals the supervisor's whole process group. A group of its own keeps the
             // stop order ours.
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
-        let id = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(ProcessId::of);
-        self.process = Some((child, Instant::now()));
-        self.report.send_modify(|run| run.id = id);
-        Ok((self.note)(id)?)
+            .kill_on_drop(true);
+        Ok(command)
     }
 
     /// Records a death that was not requested, and schedules the restart.
-    fn bury(&mut self, status: Option<ExitStatus>) {
+    fn died(&mut self, status: Option<ExitStatus>) {
         let ran = self.process.take().map(|(_, since)| since.elapsed()).unwrap_or_default();
         if ran >= SOUND {
             self.pause = FIRST_PAUSE;
         }
         let end = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
-        self.say(&format!("ended by itself ({end}); starts again in {:?}", self.pause));
+        self.log(&format!("ended by itself ({end}); starts again in {:?}", self.pause));
         if let Err(error) = (self.note)(None) {
-            self.say(&error.to_string());
+            self.log(&error.to_string());
         }
         self.report.send_modify(|run| {
             run.id = None;
@@ -205,27 +195,23 @@ impl SupervisedProcess {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    async fn end(&mut self, grace: Option<Duration>) {
+    async fn end(&mut self, grace: Duration) {
         self.restart = None;
         let Some((mut child, _)) = self.process.take() else { return };
         let id = self.report.borrow().id;
-        let obeyed = match (grace, id) {
-            (Some(grace), Some(id)) => {
-                id.signal(Signal::SIGTERM).is_ok() && timeout(grace, child.wait()).await.is_ok()
-            }
-            _ => false,
-        };
-        if !obeyed {
+        let ended = id.is_some_and(|id| id.signal(Signal::SIGTERM).is_ok())
+            && timeout(grace, child.wait()).await.is_ok();
+        if !ended {
             let _ = child.kill().await;
         }
         self.report.send_modify(|run| run.id = None);
         if let Err(error) = (self.note)(None) {
-            self.say(&error.to_string());
+            self.log(&error.to_string());
         }
     }
 
     /// Writes a line to the log of the process, the first place where an unexpected restart is looked up.
-    fn say(&self, text: &str) {
+    fn log(&self, text: &str) {
         if let Ok(mut log) = open_log(&self.plan.log) {
             let _ = writeln!(log, "kube-node: {} {text}", self.plan.name);
         }
@@ -237,7 +223,7 @@ fn open_log(path: &std::path::Path) -> io::Result<File> {
 }
 
 /// Waits for the end of the process; forever if there is none.
-async fn died(process: &mut Option<(Child, Instant)>) -> Option<ExitStatus> {
+async fn exit(process: &mut Option<(Child, Instant)>) -> Option<ExitStatus> {
     match process {
         Some((child, _)) => child.wait().await.ok(),
         None => std::future::pending().await,
@@ -256,29 +242,31 @@ async fn due(restart: Option<Instant>) {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
-    use crate::{
-        component::Component,
-        state::{State, StateFile},
-    };
+    use parking_lot::Mutex;
 
-    fn keeper(name: &str, script: &str) -> (ProcessSupervisor, PathBuf, Arc<StateFile>) {
-        let dir = std::env::temp_dir().join(format!("kube-node-keeper-{name}-{}", std::process::id()));
+    use super::*;
+
+    /// A supervisor of a shell script, its folder, and the identity that it has reported last.
+    fn supervisor(name: &str, script: &str) -> (ProcessSupervisor, PathBuf, Arc<Mutex<Option<ProcessId>>>) {
+        let dir = std::env::temp_dir().join(format!("kube-node-supervisor-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let state = Arc::new(StateFile::new(dir.join("cluster.json"), State::new("1.36.3")));
+        let reported = Arc::new(Mutex::new(None));
         let plan = Plan {
             name: "etcd",
             program: "/bin/sh".into(),
             args: vec!["-c".into(), script.into()],
             log: dir.join("log"),
         };
-        let noted = state.clone();
-        let note = Box::new(move |id| noted.note(Component::Etcd, id));
-        (ProcessSupervisor::new(plan, note), dir, state)
+        let noted = reported.clone();
+        let note = Box::new(move |id| {
+            *noted.lock() = id;
+            Ok(())
+        });
+        (ProcessSupervisor::new(plan, note), dir, reported)
     }
 
-    async fn wait(keeper: &ProcessSupervisor, what: impl FnMut(&Run) -> bool) -> Run {
-        let mut run = keeper.run.clone();
+    async fn wait(supervised: &ProcessSupervisor, what: impl FnMut(&Run) -> bool) -> Run {
+        let mut run = supervised.run.clone();
         timeout(Duration::from_secs(20), run.wait_for(what)).await.unwrap().unwrap().clone()
     }
 
@@ -290,19 +278,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_dies_is_started_again_and_what_is_stopped_is_not() {
-        let (keeper, dir, state) = keeper("restart", "echo hello; exec sleep 60");
-        keeper.start().await.unwrap();
-        let first = keeper.run().id.unwrap();
+        let (supervised, dir, reported) = supervisor("restart", "echo hello; exec sleep 60");
+        supervised.start().await.unwrap();
+        let first = supervised.run().id.unwrap();
         has_spoken(&dir).await;
-        assert_eq!(state.get().components[&Component::Etcd], first);
+        assert_eq!(*reported.lock(), Some(first));
         first.signal(Signal::SIGKILL).unwrap();
-        wait(&keeper, |run| run.deaths == 1 && run.id.is_none()).await;
-        let second = wait(&keeper, |run| run.id.is_some()).await.id.unwrap();
+        wait(&supervised, |run| run.deaths == 1 && run.id.is_none()).await;
+        let second = wait(&supervised, |run| run.id.is_some()).await.id.unwrap();
         assert_ne!(first, second);
-        keeper.end(Some(Duration::from_secs(10))).await;
+        supervised.end(Duration::from_secs(10)).await;
         assert!(!second.is_alive());
-        assert!(state.get().components.is_empty());
-        assert_eq!(keeper.run().deaths, 1, "an ordered end is no death");
+        assert_eq!(*reported.lock(), None);
+        assert_eq!(supervised.run().deaths, 1, "an ordered end is no death");
         let log = std::fs::read_to_string(dir.join("log")).unwrap();
         assert!(log.contains("hello\n") && log.contains("ended by itself (signal: 9"), "{log}");
         std::fs::remove_dir_all(&dir).unwrap();
@@ -310,21 +298,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_ignores_sigterm_is_killed() {
-        let (keeper, dir, _) = keeper("deaf", "trap '' TERM; echo set; while :; do sleep 1; done");
-        keeper.start().await.unwrap();
-        let id = keeper.run().id.unwrap();
+        let (supervised, dir, _) = supervisor("deaf", "trap '' TERM; echo set; while :; do sleep 1; done");
+        supervised.start().await.unwrap();
+        let id = supervised.run().id.unwrap();
         has_spoken(&dir).await;
-        keeper.end(Some(Duration::from_millis(200))).await;
+        supervised.end(Duration::from_millis(200)).await;
         assert!(!id.is_alive());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[tokio::test]
-    async fn the_process_goes_with_its_keeper() {
-        let (keeper, dir, _) = keeper("drop", "exec sleep 60");
-        keeper.start().await.unwrap();
-        let id = keeper.run().id.unwrap();
-        drop(keeper);
+    async fn the_process_goes_with_its_supervisor() {
+        let (supervised, dir, _) = supervisor("drop", "exec sleep 60");
+        supervised.start().await.unwrap();
+        let id = supervised.run().id.unwrap();
+        drop(supervised);
         assert!(id.wait_gone(Duration::from_secs(10)).await);
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -5,11 +5,12 @@
 
 use std::{
     io::{IsTerminal, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 
 /// Interval of progress lines of an unfinished step, without a terminal.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
@@ -52,7 +53,7 @@ impl Progress {
             Mode::Silent => {}
             Mode::Plain { last } => {
                 say(text);
-                *last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                *last.lock() = Instant::now();
             }
             Mode::Bar(bar) => {
                 bar.reset_elapsed();
@@ -66,7 +67,7 @@ impl Progress {
         match &*self.0 {
             Mode::Silent => {}
             Mode::Plain { last } => {
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut last = last.lock();
                 if last.elapsed() >= PLAIN_INTERVAL {
                     say(text);
                     *last = Instant::now();

@@ -5,24 +5,25 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
+use anyhow::{Context, ensure};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    component::{Addresses, Component},
-    files::{FileError, read, write_public},
+    addresses::{Addresses, Network},
+    component::Component,
+    files::{read, write_public},
     ports::Ports,
     procs::ProcessId,
-    real_node::Network,
 };
 
 /// Format of the data folder. A folder with another number was made by another version.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Content of `cluster.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
     /// [`FORMAT_VERSION`] of the writing program.
@@ -52,40 +53,6 @@ pub struct State {
     pub components: BTreeMap<Component, ProcessId>,
 }
 
-/// Reason why a state file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// The file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The file is not valid JSON of this type.
-    #[error("{} is damaged: stop what still runs, then delete the folder", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Parse error.
-        source: serde_json::Error,
-    },
-    /// The file was written by a version of kube-node with another format.
-    #[error(
-        "the data folder has format {found}, this version of kube-node reads format {FORMAT_VERSION}: use another --data-dir, or delete it with the version that made it"
-    )]
-    Format {
-        /// Format of the file.
-        found: u32,
-    },
-    /// The folder holds objects of a Kubernetes release that this version must not open.
-    #[error(
-        "the data folder holds a cluster of Kubernetes {found}, this version runs {wanted}: use another --data-dir, or remove it with `kube-node down --delete`"
-    )]
-    Kubernetes {
-        /// Kubernetes version of the folder.
-        found: String,
-        /// Kubernetes version of this program.
-        wanted: String,
-    },
-}
-
 impl State {
     /// State of a cluster that never ran.
     #[must_use]
@@ -93,33 +60,29 @@ impl State {
         Self {
             format_version: FORMAT_VERSION,
             kubernetes_version: kubernetes_version.to_owned(),
-            binaries: None,
-            ports: None,
-            network: None,
-            listen_addresses: Vec::new(),
-            supervisor: None,
-            ready: false,
-            components: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
     /// Reads the file. The format is checked first: in another format the other fields may have any shape.
-    pub fn load(path: &Path) -> Result<Self, StateError> {
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
         Self::parse(&read(path)?, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, StateError> {
+    fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Format {
             format_version: u32,
         }
-        let damaged = |source| StateError::Damaged { path: path.to_owned(), source };
-        let format: Format = serde_json::from_str(text).map_err(damaged)?;
-        if format.format_version != FORMAT_VERSION {
-            return Err(StateError::Format { found: format.format_version });
-        }
-        serde_json::from_str(text).map_err(damaged)
+        let damaged =
+            || format!("{} is damaged: stop what still runs, then delete the folder", path.display());
+        let found = serde_json::from_str::<Format>(text).with_context(damaged)?.format_version;
+        ensure!(
+            found == FORMAT_VERSION,
+            "the data folder has format {found}, this version of kube-node reads format {FORMAT_VERSION}: use another --data-dir, or delete it with the version that made it"
+        );
+        serde_json::from_str(text).with_context(damaged)
     }
 
     /// Listen addresses of the running cluster or of its last start.
@@ -129,25 +92,24 @@ impl State {
             ports,
             network: self.network,
             further: self.listen_addresses.clone(),
-            autoscaler: false,
-            kubelets: None,
+            ..Addresses::default()
         })
     }
 
     /// Checks that the folder's Kubernetes has the same minor release as this version.
-    pub fn check_kubernetes(&self, wanted: &str) -> Result<(), StateError> {
+    pub fn check_kubernetes(&self, wanted: &str) -> anyhow::Result<()> {
         let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
-        if minor(&self.kubernetes_version) == minor(wanted) {
-            return Ok(());
-        }
-        Err(StateError::Kubernetes { found: self.kubernetes_version.clone(), wanted: wanted.to_owned() })
+        let found = &self.kubernetes_version;
+        ensure!(
+            minor(found) == minor(wanted),
+            "the data folder holds a cluster of Kubernetes {found}, this version runs {wanted}: use another --data-dir, or remove it with `kube-node down --delete`"
+        );
+        Ok(())
     }
 
     /// Writes the file atomically.
-    pub fn save(&self, path: &Path) -> Result<(), StateError> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|source| StateError::Damaged { path: path.to_owned(), source })?;
-        Ok(write_public(path, &(text + "\n"))?)
+    pub fn save(&self, path: &Path) -> anyhow::Result<()> {
+        Ok(write_public(path, &(serde_json::to_string_pretty(self)? + "\n"))?)
     }
 }
 
@@ -166,26 +128,18 @@ impl StateFile {
     }
 
     /// Changes the state and writes the file.
-    pub fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), StateError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn change(&self, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
+        let mut state = self.state.lock();
         change(&mut state);
         state.save(&self.path)
     }
 
     /// Records the process of a component; `None` removes the record.
-    pub fn note(&self, component: Component, id: Option<ProcessId>) -> Result<(), StateError> {
+    pub fn note(&self, component: Component, id: Option<ProcessId>) -> anyhow::Result<()> {
         self.change(|state| {
-            match id {
-                Some(id) => state.components.insert(component, id),
-                None => state.components.remove(&component),
-            };
+            state.components.remove(&component);
+            state.components.extend(id.map(|id| (component, id)));
         })
-    }
-
-    /// A copy of the present state.
-    #[must_use]
-    pub fn get(&self) -> State {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -196,7 +150,7 @@ mod tests {
     #[test]
     fn round_trip() {
         let mut state = State::new("1.36.3");
-        state.components.insert(Component::Apiserver, ProcessId { pid: 7, start_time: 9 });
+        state.components.insert(Component::KubeApiserver, ProcessId { pid: 7, start_time: 9 });
         state.ports = Some(Ports { apiserver: 6443, ..Ports::default() });
         let text = serde_json::to_string(&state).unwrap();
         assert!(text.contains("\"kube-apiserver\""), "{text}");
@@ -205,10 +159,9 @@ mod tests {
 
     #[test]
     fn another_format_is_named_even_when_the_rest_is_unknown() {
-        let error = State::parse(r#"{"formatVersion": 99, "components": 3}"#, Path::new("x")).unwrap_err();
-        assert!(matches!(error, StateError::Format { found: 99 }));
-        let error = State::parse("{", Path::new("x")).unwrap_err();
-        assert!(matches!(error, StateError::Damaged { .. }));
+        let error = |text| State::parse(text, Path::new("x")).unwrap_err().to_string();
+        assert!(error(r#"{"formatVersion": 99, "components": 3}"#).contains("has format 99"));
+        assert!(error("{").starts_with("x is damaged"));
     }
 
     #[test]

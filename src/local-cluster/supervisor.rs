@@ -1,7 +1,7 @@
 //! Supervisor of one cluster, from the data folder to Ready nodes and back.
 //!
 //! [`Cluster::create`] takes the folder, [`Cluster::launch`] starts the cluster in it, [`Cluster::shutdown`]
-//! stops it; [`Cluster::start`] combines the first two. Dropping a cluster kills its processes.
+//! stops it. Dropping a cluster kills its processes.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -13,16 +13,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Context, bail};
 use kube::Client;
 use kube_ext::connection::own_address;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
+    addresses::Addresses,
     binaries::{self, Binaries, KUBERNETES_VERSION},
-    component::{Addresses, Component, ComponentArg},
-    error::ClusterError,
-    files::{write_private, write_public},
+    component::{Component, ComponentArg},
+    files::{read, write_private, write_public},
+    flags,
     fleet::{self, Nodes},
     health::{Probe, client_of},
     kubeconfig,
@@ -33,13 +35,13 @@ use super::{
     process_supervisor::{Plan, ProcessSupervisor},
     procs::ProcessId,
     progress::Progress,
-    real_node::{self, Ingredients},
+    real_node::{self, NodeInputs, Programs},
     state::StateFile,
     tcp_proxy,
 };
 
 /// Time limit for a component to become ready; generous, for busy machines.
-pub(super) const READY_LIMIT: Duration = Duration::from_mins(2);
+const READY_LIMIT: Duration = Duration::from_mins(2);
 /// Interval of health probes of a starting component.
 const POLL: Duration = Duration::from_millis(50);
 /// Number of log lines in an error.
@@ -84,8 +86,6 @@ pub struct Options {
     pub component_args: Vec<ComponentArg>,
     /// True if the operator runs; without it nothing turns a NodeSet into Nodes.
     pub with_operator: bool,
-    /// Program with the `operator` command; the running program when absent. A test binary lacks this command.
-    pub operator_program: Option<PathBuf>,
     /// Initial nodes; none without the operator.
     pub nodes: Nodes,
     /// True if the operator serves cluster-autoscaler.
@@ -100,40 +100,27 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Cluster {
     layout: Layout,
-    binaries: Binaries,
     addresses: Addresses,
-    pki: Pki,
+    /// The admin's kubeconfig.
     admin: String,
     state: Arc<StateFile>,
     /// Process supervisors in the order of [`Component::ALL`].
-    keepers: [ProcessSupervisor; 6],
+    processes: [ProcessSupervisor; 6],
     with_operator: bool,
     /// An earlier start had a real node and this one has none: its Node is deleted.
     forget_real_node: bool,
     nodes: Nodes,
     /// TCP proxies to kube-apiserver.
-    _doors: Vec<AbortOnDropHandle<()>>,
+    _proxies: Vec<AbortOnDropHandle<()>>,
     /// Released last: until then no other supervisor may use the folder.
     _lock: DirLock,
 }
 
 impl Cluster {
-    /// Creates and launches a cluster. If that fails, every process already started is stopped.
-    pub async fn start(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
-        let cluster = Self::create(options, progress).await?;
-        match cluster.launch(progress).await {
-            Ok(_) => Ok(cluster),
-            Err(error) => {
-                cluster.shutdown(progress).await?;
-                Err(error)
-            }
-        }
-    }
-
     /// Takes the data folder, stops leftovers of an earlier run, and makes ports, certificates and kubeconfigs.
-    pub async fn create(options: Options, progress: &Progress) -> Result<Self, ClusterError> {
+    pub async fn create(options: Options, progress: &Progress) -> anyhow::Result<Self> {
         tcp_proxy::check(&options.listen_addresses)?;
-        let programs = options.real_node.as_ref().map(real_node::Programs::find).transpose()?;
+        let programs = options.real_node.as_ref().map(Programs::find).transpose()?;
         let layout = Layout::new(options.data_dir.as_deref())?;
         // Before the programs: an unusable folder must be reported before a build of minutes.
         layout.prepare(KUBERNETES_VERSION)?;
@@ -142,47 +129,34 @@ impl Cluster {
         let names = programs_of(options.real_node.as_ref());
         let binaries = Binaries::locate(options.binaries.as_deref(), &names, progress).await?;
         if let Some(real_node) = &options.real_node {
-            real_node::Programs::build(real_node, progress).await?;
+            Programs::build(real_node, progress).await?;
         }
-        let data_dir = layout.dir().to_owned();
-        let assembled = Self::assemble(options, programs, layout, lock, binaries, progress);
+        let id = real_node::id_of(layout.dir());
+        let assembled = Self::assemble(options, programs, layout, lock, &binaries, progress);
         if assembled.is_err() {
             // The networks of a real node are already taken.
-            real_node::remove(&data_dir).await?;
+            real_node::remove(&id).await?;
         }
         assembled
     }
 
     fn assemble(
         options: Options,
-        programs: Option<real_node::Programs>,
+        programs: Option<Programs>,
         layout: Layout,
         lock: DirLock,
-        binaries: Binaries,
+        binaries: &Binaries,
         progress: &Progress,
-    ) -> Result<Self, ClusterError> {
+    ) -> anyhow::Result<Self> {
         let mut state = layout.prepare(KUBERNETES_VERSION)?;
         let further = distinct(&options.listen_addresses);
         let ports = Ports::choose(options.port, state.ports, &further)?;
-        let doors = tcp_proxy::open_all(&further, ports.apiserver)?;
+        let proxies = tcp_proxy::open_all(&further, ports.apiserver)?;
         let forget_real_node = state.network.is_some() && programs.is_none();
-        let network = match &programs {
-            Some(_) => Some(real_node::claim(layout.dir(), state.network)?),
-            None => None,
-        };
-        let kubelets = options.kubelets.then(|| {
-            own_address().map_or_else(
-                || {
-                    progress.line(
-                        "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
-                    );
-                    Ipv4Addr::LOCALHOST.into()
-                },
-                IpAddr::V4,
-            )
-        });
-        let autoscaler = options.autoscaler;
-        let addresses = Addresses { ports, network, further, autoscaler, kubelets };
+        let id = real_node::id_of(layout.dir());
+        let network = programs.as_ref().map(|_| real_node::claim(&id, state.network)).transpose()?;
+        let kubelets = options.kubelets.then(|| kubelet_address(progress));
+        let addresses = Addresses { ports, network, further, autoscaler: options.autoscaler, kubelets };
         KUBERNETES_VERSION.clone_into(&mut state.kubernetes_version);
         state.ports = Some(ports);
         state.network = network;
@@ -199,63 +173,63 @@ impl Cluster {
         if options.autoscaler {
             write_cloud_config(&layout, ports.autoscaler)?;
         }
-        let state = Arc::new(StateFile::new(layout.state(), state));
-        let itself = match options.operator_program {
-            Some(program) => program,
-            None => std::env::current_exe().map_err(ClusterError::Itself)?,
-        };
+        let itself = std::env::current_exe().context("cannot find the program of kube-node itself")?;
         if let (Some(programs), Some(network)) = (programs, network) {
-            let (layout, binaries, itself) = (&layout, &binaries, &itself);
-            let apiserver_port = ports.apiserver;
-            let pki = &pki;
-            let ingredients =
-                Ingredients { layout, pki, binaries, programs, network, apiserver_port, itself };
-            real_node::prepare(&ingredients, progress)?;
+            let inputs = NodeInputs {
+                id,
+                dir: layout.real_node(),
+                logs: layout.path("logs"),
+                pki: &pki,
+                binaries,
+                programs,
+                network,
+                apiserver_port: ports.apiserver,
+                itself: &itself,
+            };
+            real_node::prepare(inputs, progress)?;
         }
-        let keepers = Component::ALL.map(|component| {
-            let mut args = component.arguments(&layout, &addresses);
+        let state = Arc::new(StateFile::new(layout.state(), state));
+        let processes = Component::ALL.map(|component| {
+            let mut args = flags::of(component, &layout, &addresses);
             let more = options.component_args.iter().filter(|more| more.component == component);
             args.extend(more.map(|more| more.arg.clone()));
+            let name = component.name();
             let program = match component {
                 Component::Operator | Component::RealNode => itself.clone(),
-                _ => binaries.path(component.name()),
+                _ => binaries.path(name),
             };
             let state = state.clone();
             let note = Box::new(move |id| state.note(component, id));
-            let name = component.name();
             ProcessSupervisor::new(Plan { name, program, args, log: layout.log(name) }, note)
         });
         Ok(Self {
             layout,
-            binaries,
             addresses,
-            pki,
             admin,
             state,
-            keepers,
+            processes,
             with_operator: options.with_operator,
             forget_real_node,
             nodes: options.nodes,
-            _doors: doors,
+            _proxies: proxies,
             _lock: lock,
         })
     }
 
     /// Starts everything and waits until it is ready. Returns the number of nodes requested.
-    pub async fn launch(&self, progress: &Progress) -> Result<i32, ClusterError> {
+    pub async fn launch(&self, progress: &Progress) -> anyhow::Result<i32> {
         let since = Instant::now();
         progress.step("Starting etcd");
-        self.start_component(Component::Etcd).await?;
+        self.start(Component::Etcd).await?;
         progress.step("Starting kube-apiserver");
-        self.start_component(Component::Apiserver).await?;
+        self.start(Component::KubeApiserver).await?;
         let real = if self.addresses.network.is_some() { ", and the real node" } else { "" };
         progress.step(&format!("Starting kube-controller-manager and kube-scheduler{real}"));
-        let client = self.client().await?;
-        let furnish = async { manifests::install(&client).await.map_err(ClusterError::from) };
+        let client = client_of(&self.admin).await?;
         tokio::try_join!(
-            self.start_component(Component::ControllerManager),
-            self.start_component(Component::Scheduler),
-            furnish,
+            self.start(Component::KubeControllerManager),
+            self.start(Component::KubeScheduler),
+            manifests::install(&client),
             // Boxed: the state of its watch is large.
             Box::pin(self.start_real_node(&client)),
         )?;
@@ -263,7 +237,7 @@ impl Cluster {
         let mut nodes = 0;
         if self.with_operator {
             progress.step("Starting the operator");
-            self.start_component(Component::Operator).await?;
+            self.start(Component::Operator).await?;
             nodes = fleet::bring_up(&client, self.nodes, self.addresses.network.is_some(), progress).await?;
         }
         self.state.change(|state| state.ready = true)?;
@@ -271,7 +245,7 @@ impl Cluster {
     }
 
     /// Starts the real node if the cluster has one, and waits until it takes pods.
-    async fn start_real_node(&self, client: &Client) -> Result<(), ClusterError> {
+    async fn start_real_node(&self, client: &Client) -> anyhow::Result<()> {
         if self.addresses.network.is_none() {
             if self.forget_real_node {
                 real_node::forget(client).await?;
@@ -279,116 +253,71 @@ impl Cluster {
             return Ok(());
         }
         real_node::unknown(client).await?;
-        self.start_component(Component::RealNode).await?;
-        Ok(real_node::wait_ready(client).await?)
+        self.start(Component::RealNode).await?;
+        real_node::wait_ready(client).await
     }
 
     /// Stops everything, last started first, and releases the data folder.
-    pub async fn shutdown(self, progress: &Progress) -> Result<(), ClusterError> {
+    pub async fn shutdown(self, progress: &Progress) -> anyhow::Result<()> {
         for component in Component::ALL.into_iter().rev() {
-            if self.pid(component).is_some() {
+            let process = self.process(component);
+            if process.run().id.is_some() {
                 progress.step(&format!("Stopping {component}"));
             }
-            self.stop_component(component).await;
+            process.end(GRACE).await;
         }
         // Also if the real node never started: its link is made when the networks are chosen.
         if self.addresses.network.is_some() {
-            real_node::remove(self.layout.dir()).await?;
+            real_node::remove(&real_node::id_of(self.layout.dir())).await?;
         }
         self.state.change(|state| {
             state.supervisor = None;
             state.ready = false;
-        })?;
-        Ok(())
+        })
     }
 
-    /// Starts a component if it does not run, and waits until it is ready.
-    pub async fn start_component(&self, component: Component) -> Result<(), ClusterError> {
-        let keeper = self.keeper(component);
-        let deaths = keeper.run().deaths;
-        keeper.start().await.map_err(|source| ClusterError::Start { component, source })?;
+    /// Starts a component and waits until it is ready.
+    async fn start(&self, component: Component) -> anyhow::Result<()> {
+        let process = self.process(component);
+        process.start().await.with_context(|| format!("cannot start {component}"))?;
         let Some((url, path)) = component.health(&self.addresses) else { return Ok(()) };
         let probe = Probe::new(&url, path, &self.admin).await?;
         let deadline = Instant::now() + READY_LIMIT;
         loop {
-            let Err(source) = probe.check().await else { return Ok(()) };
-            let run = keeper.run();
+            let Err(unready) = probe.check().await else { return Ok(()) };
+            let run = process.run();
             let log = self.layout.log(component.name());
-            if run.deaths > deaths {
-                return Err(ClusterError::Ended { component, status: run.last_death, tail: tail(&log), log });
+            let end = || format!("the end of {}:\n{}", log.display(), tail(&log));
+            if run.deaths > 0 {
+                let status =
+                    run.last_death.map_or_else(|| "how is unknown".to_owned(), |status| status.to_string());
+                bail!("{component} ended while it was starting ({status}); {}", end());
             }
             if Instant::now() >= deadline {
-                return Err(ClusterError::NotReady { component, tail: tail(&log), log, source });
+                let limit = READY_LIMIT.as_secs();
+                let text = format!("{component} is not ready after {limit} s; {}\nwhen asked", end());
+                return Err(unready.context(text));
             }
             sleep(POLL).await;
         }
     }
 
-    /// Stops a component gracefully. It stays down until [`Self::start_component`].
-    pub async fn stop_component(&self, component: Component) {
-        self.keeper(component).end(Some(GRACE)).await;
-    }
-
-    /// Kills a component with SIGKILL. It stays down until [`Self::start_component`].
-    pub async fn kill_component(&self, component: Component) {
-        self.keeper(component).end(None).await;
-    }
-
-    /// The pid of a running component.
-    #[must_use]
-    pub fn pid(&self, component: Component) -> Option<i32> {
-        self.keeper(component).run().id.map(|id| id.pid)
-    }
-
-    /// URL of a component; `None` for a real node that the cluster does not have.
-    #[must_use]
-    pub fn address(&self, component: Component) -> Option<String> {
-        component.address(&self.addresses)
-    }
-
-    /// Path of the admin's kubeconfig.
-    #[must_use]
-    pub fn kubeconfig(&self) -> PathBuf {
-        self.layout.kubeconfig()
-    }
-
-    /// Kubeconfig text for any user and at most two groups, with a new certificate of the cluster's
-    /// certificate authority.
-    pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<String, ClusterError> {
-        kubeconfig_for(&self.addresses, &self.pki, user, groups)
-    }
-
-    /// A client with the admin's rights.
-    pub async fn client(&self) -> Result<Client, ClusterError> {
-        Ok(client_of(&self.admin).await?)
-    }
-
-    /// Paths in the data folder.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// The programs of the cluster.
-    #[must_use]
-    pub fn binaries(&self) -> &Binaries {
-        &self.binaries
-    }
-
-    fn keeper(&self, component: Component) -> &ProcessSupervisor {
-        &self.keepers[component as usize]
+    fn process(&self, component: Component) -> &ProcessSupervisor {
+        &self.processes[component as usize]
     }
 }
 
-fn kubeconfig_for(
-    addresses: &Addresses,
-    pki: &Pki,
-    user: &str,
-    groups: &[&str],
-) -> Result<String, ClusterError> {
-    let identity = pki.client(user, groups)?;
-    let server = Component::Apiserver.address(addresses).unwrap_or_default();
-    Ok(kubeconfig::render(&server, &pki.ca()?, user, &identity))
+/// Address of this machine at which the kubelets of hollow machines are served.
+fn kubelet_address(progress: &Progress) -> IpAddr {
+    own_address().map_or_else(
+        || {
+            progress.line(
+                "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
+            );
+            Ipv4Addr::LOCALHOST.into()
+        },
+        IpAddr::V4,
+    )
 }
 
 /// Removes repeated addresses and keeps the order of first mention.
@@ -408,15 +337,17 @@ fn programs_of(real_node: Option<&real_node::Options>) -> Vec<&'static str> {
 }
 
 /// Writes the kubeconfig of every user and returns the admin's.
-fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> Result<String, ClusterError> {
+fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> anyhow::Result<String> {
+    let (server, ca) = (addresses.apiserver(), pki.ca()?);
     for (file, user, groups) in USERS {
-        write_private(&layout.path(file), &kubeconfig_for(addresses, pki, user, groups)?)?;
+        let identity = pki.client(user, groups)?;
+        write_private(&layout.path(file), &kubeconfig::render(&server, &ca, user, &identity))?;
     }
-    Ok(super::files::read(&layout.kubeconfig())?)
+    Ok(read(&layout.kubeconfig())?)
 }
 
 /// Writes the certificates with which cluster-autoscaler calls the operator, and the cloud config that names them.
-fn write_cloud_config(layout: &Layout, port: u16) -> Result<(), ClusterError> {
+fn write_cloud_config(layout: &Layout, port: u16) -> anyhow::Result<()> {
     let pki = AutoscalerPki::ensure(&layout.autoscaler_pki())?;
     let path = |file: &str| pki.path(file).display().to_string();
     let config = serde_json::json!({
@@ -425,8 +356,7 @@ fn write_cloud_config(layout: &Layout, port: u16) -> Result<(), ClusterError> {
         "cert": path("client.crt"),
         "cacert": path("ca.crt"),
     });
-    let text = serde_norway::to_string(&config).unwrap_or_else(|_| config.to_string());
-    Ok(write_public(&layout.cloud_config(), &text)?)
+    Ok(write_public(&layout.cloud_config(), &serde_norway::to_string(&config)?)?)
 }
 
 /// Last lines of a log, indented. Read errors are ignored: the text is part of another error.
@@ -463,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn keepers_are_found_by_component() {
+    fn processes_are_found_by_component() {
         for (index, component) in Component::ALL.into_iter().enumerate() {
             assert_eq!(component as usize, index);
         }

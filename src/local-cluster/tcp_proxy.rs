@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{anyhow, ensure};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpSocket, TcpStream},
@@ -24,33 +25,6 @@ use tokio_util::task::AbortOnDropHandle;
 const BACKLOG: u32 = 1_024;
 /// Pause after a failed accept, as when too many connections are open.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Reason why kube-apiserver cannot be served at an address.
-#[derive(Debug, thiserror::Error)]
-pub enum TcpProxyError {
-    /// The address is a wildcard or multicast address.
-    #[error(
-        "{0} is no single address of this machine: give --listen-address one of those that `ip address` shows"
-    )]
-    NotOne(IpAddr),
-    /// kube-apiserver itself listens at this address.
-    #[error("kube-apiserver listens on {0} by itself: leave --listen-address {0} out")]
-    Server(IpAddr),
-    /// The address does not belong to this machine.
-    #[error("{0} is no address of this machine: give --listen-address one of those that `ip address` shows")]
-    NotOurs(IpAddr),
-    /// Another process listens at this address and port.
-    #[error("port {} is taken at {}: choose another --port, or none to get a free one", .0.port(), .0.ip())]
-    Taken(SocketAddr),
-    /// The operating system refuses for another reason.
-    #[error("cannot listen at {address}")]
-    Refused {
-        /// The address.
-        address: SocketAddr,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-}
 
 /// An open listener and the address that it forwards to.
 #[derive(Debug)]
@@ -96,38 +70,42 @@ async fn pass_on(mut inside: TcpStream, target: SocketAddr) {
 }
 
 /// Checks that each address belongs to this machine and that kube-apiserver does not already listen there.
-pub(super) fn check(addresses: &[IpAddr]) -> Result<(), TcpProxyError> {
+pub(super) fn check(addresses: &[IpAddr]) -> anyhow::Result<()> {
     for &address in addresses {
-        if address.is_unspecified() || address.is_multicast() {
-            return Err(TcpProxyError::NotOne(address));
-        }
-        if address == Ipv4Addr::LOCALHOST {
-            return Err(TcpProxyError::Server(address));
-        }
-        Probe::bind((address, 0)).map_err(|source| refused(SocketAddr::new(address, 0), source))?;
+        ensure!(
+            !address.is_unspecified() && !address.is_multicast(),
+            "{address} is no single address of this machine: give --listen-address one of those that `ip address` shows"
+        );
+        ensure!(
+            address != Ipv4Addr::LOCALHOST,
+            "kube-apiserver listens on {address} by itself: leave --listen-address {address} out"
+        );
+        Probe::bind((address, 0)).map_err(|error| refused(SocketAddr::new(address, 0), error))?;
     }
     Ok(())
 }
 
 /// Opens a TCP proxy at each address; each stays open until its handle is dropped.
-pub(super) fn open_all(addresses: &[IpAddr], port: u16) -> Result<Vec<AbortOnDropHandle<()>>, TcpProxyError> {
+pub(super) fn open_all(addresses: &[IpAddr], port: u16) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
     let open = |&address: &IpAddr| {
         let address = SocketAddr::new(address, port);
-        let door = TcpProxy::open(address, None).map_err(|source| refused(address, source))?;
-        let serve = async move {
-            door.serve().await;
-        };
-        Ok(AbortOnDropHandle::new(tokio::spawn(serve)))
+        let proxy = TcpProxy::open(address, None).map_err(|error| refused(address, error))?;
+        Ok(AbortOnDropHandle::new(tokio::spawn(async move { proxy.serve().await })))
     };
     addresses.iter().map(open).collect()
 }
 
 /// Maps a bind error to the reason why an address cannot be listened at.
-pub(super) fn refused(address: SocketAddr, source: io::Error) -> TcpProxyError {
-    match source.kind() {
-        ErrorKind::AddrNotAvailable => TcpProxyError::NotOurs(address.ip()),
-        ErrorKind::AddrInUse => TcpProxyError::Taken(address),
-        _ => TcpProxyError::Refused { address, source },
+pub(super) fn refused(address: SocketAddr, error: io::Error) -> anyhow::Error {
+    let (ip, port) = (address.ip(), address.port());
+    match error.kind() {
+        ErrorKind::AddrNotAvailable => anyhow!(
+            "{ip} is no address of this machine: give --listen-address one of those that `ip address` shows"
+        ),
+        ErrorKind::AddrInUse => {
+            anyhow!("port {port} is taken at {ip}: choose another --port, or none to get a free one")
+        }
+        _ => anyhow!(error).context(format!("cannot listen at {address}")),
     }
 }
 
@@ -157,19 +135,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_goes_in_comes_out_until_the_door_is_dropped() {
+    async fn what_goes_in_comes_out_until_the_proxy_is_dropped() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
-        let doors = open_all(&[ip("127.0.0.2")], port).unwrap();
-        let taken = open_all(&[ip("127.0.0.2")], port).unwrap_err();
-        assert!(matches!(taken, TcpProxyError::Taken(address) if address.port() == port), "{taken}");
+        let proxies = open_all(&[ip("127.0.0.2")], port).unwrap();
+        let taken = open_all(&[ip("127.0.0.2")], port).unwrap_err().to_string();
+        assert!(taken.starts_with(&format!("port {port} is taken at 127.0.0.2")), "{taken}");
         let mut client = TcpStream::connect(("127.0.0.2", port)).await.unwrap();
         client.write_all(b"ask").await.unwrap();
         let (mut inside, _) = server.accept().await.unwrap();
         let mut word = [0; 3];
         inside.read_exact(&mut word).await.unwrap();
         assert_eq!(&word, b"ask");
-        drop(doors);
+        drop(proxies);
         assert_eq!(client.read(&mut word).await.unwrap_or_default(), 0, "it ends");
         assert!(TcpStream::connect(("127.0.0.2", port)).await.is_err(), "nobody listens there any more");
     }

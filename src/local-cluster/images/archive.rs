@@ -4,17 +4,19 @@
 
 use std::{
     fs::{self, File},
-    io::{self, BufWriter, Read, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context, bail};
 use kube_ext::memory;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Archive, Builder, EntryType};
 
 use super::{
-    Image, ImageError, NON_ROOT,
+    Image, NON_ROOT,
+    hash::hex,
     layer::{Layer, folder, header},
 };
 
@@ -65,9 +67,9 @@ impl Blob {
 
 /// Writes the archive of an image to `path` atomically. With another `tag` the image can be loaded beside the
 /// one that a local cluster uses.
-pub fn write(image: Image, tag: Option<&str>, layer: &Layer, path: &Path) -> Result<Written, ImageError> {
+pub fn write(image: Image, tag: Option<&str>, layer: &Layer, path: &Path) -> anyhow::Result<Written> {
     write_tar(image.tagged(tag), image, layer, path)
-        .map_err(|source| ImageError::Write { path: path.to_owned(), source })
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Result<Written> {
@@ -131,35 +133,27 @@ fn write_tar(name: String, image: Image, layer: &Layer, path: &Path) -> io::Resu
 }
 
 /// Digest of the image in an archive of ours, such as `sha256:9f…`.
-pub fn manifest_digest(path: &Path) -> Result<String, ImageError> {
-    let damaged = |source| ImageError::Damaged { path: path.to_owned(), source };
-    let file = File::open(path).map_err(|source| ImageError::Read { path: path.to_owned(), source })?;
-    let mut archive = Archive::new(file);
-    for entry in archive.entries_with_seek().map_err(damaged)? {
-        let mut entry = entry.map_err(damaged)?;
-        if entry.path().map_err(damaged)?.as_os_str() == INDEX {
-            let mut text = String::new();
-            entry.read_to_string(&mut text).map_err(damaged)?;
-            let index: Value = serde_json::from_str(&text).map_err(|error| damaged(error.into()))?;
-            if let Some(digest) = index["manifests"][0]["digest"].as_str() {
-                return Ok(digest.to_owned());
+pub fn manifest_digest(path: &Path) -> anyhow::Result<String> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let read = || -> anyhow::Result<String> {
+        for entry in Archive::new(file).entries_with_seek()? {
+            let entry = entry?;
+            if entry.path()?.as_os_str() == INDEX {
+                let index: Value = serde_json::from_reader(entry)?;
+                return Ok(index["manifests"][0]["digest"]
+                    .as_str()
+                    .context("its index names no image")?
+                    .to_owned());
             }
         }
-    }
-    Err(damaged(io::Error::new(io::ErrorKind::InvalidData, "it has no index")))
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+        bail!("it has no index")
+    };
+    read().with_context(|| format!("{} is no image archive: delete it", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, io::Read};
 
     use flate2::read::GzDecoder;
 
@@ -192,7 +186,7 @@ mod tests {
         files
     }
 
-    fn build(image: Image, contents: Contents<'_>, path: &Path) -> Result<Written, ImageError> {
+    fn build(image: Image, contents: Contents<'_>, path: &Path) -> anyhow::Result<Written> {
         write(image, None, &Layer::build(image, contents)?, path)
     }
 
@@ -337,8 +331,9 @@ mod tests {
         let dir = scratch("damaged");
         let path = dir.join("x.tar");
         fs::write(&path, "x").unwrap();
-        assert!(matches!(manifest_digest(&path).unwrap_err(), ImageError::Damaged { .. }));
-        assert!(matches!(manifest_digest(&dir.join("y")).unwrap_err(), ImageError::Read { .. }));
+        let error = |path: &Path| manifest_digest(path).unwrap_err().to_string();
+        assert!(error(&path).ends_with("x.tar is no image archive: delete it"));
+        assert!(error(&dir.join("y")).starts_with("cannot read "));
         fs::remove_dir_all(&dir).unwrap();
     }
 }

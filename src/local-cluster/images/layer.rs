@@ -5,11 +5,15 @@ use std::{
     io::{self, Write},
 };
 
+use anyhow::Context;
 use flate2::{Compression, write::GzEncoder};
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 use tar::{Builder, EntryType, Header};
 
-use super::{Image, ImageError, Program, archive::hex};
+use super::{
+    Image, Program,
+    hash::{Hashed, hex},
+};
 
 /// Entries for root and for the user that images run as, for programs that look users up.
 const PASSWD: &str = "root:x:0:0:root:/tmp:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n";
@@ -39,7 +43,7 @@ pub struct Contents<'a> {
 
 impl Contents<'_> {
     /// Identifies a build: 12 hex digits of each program's hash.
-    pub fn fingerprint(&self) -> Result<String, ImageError> {
+    pub fn fingerprint(&self) -> anyhow::Result<String> {
         let Self { program, machine, shell } = *self;
         let programs = [Some(program), machine, shell].into_iter().flatten();
         Ok(programs.map(Program::fingerprint).collect::<Result<Vec<_>, _>>()?.join("-"))
@@ -48,30 +52,29 @@ impl Contents<'_> {
 
 impl Layer {
     /// Builds the layer of an image.
-    pub fn build(image: Image, contents: Contents<'_>) -> Result<Self, ImageError> {
+    pub fn build(image: Image, contents: Contents<'_>) -> anyhow::Result<Self> {
         let Contents { program, machine, shell } = contents;
         let path = image.program_path();
         let mut tar = Builder::new(Hashed::new(GzEncoder::new(Vec::new(), Compression::default())));
-        let memory = |source| ImageError::Write { path: path.into(), source };
         if let Some(shell) = shell {
-            folder(&mut tar, "bin/", 0o755).map_err(memory)?;
+            folder(&mut tar, "bin/", 0o755)?;
             executable(&mut tar, "bin/sh", shell)?;
         }
-        folder(&mut tar, "etc/", 0o755).map_err(memory)?;
+        folder(&mut tar, "etc/", 0o755)?;
         for (path, text) in [("etc/group", GROUP), ("etc/nsswitch.conf", NSSWITCH), ("etc/passwd", PASSWD)] {
             let header = &mut header(EntryType::Regular, 0o644, text.len() as u64);
-            tar.append_data(header, path, text.as_bytes()).map_err(memory)?;
+            tar.append_data(header, path, text.as_bytes())?;
         }
         executable(&mut tar, path, program)?;
         match (image.machine_path(), machine) {
             (None, _) => {}
             (Some(machine_path), Some(machine)) => executable(&mut tar, machine_path, machine)?,
-            (Some(machine_path), None) => link(&mut tar, machine_path, path).map_err(memory)?,
+            (Some(machine_path), None) => link(&mut tar, machine_path, path)?,
         }
-        folder(&mut tar, "tmp/", 0o1777).map_err(memory)?;
-        let hashed = tar.into_inner().map_err(memory)?;
+        folder(&mut tar, "tmp/", 0o1777)?;
+        let hashed = tar.into_inner()?;
         let diff_id = format!("sha256:{}", hex(&hashed.hash.finalize()));
-        let blob = hashed.inner.finish().map_err(memory)?;
+        let blob = hashed.inner.finish()?;
         Ok(Self { blob, diff_id, architecture: program.architecture() })
     }
 }
@@ -92,38 +95,16 @@ pub(super) fn folder(tar: &mut Builder<impl Write>, path: &str, mode: u32) -> io
     tar.append_data(&mut header(EntryType::Directory, mode, 0), path, io::empty())
 }
 
-fn executable(tar: &mut Builder<impl Write>, path: &str, program: &Program) -> Result<(), ImageError> {
-    let read = |source| ImageError::Read { path: program.path().to_owned(), source };
-    let file = File::open(program.path()).map_err(read)?;
-    let size = file.metadata().map_err(read)?.len();
-    tar.append_data(&mut header(EntryType::Regular, 0o755, size), path, file).map_err(read)
+fn executable(tar: &mut Builder<impl Write>, path: &str, program: &Program) -> anyhow::Result<()> {
+    let mut append = || {
+        let file = File::open(program.path())?;
+        let size = file.metadata()?.len();
+        tar.append_data(&mut header(EntryType::Regular, 0o755, size), path, file)
+    };
+    append().with_context(|| format!("cannot read {}", program.path().display()))
 }
 
 /// Adds a hard link, which takes no space.
 fn link(tar: &mut Builder<impl Write>, path: &str, of: &str) -> io::Result<()> {
     tar.append_link(&mut header(EntryType::Link, 0o755, 0), path, of)
-}
-
-/// A writer that hashes the bytes it passes on.
-pub(super) struct Hashed<W> {
-    pub inner: W,
-    pub hash: Sha256,
-}
-
-impl<W> Hashed<W> {
-    pub fn new(inner: W) -> Self {
-        Self { inner, hash: Sha256::new() }
-    }
-}
-
-impl<W: Write> Write for Hashed<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
 }

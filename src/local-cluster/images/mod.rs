@@ -5,16 +5,16 @@
 //! OCI layout plus Docker's manifest. The same input makes the same bytes, so equal digests mean equal contents.
 
 mod archive;
+mod hash;
 mod layer;
 mod machine;
 mod program;
 
 use kube_node_api::names::MACHINE_PROGRAM;
-use std::{io, path::PathBuf};
 
 pub use archive::{Written, manifest_digest, write};
 pub use layer::{Contents, Layer};
-pub use machine::{NoMachineProgram, Why, machine_beside, set_build};
+pub use machine::{machine_beside, set_build};
 pub use program::Program;
 
 /// Name of the image of kube-node itself: operator, hollow kubelet and kubemark proxy, by subcommand.
@@ -26,59 +26,6 @@ pub const KUBEMARK: &str = "localhost/kubemark:v1.36.3";
 
 /// User and group ID of the programs, unless a pod sets another.
 pub const NON_ROOT: u32 = 65_532;
-
-/// Reason why an image cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    /// A program or a shell cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// A program is not an ELF file.
-    #[error("{} is no program for Linux", path.display())]
-    NotAProgram {
-        /// The file.
-        path: PathBuf,
-        /// Parse error.
-        source: elf::ParseError,
-    },
-    /// A program needs a loader and shared libraries, which an image from scratch lacks.
-    #[error("{} is linked dynamically and would not run from scratch: {remedy}", path.display())]
-    Dynamic {
-        /// The file.
-        path: PathBuf,
-        /// Instruction for getting a static program.
-        remedy: &'static str,
-    },
-    /// A program is built for an unsupported architecture.
-    #[error("{} is for a machine of ELF number {machine}: images are made for amd64 and arm64", path.display())]
-    Machine {
-        /// The file.
-        path: PathBuf,
-        /// `e_machine` of its header.
-        machine: u16,
-    },
-    /// The archive cannot be written.
-    #[error("cannot write {}", path.display())]
-    Write {
-        /// The archive.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// An archive is not an image archive, or is damaged.
-    #[error("{} is no image archive: delete it", path.display())]
-    Damaged {
-        /// The archive.
-        path: PathBuf,
-        /// Read error.
-        source: io::Error,
-    },
-}
 
 /// The images that kube-node makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,15 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context, anyhow, bail, ensure};
 use elf::{
     ElfStream, ParseError,
     abi::{EM_AARCH64, EM_X86_64, PT_INTERP},
     endian::AnyEndian,
 };
-
 use sha2::Digest;
 
-use super::{ImageError, archive::hex, layer::Hashed};
+use super::hash::{Hashed, hex};
 
 /// A program that was checked to be static.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Program {
 
 impl Program {
     /// The running program.
-    pub fn itself() -> Result<Self, ImageError> {
+    pub fn itself() -> anyhow::Result<Self> {
         Self::check(
             Path::new("/proc/self/exe"),
             "build kube-node in its own folder, whose .cargo/config.toml links statically, and without RUSTFLAGS of yours",
@@ -34,22 +34,26 @@ impl Program {
 
     /// Checks the program of a file. `remedy` tells how to get a static one; the error for a dynamic program
     /// contains it.
-    pub fn check(path: &Path, remedy: &'static str) -> Result<Self, ImageError> {
-        let read = |source| ImageError::Read { path: path.to_owned(), source };
-        let file = File::open(path).map_err(read)?;
-        let not_a_program = |source| match source {
-            ParseError::IOError(source) if source.kind() != io::ErrorKind::UnexpectedEof => read(source),
-            source => ImageError::NotAProgram { path: path.to_owned(), source },
-        };
-        let elf = ElfStream::<AnyEndian, _>::open_stream(file).map_err(not_a_program)?;
+    pub fn check(path: &Path, remedy: &'static str) -> anyhow::Result<Self> {
+        let at = path.display();
+        let file = File::open(path).with_context(|| format!("cannot read {at}"))?;
+        let elf = ElfStream::<AnyEndian, _>::open_stream(file).map_err(|error| match error {
+            ParseError::IOError(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                anyhow!(error).context(format!("cannot read {at}"))
+            }
+            error => anyhow!(error).context(format!("{at} is no program for Linux")),
+        })?;
         // A dynamically linked program names its loader in PT_INTERP.
-        if elf.segments().iter().any(|segment| segment.p_type == PT_INTERP) {
-            return Err(ImageError::Dynamic { path: path.to_owned(), remedy });
-        }
+        ensure!(
+            elf.segments().iter().all(|segment| segment.p_type != PT_INTERP),
+            "{at} is linked dynamically and would not run from scratch: {remedy}"
+        );
         let architecture = match elf.ehdr.e_machine {
             EM_X86_64 => "amd64",
             EM_AARCH64 => "arm64",
-            machine => return Err(ImageError::Machine { path: path.to_owned(), machine }),
+            machine => {
+                bail!("{at} is for a machine of ELF number {machine}: images are made for amd64 and arm64")
+            }
         };
         Ok(Self { path: path.to_owned(), architecture })
     }
@@ -61,10 +65,11 @@ impl Program {
     }
 
     /// 12 hex digits of the SHA-256 of the file, to identify a build.
-    pub fn fingerprint(&self) -> Result<String, ImageError> {
-        let read = |source| ImageError::Read { path: self.path.clone(), source };
+    pub fn fingerprint(&self) -> anyhow::Result<String> {
         let mut hashed = Hashed::new(io::sink());
-        io::copy(&mut File::open(&self.path).map_err(read)?, &mut hashed).map_err(read)?;
+        File::open(&self.path)
+            .and_then(|mut file| io::copy(&mut file, &mut hashed))
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
         Ok(hex(&hashed.hash.finalize()[..6]))
     }
 
@@ -98,10 +103,10 @@ mod tests {
         assert_eq!(error, "/bin/sh is linked dynamically and would not run from scratch: use another");
         let script = std::env::temp_dir().join(format!("kube-node-script-{}", std::process::id()));
         std::fs::write(&script, "#!/bin/sh\n").unwrap();
-        let error = Program::check(&script, "").unwrap_err();
-        assert!(matches!(error, ImageError::NotAProgram { .. }), "{error}");
+        let error = Program::check(&script, "").unwrap_err().to_string();
+        assert!(error.ends_with(" is no program for Linux"), "{error}");
         std::fs::remove_file(&script).unwrap();
-        let error = Program::check(&script, "").unwrap_err();
-        assert!(matches!(error, ImageError::Read { .. }), "{error}");
+        let error = Program::check(&script, "").unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
     }
 }

@@ -10,13 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context;
 use kube_node_api::names;
 use rcgen::KeyPair;
 use time::OffsetDateTime;
 
 use super::{
     super::files::{create_private_dir, write_public},
-    Identity, LIFETIME, Pki, PkiError, Use, authority_params, leaf, still_good,
+    Identity, LIFETIME, Pki, Use, ca_params, failed, leaf, still_good,
 };
 
 /// Certificates of one server and its one client.
@@ -32,11 +33,10 @@ pub struct AutoscalerCertificates {
 
 impl AutoscalerCertificates {
     /// Makes the authority and both certificates, for a server with these names and addresses.
-    pub fn make(server_names: &[&str], addresses: &[IpAddr]) -> Result<Self, PkiError> {
-        let failed = |source| PkiError::Certificate { name: "ca".into(), source };
-        let key = KeyPair::generate().map_err(failed)?;
-        let params = authority_params("kube-node-autoscaler");
-        let ca = params.self_signed(&key).map_err(failed)?.pem();
+    pub fn make(server_names: &[&str], addresses: &[IpAddr]) -> anyhow::Result<Self> {
+        let key = KeyPair::generate().with_context(|| failed("ca"))?;
+        let params = ca_params("kube-node-autoscaler");
+        let ca = params.self_signed(&key).with_context(|| failed("ca"))?.pem();
         Ok(Self {
             ca,
             server: leaf("kube-node", &Use::Server { names: server_names, addresses }, &params, &key)?,
@@ -53,7 +53,7 @@ pub struct AutoscalerPki {
 
 impl AutoscalerPki {
     /// Uses the folder's certificates, or makes them if they are missing or about to expire.
-    pub fn ensure(dir: &Path) -> Result<Self, PkiError> {
+    pub fn ensure(dir: &Path) -> anyhow::Result<Self> {
         let pki = Pki { dir: dir.to_owned() };
         let made = fs::read_to_string(pki.path("made.json")).ok();
         if made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())).is_none() {

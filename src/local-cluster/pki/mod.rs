@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context, ensure};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
 pub use self::autoscaler::{AutoscalerCertificates, AutoscalerPki};
-use super::files::{FileError, write_private, write_public};
+use super::files::{write_private, write_public};
 
 /// Lifetime of every certificate, longer than that of a test cluster.
 const LIFETIME: Duration = Duration::days(3650);
@@ -40,28 +41,6 @@ const SERVER_NAMES: [&str; 5] = [
     "kubernetes.default.svc.cluster.local",
 ];
 const SERVER_ADDRESSES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_IP];
-
-/// Reason why certificates are not available.
-#[derive(Debug, thiserror::Error)]
-pub enum PkiError {
-    /// A certificate or key could not be made, or an existing key is invalid.
-    #[error("cannot make the certificate {name}")]
-    Certificate {
-        /// Name of the certificate.
-        name: String,
-        /// Error of the library.
-        source: rcgen::Error,
-    },
-    /// A user has more groups than a certificate made here can hold.
-    #[error("user {user} has more than two groups")]
-    TooManyGroups {
-        /// The user.
-        user: String,
-    },
-    /// A file could not be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-}
 
 /// A certificate and its key, PEM.
 #[derive(Clone)]
@@ -106,13 +85,13 @@ const SERVER: Use<'static> = Use::Server { names: &SERVER_NAMES, addresses: &SER
 impl Pki {
     /// Uses the folder's certificates, or makes them if they are missing or about to expire. If `addresses`,
     /// at which kube-apiserver is also reached, have changed, its certificate alone is made again.
-    pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> Result<Self, PkiError> {
+    pub fn ensure(dir: &Path, addresses: &[IpAddr]) -> anyhow::Result<Self> {
         let pki = Self { dir: dir.to_owned() };
         let made = fs::read_to_string(pki.path("made.json")).ok();
         match made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())) {
             None => pki.make(addresses)?,
             Some(made) if made.addresses != addresses => {
-                let (params, key) = pki.authority_of_the_cluster()?;
+                let (params, key) = pki.cluster_ca()?;
                 pki.make_apiserver(addresses, &params, &key)?;
                 pki.write_made(made.not_after, addresses)?;
             }
@@ -128,33 +107,33 @@ impl Pki {
     }
 
     /// Certificate of the cluster's certificate authority, PEM.
-    pub fn ca(&self) -> Result<String, PkiError> {
+    pub fn ca(&self) -> anyhow::Result<String> {
         Ok(super::files::read(&self.path("ca.crt"))?)
     }
 
     /// Signs a client certificate of the cluster for any user and at most two groups.
-    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, PkiError> {
-        let (params, key) = self.authority_of_the_cluster()?;
+    pub fn client(&self, user: &str, groups: &[&str]) -> anyhow::Result<Identity> {
+        let (params, key) = self.cluster_ca()?;
         leaf(user, &Use::Client { groups }, &params, &key)
     }
 
     /// Signs a serving certificate of the cluster.
-    pub fn server(&self, name: &str, addresses: &[IpAddr]) -> Result<Identity, PkiError> {
-        let (params, key) = self.authority_of_the_cluster()?;
+    pub fn server(&self, name: &str, addresses: &[IpAddr]) -> anyhow::Result<Identity> {
+        let (params, key) = self.cluster_ca()?;
         leaf(name, &Use::Server { names: &[name], addresses }, &params, &key)
     }
 
-    fn authority_of_the_cluster(&self) -> Result<(CertificateParams, KeyPair), PkiError> {
-        let key = KeyPair::from_pem(&super::files::read(&self.path("ca.key"))?)
-            .map_err(|source| PkiError::Certificate { name: "ca".into(), source })?;
-        Ok((authority_params("kubernetes"), key))
+    fn cluster_ca(&self) -> anyhow::Result<(CertificateParams, KeyPair)> {
+        let key =
+            KeyPair::from_pem(&super::files::read(&self.path("ca.key"))?).with_context(|| failed("ca"))?;
+        Ok((ca_params("kubernetes"), key))
     }
 
-    fn make(&self, addresses: &[IpAddr]) -> Result<(), PkiError> {
+    fn make(&self, addresses: &[IpAddr]) -> anyhow::Result<()> {
         super::files::create_private_dir(&self.dir)?;
-        let cluster = self.authority("ca", "kubernetes")?;
-        let etcd = self.authority("etcd-ca", "kube-node-etcd")?;
-        let proxy = self.authority("front-proxy-ca", "kube-node-front-proxy")?;
+        let cluster = self.make_ca("ca", "kubernetes")?;
+        let etcd = self.make_ca("etcd-ca", "kube-node-etcd")?;
+        let proxy = self.make_ca("front-proxy-ca", "kube-node-front-proxy")?;
         let masters = Use::Client { groups: &["system:masters"] };
         let plain = Use::Client { groups: &[] };
         for (file, name, usage, (params, key)) in [
@@ -168,8 +147,7 @@ impl Pki {
             self.write(file, &leaf(name, usage, params, key)?)?;
         }
         self.make_apiserver(addresses, &cluster.0, &cluster.1)?;
-        let tokens =
-            KeyPair::generate().map_err(|source| PkiError::Certificate { name: "sa".into(), source })?;
+        let tokens = KeyPair::generate().with_context(|| failed("sa"))?;
         write_private(&self.path("sa.key"), &tokens.serialize_pem())?;
         write_public(&self.path("sa.pub"), &tokens.public_key_pem())?;
         self.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), addresses)
@@ -180,31 +158,34 @@ impl Pki {
         addresses: &[IpAddr],
         params: &CertificateParams,
         key: &KeyPair,
-    ) -> Result<(), PkiError> {
+    ) -> anyhow::Result<()> {
         let addresses = &[&SERVER_ADDRESSES, addresses].concat();
         let usage = Use::Server { names: &SERVER_NAMES, addresses };
         self.write("apiserver", &leaf("kube-apiserver", &usage, params, key)?)
     }
 
-    fn write(&self, file: &str, identity: &Identity) -> Result<(), PkiError> {
+    fn write(&self, file: &str, identity: &Identity) -> anyhow::Result<()> {
         write_public(&self.path(&format!("{file}.crt")), &identity.certificate)?;
         Ok(write_private(&self.path(&format!("{file}.key")), &identity.key)?)
     }
 
-    fn write_made(&self, not_after: i64, addresses: &[IpAddr]) -> Result<(), PkiError> {
+    fn write_made(&self, not_after: i64, addresses: &[IpAddr]) -> anyhow::Result<()> {
         let made = serde_json::json!({"not_after": not_after, "addresses": addresses});
         Ok(write_public(&self.path("made.json"), &format!("{made}\n"))?)
     }
 
-    fn authority(&self, file: &str, name: &str) -> Result<(CertificateParams, KeyPair), PkiError> {
-        let failed = |source| PkiError::Certificate { name: file.to_owned(), source };
-        let key = KeyPair::generate().map_err(failed)?;
-        let params = authority_params(name);
-        let certificate = params.self_signed(&key).map_err(failed)?;
+    fn make_ca(&self, file: &str, name: &str) -> anyhow::Result<(CertificateParams, KeyPair)> {
+        let (key, params) = (KeyPair::generate().with_context(|| failed(file))?, ca_params(name));
+        let certificate = params.self_signed(&key).with_context(|| failed(file))?;
         write_public(&self.path(&format!("{file}.crt")), &certificate.pem())?;
         write_private(&self.path(&format!("{file}.key")), &key.serialize_pem())?;
         Ok((params, key))
     }
+}
+
+/// Context of an error.
+fn failed(name: &str) -> String {
+    format!("cannot make the certificate {name}")
 }
 
 fn still_good(made: &str, now: OffsetDateTime) -> Option<Made> {
@@ -223,7 +204,7 @@ fn params(name: &str) -> CertificateParams {
 }
 
 /// An authority adds only its name and usages to the certificates it signs, so its own file need not be read back.
-fn authority_params(name: &str) -> CertificateParams {
+fn ca_params(name: &str) -> CertificateParams {
     let mut params = params(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
@@ -231,13 +212,7 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
-fn leaf(
-    name: &str,
-    usage: &Use<'_>,
-    authority: &CertificateParams,
-    authority_key: &KeyPair,
-) -> Result<Identity, PkiError> {
-    let failed = |source| PkiError::Certificate { name: name.to_owned(), source };
+fn leaf(name: &str, usage: &Use<'_>, ca: &CertificateParams, ca_key: &KeyPair) -> anyhow::Result<Identity> {
     let mut params = params(name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
@@ -257,13 +232,13 @@ fn leaf(
             (&SERVER_NAMES, &SERVER_ADDRESSES)
         }
     };
-    for &name in names {
-        params.subject_alt_names.push(SanType::DnsName(name.try_into().map_err(failed)?));
+    for &dns_name in names {
+        params.subject_alt_names.push(SanType::DnsName(dns_name.try_into().with_context(|| failed(name))?));
     }
     params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
-    let key = KeyPair::generate().map_err(failed)?;
-    let issuer = Issuer::from_params(authority, authority_key);
-    let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
+    let key = KeyPair::generate().with_context(|| failed(name))?;
+    let issuer = Issuer::from_params(ca, ca_key);
+    let certificate = params.signed_by(&key, &issuer).with_context(|| failed(name))?;
     Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
@@ -273,13 +248,11 @@ const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 /// Subject with user and groups as kube-apiserver reads them: CN, and one O for each group.
 ///
 /// rcgen keeps one value per kind of attribute. O can be written as two kinds, hence at most two groups.
-fn subject(user: &str, groups: &[&str]) -> Result<DistinguishedName, PkiError> {
+fn subject(user: &str, groups: &[&str]) -> anyhow::Result<DistinguishedName> {
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, user);
     let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
-    if groups.len() > kinds.len() {
-        return Err(PkiError::TooManyGroups { user: user.to_owned() });
-    }
+    ensure!(groups.len() <= kinds.len(), "user {user} has more than two groups");
     for (kind, group) in kinds.into_iter().zip(groups) {
         subject.push(kind, *group);
     }

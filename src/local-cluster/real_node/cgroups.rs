@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, ensure};
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -22,38 +23,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 /// Cgroup of the node's own processes.
 const SYSTEM: &str = "system";
-
-/// Reason why cgroups cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CgroupError {
-    /// No cgroups are mounted.
-    #[error("no cgroups are mounted on this machine: a real node needs them")]
-    None,
-    /// A cgroup cannot be made, read or written.
-    #[error("cannot {action} the cgroup {}", path.display())]
-    Io {
-        /// The failed action.
-        action: &'static str,
-        /// Path of the folder or file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// Killed processes do not end.
-    #[error("processes of a real node do not end: {pids:?}")]
-    Alive {
-        /// Pids of the processes.
-        pids: Vec<i32>,
-    },
-    /// A process cannot be killed.
-    #[error("cannot end the process {pid} of a real node")]
-    Kill {
-        /// Pid of the process.
-        pid: i32,
-        /// Error of the operating system.
-        source: Errno,
-    },
-}
 
 /// A mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,14 +43,11 @@ pub(super) struct Cgroups {
 }
 
 impl Cgroups {
-    pub fn of(id: &str) -> Result<Self, CgroupError> {
-        let path = Path::new("/proc/self/mountinfo");
-        let mounts = fs::read_to_string(path).map_err(failed("read the mounts of", path))?;
-        let hierarchies = parse_mounts(&mounts);
-        if hierarchies.is_empty() {
-            return Err(CgroupError::None);
-        }
-        Ok(Self { hierarchies, name: format!("kube-node-{id}") })
+    /// The cgroups of the node with this ID, whether they exist or not.
+    pub fn of(id: &str) -> anyhow::Result<Self> {
+        let mounts =
+            fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts of cgroups")?;
+        Ok(Self { hierarchies: parse_mounts(&mounts), name: format!("kube-node-{id}") })
     }
 
     /// Path of the parent for the kubelet's `cgroupRoot`.
@@ -90,25 +56,29 @@ impl Cgroups {
     }
 
     /// Makes the parent and the cgroup of the node's own processes.
-    pub fn create(&self) -> Result<(), CgroupError> {
+    pub fn create(&self) -> anyhow::Result<()> {
+        ensure!(
+            !self.hierarchies.is_empty(),
+            "no cgroups are mounted on this machine: a real node needs them"
+        );
         for hierarchy in &self.hierarchies {
             let parent = hierarchy.mount.join(&self.name);
             let system = parent.join(SYSTEM);
-            fs::create_dir_all(&parent).map_err(failed("create", &parent))?;
+            fs::create_dir_all(&parent).with_context(|| failed("create", &parent))?;
             if hierarchy.unified {
                 delegate(&hierarchy.mount);
                 delegate(&parent);
             }
-            fs::create_dir_all(&system).map_err(failed("create", &system))?;
+            fs::create_dir_all(&system).with_context(|| failed("create", &system))?;
         }
         Ok(())
     }
 
     /// Moves this process into the cgroup of the node's own processes. Its child processes start there too.
-    pub fn join(&self) -> Result<(), CgroupError> {
+    pub fn join(&self) -> anyhow::Result<()> {
         for hierarchy in self.hierarchies.iter().filter(|hierarchy| !hierarchy.cpuset) {
             let path = hierarchy.mount.join(&self.name).join(SYSTEM).join("cgroup.procs");
-            fs::write(&path, "0").map_err(failed("join", &path))?;
+            fs::write(&path, "0").with_context(|| failed("join", &path))?;
         }
         Ok(())
     }
@@ -125,20 +95,21 @@ impl Cgroups {
     }
 
     /// Kills every process below the parent and removes the cgroups.
-    pub async fn remove(&self) -> Result<(), CgroupError> {
+    pub async fn remove(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
             let pids = self.processes();
             if pids.is_empty() {
                 break;
             }
-            if Instant::now() >= deadline {
-                return Err(CgroupError::Alive { pids: pids.into_iter().collect() });
-            }
+            ensure!(Instant::now() < deadline, "processes of a real node do not end: {pids:?}");
             for pid in pids {
                 match kill(Pid::from_raw(pid), Signal::SIGKILL) {
                     Ok(()) | Err(Errno::ESRCH) => {}
-                    Err(source) => return Err(CgroupError::Kill { pid, source }),
+                    Err(error) => {
+                        return Err(error)
+                            .with_context(|| format!("cannot end the process {pid} of a real node"));
+                    }
                 }
             }
             sleep(POLL).await;
@@ -146,11 +117,11 @@ impl Cgroups {
         for hierarchy in &self.hierarchies {
             for folder in folders_below(&hierarchy.mount.join(&self.name)).iter().rev() {
                 // The kernel releases a cgroup some moments after its last process.
-                while let Err(source) = fs::remove_dir(folder) {
-                    match source.kind() {
+                while let Err(error) = fs::remove_dir(folder) {
+                    match error.kind() {
                         io::ErrorKind::NotFound => break,
                         _ if Instant::now() < deadline => sleep(POLL).await,
-                        _ => return Err(failed("remove", folder)(source)),
+                        _ => return Err(error).with_context(|| failed("remove", folder)),
                     }
                 }
             }
@@ -164,9 +135,8 @@ impl Cgroups {
     }
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
-    let path = path.to_owned();
-    move |source| CgroupError::Io { action, path, source }
+fn failed(action: &str, path: &Path) -> String {
+    format!("cannot {action} the cgroup {}", path.display())
 }
 
 /// Enables every available controller for the children. Errors are ignored: the kubelet reports a controller it lacks.

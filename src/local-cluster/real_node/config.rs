@@ -1,146 +1,86 @@
-//! Configuration files of containerd, its CNI plugins, the kubelet and kube-proxy, beside the node's description.
+//! Configuration files of containerd, its CNI plugins, the kubelet and kube-proxy, beside the node's description. The
+//! templates are in `config/`.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{NAME, Node};
-use crate::images;
+use super::description::{NAME, Node};
+use crate::{
+    files::{FileError, create_private_dir, write_public},
+    images,
+    template::fill,
+};
 
 /// containerd's socket, at its default path inside the node.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
-/// Maximum number of pods; the /24 of pod addresses has room for them.
-const MAX_PODS: u32 = 240;
 
 /// File names in the node's folder.
 pub(super) const CONTAINERD: &str = "containerd.toml";
-pub(super) const CNI: &str = "cni";
-pub(super) const KUBELET: &str = "kubelet.json";
-pub(super) const PROXY: &str = "kube-proxy.json";
+pub(super) const KUBELET: &str = "kubelet.yaml";
+pub(super) const PROXY: &str = "kube-proxy.yaml";
+const CNI_DIR: &str = "cni";
 
-/// containerd's configuration. `snapshotter` is `overlayfs`, or `native` if the data folder itself is on an overlay.
-pub(super) fn containerd(node: &Node, dir: &Path, snapshotter: &str) -> String {
-    let Node { programs, restrict_oom_score, .. } = node;
-    let quoted = |path: &Path| Value::from(path.display().to_string());
-    format!(
-        r#"version = 3
-disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+/// The files and their templates. In the CNI configuration there is no masquerading, since the host has a route to the pods and
+/// sees their own addresses; addresses are kept in memory, since after a restart of the node no pod holds one; and portmap has
+/// the packet filter of kube-proxy, where plugins before 1.6 do not know `backend` and call iptables.
+const FILES: [(&str, &str); 4] = [
+    (CONTAINERD, include_str!("config/containerd.toml")),
+    ("cni/10-kube-node.conflist", include_str!("config/cni.conflist")),
+    (KUBELET, include_str!("config/kubelet.yaml")),
+    (PROXY, include_str!("config/kube-proxy.yaml")),
+];
 
-[grpc]
-address = "{SOCKET}"
-
-[plugins."io.containerd.cri.v1.images"]
-snapshotter = "{snapshotter}"
-
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "{sandbox}"
-
-[plugins."io.containerd.cri.v1.runtime"]
-# Without CAP_SYS_RESOURCE a score below one's own cannot be given, and every sandbox would fail.
-restrict_oom_score_adj = {restrict_oom_score}
-
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = [{bin_dir}]
-conf_dir = {conf_dir}
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = {runc}
-SystemdCgroup = false
-"#,
-        sandbox = images::PAUSE,
-        bin_dir = quoted(&programs.cni_dir),
-        conf_dir = quoted(&dir.join(CNI)),
-        runc = quoted(&programs.runc),
-    )
+/// Writes the files. `snapshotter` is `overlayfs`, or `native` if the data folder itself is on an overlay.
+pub(super) fn write(node: &Node, dir: &Path, cgroup_root: &str, snapshotter: &str) -> Result<(), FileError> {
+    create_private_dir(&dir.join(CNI_DIR))?;
+    let values = values(node, dir, cgroup_root, snapshotter);
+    FILES.into_iter().try_for_each(|(name, template)| write_public(&dir.join(name), &fill(template, &values)))
 }
 
-pub(super) fn cni(node: &Node) -> Value {
-    json!({
-        "cniVersion": "0.4.0",
-        "name": "kube-node",
-        "plugins": [
-            {
-                "type": "bridge",
-                "bridge": "cni0",
-                "isGateway": true,
-                "hairpinMode": true,
-                // No masquerading: the host has a route to the pods and sees their own addresses.
-                "ipMasq": false,
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{"subnet": node.network.pods}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                    // In memory: after a restart of the node no pod holds an address.
-                    "dataDir": "/run/cni",
-                },
-            },
-            // The same packet filter as kube-proxy's. Plugins before 1.6 do not know `backend` and call iptables.
-            {"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables"},
-        ],
-    })
+/// Values of the templates as JSON, which is also valid in YAML and TOML.
+fn values(node: &Node, dir: &Path, cgroup_root: &str, snapshotter: &str) -> Vec<(&'static str, String)> {
+    let Node { network, programs, .. } = node;
+    let values: Vec<(&str, Value)> = vec![
+        ("name", NAME.into()),
+        ("node", json!(network.node)),
+        ("pods", json!(network.pods)),
+        ("proxy_healthz", format!("{}:10256", network.node).into()),
+        ("ca", json!(dir.join("ca.crt"))),
+        ("kubelet_cert", json!(dir.join("kubelet.crt"))),
+        ("kubelet_key", json!(dir.join("kubelet.key"))),
+        ("proxy_kubeconfig", json!(dir.join("kube-proxy.kubeconfig"))),
+        ("cgroup_root", cgroup_root.into()),
+        ("socket", SOCKET.into()),
+        ("endpoint", format!("unix://{SOCKET}").into()),
+        ("snapshotter", snapshotter.into()),
+        ("sandbox", images::PAUSE.into()),
+        ("restrict_oom_score", node.restrict_oom_score.into()),
+        ("cni_bin_dir", json!(programs.cni_dir)),
+        ("cni_conf_dir", json!(dir.join(CNI_DIR))),
+        ("runc", json!(programs.runc)),
+    ];
+    values.into_iter().map(|(name, value)| (name, value.to_string())).collect()
 }
 
-pub(super) fn kubelet(node: &Node, dir: &Path, cgroup_root: &str) -> Value {
-    let address = node.network.node;
-    json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "address": address,
-        // `up` and `status` probe the kubelet from outside the node.
-        "healthzBindAddress": address,
-        "tlsCertFile": dir.join("kubelet.crt"),
-        "tlsPrivateKeyFile": dir.join("kubelet.key"),
-        "authentication": {
-            "anonymous": {"enabled": false},
-            "webhook": {"enabled": true},
-            "x509": {"clientCAFile": dir.join("ca.crt")},
-        },
-        "authorization": {"mode": "Webhook"},
-        "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": cgroup_root,
-        // Version 1 is still supported, and the machine decides the version.
-        "failCgroupV1": false,
-        // No limit: a registry that the node reaches is on this machine, and pods created together must not
-        // wait for each other's images.
-        "registryPullQPS": 0,
-        "failSwapOn": false,
-        "podCIDR": node.network.pods,
-        "maxPods": MAX_PODS,
-        // Empty: this machine's DNS resolvers are unreachable from a network that ends at the host.
-        "resolvConf": "",
-        // The user's disk is shared with everything else: its usage says nothing about the node.
-        "evictionHard": {
-            "memory.available": "50Mi",
-            "nodefs.available": "1%",
-            "nodefs.inodesFree": "1%",
-            "imagefs.available": "1%",
-            "imagefs.inodesFree": "1%",
-        },
-        // No image garbage collection: the images of kube-node cannot be pulled again.
-        "imageGCHighThresholdPercent": 100,
-        "imageGCLowThresholdPercent": 99,
-        // The kernel's default: the kubelet needs no protection when this machine runs out of memory.
-        "oomScoreAdj": 0,
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-pub(super) fn proxy(node: &Node, kubeconfig: &Path) -> Value {
-    json!({
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "clientConnection": {"kubeconfig": kubeconfig},
-        "mode": "nftables",
-        "clusterCIDR": node.network.pods,
-        "hostnameOverride": NAME,
-        "healthzBindAddress": format!("{}:10256", node.network.node),
-        "metricsBindAddress": "127.0.0.1:10249",
-        // 0 leaves connection tracking unchanged: its limits are the machine's, and only the host's namespace
-        // may set them.
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        "oomScoreAdj": 0,
-    })
+    #[test]
+    fn every_value_is_filled_in_and_the_files_are_read_back() {
+        let node = Node::example();
+        let values = values(&node, Path::new("/data/with \"quotes\""), "/kube-node-1", "native");
+        for (file, template) in FILES {
+            let text = fill(template, &values);
+            assert!(values.iter().all(|(name, _)| !text.contains(&format!("{{{name}}}"))), "{text}");
+            if file != CONTAINERD {
+                let read: Value = serde_norway::from_str(&text).unwrap();
+                assert!(read.is_object(), "{text}");
+            }
+        }
+        let kubelet: Value = serde_norway::from_str(&fill(FILES[2].1, &values)).unwrap();
+        assert_eq!(kubelet["tlsCertFile"], "/data/with \"quotes\"/kubelet.crt");
+        assert_eq!(kubelet["podCIDR"], "10.126.7.0/24");
+    }
 }

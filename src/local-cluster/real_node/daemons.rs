@@ -1,88 +1,76 @@
 //! Supervises containerd, kubelet and kube-proxy inside the node. The kubelet starts after the import of the
 //! images, so that every pod finds its image.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 
+use anyhow::{Context, bail, ensure};
 use tokio::{
     process::Command,
     time::{Instant, sleep},
 };
 
 use super::{
-    DaemonName, NAME, Node, NodeError,
     config::{self, SOCKET},
+    description::{NAME, Node},
 };
-use crate::process_supervisor::{Plan, ProcessSupervisor, ProcessSupervisorError};
+use crate::{
+    addresses::Network,
+    process_supervisor::{Plan, ProcessSupervisor},
+};
 
 /// Time limit for containerd to answer.
 const READY_LIMIT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Reason why the node's processes do not run.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonsError {
-    /// The node's description cannot be used.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// A process cannot be started.
-    #[error("cannot start {name}")]
-    Start {
-        /// Name of the process.
-        name: &'static str,
-        /// The error.
-        source: ProcessSupervisorError,
-    },
-    /// containerd does not answer.
-    #[error("containerd does not answer after {} s: {said}; see {}", READY_LIMIT.as_secs(), log.display())]
-    NotReady {
-        /// Output of containerd's client.
-        said: String,
-        /// Path of containerd's log.
-        log: PathBuf,
-    },
-    /// containerd's client cannot be run.
-    #[error("cannot run {}", path.display())]
-    Run {
-        /// Path of the client.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// An image cannot be imported.
-    #[error("containerd does not take {}: {said}", path.display())]
-    Import {
-        /// Path of the archive.
-        path: PathBuf,
-        /// Output of containerd's client.
-        said: String,
-    },
+/// A process of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DaemonName {
+    /// The container runtime.
+    Containerd,
+    /// The kubelet.
+    Kubelet,
+    /// The Service proxy.
+    KubeProxy,
+}
+
+impl DaemonName {
+    /// All processes, in the order of `status`.
+    pub const ALL: [Self; 3] = [Self::Containerd, Self::Kubelet, Self::KubeProxy];
+
+    /// Name of the program and of its log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Kubelet => "kubelet",
+            Self::KubeProxy => "kube-proxy",
+        }
+    }
+
+    /// Health endpoint that is reachable from the host: a base URL and a path. containerd has none.
+    #[must_use]
+    pub fn health(self, network: &Network) -> Option<(String, &'static str)> {
+        match self {
+            Self::Containerd => None,
+            Self::Kubelet => Some(network.kubelet_health()),
+            Self::KubeProxy => Some(network.proxy_health()),
+        }
+    }
 }
 
 /// Runs the processes until this process is killed.
-pub async fn run(dir: &Path) -> Result<std::convert::Infallible, DaemonsError> {
+pub async fn run(dir: &Path) -> anyhow::Result<std::convert::Infallible> {
     let node = Node::load(dir)?;
-    let containerd = keeper(&node, dir, DaemonName::Containerd);
-    let kubelet = keeper(&node, dir, DaemonName::Kubelet);
-    let proxy = keeper(&node, dir, DaemonName::KubeProxy);
-    start(&containerd, DaemonName::Containerd).await?;
-    start(&proxy, DaemonName::KubeProxy).await?;
+    let _containerd = start(&node, dir, DaemonName::Containerd).await?;
+    let _proxy = start(&node, dir, DaemonName::KubeProxy).await?;
     answers(&node).await?;
     import(&node).await?;
-    start(&kubelet, DaemonName::Kubelet).await?;
+    let _kubelet = start(&node, dir, DaemonName::Kubelet).await?;
     std::future::pending().await
 }
 
-async fn start(keeper: &ProcessSupervisor, name: DaemonName) -> Result<(), DaemonsError> {
-    keeper.start().await.map_err(|source| DaemonsError::Start { name: name.name(), source })
-}
-
-fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> ProcessSupervisor {
+/// Starts a process; it ends when its supervisor is dropped.
+async fn start(node: &Node, dir: &Path, daemon: DaemonName) -> anyhow::Result<ProcessSupervisor> {
     let file = |flag: &str, name: &str| format!("--{flag}={}", dir.join(name).display());
     let (program, args) = match daemon {
         DaemonName::Containerd => {
@@ -102,23 +90,28 @@ fn keeper(node: &Node, dir: &Path, daemon: DaemonName) -> ProcessSupervisor {
     };
     let log = node.logs.join(format!("{}.log", daemon.name()));
     // No pids are recorded: they mean nothing outside this PID namespace. `daemons` reads them from the cgroup.
-    ProcessSupervisor::new(Plan { name: daemon.name(), program, args, log }, Box::new(|_| Ok(())))
+    let plan = Plan { name: daemon.name(), program, args, log };
+    let supervisor = ProcessSupervisor::new(plan, Box::new(|_| Ok(())));
+    supervisor.start().await.with_context(|| format!("cannot start {}", daemon.name()))?;
+    Ok(supervisor)
 }
 
-async fn answers(node: &Node) -> Result<(), DaemonsError> {
+async fn answers(node: &Node) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {
         let Err(said) = ctr(node, &["version".as_ref()]).await? else { return Ok(()) };
-        if Instant::now() >= deadline {
-            let log = node.logs.join("containerd.log");
-            return Err(DaemonsError::NotReady { said, log });
-        }
+        ensure!(
+            Instant::now() < deadline,
+            "containerd does not answer after {} s: {said}; see {}",
+            READY_LIMIT.as_secs(),
+            node.logs.join("containerd.log").display()
+        );
         sleep(POLL).await;
     }
 }
 
 /// Imports the images that containerd lacks or has of another build.
-async fn import(node: &Node) -> Result<(), DaemonsError> {
+async fn import(node: &Node) -> anyhow::Result<()> {
     let listed = ctr(node, &["images".as_ref(), "ls".as_ref()]).await?.unwrap_or_default();
     let there = parse_images(&listed);
     for image in &node.images {
@@ -126,7 +119,9 @@ async fn import(node: &Node) -> Result<(), DaemonsError> {
             continue;
         }
         let imported = ctr(node, &["images".as_ref(), "import".as_ref(), image.path.as_os_str()]).await?;
-        imported.map_err(|said| DaemonsError::Import { path: image.path.clone(), said })?;
+        if let Err(said) = imported {
+            bail!("containerd does not take {}: {said}", image.path.display());
+        }
     }
     Ok(())
 }
@@ -138,7 +133,7 @@ fn parse_images(listed: &str) -> BTreeSet<(&str, &str)> {
 }
 
 /// Output of containerd's client; its error output if it fails.
-async fn ctr(node: &Node, args: &[&std::ffi::OsStr]) -> Result<Result<String, String>, DaemonsError> {
+async fn ctr(node: &Node, args: &[&std::ffi::OsStr]) -> anyhow::Result<Result<String, String>> {
     let output = Command::new(&node.programs.ctr)
         .args(["--address", SOCKET, "--namespace", "k8s.io"])
         .args(args)
@@ -146,7 +141,7 @@ async fn ctr(node: &Node, args: &[&std::ffi::OsStr]) -> Result<Result<String, St
         .kill_on_drop(true)
         .output()
         .await
-        .map_err(|source| DaemonsError::Run { path: node.programs.ctr.clone(), source })?;
+        .with_context(|| format!("cannot run {}", node.programs.ctr.display()))?;
     Ok(if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {

@@ -10,60 +10,39 @@ use std::{
     thread,
 };
 
+use anyhow::{Context, bail, ensure};
 use nix::{
     errno::Errno,
-    sys::wait::{WaitStatus, waitpid},
+    sys::wait::waitpid,
     unistd::{Pid, sethostname},
 };
 
 use super::{
-    NAME, Node, NodeError,
-    cgroups::{CgroupError, Cgroups},
-    host::GO,
-    machine::{self, MachineError},
+    cgroups::Cgroups,
+    description::{NAME, Node},
+    machine,
 };
 
-/// Reason why the node ends.
-#[derive(Debug, thiserror::Error)]
-pub enum InitError {
-    /// The node's description cannot be used.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// The node's cgroups cannot be joined.
-    #[error(transparent)]
-    Cgroups(#[from] CgroupError),
-    /// The node's file system cannot be made.
-    #[error(transparent)]
-    Machine(#[from] MachineError),
-    /// The host process ended before the node was ready.
-    #[error("the process that starts the real node has ended")]
-    Abandoned,
-    /// A setting of the node's namespaces cannot be made.
-    #[error("cannot set up the real node")]
-    Settings(#[source] io::Error),
-    /// The process that supervises the others cannot be started.
-    #[error("cannot start the processes of the real node")]
-    Start(#[source] io::Error),
-    /// The process that supervises the others has ended.
-    #[error("the process that runs those of the real node has ended: {0:?}")]
-    Ended(WaitStatus),
-    /// Waiting for child processes failed.
-    #[error("cannot wait for processes")]
-    Wait(#[source] Errno),
-}
+/// Byte on standard input that lets this process continue.
+pub(super) const GO: u8 = b'+';
+
+/// Contexts of errors.
+const NOT_SET_UP: &str = "cannot set up the real node";
+const NOT_STARTED: &str = "cannot start the processes of the real node";
 
 /// Runs as the first process of a PID namespace. Returns only an error.
-pub fn run(dir: &Path) -> Result<std::convert::Infallible, InitError> {
+pub fn run(dir: &Path) -> anyhow::Result<std::convert::Infallible> {
     let node = Node::load(dir)?;
     // Joined first, so that every child process starts inside the cgroup.
     Cgroups::of(&node.id)?.join()?;
     let mut outside = io::stdin();
     let mut word = [0];
-    outside.read_exact(&mut word).ok().filter(|()| word[0] == GO).ok_or(InitError::Abandoned)?;
+    let may_go = outside.read_exact(&mut word).is_ok() && word[0] == GO;
+    ensure!(may_go, "the process that starts the real node has ended");
     machine::enter(dir, &node.folders(dir))?;
-    sethostname(NAME).map_err(|error| InitError::Settings(error.into()))?;
+    sethostname(NAME).context(NOT_SET_UP)?;
     // Setting of this network namespace, which routes between its pods and the link.
-    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(InitError::Settings)?;
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").context(NOT_SET_UP)?;
     thread::spawn(move || {
         // No second byte is ever sent: the read returns when the host process ends and the pipe closes.
         let _ = outside.read_exact(&mut [0]);
@@ -73,15 +52,15 @@ pub fn run(dir: &Path) -> Result<std::convert::Infallible, InitError> {
         .args([Path::new("real-node"), Path::new("daemons"), dir])
         .stdin(Stdio::null())
         .spawn()
-        .map_err(InitError::Start)?;
-    let daemons = i32::try_from(daemons.id())
-        .map(Pid::from_raw)
-        .map_err(|error| InitError::Start(io::Error::other(error)))?;
+        .context(NOT_STARTED)?;
+    let daemons = Pid::from_raw(i32::try_from(daemons.id()).context(NOT_STARTED)?);
     loop {
         match waitpid(None, None) {
-            Ok(status) if status.pid() == Some(daemons) => return Err(InitError::Ended(status)),
+            Ok(status) if status.pid() == Some(daemons) => {
+                bail!("the process that runs those of the real node has ended: {status:?}")
+            }
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(InitError::Wait(error)),
+            Err(error) => return Err(error).context("cannot wait for processes"),
         }
     }
 }

@@ -6,13 +6,13 @@
 //! with the namespace.
 
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
 
+use anyhow::Context;
 use nix::{
-    errno::Errno,
     mount::{MntFlags, MsFlags, mount, umount2},
     unistd::{chdir, pivot_root},
 };
@@ -30,39 +30,19 @@ const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Reason why the file system cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// A file or folder cannot be made.
-    #[error("cannot create {} for the real node", path.display())]
-    Create {
-        /// Path of the file or folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// A mount fails.
-    #[error("cannot mount {} for the real node", path.display())]
-    Mount {
-        /// Mount point.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: Errno,
-    },
-}
-
 /// Makes the root below `dir` and enters it. `needed` are folders of the host that must exist under their own
 /// paths. The mount namespace must be this process's own and must not propagate mounts.
-pub(super) fn enter(dir: &Path, needed: &[&Path]) -> Result<(), MachineError> {
+pub(super) fn enter(dir: &Path, needed: &[&Path]) -> anyhow::Result<()> {
     let root = dir.join("root");
     create(&root)?;
     let none = None::<&str>;
-    mount(Some("node"), &root, Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).map_err(failed(&root))?;
+    mount(Some("node"), &root, Some("tmpfs"), MsFlags::empty(), Some("mode=0755"))
+        .with_context(|| not_mounted(&root))?;
     bind_top_of_host(&root)?;
     let proc = root.join("proc");
     create(&proc)?;
     let restricted = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), &proc, Some("proc"), restricted, none).map_err(failed(&proc))?;
+    mount(Some("proc"), &proc, Some("proc"), restricted, none).with_context(|| not_mounted(&proc))?;
     create(&root.join("run"))?;
     create(&root.join("tmp"))?;
     open_to_all(&root.join("tmp"))?;
@@ -75,18 +55,19 @@ pub(super) fn enter(dir: &Path, needed: &[&Path]) -> Result<(), MachineError> {
     }
     show_kernel_settings(&root)?;
 
-    chdir(&root).map_err(failed(&root))?;
+    chdir(&root).with_context(|| not_mounted(&root))?;
     // pivot_root stacks the old root on the new one; umount2 then detaches the old root.
-    pivot_root(".", ".").map_err(failed(&root))?;
-    umount2(".", MntFlags::MNT_DETACH).map_err(failed(Path::new("/")))?;
-    chdir("/").map_err(failed(Path::new("/")))?;
+    pivot_root(".", ".").with_context(|| not_mounted(&root))?;
+    umount2(".", MntFlags::MNT_DETACH).with_context(|| not_mounted(Path::new("/")))?;
+    chdir("/").with_context(|| not_mounted(Path::new("/")))?;
     // Pods' volumes may propagate mounts to each other, as on any node; none reaches the host.
-    mount(none, "/", none, MsFlags::MS_SHARED | MsFlags::MS_REC, none).map_err(failed(Path::new("/")))
+    mount(none, "/", none, MsFlags::MS_SHARED | MsFlags::MS_REC, none)
+        .with_context(|| not_mounted(Path::new("/")))
 }
 
-fn bind_top_of_host(root: &Path) -> Result<(), MachineError> {
+fn bind_top_of_host(root: &Path) -> anyhow::Result<()> {
     let at = Path::new("/");
-    let entries = fs::read_dir(at).map_err(not_created(at))?;
+    let entries = fs::read_dir(at).with_context(|| not_created(at))?;
     for entry in entries.flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let Ok(kind) = entry.file_type() else { continue };
@@ -95,8 +76,8 @@ fn bind_top_of_host(root: &Path) -> Result<(), MachineError> {
         }
         let target = root.join(&name);
         if kind.is_symlink() {
-            let pointed = fs::read_link(&path).map_err(not_created(&path))?;
-            symlink(pointed, &target).map_err(not_created(&target))?;
+            let pointed = fs::read_link(&path).with_context(|| not_created(&path))?;
+            symlink(pointed, &target).with_context(|| not_created(&target))?;
         } else if kind.is_dir() {
             bind(&path, &target)?;
         }
@@ -104,7 +85,7 @@ fn bind_top_of_host(root: &Path) -> Result<(), MachineError> {
     Ok(())
 }
 
-fn make_var(dir: &Path, target: &Path) -> Result<(), MachineError> {
+fn make_var(dir: &Path, target: &Path) -> anyhow::Result<()> {
     let var = dir.join("var");
     for folder in ["lib", "log", "tmp"] {
         create(&var.join(folder))?;
@@ -112,12 +93,12 @@ fn make_var(dir: &Path, target: &Path) -> Result<(), MachineError> {
     open_to_all(&var.join("tmp"))?;
     let link = var.join("run");
     if !link.is_symlink() {
-        symlink("/run", &link).map_err(not_created(&link))?;
+        symlink("/run", &link).with_context(|| not_created(&link))?;
     }
     bind(&var, target)
 }
 
-fn show_kernel_settings(root: &Path) -> Result<(), MachineError> {
+fn show_kernel_settings(root: &Path) -> anyhow::Result<()> {
     let shown = root.join("run/kernel");
     create(&shown)?;
     for (name, value) in KERNEL_SETTINGS {
@@ -127,36 +108,35 @@ fn show_kernel_settings(root: &Path) -> Result<(), MachineError> {
             continue;
         }
         let over = shown.join(name.replace('/', "."));
-        fs::write(&over, format!("{value}\n")).map_err(not_created(&over))?;
-        mount(Some(&over), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(failed(&file))?;
+        fs::write(&over, format!("{value}\n")).with_context(|| not_created(&over))?;
+        mount(Some(&over), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .with_context(|| not_mounted(&file))?;
     }
     Ok(())
 }
 
-fn bind(source: &Path, target: &Path) -> Result<(), MachineError> {
+fn bind(source: &Path, target: &Path) -> anyhow::Result<()> {
     create(target)?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    mount(Some(source), target, None::<&str>, flags, None::<&str>).map_err(failed(source))
+    mount(Some(source), target, None::<&str>, flags, None::<&str>).with_context(|| not_mounted(source))
 }
 
 fn under(root: &Path, path: &Path) -> PathBuf {
     path.strip_prefix("/").map_or_else(|_| root.join(path), |path| root.join(path))
 }
 
-fn create(path: &Path) -> Result<(), MachineError> {
-    fs::create_dir_all(path).map_err(not_created(path))
+fn create(path: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(path).with_context(|| not_created(path))
 }
 
-fn open_to_all(path: &Path) -> Result<(), MachineError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).map_err(not_created(path))
+fn open_to_all(path: &Path) -> anyhow::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).with_context(|| not_created(path))
 }
 
-fn not_created(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
-    let path = path.to_owned();
-    move |source| MachineError::Create { path, source }
+fn not_created(path: &Path) -> String {
+    format!("cannot create {} for the real node", path.display())
 }
 
-fn failed(path: &Path) -> impl FnOnce(Errno) -> MachineError {
-    let path = path.to_owned();
-    move |source| MachineError::Mount { path, source }
+fn not_mounted(path: &Path) -> String {
+    format!("cannot mount {} for the real node", path.display())
 }

@@ -8,15 +8,16 @@ use std::{
     net::Ipv4Addr,
     os::linux::net::SocketAddrExt,
     os::unix::net::{SocketAddr, UnixListener},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use anyhow::{Context, ensure};
 use ipnet::Ipv4Net;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::component::NODE_CIDRS;
+use crate::addresses::{NODE_CIDRS, Network};
 
 /// Pools of networks: pairs of a /16 for pods and a /16 for links. A node takes the subnets of the same
 /// number from one pair. No pool overlaps the range of hollow nodes' podCIDRs.
@@ -27,68 +28,7 @@ const TURN: Duration = Duration::from_secs(10);
 /// Interface name inside the node.
 const INSIDE: &str = "eth0";
 
-/// Reason why the network cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// All candidate networks are in use.
-    #[error(
-        "no free network for the real node: 10.126.0.0/15, 172.28.0.0/15 and 100.80.0.0/15 are all routed already; take one of these routes away"
-    )]
-    NoneFree,
-    /// `ip` refuses a command.
-    #[error("cannot {action}: ip says: {said}")]
-    Refused {
-        /// The failed action.
-        action: &'static str,
-        /// Error message of `ip`.
-        said: String,
-    },
-    /// `ip` cannot be run.
-    #[error("cannot run ip to {action}")]
-    Run {
-        /// The failed action.
-        action: &'static str,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The output of `ip` cannot be parsed.
-    #[error("cannot understand what ip says of the routes of this machine")]
-    Strange(#[source] serde_json::Error),
-    /// Another process has held the right to choose for too long.
-    #[error("another kube-node has been setting up its network for {} s: wait for it, or end it", TURN.as_secs())]
-    Turn(#[source] io::Error),
-}
-
-/// Networks of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Network {
-    /// Host's address on the link.
-    pub host: Ipv4Addr,
-    /// Node's address on the link, its `InternalIP`.
-    pub node: Ipv4Addr,
-    /// Range of pod addresses.
-    pub pods: Ipv4Net,
-}
-
 impl Network {
-    /// URL of the kubelet's server, HTTPS.
-    #[must_use]
-    pub fn kubelet(&self) -> String {
-        format!("https://{}:10250", self.node)
-    }
-
-    /// Health endpoint of the kubelet: a base URL and a path.
-    #[must_use]
-    pub fn kubelet_health(&self) -> (String, &'static str) {
-        (format!("http://{}:10248", self.node), "/healthz")
-    }
-
-    /// Health endpoint of kube-proxy: a base URL and a path.
-    #[must_use]
-    pub fn proxy_health(&self) -> (String, &'static str) {
-        (format!("http://{}:10256", self.node), "/healthz")
-    }
-
     fn of(pool: ([u8; 2], [u8; 2]), number: u8) -> Self {
         let ([a, b], [c, d]) = pool;
         Self {
@@ -128,24 +68,26 @@ fn peer_name(id: &str) -> String {
 }
 
 /// Chooses free networks and takes them at once by making the link.
-pub(super) fn claim(id: &str, last: Option<Network>) -> Result<Network, NetworkError> {
+pub(crate) fn claim(id: &str, last: Option<Network>) -> anyhow::Result<Network> {
     let _turn = turn()?;
     unlink(id)?;
     let first = u8::from_str_radix(&id[..2], 16).unwrap_or_default();
-    let network = Network::choose(&taken()?, last, first).ok_or(NetworkError::NoneFree)?;
+    let network = Network::choose(&taken()?, last, first).context(
+        "no free network for the real node: 10.126.0.0/15, 172.28.0.0/15 and 100.80.0.0/15 are all routed already; take one of these routes away",
+    )?;
     link(id, &network)?;
     Ok(network)
 }
 
 /// Makes the link again: the link of an earlier node has gone with it, or is about to.
-pub(super) fn renew(id: &str, network: &Network) -> Result<(), NetworkError> {
+pub(super) fn renew(id: &str, network: &Network) -> anyhow::Result<()> {
     let _turn = turn()?;
     unlink(id)?;
     link(id, network)
 }
 
 /// Moves the node's end of the link into the network namespace of a process and configures it.
-pub(super) fn attach(id: &str, network: &Network, pid: u32) -> Result<(), NetworkError> {
+pub(super) fn attach(id: &str, network: &Network, pid: u32) -> anyhow::Result<()> {
     let Network { host, node, .. } = network;
     let peer = peer_name(id);
     batch(&[], "move the link into the node", &format!("link set {peer} netns {pid} name {INSIDE}\n"))?;
@@ -159,14 +101,14 @@ pub(super) fn attach(id: &str, network: &Network, pid: u32) -> Result<(), Networ
 }
 
 /// Removes the link with its address and route. Returns true if it existed.
-pub(super) fn unlink(id: &str) -> Result<bool, NetworkError> {
+pub(super) fn unlink(id: &str) -> anyhow::Result<bool> {
     let name = link_name(id);
     if !exists(id) {
         return Ok(false);
     }
     match batch(&[], "remove the link of the node", &format!("link delete {name}\n")) {
         // The link goes by itself with the namespace of its other end.
-        Err(NetworkError::Refused { .. }) if !exists(id) => Ok(true),
+        Err(_) if !exists(id) => Ok(true),
         other => other.map(|()| true),
     }
 }
@@ -176,7 +118,7 @@ pub(super) fn exists(id: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(link_name(id)).exists()
 }
 
-fn link(id: &str, network: &Network) -> Result<(), NetworkError> {
+fn link(id: &str, network: &Network) -> anyhow::Result<()> {
     let (name, peer) = (link_name(id), peer_name(id));
     let Network { host, node, pods } = network;
     batch(
@@ -190,7 +132,7 @@ fn link(id: &str, network: &Network) -> Result<(), NetworkError> {
 
 /// Lock for choosing networks: an abstract Unix socket. The kernel releases the name when the process ends;
 /// no file stays.
-fn turn() -> Result<UnixListener, NetworkError> {
+fn turn() -> anyhow::Result<UnixListener> {
     let deadline = Instant::now() + TURN;
     loop {
         let turn = SocketAddr::from_abstract_name("kube-node-network")
@@ -199,20 +141,26 @@ fn turn() -> Result<UnixListener, NetworkError> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 thread::park_timeout(Duration::from_millis(20));
             }
-            other => return other.map_err(NetworkError::Turn),
+            other => {
+                return other.with_context(|| {
+                    format!(
+                        "another kube-node has been setting up its network for {} s: wait for it, or end it",
+                        TURN.as_secs()
+                    )
+                });
+            }
         }
     }
 }
 
 /// Destinations of this machine's routes, its own addresses included.
-fn taken() -> Result<Vec<Ipv4Net>, NetworkError> {
-    let action = "look at the routes of this machine";
-    let output = Command::new("ip")
-        .args(["-json", "-4", "route", "show", "table", "all"])
-        .output()
-        .map_err(|source| NetworkError::Run { action, source })?;
-    refused(action, &output)?;
-    parse_routes(&output.stdout).map_err(NetworkError::Strange)
+fn taken() -> anyhow::Result<Vec<Ipv4Net>> {
+    let shown = run(
+        &["ip", "-json", "-4", "route", "show", "table", "all"],
+        "look at the routes of this machine",
+        "",
+    )?;
+    parse_routes(&shown).context("cannot understand what ip says of the routes of this machine")
 }
 
 /// Destinations of the routes except the default route, which covers every address without a route.
@@ -232,28 +180,26 @@ fn parse_routes(json: &[u8]) -> Result<Vec<Ipv4Net>, serde_json::Error> {
         .collect())
 }
 
-fn batch(before: &[&str], action: &'static str, commands: &str) -> Result<(), NetworkError> {
-    let run = |source| NetworkError::Run { action, source };
-    let words = [before, &["ip", "-batch", "-"]].concat();
-    let mut child = Command::new(words[0])
-        .args(&words[1..])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(run)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(commands.as_bytes()).map_err(run)?;
-    }
-    refused(action, &child.wait_with_output().map_err(run)?)
+/// Runs `ip` commands, one a line, after the words `before`.
+fn batch(before: &[&str], action: &str, commands: &str) -> anyhow::Result<()> {
+    run(&[before, &["ip", "-batch", "-"]].concat(), action, commands).map(drop)
 }
 
-fn refused(action: &'static str, output: &Output) -> Result<(), NetworkError> {
-    if output.status.success() {
-        return Ok(());
-    }
+/// Runs a command with this standard input; returns its standard output.
+fn run(words: &[&str], action: &str, input: &str) -> anyhow::Result<Vec<u8>> {
+    let output = || {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes())?;
+        }
+        child.wait_with_output()
+    };
+    let output = output().with_context(|| format!("cannot run ip to {action}"))?;
     let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    Err(NetworkError::Refused { action, said })
+    ensure!(output.status.success(), "cannot {action}: ip says: {said}");
+    Ok(output.stdout)
 }
 
 #[cfg(test)]

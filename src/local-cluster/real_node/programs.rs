@@ -2,18 +2,19 @@
 //! unless the user names them, and a few tools of the distribution.
 
 use std::{
-    env, io,
+    env,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use anyhow::{Context, ensure};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::Options;
 use crate::{
-    binaries::{self, Binaries, BinariesError, is_executable, missing},
+    binaries::{self, Binaries},
     build,
+    executable::{is_executable, missing, release_in},
     progress::Progress,
 };
 
@@ -27,49 +28,21 @@ const TOOLS: [&str; 4] = ["ip", "nft", "unshare", "nsenter"];
 /// Folders of root's programs, some of which are not on a user's PATH.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Reason why a real node cannot run on this machine.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramsError {
-    /// kube-node does not run as root, which namespaces and mounts require.
-    #[error("a real node needs root: start kube-node as root, or leave --real-node away")]
-    NotRoot,
-    /// A tool is not installed.
-    #[error("a real node needs {}, which this machine lacks: {REMEDY}", missing.join(", "))]
-    Missing {
-        /// The tools.
-        missing: Vec<&'static str>,
-    },
-    /// A flag names a missing program.
-    #[error("{flag}: there is no program {}", path.display())]
-    NotThere {
-        /// The flag.
-        flag: &'static str,
-        /// The program that is missing.
-        path: PathBuf,
-    },
-    /// The cache folder of built programs is unknown, or the build failed.
-    #[error(transparent)]
-    Binaries(#[from] BinariesError),
-    /// The containerd that the user names is too old.
-    #[error("{} is containerd {found}, a real node needs {}.{} or later: leave --containerd away to have one built", path.display(), MINIMUM.0, MINIMUM.1)]
-    TooOld {
-        /// The program.
-        path: PathBuf,
-        /// Version that the program reports.
-        found: String,
-    },
-    /// A program cannot be run.
-    #[error("cannot run {}", path.display())]
-    Run {
-        /// The program.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+/// Options of a real node. Programs that are not named are built.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Path of containerd; its shim and `ctr` are looked up beside it first.
+    pub containerd: Option<PathBuf>,
+    /// Path of runc.
+    pub runc: Option<PathBuf>,
+    /// Path of the folder of CNI plugins.
+    pub cni_dir: Option<PathBuf>,
+    /// True if the image of upstream kubemark is required; otherwise it is made only if kubemark was built before.
+    pub kubemark: bool,
 }
 
 /// Paths of a real node's programs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Programs {
     /// containerd. Its shim is beside it or on PATH.
@@ -87,16 +60,19 @@ pub struct Programs {
 impl Programs {
     /// Finds the tools and the programs named in the options. Other programs get the paths that
     /// [`Self::build`] fills.
-    pub fn find(options: &Options) -> Result<Self, ProgramsError> {
-        if !geteuid().is_root() {
-            return Err(ProgramsError::NotRoot);
-        }
+    pub fn find(options: &Options) -> anyhow::Result<Self> {
+        ensure!(
+            geteuid().is_root(),
+            "a real node needs root: start kube-node as root, or leave --real-node away"
+        );
         let built = Binaries::runtime_cache_dir()?;
         let path = format!("{}:{ROOT_PATH}", env::var("PATH").unwrap_or_default());
         let missing: Vec<_> = TOOLS.into_iter().filter(|tool| search(tool, &path).is_none()).collect();
-        if !missing.is_empty() {
-            return Err(ProgramsError::Missing { missing });
-        }
+        ensure!(
+            missing.is_empty(),
+            "a real node needs {}, which this machine lacks: {REMEDY}",
+            missing.join(", ")
+        );
         let (containerd, ctr, path) = match &options.containerd {
             Some(containerd) => {
                 named("--containerd", containerd)?;
@@ -106,11 +82,8 @@ impl Programs {
                     None => path,
                 };
                 let beside = |name: &str| {
-                    let missing = || ProgramsError::NotThere {
-                        flag: "--containerd",
-                        path: containerd.with_file_name(name),
-                    };
-                    search(name, &path).ok_or_else(missing)
+                    search(name, &path)
+                        .with_context(|| absent("--containerd", &containerd.with_file_name(name)))
                 };
                 beside("containerd-shim-runc-v2")?;
                 (containerd.clone(), beside("ctr")?, path)
@@ -134,7 +107,7 @@ impl Programs {
     }
 
     /// Builds the programs that the options do not name, once per user.
-    pub async fn build(options: &Options, progress: &Progress) -> Result<(), ProgramsError> {
+    pub async fn build(options: &Options, progress: &Progress) -> anyhow::Result<()> {
         let names = built_for(options);
         let dir = Binaries::runtime_cache_dir()?;
         if !missing(&dir, &names).is_empty() {
@@ -149,10 +122,10 @@ fn built_for(options: &Options) -> Vec<&'static str> {
     let Options { containerd, runc, cni_dir, kubemark: _ } = options;
     let mut names = Vec::new();
     if containerd.is_none() {
-        names.extend(binaries::CONTAINERD);
+        names.extend(binaries::CONTAINERD_PROGRAMS);
     }
     if runc.is_none() {
-        names.extend(binaries::RUNC);
+        names.extend(binaries::RUNC_PROGRAMS);
     }
     if cni_dir.is_none() {
         names.extend(binaries::CNI_PLUGINS);
@@ -161,29 +134,32 @@ fn built_for(options: &Options) -> Vec<&'static str> {
 }
 
 /// Path of a program named by a flag.
-fn named(flag: &'static str, path: &Path) -> Result<PathBuf, ProgramsError> {
-    if is_executable(path) {
-        return Ok(path.to_owned());
-    }
-    Err(ProgramsError::NotThere { flag, path: path.to_owned() })
+fn named(flag: &str, path: &Path) -> anyhow::Result<PathBuf> {
+    ensure!(is_executable(path), absent(flag, path));
+    Ok(path.to_owned())
+}
+
+fn absent(flag: &str, path: &Path) -> String {
+    format!("{flag}: there is no program {}", path.display())
 }
 
 fn search(name: &str, path: &str) -> Option<PathBuf> {
     env::split_paths(path).map(|dir| dir.join(name)).find(|file| file.is_absolute() && is_executable(file))
 }
 
-fn check_version(containerd: &Path) -> Result<(), ProgramsError> {
+fn check_version(containerd: &Path) -> anyhow::Result<()> {
+    let path = containerd.display();
     let output = Command::new(containerd).arg("--version").output();
-    let output = output.map_err(|source| ProgramsError::Run { path: containerd.to_owned(), source })?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    match binaries::release_in(&text) {
-        Some(version) if version < MINIMUM => Err(ProgramsError::TooOld {
-            path: containerd.to_owned(),
-            found: format!("{}.{}", version.0, version.1),
-        }),
-        // A containerd without a version number was built by hand; it is tried.
-        _ => Ok(()),
-    }
+    let output = output.with_context(|| format!("cannot run {path}"))?;
+    // A containerd without a version number was built by hand; it is tried.
+    let (major, minor) = release_in(&String::from_utf8_lossy(&output.stdout)).unwrap_or(MINIMUM);
+    ensure!(
+        (major, minor) >= MINIMUM,
+        "{path} is containerd {major}.{minor}, a real node needs {}.{} or later: leave --containerd away to have one built",
+        MINIMUM.0,
+        MINIMUM.1
+    );
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -13,33 +14,16 @@ use kube::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::NAME;
+use super::description::NAME;
 
 /// Time limit for the Node to become Ready after its kubelet is healthy.
 const LIMIT: Duration = Duration::from_mins(2);
 /// Taints that kube-controller-manager removes some moments after the Node is Ready; no pod is scheduled before that.
 const NOT_READY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Reason why the Node is not Ready.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadyError {
-    /// The Node cannot be watched.
-    #[error("cannot watch the Node {NAME}")]
-    Watch(#[source] Box<kube::runtime::wait::Error>),
-    /// The Node is not Ready within the limit.
-    #[error("the Node {NAME} is not Ready after {} s: kube-node status says how its processes stand, logs/kubelet.log in the data folder why", LIMIT.as_secs())]
-    Slow,
-    /// The Node's status cannot be written.
-    #[error("cannot write the status of the Node {NAME}")]
-    Unknown(#[source] Box<kube::Error>),
-    /// The Node cannot be deleted.
-    #[error("cannot delete the Node {NAME} of an earlier start")]
-    Forget(#[source] Box<kube::Error>),
-}
-
 /// Sets Ready to Unknown on the Node of an earlier start. Otherwise the last kubelet's status would stand: a
 /// kubelet writes the status when it changes and else every five minutes, so the new one would leave it unchanged.
-pub async fn unknown(client: &Client) -> Result<(), ReadyError> {
+pub async fn unknown(client: &Client) -> anyhow::Result<()> {
     let now = Timestamp::now().to_string();
     let condition = json!({
         "type": "Ready", "status": "Unknown", "reason": "NodeStarting", "message": "the real node starts",
@@ -48,25 +32,27 @@ pub async fn unknown(client: &Client) -> Result<(), ReadyError> {
     let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
     let nodes = Api::<Node>::all(client.clone());
     gone_is_fine(nodes.patch_status(NAME, &PatchParams::default(), &patch).await)
-        .map_err(|error| ReadyError::Unknown(Box::new(error)))
+        .with_context(|| format!("cannot write the status of the Node {NAME}"))
 }
 
 /// Waits until the Node is Ready and untainted, so that it takes pods.
-pub async fn wait_ready(client: &Client) -> Result<(), ReadyError> {
+pub async fn wait_ready(client: &Client) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
-    match timeout(LIMIT, await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(is_ready))).await
-    {
-        Err(_) => Err(ReadyError::Slow),
-        Ok(Err(error)) => Err(ReadyError::Watch(Box::new(error))),
-        Ok(Ok(_)) => Ok(()),
-    }
+    let ready = await_condition(nodes, NAME, |node: Option<&Node>| node.is_some_and(is_ready));
+    let ready = timeout(LIMIT, ready).await.map_err(|_| {
+        anyhow!(
+            "the Node {NAME} is not Ready after {} s: kube-node status says how its processes stand, logs/kubelet.log in the data folder why",
+            LIMIT.as_secs()
+        )
+    })?;
+    ready.map(drop).with_context(|| format!("cannot watch the Node {NAME}"))
 }
 
 /// Deletes the Node of an earlier start. Its pods are garbage-collected later.
-pub async fn forget(client: &Client) -> Result<(), ReadyError> {
+pub async fn forget(client: &Client) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
     gone_is_fine(nodes.delete(NAME, &DeleteParams::default()).await)
-        .map_err(|error| ReadyError::Forget(Box::new(error)))
+        .with_context(|| format!("cannot delete the Node {NAME} of an earlier start"))
 }
 
 fn gone_is_fine<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
