@@ -51,16 +51,16 @@ impl Cgroups {
     }
 
     /// Path of the parent for the kubelet's `cgroupRoot`.
-    pub fn root(&self) -> String {
-        format!("/{}", self.name)
-    }
-
-    /// Makes the parent and the cgroup of the node's own processes.
-    pub fn create(&self) -> anyhow::Result<()> {
+    pub fn root(&self) -> anyhow::Result<String> {
         ensure!(
             !self.hierarchies.is_empty(),
             "no cgroups are mounted on this machine: a real node needs them"
         );
+        Ok(format!("/{}", self.name))
+    }
+
+    /// Makes the parent and the cgroup of the node's own processes.
+    pub fn create(&self) -> anyhow::Result<()> {
         for hierarchy in &self.hierarchies {
             let parent = hierarchy.mount.join(&self.name);
             let system = parent.join(SYSTEM);

@@ -58,7 +58,7 @@ pub(crate) fn prepare(inputs: NodeInputs<'_>, progress: &Progress) -> anyhow::Re
         id,
     };
     let snapshotter = if is_overlay(&dir)? { "native" } else { "overlayfs" };
-    config::write(&node, &dir, &Cgroups::of(&node.id)?.root(), snapshotter)?;
+    config::write(&node, &dir, &Cgroups::of(&node.id)?.root()?, snapshotter)?;
 
     let ca = pki.ca()?;
     let server = format!("https://{}:{apiserver_port}", network.host);
