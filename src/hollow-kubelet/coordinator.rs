@@ -26,7 +26,6 @@ use super::{
     request::Request,
     schedule::{Job, Pressure, Priority, Schedule},
     served_machine::ServedMachine,
-    server::ListenerPool,
     shape::Shape,
 };
 
@@ -48,13 +47,14 @@ pub struct Coordinator {
     /// UID of the Node with a machine, by name.
     by_node: HashMap<Arc<str>, Arc<str>>,
     pods: Pods,
-    events: EventRecorder,
-    endpoints: Endpoints,
+    pub events: EventRecorder,
+    pub endpoints: Endpoints,
     shapes: Vec<Arc<Shape>>,
     settings: Vec<Arc<Settings>>,
-    watchers: Vec<UnboundedSender<MachineState>>,
+    /// Receivers of machines that have just renewed their first Lease, and of deleted machines.
+    pub watchers: Vec<UnboundedSender<MachineState>>,
     /// Last renewal time of each Lease by an earlier process, by Node name; removed as machines are created.
-    renewed_before: HashMap<String, Timestamp>,
+    pub renewed_before: HashMap<String, Timestamp>,
     nodes: Arc<Cache<NodeView>>,
 }
 
@@ -76,32 +76,6 @@ impl Coordinator {
             renewed_before: HashMap::new(),
             nodes,
         }
-    }
-
-    /// Sets the last renewal time of each Lease by an earlier process, by Node name.
-    pub fn set_renewed_before(&mut self, renewed: HashMap<String, Timestamp>) {
-        self.renewed_before = renewed;
-    }
-
-    /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.
-    #[must_use]
-    pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
-        self.renewed_before.get(node).copied()
-    }
-
-    /// Derives the first addresses to assign from `name`.
-    pub fn choose_addresses_by(&mut self, name: &str) {
-        self.endpoints.addresses().begin_at(name);
-    }
-
-    /// Serves the kubelets' endpoints with these listeners from now on.
-    pub fn serve(&mut self, listeners: Arc<ListenerPool>) {
-        self.endpoints.serve(listeners);
-    }
-
-    /// Sends each machine to `watcher` that has just renewed its first Lease, or is deleted.
-    pub fn watch(&mut self, watcher: UnboundedSender<MachineState>) {
-        self.watchers.push(watcher);
     }
 
     /// State of a machine.
@@ -126,11 +100,6 @@ impl Coordinator {
     #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
         self.by_node.get(node)
-    }
-
-    /// Number of events dropped for lack of room since the last call.
-    pub fn take_dropped_events(&mut self) -> u64 {
-        self.events.take_dropped()
     }
 
     /// A machine as its endpoints show it; None without a Node, or while the machine is silent.

@@ -17,14 +17,10 @@ use super::{
 
 /// The kubelets of all machines, to be run.
 pub struct Kubelets {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Kubelets {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
-    }
-
     /// Serves the machines until `shutdown`, then finishes the writes under way and returns.
     pub async fn run(self, shutdown: CancellationToken) {
         let shared = &*self.shared;

@@ -30,7 +30,7 @@ mod served_machine;
 pub mod server;
 mod shape;
 
-use std::{fmt, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
@@ -93,12 +93,6 @@ pub struct DedicatedClient {
     pub silent: watch::Sender<bool>,
 }
 
-impl fmt::Debug for DedicatedClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DedicatedClient").field("silent", &*self.silent.borrow()).finish_non_exhaustive()
-    }
-}
-
 /// State of a hollow machine.
 #[derive(Clone, Debug)]
 pub struct MachineState {
@@ -149,27 +143,27 @@ impl Hollow {
         });
         nodes.add_event_handler(Arc::clone(&shared) as Arc<dyn EventHandler<NodeView>>);
         pods.add_event_handler(Arc::clone(&shared) as Arc<dyn EventHandler<PodView>>);
-        Ok((Self { shared: Arc::clone(&shared) }, Kubelets::new(shared)))
+        Ok((Self { shared: Arc::clone(&shared) }, Kubelets { shared }))
     }
 
     /// Reads the last renewal time of every Lease, so that machines of an earlier process are taken over in
     /// the order of Lease expiry. Call before creating machines.
     pub async fn read_leases(&self) -> kube::Result<()> {
         let renewed = node_lease::renewals(&self.shared.client).await?;
-        self.shared.coordinator.lock().set_renewed_before(renewed);
+        self.shared.coordinator.lock().renewed_before = renewed;
         Ok(())
     }
 
     /// Time of the last Lease renewal by an earlier process, for a Node without a machine here yet.
     #[must_use]
     pub fn renewed_before(&self, node: &str) -> Option<Timestamp> {
-        self.shared.coordinator.lock().renewed_before(node)
+        self.shared.coordinator.lock().renewed_before.get(node).copied()
     }
 
     /// Derives the first addresses to assign from `name`, unique per process: processes that carry Nodes of
     /// one cluster see too late which addresses the others have just assigned. Call before creating machines.
     pub fn choose_addresses_by(&self, name: &str) {
-        self.shared.coordinator.lock().choose_addresses_by(name);
+        self.shared.coordinator.lock().endpoints.addresses().begin_at(name);
     }
 
     /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
@@ -177,7 +171,7 @@ impl Hollow {
     pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
         let machines = Arc::clone(&self.shared) as Arc<dyn ServedMachines>;
         let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
-        self.shared.coordinator.lock().serve(server.listeners());
+        self.shared.coordinator.lock().endpoints.serve(server.listeners());
         Ok(server)
     }
 
@@ -219,7 +213,7 @@ impl Hollow {
     #[must_use]
     pub fn watch(&self) -> UnboundedReceiver<MachineState> {
         let (sender, receiver) = unbounded_channel();
-        self.shared.coordinator.lock().watch(sender);
+        self.shared.coordinator.lock().watchers.push(sender);
         receiver
     }
 
@@ -236,7 +230,7 @@ impl Shared {
         let mut coordinator = self.coordinator.lock();
         change(&mut coordinator, Clock::now());
         self.metrics.machines.set(i64::try_from(coordinator.len()).unwrap_or(i64::MAX));
-        self.metrics.dropped(coordinator.take_dropped_events());
+        self.metrics.dropped(coordinator.events.take_dropped());
         drop(coordinator);
         self.wake.notify_one();
     }

@@ -19,7 +19,6 @@ use super::{
 };
 
 /// A hollow machine. Keeps no copy of its Node: `view` is shared with the cache.
-#[derive(Debug)]
 pub struct Machine {
     pub node: Arc<str>,
     pub shape: Arc<Shape>,

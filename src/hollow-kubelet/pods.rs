@@ -15,7 +15,7 @@ use super::{
     event_recorder::EventRecorder,
     machine::Machine,
     pod::{
-        self, Place, Step,
+        self, SyncContext, SyncResult,
         admission::{self, AdmitResult, AdmittedPod, NodeInfo},
         events, patch, script,
     },
@@ -60,17 +60,6 @@ enum Admission {
 }
 
 impl Pod {
-    fn new(view: &Arc<PodView>) -> Self {
-        Self {
-            view: Arc::clone(view),
-            ip: None,
-            writes: Writes::default(),
-            deletion_sent: false,
-            admission: Admission::New,
-            without_ip: false,
-        }
-    }
-
     /// Returns true if the pod was admitted, here or by an earlier process.
     fn is_admitted(&self) -> bool {
         self.view.status.start_time.is_some()
@@ -144,11 +133,18 @@ impl Pods {
         if before.is_none_or(|before| before.view.spec.hollow_annotations != view.spec.hollow_annotations) {
             let invalid =
                 |text: String| events::of_pod(true, INVALID, &format!("{text}; the default is used"));
-            let warnings = script::mistakes(&view.spec).map(invalid).collect();
+            let warnings = script::invalid_annotations(&view.spec).map(invalid).collect();
             // The class's event setting does not apply: nothing else would report the mistake.
             events.record(view, warnings, PodEvents::Warnings, schedule, now);
         }
-        let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod::new(view));
+        let pod = self.pods.entry(Arc::clone(&view.uid)).or_insert_with(|| Pod {
+            view: Arc::clone(view),
+            ip: None,
+            writes: Writes::default(),
+            deletion_sent: false,
+            admission: Admission::New,
+            without_ip: false,
+        });
         pod.view = Arc::clone(view);
         if let Some(ip) = pod.ip.take_if(|_| view.is_finished()) {
             addresses.release(ip);
@@ -210,7 +206,7 @@ impl Pods {
             AdmitResult::Admitted
         };
         let defaults = &host.machine.settings.containers;
-        let step = if let AdmitResult::Rejected { reason, message, .. } = result {
+        let result = if let AdmitResult::Rejected { reason, message, .. } = result {
             pod::rejected(&view, reason, message, now.wall)
         } else {
             let cidr = node.pod_cidr.as_deref().and_then(Block::of_cidr);
@@ -225,13 +221,13 @@ impl Pods {
                 return None;
             };
             let preempted = self.pods.get(uid).and_then(Pod::preempted);
-            pod::step(&view, Place { host_ip: host.ip, ip, defaults, booted, preempted }, now.wall)
+            pod::sync_pod(&view, SyncContext { host_ip: host.ip, ip, defaults, booted, preempted }, now.wall)
         };
         let wanted = defaults.events.unwrap_or_default();
         if wanted != PodEvents::None {
-            events.record(&view, events::of(&view, &step, defaults), wanted, schedule, now);
+            events.record(&view, events::of(&view, &result, defaults), wanted, schedule, now);
         }
-        let Step { status, why, delete, again, .. } = step;
+        let SyncResult { status, failure, delete, again, .. } = result;
         self.pods.get_mut(uid)?.deletion_sent = delete;
         if let Some(again) = again {
             schedule.enqueue(Priority::Pod, uid, now.until(again));
@@ -240,7 +236,7 @@ impl Pods {
         let write = status.map(|status| Request {
             method: Method::PATCH,
             path: format!("{path}/status"),
-            body: Body::StrategicPatch(patch::patch(&view, &status, why.as_ref())),
+            body: Body::StrategicPatch(patch::patch(&view, &status, failure.as_ref())),
         });
         let delete =
             delete.then(|| Request { method: Method::DELETE, path, body: Body::Options(deletion(&view)) });

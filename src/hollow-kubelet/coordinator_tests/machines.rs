@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use uuid::Uuid;
 
 use super::*;
+use crate::server::ListenerPool;
 
 #[test]
 fn a_new_machine_shows_itself_once_and_keeps_its_lease() {
@@ -128,7 +129,7 @@ fn served(nodes: Vec<NodeView>, ports: &str) -> (World, Arc<ListenerPool>) {
     let metrics = crate::server::metrics::Metrics::new(&prometheus::Registry::new()).unwrap();
     let listeners = ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap();
     let listeners = Arc::new(listeners);
-    world.coordinator.serve(Arc::clone(&listeners));
+    world.coordinator.endpoints.serve(Arc::clone(&listeners));
     (world, listeners)
 }
 

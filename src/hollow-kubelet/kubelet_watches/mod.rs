@@ -8,16 +8,11 @@ mod meter;
 mod mounts;
 mod watches;
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    future::pending,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashMap, convert::Infallible, future::pending};
 
 use futures::{
     StreamExt,
-    future::{AbortHandle, Abortable, join_all},
+    future::{AbortHandle, Abortable, OptionFuture, join_all},
     stream::FuturesUnordered,
 };
 use kube::{Client, runtime::watcher::DefaultBackoff};
@@ -26,6 +21,7 @@ use kube_ext::{
     rate::Rate,
     watch::{Ended, WatchEvent, WatchRequest, follow},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -38,23 +34,23 @@ use self::{
     watches::Object,
 };
 
-/// Holds the watches of the kubelet of `node` while polled, with the client and the rate limit of `road`.
-pub async fn kubelet(road: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
-    let (client, _) = road;
+/// Holds the watches of the kubelet of `node` while polled, with this client and rate limit.
+pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
+    let (client, _) = api;
     let mounts = Mutex::new(Mounts::default());
-    let news = Notify::new();
+    let changed = Notify::new();
     let own = join_all(watches::of_kubelet(node).map(async |watch| {
         hold(client, &watch, meter, |_| {}).await;
     }));
     let pods = watches::of_pods(node);
-    let pods = hold(client, &pods, meter, |told| {
-        mounts.lock().unwrap_or_else(PoisonError::into_inner).told(&told, Instant::now());
-        news.notify_one();
+    let pods = hold(client, &pods, meter, |event| {
+        mounts.lock().handle(&event, Instant::now());
+        changed.notify_one();
     });
     tokio::select! {
         never = pods => never,
         _ = own => pending().await,
-        never = mounted(road, meter, &mounts, &news) => never,
+        never = mounted(api, meter, &mounts, &changed) => never,
     }
 }
 
@@ -63,24 +59,29 @@ async fn hold(
     client: &Client,
     watch: &WatchRequest,
     meter: &Meter,
-    tell: impl FnMut(WatchEvent<'_>),
+    on_event: impl FnMut(WatchEvent<'_>),
 ) -> Infallible {
     let failed = |error: Ended| {
         debug!(path = watch.path, error = chain(&error), "a watch ended");
         Ok(())
     };
-    follow(client, watch, DefaultBackoff::default(), meter, tell, failed).await
+    follow(client, watch, DefaultBackoff::default(), meter, on_event, failed).await
 }
 
 /// Watches each object that pods mount once, and requests the pods' tokens.
-async fn mounted(road: (&Client, &Rate), meter: &Meter, mounts: &Mutex<Mounts>, news: &Notify) -> Infallible {
-    let (client, _) = road;
+async fn mounted(
+    api: (&Client, &Rate),
+    meter: &Meter,
+    mounts: &Mutex<Mounts>,
+    changed: &Notify,
+) -> Infallible {
+    let (client, _) = api;
     let mut held: HashMap<Object, AbortHandle> = HashMap::new();
     let mut watches = FuturesUnordered::new();
     let mut calls = FuturesUnordered::new();
     loop {
         let next_call = {
-            let mut mounts = mounts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut mounts = mounts.lock();
             let wanted = mounts.objects();
             held.retain(|object, handle| {
                 let stays = wanted.contains(object);
@@ -99,18 +100,13 @@ async fn mounted(road: (&Client, &Rate), meter: &Meter, mounts: &Mutex<Mounts>, 
                 watches.push(Abortable::new(following, registration));
                 held.insert(object, handle);
             }
-            calls.extend(mounts.due(Instant::now()).into_iter().map(|call: TokenCall| call.send(road)));
+            calls.extend(mounts.due(Instant::now()).into_iter().map(|call: TokenCall| call.send(api)));
             mounts.next_due()
         };
-        let timer = async {
-            match next_call {
-                Some(at) => sleep_until(at).await,
-                None => pending().await,
-            }
-        };
+        let timer = OptionFuture::from(next_call.map(sleep_until));
         tokio::select! {
-            () = news.notified() => {}
-            () = timer => {}
+            () = changed.notified() => {}
+            Some(()) = timer => {}
             Some(_) = watches.next(), if !watches.is_empty() => {}
             Some(()) = calls.next(), if !calls.is_empty() => {}
         }

@@ -62,17 +62,17 @@ pub struct TokenCall {
 
 impl TokenCall {
     /// Sends the call. Answer and failure are dropped: the next call serves as well.
-    pub async fn send(self, road: (&Client, &Rate)) {
+    pub async fn send(self, api: (&Client, &Rate)) {
         let Self { path, body } = self;
         let body = Body::Object(body);
-        let _dropped = wire::send_in_turn::<AnyObject>(road, Method::POST, &path, body).await;
+        let _dropped = wire::send_in_turn::<AnyObject>(api, Method::POST, &path, body).await;
     }
 }
 
 impl Mounts {
     /// Handles an event of the pod watch.
-    pub fn told(&mut self, told: &WatchEvent<'_>, now: Instant) {
-        match told {
+    pub fn handle(&mut self, event: &WatchEvent<'_>, now: Instant) {
+        match event {
             WatchEvent::InitialList => self.listed = Some(HashSet::new()),
             WatchEvent::Complete => {
                 if let Some(listed) = self.listed.take() {
@@ -81,7 +81,7 @@ impl Mounts {
             }
             WatchEvent::Object { raw, deleted } => {
                 let Ok(pod) = Pod::decode(*raw) else { return };
-                self.saw(&pod, *deleted, now);
+                self.update(&pod, *deleted, now);
             }
         }
     }
@@ -106,7 +106,7 @@ impl Mounts {
         self.pods.values().flat_map(|pod| &pod.tokens).map(|token| token.due).min()
     }
 
-    fn saw(&mut self, pod: &Pod, deleted: bool, now: Instant) {
+    fn update(&mut self, pod: &Pod, deleted: bool, now: Instant) {
         let metadata = pod.metadata.clone().unwrap_or_default();
         let uid: Box<str> = metadata.uid.as_deref().unwrap_or_default().into();
         if let Some(listed) = &mut self.listed {
@@ -235,8 +235,8 @@ mod tests {
         .encode_to_vec()
     }
 
-    fn tell(mounts: &mut Mounts, name: &str, phase: &str, deleted: bool, now: Instant) {
-        mounts.told(&WatchEvent::Object { raw: &pod(name, phase), deleted }, now);
+    fn handle(mounts: &mut Mounts, name: &str, phase: &str, deleted: bool, now: Instant) {
+        mounts.handle(&WatchEvent::Object { raw: &pod(name, phase), deleted }, now);
     }
 
     fn names(mounts: &Mounts) -> Vec<String> {
@@ -246,36 +246,36 @@ mod tests {
     #[test]
     fn each_object_is_watched_once_and_as_long_as_a_pod_mounts_it() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
-        tell(&mut mounts, "a", "Pending", false, now);
-        tell(&mut mounts, "b", "Running", false, now);
+        handle(&mut mounts, "a", "Pending", false, now);
+        handle(&mut mounts, "b", "Running", false, now);
         assert_eq!(names(&mounts), ["configmaps/kube-root-ca.crt", "secrets/a", "secrets/b"]);
-        tell(&mut mounts, "a", "Succeeded", false, now);
+        handle(&mut mounts, "a", "Succeeded", false, now);
         assert_eq!(names(&mounts), ["configmaps/kube-root-ca.crt", "secrets/b"]);
-        tell(&mut mounts, "b", "Running", true, now);
+        handle(&mut mounts, "b", "Running", true, now);
         assert!(names(&mounts).is_empty() && mounts.pods.is_empty());
     }
 
     #[test]
     fn a_list_that_is_complete_says_who_is_gone() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
-        tell(&mut mounts, "a", "Running", false, now);
-        tell(&mut mounts, "b", "Running", false, now);
-        mounts.told(&WatchEvent::InitialList, now);
-        tell(&mut mounts, "b", "Running", false, now);
+        handle(&mut mounts, "a", "Running", false, now);
+        handle(&mut mounts, "b", "Running", false, now);
+        mounts.handle(&WatchEvent::InitialList, now);
+        handle(&mut mounts, "b", "Running", false, now);
         assert_eq!(mounts.pods.len(), 2, "it may come yet");
-        mounts.told(&WatchEvent::Complete, now);
+        mounts.handle(&WatchEvent::Complete, now);
         assert_eq!(names(&mounts), ["configmaps/kube-root-ca.crt", "secrets/b"]);
     }
 
     #[test]
     fn a_token_is_requested_at_once_and_again_in_time() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
-        tell(&mut mounts, "a", "Pending", false, now);
+        handle(&mut mounts, "a", "Pending", false, now);
         let calls = mounts.due(now);
         assert_eq!(calls.len(), 1);
         assert_eq!(calls[0].path, "/api/v1/namespaces/ns/serviceaccounts/robot/token");
         assert!(mounts.due(now).is_empty());
-        tell(&mut mounts, "a", "Running", false, now);
+        handle(&mut mounts, "a", "Running", false, now);
         assert!(mounts.due(now).is_empty(), "the same pod");
         let again = mounts.next_due().unwrap();
         assert_eq!(again - now, Duration::from_secs(3607).mul_f64(RENEWED_AFTER));

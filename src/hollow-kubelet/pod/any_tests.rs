@@ -25,7 +25,7 @@ fn blows() -> impl Strategy<Value = Vec<(i64, Blow)>> {
     prop::collection::vec((0_i64..90, blow), 0..4)
 }
 
-fn told_anything() -> impl Strategy<Value = Vec<(String, String)>> {
+fn any_annotations() -> impl Strategy<Value = Vec<(String, String)>> {
     let what = prop::sample::select(vec!["run-time", "start-time", "ready-time", "stop-time"]);
     let time = (0_u32..25).prop_map(|seconds| format!("{seconds}s"));
     let timed = (what, time).prop_map(|(what, time)| (what.to_owned(), time));
@@ -53,15 +53,15 @@ proptest! {
     #[test]
     fn every_life_is_sound(
         policy in prop::sample::select(vec![RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never]),
-        told in told_anything(),
+        annotations in any_annotations(),
         has_inits in any::<bool>(),
         startup in prop::option::of(0_i32..9),
         deadline in prop::option::of(1_u64..100),
         blows in blows(),
     ) {
-        let told: BTreeMap<String, String> = told.into_iter().collect();
-        let told: Vec<(&str, &str)> = told.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let mut spec = spec(policy, &told);
+        let annotations: BTreeMap<String, String> = annotations.into_iter().collect();
+        let annotations: Vec<(&str, &str)> = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut spec = spec(policy, &annotations);
         spec.active_deadline = deadline.map(Duration::from_secs);
         spec.containers[0].startup = startup.map(probe);
         if has_inits {
@@ -86,7 +86,7 @@ proptest! {
                 }
                 announced = Some(at(second));
             }
-            let step = look_at(&pod, preempted, second);
+            let step = sync_preempted(&pod, preempted, second);
             if announced != Some(at(second)) {
                 prop_assert!(step.status.is_none() && !step.delete, "unannounced at {second}: {:?}", step.status);
             }
@@ -111,7 +111,7 @@ proptest! {
                     let moved = old.is_none_or(|old| old.status != condition.status);
                     prop_assert_eq!(moved, old.and_then(|old| old.since) != condition.since || condition.since == Some(at(second)) && moved);
                 }
-                let settled = look_at(&pod, preempted, second);
+                let settled = sync_preempted(&pod, preempted, second);
                 prop_assert!(settled.status.is_none(), "{:?}\n{:?}", settled.status, pod.status);
             }
             if step.delete {
@@ -132,13 +132,13 @@ proptest! {
             Timestamp::MIN, at(-60), at(0), at(60), Timestamp::MAX,
         ])),
         spans in prop::array::uniform3(prop::sample::select(vec![0, 30, i64::MAX])),
-        told in told_anything(),
+        annotations in any_annotations(),
         is_deleted in any::<bool>(),
         booted in prop::bool::ANY,
     ) {
-        let told: BTreeMap<String, String> = told.into_iter().collect();
-        let told: Vec<(&str, &str)> = told.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let mut spec = spec(RestartPolicy::Always, &told);
+        let annotations: BTreeMap<String, String> = annotations.into_iter().collect();
+        let annotations: Vec<(&str, &str)> = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut spec = spec(RestartPolicy::Always, &annotations);
         let [grace, hook, active] = spans.map(|span| Duration::from_secs(span.unsigned_abs()));
         (spec.grace, spec.active_deadline) = (grace, Some(active));
         spec.containers[0].pre_stop = hook;
@@ -159,7 +159,7 @@ proptest! {
             view("a", ContainerState::Running { since: Some(since) }),
             view("b", ContainerState::Ended(last.clone())),
         ].into();
-        let place = Place {
+        let context = SyncContext {
             host_ip: HOST,
             ip: IP,
             defaults: &ContainerDefaults::default(),
@@ -167,7 +167,7 @@ proptest! {
             preempted: None,
         };
         for second in 0..3 {
-            if let Some(status) = step(&pod, place, at(second)).status {
+            if let Some(status) = sync_pod(&pod, context, at(second)).status {
                 pod.status = status;
             }
         }

@@ -3,7 +3,12 @@
 use jiff::Timestamp;
 use kube_node_cache::{ContainerView, PodCondition, PodStatus, PodView, intern};
 
-use super::{Why, has_begun, is_over, is_unknown, lifecycle::needs_sandbox, reboot::RebootState};
+use super::{
+    FailureReason,
+    container::{all, has_begun, is_unknown, needs_sandbox},
+    is_over,
+    reboot::RebootState,
+};
 
 /// Conditions that a kubelet sets, in its order.
 pub const CONDITIONS: [&str; 5] =
@@ -32,23 +37,22 @@ pub fn of_others(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
 pub fn with_conditions(
     pod: &PodView,
     mut status: PodStatus,
-    (why, anew): (Option<&Why>, Option<RebootState>),
+    (failure, reboot): (Option<&FailureReason>, Option<RebootState>),
     second: Timestamp,
 ) -> PodStatus {
     let is_over = is_over(&status);
     let over = match &*status.phase {
         "Succeeded" => Some("PodCompleted"),
         // A pod with containers that were never created keeps the reasons from before its end.
-        "Failed" if why.is_some() || !status.containers.iter().any(is_unknown) => Some("PodFailed"),
+        "Failed" if failure.is_some() || !status.containers.iter().any(is_unknown) => Some("PodFailed"),
         _ => None,
     };
     let succeeded = over.filter(|_| &*status.phase == "Succeeded");
-    let all = || status.init_containers.iter().chain(&status.containers);
     let is_ready = !is_over && unready(pod, &status).is_empty();
     // A lost sandbox takes with it everything that was done in it.
-    let is_stale = |view: &ContainerView| anew.is_some_and(|anew| anew.is_stale(view));
-    let was_initialized = match anew {
-        Some(anew) => anew.has_begun(status.containers.iter()),
+    let is_stale = |view: &ContainerView| reboot.is_some_and(|reboot| reboot.is_stale(view));
+    let was_initialized = match reboot {
+        Some(reboot) => reboot.has_begun(status.containers.iter()),
         None => status.has("Initialized") || status.containers.iter().any(has_begun),
     };
     let is_initialized = succeeded.is_some() || was_initialized || incomplete(pod, &status).is_empty();
@@ -58,7 +62,7 @@ pub fn with_conditions(
         // True if the condition is True, and the reason of that value.
         let (holds, reason) = match r#type {
             "PodReadyToStartContainers" => {
-                (!is_over && all().any(|view| needs_sandbox(view) && !is_stale(view)), "")
+                (!is_over && all(&status).any(|view| needs_sandbox(view) && !is_stale(view)), "")
             }
             "Initialized" if is_initialized => (true, succeeded.unwrap_or("")),
             "Initialized" => (false, NOT_INITIALIZED),
@@ -71,7 +75,7 @@ pub fn with_conditions(
         let value = if holds { "True" } else { "False" };
         condition(pod, &status, (r#type, value, reason), second)
     });
-    let target = (why == Some(&Why::Preempted))
+    let target = (failure == Some(&FailureReason::Preempted))
         .then(|| condition(pod, &status, (DISRUPTION_TARGET, "True", BY_KUBELET), second));
     let others =
         of_others(&status).filter(|other| target.as_ref().is_none_or(|own| own.r#type != other.r#type));

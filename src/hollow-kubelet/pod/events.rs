@@ -1,11 +1,13 @@
-//! Events that a kubelet records for a step of a pod, with its reasons and messages
+//! Events that a kubelet records for a result of a pod, with its reasons and messages
 //! (pkg/kubelet/events/event.go).
 
 use kube_node_api::{ContainerDefaults, GoDuration};
 use kube_node_cache::{Container, ContainerState, ContainerView, InternedStr, PodView};
 
 use super::{
-    Step, Why, has_begun, is_unknown,
+    FailureReason, SyncResult,
+    container::{self, has_begun, is_running, is_unknown},
+    output::{Found, containers},
     patch::full_name,
     reasons,
     script::{Role, Script},
@@ -29,49 +31,39 @@ pub struct PendingEvent {
     pub count: i32,
 }
 
-/// Events of a step of `pod`.
+/// Events of a result of `pod`.
 #[must_use]
-pub fn of(pod: &PodView, step: &Step, defaults: &ContainerDefaults) -> Vec<PendingEvent> {
-    let mut notes = Vec::new();
-    match &step.why {
-        Some(why @ Why::Deadline) => notes.push(of_pod(false, why.said().0, &why.said().1)),
-        Some(why @ Why::Preempted) => notes.push(of_pod(true, why.said().0, &why.said().1)),
-        Some(Why::Rejected { reason, message }) => notes.push(of_pod(true, reason, message)),
+pub fn of(pod: &PodView, result: &SyncResult, defaults: &ContainerDefaults) -> Vec<PendingEvent> {
+    let mut events = Vec::new();
+    match &result.failure {
+        Some(FailureReason::Rejected { reason, message }) => events.push(of_pod(true, reason, message)),
+        Some(failure) => {
+            let (reason, message) = failure.reason_and_message();
+            events.push(of_pod(*failure == FailureReason::Preempted, reason, &message));
+        }
         None => {}
     }
-    if step.sandbox_changed {
+    let now = result.status.as_ref().unwrap_or(&pod.status);
+    if result.sandbox_changed {
         // One event per boot. The containers restart with each boot, so their restarts give the count.
-        let status = step.status.as_ref().unwrap_or(&pod.status);
-        let all = status.init_containers.iter().chain(&status.containers);
-        let count = all.map(|view| view.restarts).max().unwrap_or_default().max(1);
-        notes.push(PendingEvent {
+        let count = container::all(now).map(|view| view.restarts).max().unwrap_or_default().max(1);
+        events.push(PendingEvent {
             count,
             ..of_pod(false, SANDBOX_CHANGED, "Pod sandbox changed, it will be killed and re-created.")
         });
     }
-    let (before, now) = (&pod.status, step.status.as_ref().unwrap_or(&pod.status));
-    let all = [
-        (true, &pod.spec.init_containers, &before.init_containers, &now.init_containers),
-        (false, &pod.spec.containers, &before.containers, &now.containers),
-    ];
-    for (is_init, specs, before, now) in all {
-        for spec in specs {
-            let of_it = |views: &'_ [ContainerView]| views.iter().position(|view| view.name == spec.name);
-            let old = of_it(before).map(|at| &before[at]);
-            let role = if is_init { Role::of_init(spec) } else { Role::Regular };
-            let teller = Teller { pod, spec, script: Script::of(&pod.spec, spec, role, defaults), is_init };
-            if step.stopping && old.is_some_and(is_running) {
-                notes.push(teller.killing());
-            } else if let Some(new) = of_it(now).map(|at| &now[at]) {
-                teller.changed(old, new, &mut notes);
-            }
+    for Found { spec, role, view: old } in containers(pod) {
+        let is_init = role != Role::Regular;
+        let views = if is_init { &now.init_containers } else { &now.containers };
+        let script = Script::of(&pod.spec, spec, role, defaults);
+        let container = ContainerEvents { pod, spec, script, is_init };
+        if result.stopping && old.is_some_and(is_running) {
+            events.push(container.killing());
+        } else if let Some(new) = views.iter().find(|view| view.name == spec.name) {
+            container.changed(old, new, &mut events);
         }
     }
-    notes
-}
-
-fn is_running(container: &ContainerView) -> bool {
-    matches!(container.state, ContainerState::Running { .. })
+    events
 }
 
 fn is_ended(container: &ContainerView) -> bool {
@@ -85,31 +77,31 @@ pub fn of_pod(warns: bool, reason: &str, message: &str) -> PendingEvent {
 }
 
 /// Builder of the events about one container.
-struct Teller<'a> {
+struct ContainerEvents<'a> {
     pod: &'a PodView,
     spec: &'a Container,
     script: Script<'a>,
     is_init: bool,
 }
 
-impl Teller<'_> {
-    fn note(&self, warns: bool, reason: &str, message: String, count: i32) -> PendingEvent {
+impl ContainerEvents<'_> {
+    fn event(&self, warns: bool, reason: &str, message: String, count: i32) -> PendingEvent {
         let container = Some((InternedStr::clone(&self.spec.name), self.is_init));
         PendingEvent { warns, reason: reason.to_owned(), message, container, count }
     }
 
     fn killing(&self) -> PendingEvent {
-        self.note(false, "Killing", format!("Stopping container {}", self.spec.name), 1)
+        self.event(false, "Killing", format!("Stopping container {}", self.spec.name), 1)
     }
 
-    fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, notes: &mut Vec<PendingEvent>) {
+    fn changed(&self, old: Option<&ContainerView>, new: &ContainerView, events: &mut Vec<PendingEvent>) {
         let (spec, script) = (self.spec, &self.script);
         let image = &spec.image;
         let had_begun = old.is_some_and(has_begun);
         let runs = new.restarts.saturating_add(1);
         // A sidecar ends for good once all regular containers have ended.
         if script.role == Role::Sidecar && old.is_some_and(is_running) && is_ended(new) {
-            notes.push(self.killing());
+            events.push(self.killing());
         }
         if has_begun(new)
             && !is_unknown(new)
@@ -117,18 +109,18 @@ impl Teller<'_> {
         {
             let pulled = if !had_begun && !script.start_time.is_zero() {
                 let time = GoDuration(script.start_time);
-                notes.push(self.note(false, "Pulling", format!("Pulling image {image:?}"), 1));
+                events.push(self.event(false, "Pulling", format!("Pulling image {image:?}"), 1));
                 format!(
                     "Successfully pulled image {image:?} in {time} ({time} including waiting). Image size: 0 bytes."
                 )
             } else {
                 format!("Container image {image:?} already present on machine")
             };
-            notes.push(self.note(false, "Pulled", pulled, runs));
-            notes.push(self.note(false, "Created", "Container created".to_owned(), runs));
-            notes.push(match script.start_error {
-                Some(error) => self.note(true, "Failed", format!("Error: {error}"), runs),
-                None => self.note(false, "Started", "Container started".to_owned(), runs),
+            events.push(self.event(false, "Pulled", pulled, runs));
+            events.push(self.event(false, "Created", "Container created".to_owned(), runs));
+            events.push(match script.start_error {
+                Some(error) => self.event(true, "Failed", format!("Error: {error}"), runs),
+                None => self.event(false, "Started", "Container started".to_owned(), runs),
             });
         }
         let ContainerState::Waiting { reason, .. } = &new.state else { return };
@@ -138,17 +130,22 @@ impl Teller<'_> {
             reasons::CRASH_LOOP => {
                 let (name, pod) = (&spec.name, full_name(self.pod));
                 let message = format!("Back-off restarting failed container {name} in pod {pod}");
-                notes.push(self.note(true, "BackOff", message, new.restarts.max(1)));
+                events.push(self.event(true, "BackOff", message, new.restarts.max(1)));
             }
             reasons::PULL_FAILED => {
                 let error = script.image_error.unwrap_or_default();
-                notes.push(self.note(false, "Pulling", format!("Pulling image {image:?}"), 1));
-                notes.push(self.note(true, "Failed", format!("Failed to pull image {image:?}: {error}"), 1));
-                notes.push(self.note(true, "Failed", format!("Error: {reason}"), 1));
+                events.push(self.event(false, "Pulling", format!("Pulling image {image:?}"), 1));
+                events.push(self.event(
+                    true,
+                    "Failed",
+                    format!("Failed to pull image {image:?}: {error}"),
+                    1,
+                ));
+                events.push(self.event(true, "Failed", format!("Error: {reason}"), 1));
             }
             reasons::PULL_BACK_OFF => {
-                notes.push(self.note(false, "BackOff", format!("Back-off pulling image {image:?}"), 1));
-                notes.push(self.note(true, "Failed", format!("Error: {reason}"), 1));
+                events.push(self.event(false, "BackOff", format!("Back-off pulling image {image:?}"), 1));
+                events.push(self.event(true, "Failed", format!("Error: {reason}"), 1));
             }
             _ => {}
         }

@@ -10,7 +10,9 @@ use kube_node_cache::{
 use kube_node_planner::time;
 
 use super::{
-    Place, has_begun, reasons,
+    SyncContext,
+    container::{self, has_begun},
+    reasons,
     reboot::RebootState,
     script::{Role, Script},
 };
@@ -29,32 +31,31 @@ const START_ERROR_CODE: i32 = 128;
 
 /// Status of a pod at `now`, and the time of its next change.
 ///
-/// `anew`: reboot state, if the machine has booted meanwhile.
-pub fn lived(
+/// `reboot`: reboot state, if the machine has booted meanwhile.
+pub fn advance_pod(
     pod: &PodView,
-    place: Place<'_>,
-    anew: Option<RebootState>,
+    context: SyncContext<'_>,
+    reboot: Option<RebootState>,
     now: Timestamp,
 ) -> (PodStatus, Option<Timestamp>) {
-    if let Some(sandbox_at) = anew.and_then(|anew| anew.sandbox_at).filter(|at| now < *at) {
+    if let Some(sandbox_at) = reboot.and_then(|reboot| reboot.sandbox_at).filter(|at| now < *at) {
         return (pod.status.clone(), Some(sandbox_at));
     }
     let spec = &*pod.spec;
     let start_time = pod.status.start_time.unwrap_or_else(|| to_seconds(now));
-    let waits_as =
-        intern(if spec.init_containers.is_empty() { reasons::CREATING } else { reasons::INITIALIZING });
+    let waits_as = container::initial_reason(spec);
     let mut inits = views(&spec.init_containers, &pod.status.init_containers, &waits_as);
     let mut regulars = views(&spec.containers, &pod.status.containers, &waits_as);
-    if let Some(anew) = anew {
+    if let Some(reboot) = reboot {
         let init = |container: &Container| Role::of_init(container);
         let specs = spec.init_containers.iter().map(|container| (container, init(container)));
         let specs = specs.chain(spec.containers.iter().map(|container| (container, Role::Regular)));
         for ((container, role), view) in specs.zip(inits.iter_mut().chain(&mut *regulars)) {
-            anew.revive(view, &Script::of(spec, container, role, place.defaults), &waits_as);
+            reboot.revive(view, &Script::of(spec, container, role, context.defaults), &waits_as);
         }
     }
-    let was_initialized = match anew {
-        Some(anew) => anew.has_begun(regulars.iter()),
+    let was_initialized = match reboot {
+        Some(reboot) => reboot.has_begun(regulars.iter()),
         None => regulars.iter().any(has_begun),
     };
     let mut again = None;
@@ -67,8 +68,8 @@ pub fn lived(
         if is_past || !(is_open || was_initialized) {
             continue;
         }
-        let script = Script::of(spec, container, role, place.defaults);
-        again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
+        let script = Script::of(spec, container, role, context.defaults);
+        again = earlier(again, advance(view, &script, due, &waits_as, (context.booted, now)));
         match (&view.state, role) {
             (ContainerState::Running { since: Some(since) }, Role::Sidecar) if view.started => {
                 due = due.max(time::after(*since, script.started_after));
@@ -84,8 +85,8 @@ pub fn lived(
     }
     if is_open || was_initialized {
         for (container, view) in spec.containers.iter().zip(&mut *regulars) {
-            let script = Script::of(spec, container, Role::Regular, place.defaults);
-            again = earlier(again, advance(view, &script, due, &waits_as, (place.booted, now)));
+            let script = Script::of(spec, container, Role::Regular, context.defaults);
+            again = earlier(again, advance(view, &script, due, &waits_as, (context.booted, now)));
         }
     }
     let phase = if failed { "Failed" } else { phase(&regulars) };
@@ -93,35 +94,29 @@ pub fn lived(
         again = None;
         for (container, view) in spec.init_containers.iter().zip(&mut *inits) {
             if container.is_sidecar() {
-                stop_sidecar(view, to_seconds(now));
+                // Sidecars end once all regular containers have ended.
+                container::stop(view, to_seconds(now), 0, false);
             }
         }
     }
-    let has_sandbox = inits.iter().chain(&*regulars).any(needs_sandbox);
+    let has_sandbox = inits.iter().chain(&*regulars).any(container::needs_sandbox);
     let status = PodStatus {
         phase: intern(phase),
         start_time: Some(start_time),
-        host_ip: Some(place.host_ip.to_string().into()),
+        host_ip: Some(context.host_ip.to_string().into()),
         pod_ip: match &pod.status.pod_ip {
-            None if has_sandbox => Some(place.ip.to_string().into()),
+            None if has_sandbox => Some(context.ip.to_string().into()),
             // The machine's current address, which may differ from the shown one.
-            Some(_) if spec.host_network => Some(place.host_ip.to_string().into()),
+            Some(_) if spec.host_network => Some(context.host_ip.to_string().into()),
             shown => shown.clone(),
         },
         containers: regulars,
         init_containers: inits,
         ..pod.status.clone()
     };
-    let is_remade = anew.is_some_and(|anew| anew.is_remade(&status));
-    let pod_ip = if is_remade { Some(place.ip.to_string().into()) } else { status.pod_ip };
+    let is_remade = reboot.is_some_and(|reboot| reboot.is_remade(&status));
+    let pod_ip = if is_remade { Some(context.ip.to_string().into()) } else { status.pod_ip };
     (PodStatus { pod_ip, ..status }, again)
-}
-
-/// Returns true if a container has come far enough to need the pod's sandbox, which has the address.
-pub fn needs_sandbox(container: &ContainerView) -> bool {
-    has_begun(container)
-        || matches!(&container.state, ContainerState::Waiting { reason, .. }
-            if [reasons::PULL_FAILED, reasons::PULL_BACK_OFF].contains(&&**reason))
 }
 
 fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
@@ -130,17 +125,9 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 
 /// Container statuses in the order of the spec.
 fn views(specs: &[Container], shown: &[ContainerView], waits_as: &InternedStr) -> Box<[ContainerView]> {
-    let unseen = |container: &Container| ContainerView {
-        name: InternedStr::clone(&container.name),
-        ready: false,
-        started: false,
-        restarts: 0,
-        state: ContainerState::Waiting { reason: InternedStr::clone(waits_as), back_off: None },
-        last: None,
-    };
     let view = |container: &Container| {
         let shown = shown.iter().find(|shown| shown.name == container.name);
-        shown.cloned().unwrap_or_else(|| unseen(container))
+        shown.cloned().unwrap_or_else(|| container::waiting(&container.name, waits_as))
     };
     specs.iter().map(view).collect()
 }
@@ -160,27 +147,6 @@ fn phase(regulars: &[ContainerView]) -> &'static str {
     } else {
         "Failed"
     }
-}
-
-/// Ends a sidecar once all regular containers have ended.
-fn stop_sidecar(view: &mut ContainerView, second: Timestamp) {
-    let end = match (&view.state, view.last.take()) {
-        (ContainerState::Running { since }, last) => {
-            view.last = last;
-            Ended {
-                exit_code: 0,
-                reason: intern(reasons::COMPLETED),
-                started: *since,
-                finished: Some(second),
-            }
-        }
-        (ContainerState::Waiting { .. }, Some(last)) => *last,
-        (ContainerState::Waiting { .. } | ContainerState::Ended(_), last) => {
-            view.last = last;
-            return;
-        }
-    };
-    (view.ready, view.started, view.state) = (false, false, ContainerState::Ended(end));
 }
 
 /// Advances a container to `now`; returns the time of its next change. It starts no earlier than `due`, nor
@@ -223,7 +189,7 @@ fn advance(
                     if script.start_error.is_some() { Some(Duration::ZERO) } else { script.run_time };
                 let end = run_time.map(|span| time::after(since, span));
                 if end.is_none_or(|end| now < end) {
-                    return earlier(end, readied(view, script, since, now));
+                    return earlier(end, update_readiness(view, script, since, now));
                 }
                 ended(view, script, end_of(script, since, end));
             }
@@ -250,7 +216,7 @@ fn run(view: &mut ContainerView, start: Timestamp) {
 }
 
 /// Updates `started` and `ready` of a running container; returns the time of their next change.
-fn readied(
+fn update_readiness(
     view: &mut ContainerView,
     script: &Script<'_>,
     since: Timestamp,
@@ -297,7 +263,7 @@ fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
     };
     match before {
         Some(before) if between(end.started, end.finished) <= BACK_OFF_FORGOTTEN => {
-            after(between(before.finished, end.started))
+            back_off_after(between(before.finished, end.started))
         }
         // No back-off the first time and after a long run.
         _ => Duration::ZERO,
@@ -305,28 +271,28 @@ fn back_off(end: &Ended, before: Option<&Ended>) -> Duration {
 }
 
 /// Back-off that follows one of `waited`, which may have been somewhat longer than nominal.
-fn after(waited: Duration) -> Duration {
-    let mut turn = BACK_OFF_FIRST;
-    while turn <= waited && turn < BACK_OFF_LONGEST {
-        turn *= 2;
+fn back_off_after(waited: Duration) -> Duration {
+    let mut back_off = BACK_OFF_FIRST;
+    while back_off <= waited && back_off < BACK_OFF_LONGEST {
+        back_off *= 2;
     }
-    turn.min(BACK_OFF_LONGEST)
+    back_off.min(BACK_OFF_LONGEST)
 }
 
 /// Waiting reason of a container whose image cannot be pulled since `from`, and the time of its next change.
 fn pull(from: Timestamp, now: Timestamp) -> (InternedStr, Timestamp) {
     // `from` may be any time: the loop must not count a distant past back-off by back-off.
     let mut left = Duration::try_from(now.duration_since(from)).unwrap_or_default();
-    let mut turn = BACK_OFF_FIRST;
-    while turn <= left && turn < BACK_OFF_LONGEST {
-        left -= turn;
-        turn = BACK_OFF_LONGEST.min(turn * 2);
+    let mut back_off = BACK_OFF_FIRST;
+    while back_off <= left && back_off < BACK_OFF_LONGEST {
+        left -= back_off;
+        back_off = BACK_OFF_LONGEST.min(back_off * 2);
     }
-    let left = Duration::from_nanos_u128(left.as_nanos() % turn.as_nanos());
+    let left = Duration::from_nanos_u128(left.as_nanos() % back_off.as_nanos());
     let tried = time::before(now, left);
     if left < PULL_ERROR_SHOWN {
         (intern(reasons::PULL_FAILED), time::after(tried, PULL_ERROR_SHOWN))
     } else {
-        (intern(reasons::PULL_BACK_OFF), time::after(tried, turn))
+        (intern(reasons::PULL_BACK_OFF), time::after(tried, back_off))
     }
 }

@@ -6,7 +6,7 @@
 pub mod admission;
 pub mod allocatable;
 mod conditions;
-mod ending;
+mod container;
 pub mod events;
 mod lifecycle;
 pub mod output;
@@ -15,12 +15,13 @@ mod preemption;
 mod reboot;
 mod resources;
 pub mod script;
+mod termination;
 
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
-use kube_node_cache::{ContainerState, ContainerView, PodStatus, PodView};
+use kube_node_cache::{PodStatus, PodView};
 use reboot::RebootState;
 
 use super::clock::to_seconds;
@@ -51,11 +52,11 @@ pub mod reasons {
 
 /// Outcome of one pod sync.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct SyncResult {
     /// Status to write; None if the pod shows it.
     pub status: Option<PodStatus>,
     /// Reason of the pod's failure, if its containers do not show one.
-    pub why: Option<Why>,
+    pub failure: Option<FailureReason>,
     /// True if the pod has a new sandbox in place of a lost one.
     pub sandbox_changed: bool,
     /// True while the containers are being stopped.
@@ -68,7 +69,7 @@ pub struct Step {
 
 /// Reason of a failure that the pod itself may not have caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum FailureReason {
     /// The pod was active for too long.
     Deadline,
     /// The pod makes room for a critical one.
@@ -82,10 +83,10 @@ pub enum Why {
     },
 }
 
-impl Why {
+impl FailureReason {
     /// Reason and message of the pod's status.
     #[must_use]
-    pub fn said(&self) -> (&str, String) {
+    pub fn reason_and_message(&self) -> (&str, String) {
         match self {
             Self::Deadline => {
                 let message = "Pod was active on the node longer than the specified deadline";
@@ -99,7 +100,7 @@ impl Why {
 
 /// Properties of the machine that a pod sync needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct SyncContext<'a> {
     /// Address of the machine.
     pub host_ip: Ipv4Addr,
     /// Address that the pod has or will get.
@@ -112,35 +113,35 @@ pub struct Place<'a> {
     pub preempted: Option<Timestamp>,
 }
 
-/// Next step of an admitted `pod` at `now`.
+/// Next result of an admitted `pod` at `now`.
 #[must_use]
-pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
+pub fn sync_pod(pod: &PodView, context: SyncContext<'_>, now: Timestamp) -> SyncResult {
     if pod.is_finished() {
-        return Step { delete: pod.deleted_at.is_some(), ..Step::default() };
+        return SyncResult { delete: pod.deleted_at.is_some(), ..SyncResult::default() };
     }
     let second = to_seconds(now);
-    let found = reboot::found(pod, place.booted, now);
-    let seen = found.as_ref().unwrap_or(pod);
-    let anew = RebootState::of(seen, place.booted);
-    let ending = ending::of(seen, place.preempted, now);
-    let stopping = ending.is_some();
-    let (status, again, why) = if let Some(ending) = ending {
-        match ending::stop(seen, &ending, place.defaults, now) {
-            Ok(status) => (status, None, ending.why),
-            Err(stopped_at) => (seen.status.clone(), Some(stopped_at), None),
+    let found = reboot::found(pod, context.booted, now);
+    let found = found.as_ref().unwrap_or(pod);
+    let reboot = RebootState::of(found, context.booted);
+    let termination = termination::of(found, context.preempted, now);
+    let stopping = termination.is_some();
+    let (status, again, failure) = if let Some(termination) = termination {
+        match termination::stop(found, &termination, context.defaults, now) {
+            Ok(status) => (status, None, termination.failure),
+            Err(stopped_at) => (found.status.clone(), Some(stopped_at), None),
         }
     } else {
-        let (status, again) = lifecycle::lived(seen, place, anew, now);
-        let deadline = ending::deadline(seen, status.start_time).filter(|_| !is_over(&status));
+        let (status, again) = lifecycle::advance_pod(found, context, reboot, now);
+        let deadline = termination::deadline(found, status.start_time).filter(|_| !is_over(&status));
         (status, again.into_iter().chain(deadline).min(), None)
     };
-    let status = conditions::with_conditions(seen, status, (why.as_ref(), anew), second);
+    let status = conditions::with_conditions(found, status, (failure.as_ref(), reboot), second);
     let ended = is_over(&status);
-    Step {
+    SyncResult {
         delete: ended && pod.deleted_at.is_some(),
         again,
-        why,
-        sandbox_changed: anew.is_some_and(|anew| anew.is_remade(&status)),
+        failure,
+        sandbox_changed: reboot.is_some_and(|reboot| reboot.is_remade(&status)),
         stopping,
         status: Some(status).filter(|status| !is_shown(status, &pod.status)),
     }
@@ -149,12 +150,12 @@ pub fn step(pod: &PodView, place: Place<'_>, now: Timestamp) -> Step {
 /// Returns true if a boot destroyed the pod's sandbox, so that it needs another one and another address.
 #[must_use]
 pub fn needs_another_sandbox(pod: &PodView, booted: Option<Timestamp>) -> bool {
-    RebootState::of(pod, booted).is_some_and(|anew| anew.is_fresh)
+    RebootState::of(pod, booted).is_some_and(|reboot| reboot.is_fresh)
 }
 
-/// Step of a pod that pod admission has rejected.
+/// Result for a pod that pod admission has rejected.
 #[must_use]
-pub fn rejected(pod: &PodView, reason: String, message: String, now: Timestamp) -> Step {
+pub fn rejected(pod: &PodView, reason: String, message: String, now: Timestamp) -> SyncResult {
     let status = PodStatus {
         phase: "Failed".into(),
         observed_generation: pod.generation,
@@ -163,21 +164,15 @@ pub fn rejected(pod: &PodView, reason: String, message: String, now: Timestamp) 
         start_time: pod.status.start_time.or(Some(to_seconds(now))),
         ..pod.status.clone()
     };
-    Step { status: Some(status), why: Some(Why::Rejected { reason, message }), ..Step::default() }
+    SyncResult {
+        status: Some(status),
+        failure: Some(FailureReason::Rejected { reason, message }),
+        ..SyncResult::default()
+    }
 }
 
 fn is_over(status: &PodStatus) -> bool {
     matches!(&*status.phase, "Succeeded" | "Failed")
-}
-
-/// Returns true if a container has started at least once.
-fn has_begun(container: &ContainerView) -> bool {
-    container.last.is_some() || !matches!(container.state, ContainerState::Waiting { .. })
-}
-
-/// Returns true if a container ended that may never have been created.
-fn is_unknown(container: &ContainerView) -> bool {
-    matches!(&container.state, ContainerState::Ended(end) if &*end.reason == reasons::UNKNOWN)
 }
 
 /// Returns true if `shown` has all of `status`, in any order of conditions.

@@ -10,7 +10,7 @@ use kube_node_cache::{Container, ContainerState, ContainerView, Ended, PodSpecVi
 
 use super::{
     reasons,
-    script::{Role, Told, amount, code, duration, text},
+    script::{Annotations, Role, amount, code, duration, text},
 };
 
 /// Default time between two log lines.
@@ -41,26 +41,28 @@ impl<'a> Output<'a> {
     /// Output of a container of `pod`. An unreadable annotation counts as absent.
     #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
-        let told = Told::of(pod, &container.name, role);
+        let annotations = Annotations::of(pod, &container.name, role);
         let class =
             |said: &Option<String>| said.as_deref().filter(|_| role == Role::Regular).and_then(amount);
         let half_of = |name: &str| {
             let mut requests = container.resources.requests.iter();
             requests.find(|(own, _)| **own == *name).and_then(|(_, value)| amount(value)).map(|all| all / 2)
         };
-        let cpu = told.find(names::ANNOTATION_CPU, amount).or(class(&defaults.cpu)).or(half_of("cpu"));
-        let memory =
-            told.find(names::ANNOTATION_MEMORY, amount).or(class(&defaults.memory)).or(half_of("memory"));
+        let cpu = annotations.find(names::ANNOTATION_CPU, amount).or(class(&defaults.cpu)).or(half_of("cpu"));
+        let memory = annotations
+            .find(names::ANNOTATION_MEMORY, amount)
+            .or(class(&defaults.memory))
+            .or(half_of("memory"));
         let whole = |nanos: i128| u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX).max(1);
         Self {
-            log_line: told.find(names::ANNOTATION_LOG_LINE, text),
-            log_interval: told
+            log_line: annotations.find(names::ANNOTATION_LOG_LINE, text),
+            log_interval: annotations
                 .find(names::ANNOTATION_LOG_INTERVAL, duration)
                 .unwrap_or(LOG_INTERVAL)
                 .max(LOG_SHORTEST),
             nano_cores: cpu.map_or(CPU, |nanos| u64::try_from(nanos).unwrap_or(u64::MAX).max(1)),
             memory: memory.map_or(MEMORY, whole),
-            exec_exit_code: told.find(names::ANNOTATION_EXEC_EXIT_CODE, code).unwrap_or(0),
+            exec_exit_code: annotations.find(names::ANNOTATION_EXEC_EXIT_CODE, code).unwrap_or(0),
         }
     }
 }
@@ -157,12 +159,12 @@ impl Run {
             }),
             ContainerState::Ended(ended) => Self::of(ended).or(last).ok_or_else(is_over),
             ContainerState::Waiting { reason, .. } => last.ok_or_else(|| {
-                let why = match &**reason {
+                let cause = match &**reason {
                     reasons::PULL_FAILED => "image can't be pulled",
                     reasons::PULL_BACK_OFF => "trying and failing to pull image",
                     reason => reason,
                 };
-                format!("container {container:?} in pod {pod:?} is waiting to start: {why}")
+                format!("container {container:?} in pod {pod:?} is waiting to start: {cause}")
             }),
         }
     }
@@ -173,14 +175,14 @@ mod tests {
     use super::*;
     use kube_node_cache::ContainerResources;
 
-    fn spec(told: &[(&str, &str)], requests: &[(&str, &str)]) -> PodSpecView {
+    fn spec(annotations: &[(&str, &str)], requests: &[(&str, &str)]) -> PodSpecView {
         let pairs = |pairs: &[(&str, &str)], prefix: &str| {
             pairs.iter().map(|(key, value)| (format!("{prefix}{key}").into(), (*value).into())).collect()
         };
         let resources = ContainerResources { requests: pairs(requests, ""), limits: [].into() };
         PodSpecView {
             containers: [Container { name: "a".into(), resources, ..Container::default() }].into(),
-            hollow_annotations: pairs(told, names::HOLLOW_PREFIX),
+            hollow_annotations: pairs(annotations, names::HOLLOW_PREFIX),
             ..PodSpecView::default()
         }
     }

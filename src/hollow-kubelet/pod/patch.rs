@@ -10,13 +10,15 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Why, conditions, has_begun, is_unknown, reasons, resources,
+    FailureReason, conditions,
+    container::{has_begun, is_unknown},
+    reasons, resources,
     script::{Role, Script},
 };
 
 /// Strategic merge patch that makes `pod` show `status`. Parts are moved into it: `json!` would copy them.
 #[must_use]
-pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
+pub fn patch(pod: &PodView, status: &PodStatus, failure: Option<&FailureReason>) -> Vec<u8> {
     let order: Vec<Value> =
         status.conditions.iter().map(|condition| json!({ "type": *condition.r#type })).collect();
     let ours = status.conditions.iter().filter(|condition| conditions::is_ours(condition)).map(|condition| {
@@ -67,7 +69,7 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
             patch[name] = views.iter().map(|view| container(pod, specs, view)).collect();
         }
     }
-    if !matches!(why, Some(Why::Rejected { .. })) {
+    if !matches!(failure, Some(FailureReason::Rejected { .. })) {
         let (allotted, has) = resources::of(&pod.spec, &*status.phase != "Pending");
         if !allotted.is_empty() {
             patch["allocatedResources"] = allotted.into();
@@ -75,8 +77,8 @@ pub fn patch(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Vec<u8> {
         patch["resources"] = has;
     }
     // A pod that had to stop but ended well has succeeded, without a reason.
-    if let Some(why) = why.filter(|_| &*status.phase == "Failed") {
-        let (reason, message) = why.said();
+    if let Some(failure) = failure.filter(|_| &*status.phase == "Failed") {
+        let (reason, message) = failure.reason_and_message();
         patch["reason"] = json!(reason);
         patch["message"] = json!(message);
     }
@@ -177,21 +179,21 @@ fn terminated(pod: &PodView, spec: &Container, end: &Ended, id: Option<&str>) ->
         reasons::UNKNOWN => {
             shown["message"] = json!("The container could not be located when the pod was terminated");
         }
-        reasons::START_ERROR => shown["message"] = json!(told(pod, spec).start_error),
+        reasons::START_ERROR => shown["message"] = json!(script_of(pod, spec).start_error),
         _ => {}
     }
     shown
 }
 
 /// Script of a container, for its texts, which a class cannot set.
-fn told<'a>(pod: &'a PodView, spec: &Container) -> Script<'a> {
+fn script_of<'a>(pod: &'a PodView, spec: &Container) -> Script<'a> {
     let is_regular = pod.spec.containers.iter().any(|container| container.name == spec.name);
     let role = if is_regular { Role::Regular } else { Role::of_init(spec) };
     Script::of(&pod.spec, spec, role, &ContainerDefaults::default())
 }
 
 fn pull_error(pod: &PodView, spec: &Container) -> String {
-    let error = told(pod, spec).image_error.unwrap_or_default();
+    let error = script_of(pod, spec).image_error.unwrap_or_default();
     format!("failed to pull and unpack image {:?}: {error}", spec.image)
 }
 
@@ -238,8 +240,8 @@ mod tests {
     use super::*;
     use kube_node_cache::{PodCondition, PodSpecView};
 
-    fn patched(pod: &PodView, status: &PodStatus, why: Option<&Why>) -> Value {
-        serde_json::from_slice::<Value>(&patch(pod, status, why)).unwrap()["status"].clone()
+    fn patched(pod: &PodView, status: &PodStatus, failure: Option<&FailureReason>) -> Value {
+        serde_json::from_slice::<Value>(&patch(pod, status, failure)).unwrap()["status"].clone()
     }
 
     fn condition(name: &str) -> PodCondition {
@@ -320,8 +322,9 @@ mod tests {
     #[test]
     fn who_made_room_and_ended_well_has_succeeded() {
         let of = |phase: &str| PodStatus { phase: phase.into(), ..PodStatus::default() };
-        let reason =
-            |phase| patched(&PodView::default(), &of(phase), Some(&Why::Preempted))["reason"].clone();
+        let reason = |phase| {
+            patched(&PodView::default(), &of(phase), Some(&FailureReason::Preempted))["reason"].clone()
+        };
         assert_eq!((reason("Failed"), reason("Succeeded")), (json!("Preempting"), Value::Null));
     }
 
@@ -343,8 +346,9 @@ mod tests {
             conditions: [condition("gate")].into(),
             ..pod.status.clone()
         };
-        let why = Why::Rejected { reason: "OutOfcpu".to_owned(), message: "too much".to_owned() };
-        let patch = patched(&pod, &status, Some(&why));
+        let failure =
+            FailureReason::Rejected { reason: "OutOfcpu".to_owned(), message: "too much".to_owned() };
+        let patch = patched(&pod, &status, Some(&failure));
         assert_eq!(patch["conditions"], json!([{ "$patch": "delete", "type": "PodScheduled" }]));
         assert_eq!(
             (&patch["reason"], &patch["message"]),

@@ -13,7 +13,8 @@ use kube_node_cache::{
 use kube_node_planner::time;
 
 use super::{
-    has_begun, reasons,
+    container::{all, has_begun},
+    reasons,
     script::{Role, Script},
 };
 use crate::clock::to_seconds;
@@ -27,8 +28,7 @@ const SANDBOX_TIME: Duration = Duration::from_secs(1);
 pub fn found(pod: &PodView, booted: Option<Timestamp>, now: Timestamp) -> Option<PodView> {
     let booted = booted?;
     let lost = |view: &ContainerView| matches!(view.state, ContainerState::Running { since: Some(since) } if since < booted);
-    let all = || pod.status.init_containers.iter().chain(&pod.status.containers);
-    all().any(lost).then(|| {
+    all(&pod.status).any(lost).then(|| {
         let mut found = pod.clone();
         let status = &mut found.status;
         for view in status.init_containers.iter_mut().chain(&mut status.containers).filter(|view| lost(view))
@@ -58,26 +58,27 @@ pub struct RebootState {
 impl RebootState {
     /// Reboot state of a pod as returned by [`found`]; None if the boot has no effect.
     pub fn of(pod: &PodView, booted: Option<Timestamp>) -> Option<Self> {
-        let mut anew = Self { booted: booted?, is_fresh: true, sandbox_at: None };
-        let all = || pod.status.init_containers.iter().chain(&pod.status.containers);
+        let mut reboot = Self { booted: booted?, is_fresh: true, sandbox_at: None };
         // A pod that never restarts can only end.
-        if pod.spec.restart_policy == RestartPolicy::Never || !all().any(|view| anew.is_stale(view)) {
+        if pod.spec.restart_policy == RestartPolicy::Never
+            || !all(&pod.status).any(|view| reboot.is_stale(view))
+        {
             return None;
         }
-        anew.is_fresh = !anew.has_begun(all());
-        let found = all().filter_map(|view| match (&view.state, &view.last) {
+        reboot.is_fresh = !reboot.has_begun(all(&pod.status));
+        let found = all(&pod.status).filter_map(|view| match (&view.state, &view.last) {
             (ContainerState::Ended(end), _) => Some(end),
             (_, last) => last.as_deref(),
         });
-        let lost = found.filter(|end| *end.reason == *reasons::LOST && end.started < Some(anew.booted));
-        anew.sandbox_at =
+        let lost = found.filter(|end| *end.reason == *reasons::LOST && end.started < Some(reboot.booted));
+        reboot.sandbox_at =
             lost.filter_map(|end| end.finished).max().map(|found| time::after(found, SANDBOX_TIME));
-        Some(anew)
+        Some(reboot)
     }
 
     /// Returns true if a pod that had no sandbox has one in `status`.
     pub fn is_remade(&self, status: &PodStatus) -> bool {
-        self.is_fresh && self.has_begun(status.init_containers.iter().chain(&status.containers))
+        self.is_fresh && self.has_begun(all(status))
     }
 
     /// Returns true if any of these containers has started since the boot.

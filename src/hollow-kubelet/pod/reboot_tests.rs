@@ -7,7 +7,7 @@ use kube_node_cache::{Container, PodSpecView, PodStatus};
 use proptest::prelude::*;
 
 use super::{
-    super::{Place, Step, events, needs_another_sandbox, step},
+    super::{SyncContext, SyncResult, events, needs_another_sandbox, sync_pod},
     *,
 };
 
@@ -22,12 +22,12 @@ fn containers(names: &[&str]) -> Box<[Container]> {
     names.iter().map(|name| Container { name: (*name).into(), ..Container::default() }).collect()
 }
 
-fn pod(restart_policy: RestartPolicy, inits: &[&str], told: &[(&str, &str)]) -> PodView {
+fn pod(restart_policy: RestartPolicy, inits: &[&str], annotations: &[(&str, &str)]) -> PodView {
     let spec = PodSpecView {
         restart_policy,
         init_containers: containers(inits),
         containers: containers(&["a", "b"]),
-        hollow_annotations: told
+        hollow_annotations: annotations
             .iter()
             .map(|(key, value)| (format!("hollow.kube-node.io/{key}").into(), (*value).into()))
             .collect(),
@@ -38,25 +38,25 @@ fn pod(restart_policy: RestartPolicy, inits: &[&str], told: &[(&str, &str)]) -> 
 }
 
 /// Sync at `second`, with a new address for a pod that needs another sandbox.
-fn look(pod: &PodView, second: i64) -> Step {
+fn sync_at(pod: &PodView, second: i64) -> SyncResult {
     let booted = (second >= BOOT).then(|| at(BOOT));
     let ip = Ipv4Addr::new(10, 128, 0, if needs_another_sandbox(pod, booted) { 2 } else { 1 });
     let defaults = ContainerDefaults::default();
-    step(pod, Place { host_ip: HOST, ip, defaults: &defaults, booted, preempted: None }, at(second))
+    sync_pod(pod, SyncContext { host_ip: HOST, ip, defaults: &defaults, booted, preempted: None }, at(second))
 }
 
 /// The pod, and the reasons of its events, after all syncs from `from` up to `to`.
-fn lived(mut pod: PodView, from: i64, to: i64) -> (PodView, Vec<String>) {
-    let mut told = Vec::new();
+fn advance_pod(mut pod: PodView, from: i64, to: i64) -> (PodView, Vec<String>) {
+    let mut reasons = Vec::new();
     for second in from..=to {
-        let step = look(&pod, second);
-        let notes = events::of(&pod, &step, &ContainerDefaults::default());
-        told.extend(notes.into_iter().map(|note| note.reason));
-        if let Some(status) = step.status {
+        let result = sync_at(&pod, second);
+        let events = events::of(&pod, &result, &ContainerDefaults::default());
+        reasons.extend(events.into_iter().map(|event| event.reason));
+        if let Some(status) = result.status {
             pod = PodView { status, ..pod };
         }
     }
-    (pod, told)
+    (pod, reasons)
 }
 
 /// State, restarts, and end of the previous run, of each container.
@@ -81,39 +81,39 @@ fn is_true(pod: &PodView, condition: &str) -> bool {
 
 #[test]
 fn containers_end_with_the_machine_and_start_again_in_a_new_sandbox() {
-    let (before, _) = lived(pod(RestartPolicy::Always, &[], &[]), 0, BOOT - 1);
-    let (found, told) = lived(before, BOOT, BOOT);
+    let (before, _) = advance_pod(pod(RestartPolicy::Always, &[], &[]), 0, BOOT - 1);
+    let (found, reasons) = advance_pod(before, BOOT, BOOT);
     assert_eq!(shows(&found), ["Unknown 255, 0, ", "Unknown 255, 0, "]);
     assert_eq!((&*found.status.phase, found.status.pod_ip.as_deref()), ("Running", Some("10.128.0.1")));
     for lost in ["Ready", "ContainersReady", "PodReadyToStartContainers"] {
         assert!(!is_true(&found, lost), "{lost}");
     }
-    assert!(told.is_empty(), "{told:?}");
+    assert!(reasons.is_empty(), "{reasons:?}");
     let ContainerState::Ended(end) = &found.status.containers[0].state else { panic!("it ended") };
     assert_eq!((end.started, end.finished), (Some(at(0)), Some(at(BOOT))));
-    let (pod, told) = lived(found, BOOT + 1, BOOT + 50);
+    let (pod, reasons) = advance_pod(found, BOOT + 1, BOOT + 50);
     assert_eq!(shows(&pod), ["Ready, 1, Unknown 255", "Ready, 1, Unknown 255"]);
     assert_eq!(pod.status.pod_ip.as_deref(), Some("10.128.0.2"));
     assert!(is_true(&pod, "Ready") && is_true(&pod, "PodReadyToStartContainers"));
     assert_eq!(pod.status.condition("Ready").unwrap().since, Some(at(BOOT + 1)));
     let of_one = ["Pulled", "Created", "Started"];
-    assert_eq!(told, [&["SandboxChanged"][..], &of_one, &of_one].concat());
+    assert_eq!(reasons, [&["SandboxChanged"][..], &of_one, &of_one].concat());
 }
 
 #[test]
 fn init_containers_run_again_and_first() {
-    let told = [("run-time.i", "5s")];
-    let (before, _) = lived(pod(RestartPolicy::Always, &["i"], &told), 0, BOOT - 1);
+    let annotations = [("run-time.i", "5s")];
+    let (before, _) = advance_pod(pod(RestartPolicy::Always, &["i"], &annotations), 0, BOOT - 1);
     assert_eq!(shows(&before)[0], "Completed 0, 0, ");
-    let (found, _) = lived(before, BOOT, BOOT);
+    let (found, _) = advance_pod(before, BOOT, BOOT);
     assert!(is_true(&found, "Initialized"));
-    let (again, _) = lived(found, BOOT + 1, BOOT + 3);
+    let (again, _) = advance_pod(found, BOOT + 1, BOOT + 3);
     let waits = "PodInitializing, 0, Unknown 255";
     assert_eq!(shows(&again), ["Running, 1, Completed 0", waits, waits]);
     assert_eq!(&*again.status.phase, "Running");
     assert!(!is_true(&again, "Initialized") && is_true(&again, "PodReadyToStartContainers"));
     assert_eq!(again.status.pod_ip.as_deref(), Some("10.128.0.2"));
-    let (pod, _) = lived(again, BOOT + 4, BOOT + 60);
+    let (pod, _) = advance_pod(again, BOOT + 4, BOOT + 60);
     assert_eq!(
         shows(&pod),
         ["Completed 0, 1, Completed 0", "Ready, 1, Unknown 255", "Ready, 1, Unknown 255"]
@@ -123,34 +123,34 @@ fn init_containers_run_again_and_first() {
 
 #[test]
 fn what_never_starts_again_has_failed() {
-    let told = [("run-time", "1h"), ("run-time.b", "5s")];
-    let (before, _) = lived(pod(RestartPolicy::Never, &["i"], &told), 0, BOOT - 1);
-    let (pod, told) = lived(before, BOOT, BOOT + 5);
+    let annotations = [("run-time", "1h"), ("run-time.b", "5s")];
+    let (before, _) = advance_pod(pod(RestartPolicy::Never, &["i"], &annotations), 0, BOOT - 1);
+    let (pod, reasons) = advance_pod(before, BOOT, BOOT + 5);
     assert_eq!(shows(&pod), ["Completed 0, 0, ", "Unknown 255, 0, ", "Completed 0, 0, "]);
     assert_eq!((&*pod.status.phase, pod.status.pod_ip.as_deref()), ("Failed", Some("10.128.0.1")));
-    assert!(told.is_empty(), "{told:?}");
+    assert!(reasons.is_empty(), "{reasons:?}");
 }
 
 #[test]
 fn what_did_its_work_is_not_done_again() {
-    let told = [("run-time", "2m"), ("run-time.b", "5s")];
-    let (before, _) = lived(pod(RestartPolicy::OnFailure, &[], &told), 0, BOOT - 1);
-    let (pod, _) = lived(before, BOOT, BOOT + 10);
+    let annotations = [("run-time", "2m"), ("run-time.b", "5s")];
+    let (before, _) = advance_pod(pod(RestartPolicy::OnFailure, &[], &annotations), 0, BOOT - 1);
+    let (pod, _) = advance_pod(before, BOOT, BOOT + 10);
     assert_eq!(shows(&pod), ["Ready, 1, Unknown 255", "Completed 0, 0, "]);
-    let (pod, _) = lived(pod, BOOT + 11, BOOT + 130);
+    let (pod, _) = advance_pod(pod, BOOT + 11, BOOT + 130);
     assert_eq!(&*pod.status.phase, "Succeeded");
 }
 
 #[test]
 fn no_back_off_outlasts_a_boot() {
-    let told = [("run-time.a", "1s"), ("exit-code.a", "1")];
-    let (before, _) = lived(pod(RestartPolicy::Always, &[], &told), 0, BOOT - 1);
+    let annotations = [("run-time.a", "1s"), ("exit-code.a", "1")];
+    let (before, _) = advance_pod(pod(RestartPolicy::Always, &[], &annotations), 0, BOOT - 1);
     let waits = &before.status.containers[0];
     assert!(
         matches!(&waits.state, ContainerState::Waiting { back_off: Some(back_off), .. } if *back_off > Duration::from_secs(20))
     );
     let restarts = waits.restarts;
-    let (pod, _) = lived(before, BOOT, BOOT + 1);
+    let (pod, _) = advance_pod(before, BOOT, BOOT + 1);
     assert!(
         matches!(pod.status.containers[0].state, ContainerState::Running { since } if since == Some(at(BOOT + 1)))
     );
@@ -159,11 +159,11 @@ fn no_back_off_outlasts_a_boot() {
 
 #[test]
 fn a_pod_that_leaves_ends_with_the_machine() {
-    let (before, _) = lived(pod(RestartPolicy::Always, &[], &[("stop-time", "5m")]), 0, BOOT - 5);
+    let (before, _) = advance_pod(pod(RestartPolicy::Always, &[], &[("stop-time", "5m")]), 0, BOOT - 5);
     let leaves = PodView { deleted_at: Some(at(BOOT + 500)), grace_seconds: Some(505), ..before };
-    let step = look(&leaves, BOOT);
-    assert!(step.delete);
-    let status = step.status.unwrap();
+    let result = sync_at(&leaves, BOOT);
+    assert!(result.delete);
+    let status = result.status.unwrap();
     assert_eq!(&*status.phase, "Failed");
     assert!(
         status
@@ -175,9 +175,9 @@ fn a_pod_that_leaves_ends_with_the_machine() {
 
 #[test]
 fn a_pod_that_came_later_knows_nothing_of_it() {
-    let (here, told) = lived(pod(RestartPolicy::Always, &["i"], &[]), BOOT, BOOT + 20);
+    let (here, reasons) = advance_pod(pod(RestartPolicy::Always, &["i"], &[]), BOOT, BOOT + 20);
     assert_eq!(shows(&here), ["Completed 0, 0, ", "Ready, 0, ", "Ready, 0, "]);
-    assert!(!told.contains(&"SandboxChanged".to_owned()));
+    assert!(!reasons.contains(&"SandboxChanged".to_owned()));
 }
 
 proptest! {
@@ -192,21 +192,21 @@ proptest! {
         missed in 0_i64..30,
     ) {
         let names = ["a", "b", "i", "j"];
-        let mut told = Vec::new();
+        let mut annotations = Vec::new();
         for ((name, time), code) in names.iter().zip(&run_times).zip(&codes) {
-            told.push((format!("run-time.{name}"), format!("{time}s")));
-            told.push((format!("exit-code.{name}"), code.to_string()));
+            annotations.push((format!("run-time.{name}"), format!("{time}s")));
+            annotations.push((format!("exit-code.{name}"), code.to_string()));
         }
-        let told: Vec<(&str, &str)> = told.iter().map(|(key, value)| (&**key, &**value)).collect();
-        let (before, _) = lived(pod(policy, &names[2..2 + inits], &told), 0, BOOT - 1 - missed);
+        let annotations: Vec<(&str, &str)> = annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let (before, _) = advance_pod(pod(policy, &names[2..2 + inits], &annotations), 0, BOOT - 1 - missed);
         let restarts = |pod: &PodView| -> i32 { pod.status.init_containers.iter().chain(&pod.status.containers).map(|view| view.restarts).sum() };
-        let (after, told) = lived(before.clone(), BOOT, BOOT + 3);
-        let anew = RebootState { booted: at(BOOT), is_fresh: false, sandbox_at: None };
+        let (after, reasons) = advance_pod(before.clone(), BOOT, BOOT + 3);
+        let reboot = RebootState { booted: at(BOOT), is_fresh: false, sandbox_at: None };
         let all = || after.status.init_containers.iter().chain(&after.status.containers);
         for view in all() {
-            prop_assert!(!matches!(view.state, ContainerState::Running { .. }) || !anew.is_stale(view), "{:?}", shows(&after));
+            prop_assert!(!matches!(view.state, ContainerState::Running { .. }) || !reboot.is_stale(view), "{:?}", shows(&after));
         }
-        let changed = told.iter().filter(|reason| *reason == "SandboxChanged").count();
+        let changed = reasons.iter().filter(|reason| *reason == "SandboxChanged").count();
         prop_assert!(changed <= 1);
         if before.is_finished() || policy == RestartPolicy::Never {
             prop_assert_eq!((restarts(&before), changed), (restarts(&after), 0));
@@ -221,9 +221,9 @@ proptest! {
 
 #[test]
 fn a_clock_that_is_behind_the_boot_restarts_nothing_twice() {
-    let mut pod = lived(pod(RestartPolicy::Always, &["i"], &[]), 0, 50).0;
+    let mut pod = advance_pod(pod(RestartPolicy::Always, &["i"], &[]), 0, 50).0;
     let defaults = ContainerDefaults::default();
-    let place = Place {
+    let context = SyncContext {
         host_ip: HOST,
         ip: Ipv4Addr::new(10, 128, 0, 2),
         defaults: &defaults,
@@ -231,7 +231,7 @@ fn a_clock_that_is_behind_the_boot_restarts_nothing_twice() {
         preempted: None,
     };
     for second in BOOT - 5..BOOT + 5 {
-        if let Some(status) = step(&pod, place, at(second)).status {
+        if let Some(status) = sync_pod(&pod, context, at(second)).status {
             pod = PodView { status, ..pod };
         }
     }

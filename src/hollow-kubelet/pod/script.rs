@@ -16,7 +16,7 @@ const OOM_KILLED: &str = "OOMKilled";
 pub const KILLED: i32 = 137;
 
 /// All annotations, each with a description of its valid values.
-const TELLS: [(&str, &str); 13] = [
+const ANNOTATIONS: [(&str, &str); 13] = [
     (names::ANNOTATION_START_TIME, "a duration, for example 5s"),
     (names::ANNOTATION_IMAGE_ERROR, "why the image cannot be pulled, for example not found"),
     (names::ANNOTATION_START_ERROR, "why the container cannot be started, for example exec: no such file"),
@@ -79,12 +79,12 @@ pub struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// Script of a container of `pod`. An unreadable annotation counts as absent: see [`mistakes`].
+    /// Script of a container of `pod`. An unreadable annotation counts as absent: see [`invalid_annotations`].
     #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         // Annotations for all containers and the class's defaults apply to regular containers only.
         let is_regular = role == Role::Regular;
-        let told = Told::of(pod, &container.name, role);
+        let annotations = Annotations::of(pod, &container.name, role);
         let default = |time: Option<GoDuration>| time.filter(|_| is_regular).map(|time| time.0);
         let restart = match (role, container.restart_policy.unwrap_or(pod.restart_policy)) {
             (Role::Sidecar, _) => RestartPolicy::Always,
@@ -99,7 +99,7 @@ impl<'a> Script<'a> {
             }
             Role::Sidecar | Role::Regular => None,
         };
-        let exit_reason = told.find(names::ANNOTATION_EXIT_REASON, reason);
+        let exit_reason = annotations.find(names::ANNOTATION_EXIT_REASON, reason);
         let default_code = if exit_reason == Some(OOM_KILLED) {
             KILLED
         } else {
@@ -109,26 +109,27 @@ impl<'a> Script<'a> {
         let probed = container
             .readiness
             .map_or(started_after, |probe| started_after.max(probe.begins_after()) + probe.passes_after());
-        let ready_time = told.find(names::ANNOTATION_READY_TIME, ready_time);
+        let ready_time = annotations.find(names::ANNOTATION_READY_TIME, ready_time);
         let ready_after = match ready_time.or(default(defaults.ready_time).map(ReadyTime::After)) {
             Some(ReadyTime::After(time)) => Some(time.max(started_after)),
             Some(ReadyTime::Never) => None,
             None => Some(probed),
         };
-        let stop_time = told.find(names::ANNOTATION_STOP_TIME, duration).or(default(defaults.stop_time));
+        let stop_time =
+            annotations.find(names::ANNOTATION_STOP_TIME, duration).or(default(defaults.stop_time));
         Self {
             role,
             restart,
-            start_time: told
+            start_time: annotations
                 .find(names::ANNOTATION_START_TIME, duration)
                 .or(default(defaults.start_time))
                 .unwrap_or_default(),
-            image_error: told.find(names::ANNOTATION_IMAGE_ERROR, text),
-            start_error: told.find(names::ANNOTATION_START_ERROR, text),
+            image_error: annotations.find(names::ANNOTATION_IMAGE_ERROR, text),
+            start_error: annotations.find(names::ANNOTATION_START_ERROR, text),
             started_after,
             ready_after,
-            run_time: told.find(names::ANNOTATION_RUN_TIME, duration).or(ends),
-            exit_code: told.find(names::ANNOTATION_EXIT_CODE, code).unwrap_or(default_code),
+            run_time: annotations.find(names::ANNOTATION_RUN_TIME, duration).or(ends),
+            exit_code: annotations.find(names::ANNOTATION_EXIT_CODE, code).unwrap_or(default_code),
             exit_reason,
             stop_time: container.pre_stop + stop_time.unwrap_or_default(),
         }
@@ -152,14 +153,14 @@ enum ReadyTime {
 }
 
 /// Annotations that apply to one container.
-pub(super) struct Told<'a, 'b> {
+pub(super) struct Annotations<'a, 'b> {
     pod: &'a PodSpecView,
     container: &'b str,
     /// True if annotations for all containers apply.
     of_all: bool,
 }
 
-impl<'a, 'b> Told<'a, 'b> {
+impl<'a, 'b> Annotations<'a, 'b> {
     /// Annotations for a container of `pod`; those for all containers apply to regular ones only.
     pub(super) fn of(pod: &'a PodSpecView, container: &'b str, role: Role) -> Self {
         Self { pod, container, of_all: role == Role::Regular }
@@ -177,11 +178,11 @@ impl<'a, 'b> Told<'a, 'b> {
 }
 
 /// Unreadable annotations of `pod`, each with a description of the valid values.
-pub fn mistakes(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
+pub fn invalid_annotations(pod: &PodSpecView) -> impl Iterator<Item = String> + '_ {
     pod.hollow_annotations.iter().filter_map(|(key, value)| {
         let (what, container) = hollow_annotation(key);
-        let Some((_, write)) = TELLS.iter().find(|(known, _)| *known == what) else {
-            let known = TELLS.map(|(known, _)| known).join(", ");
+        let Some((_, write)) = ANNOTATIONS.iter().find(|(known, _)| *known == what) else {
+            let known = ANNOTATIONS.map(|(known, _)| known).join(", ");
             return Some(format!("annotation {key} says nothing to a hollow kubelet: there are {known}"));
         };
         let mut all = pod.containers.iter().chain(&pod.init_containers);
@@ -249,13 +250,13 @@ mod tests {
         format!("{}{key}", names::HOLLOW_PREFIX).into()
     }
 
-    fn spec(restart_policy: RestartPolicy, told: &[(&str, &str)]) -> PodSpecView {
+    fn spec(restart_policy: RestartPolicy, annotations: &[(&str, &str)]) -> PodSpecView {
         let container = |name: &str| Container { name: name.into(), ..Container::default() };
         PodSpecView {
             restart_policy,
             containers: [container("a"), container("b")].into(),
             init_containers: [container("init")].into(),
-            hollow_annotations: told.iter().map(|(key, value)| (full(key), (*value).into())).collect(),
+            hollow_annotations: annotations.iter().map(|(key, value)| (full(key), (*value).into())).collect(),
             ..PodSpecView::default()
         }
     }
@@ -283,22 +284,21 @@ mod tests {
         let of_class = regular(&bare, &class);
         assert_eq!((of_class.run_time, of_class.exit_code), (Some(secs(5)), 3));
         assert_eq!(of_class.ready_after, Some(secs(2)));
-        let told = spec(never, &[("run-time", "9s"), ("run-time.b", "8s"), ("exit-code", "0")]);
-        let a = regular(&told, &class);
-        let b = Script::of(&told, &told.containers[1], Role::Regular, &class);
+        let pod = spec(never, &[("run-time", "9s"), ("run-time.b", "8s"), ("exit-code", "0")]);
+        let a = regular(&pod, &class);
+        let b = Script::of(&pod, &pod.containers[1], Role::Regular, &class);
         assert_eq!((a.run_time, a.exit_code, b.run_time), (Some(secs(9)), 0, Some(secs(8))));
         assert_eq!(regular(&spec(RestartPolicy::Always, &[]), &class).run_time, None);
     }
 
     #[test]
     fn what_is_said_of_all_does_not_mean_init_containers() {
-        let told =
+        let pod =
             spec(RestartPolicy::Always, &[("exit-code", "1"), ("run-time", "9s"), ("start-time.init", "4s")]);
-        let init = Script::of(&told, &told.init_containers[0], Role::Init, &ContainerDefaults::default());
+        let init = Script::of(&pod, &pod.init_containers[0], Role::Init, &ContainerDefaults::default());
         assert_eq!((init.run_time, init.exit_code), (Some(Duration::ZERO), 0));
         assert_eq!((init.start_time, init.restart), (secs(4), RestartPolicy::OnFailure));
-        let sidecar =
-            Script::of(&told, &told.init_containers[0], Role::Sidecar, &ContainerDefaults::default());
+        let sidecar = Script::of(&pod, &pod.init_containers[0], Role::Sidecar, &ContainerDefaults::default());
         assert_eq!((sidecar.run_time, sidecar.restart), (None, RestartPolicy::Always));
     }
 
@@ -320,14 +320,14 @@ mod tests {
 
     #[test]
     fn memory_that_ran_out_kills() {
-        let told = spec(RestartPolicy::Always, &[("exit-reason", "OOMKilled"), ("run-time", "5s")]);
-        let script = regular(&told, &ContainerDefaults::default());
+        let pod = spec(RestartPolicy::Always, &[("exit-reason", "OOMKilled"), ("run-time", "5s")]);
+        let script = regular(&pod, &ContainerDefaults::default());
         assert_eq!((script.exit_code, script.exit_reason), (KILLED, Some("OOMKilled")));
     }
 
     #[test]
     fn the_cache_keeps_what_is_read_here() {
-        assert_eq!(TELLS.map(|(key, _)| key), kube_node_cache::HOLLOW_ANNOTATIONS);
+        assert_eq!(ANNOTATIONS.map(|(key, _)| key), kube_node_cache::HOLLOW_ANNOTATIONS);
     }
 
     #[test]
@@ -345,12 +345,12 @@ mod tests {
         ];
         for (key, value, write) in wrong {
             let bad = spec(RestartPolicy::Never, &[(key, value)]);
-            let texts: Vec<String> = mistakes(&bad).collect();
+            let texts: Vec<String> = invalid_annotations(&bad).collect();
             assert!(texts.len() == 1 && texts[0].contains(key) && texts[0].contains(write), "{texts:?}");
             let good = spec(RestartPolicy::Never, &[]);
             let none = ContainerDefaults::default();
             assert_eq!(regular(&bad, &none), regular(&good, &none), "{key}");
         }
-        assert_eq!(mistakes(&spec(RestartPolicy::Never, &[("exit-code.init", "1")])).count(), 0);
+        assert_eq!(invalid_annotations(&spec(RestartPolicy::Never, &[("exit-code.init", "1")])).count(), 0);
     }
 }

@@ -1,16 +1,18 @@
-//! Pod lifecycles, second by second; their ends are in [`ending`], properties of all of them in [`any`].
+//! Pod lifecycles, second by second; their ends are in [`termination`], properties of all of them in [`any`].
 
 use std::time::Duration;
 
 use kube_node_api::names;
-use kube_node_cache::{Container, Ended, PodCondition, PodSpecView, Probe, Qos, RestartPolicy};
+use kube_node_cache::{
+    Container, ContainerState, ContainerView, Ended, PodCondition, PodSpecView, Probe, Qos, RestartPolicy,
+};
 
 use super::{conditions::CONDITIONS, events::PendingEvent, *};
 
 #[path = "any_tests.rs"]
 mod any;
-#[path = "ending_tests.rs"]
-mod ending;
+#[path = "termination_tests.rs"]
+mod termination;
 
 const HOST: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
 const IP: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 1);
@@ -42,12 +44,12 @@ fn condition(name: &str, status: &str) -> PodCondition {
 }
 
 /// A spec of two containers, with annotations.
-fn spec(restart_policy: RestartPolicy, told: &[(&str, &str)]) -> PodSpecView {
+fn spec(restart_policy: RestartPolicy, annotations: &[(&str, &str)]) -> PodSpecView {
     PodSpecView {
         containers: [container("a"), container("b")].into(),
         restart_policy,
         grace: Duration::from_secs(30),
-        hollow_annotations: told
+        hollow_annotations: annotations
             .iter()
             .map(|(key, value)| (format!("{}{key}", names::HOLLOW_PREFIX).into(), (*value).into()))
             .collect(),
@@ -71,20 +73,25 @@ fn pod(spec: PodSpecView) -> PodView {
     }
 }
 
-fn look_at(pod: &PodView, preempted: Option<i64>, second: i64) -> Step {
+fn sync_preempted(pod: &PodView, preempted: Option<i64>, second: i64) -> SyncResult {
     let defaults = ContainerDefaults::default();
-    let place =
-        Place { host_ip: HOST, ip: IP, defaults: &defaults, booted: None, preempted: preempted.map(at) };
-    step(pod, place, at(second))
+    let context = SyncContext {
+        host_ip: HOST,
+        ip: IP,
+        defaults: &defaults,
+        booted: None,
+        preempted: preempted.map(at),
+    };
+    sync_pod(pod, context, at(second))
 }
 
-fn look(pod: &PodView, second: i64) -> Step {
-    look_at(pod, None, second)
+fn sync_at(pod: &PodView, second: i64) -> SyncResult {
+    sync_preempted(pod, None, second)
 }
 
 /// `pod` after the sync at `second`.
 fn after(pod: PodView, second: i64) -> PodView {
-    match look(&pod, second).status {
+    match sync_at(&pod, second).status {
         Some(status) => PodView { status, ..pod },
         None => pod,
     }
@@ -169,7 +176,7 @@ fn a_pod_starts_in_one_write_and_then_rests() {
         (Some("10.128.0.1"), Some(1))
     );
     assert!(running.status.containers.iter().all(|container| container.started && container.ready));
-    assert_eq!(look(&running, 1_000), Step::default());
+    assert_eq!(sync_at(&running, 1_000), SyncResult::default());
 }
 
 #[test]
@@ -180,7 +187,7 @@ fn a_pod_that_takes_time_to_start_shows_it() {
     let conditions = ["PodReadyToStartContainers", "Initialized", "Ready"].map(|name| shown(&starting, name));
     assert_eq!(conditions, [("False", ""), ("True", ""), ("False", "ContainersNotReady")]);
     assert_eq!((&starting.status.pod_ip, starting.status.start_time), (&None, Some(at(0))));
-    assert_eq!(look(&starting, 1), Step { again: Some(at(5)), ..Step::default() });
+    assert_eq!(sync_at(&starting, 1), SyncResult { again: Some(at(5)), ..SyncResult::default() });
     let running = after(starting, 5);
     assert!(running.status.has("Ready") && running.status.pod_ip.is_some());
 }
@@ -189,7 +196,7 @@ fn a_pod_that_takes_time_to_start_shows_it() {
 fn a_pod_that_ends_ends_in_time() {
     for (code, phase, reason) in [("0", "Succeeded", "PodCompleted"), ("3", "Failed", "PodFailed")] {
         let running = after(pod(spec(RestartPolicy::Never, &[("run-time", "5s"), ("exit-code", code)])), 0);
-        assert_eq!(look(&running, 4), Step { again: Some(at(5)), ..Step::default() });
+        assert_eq!(sync_at(&running, 4), SyncResult { again: Some(at(5)), ..SyncResult::default() });
         let over = after(running, 6);
         assert_eq!(&*over.status.phase, phase);
         assert_eq!(shown(&over, "Ready"), ("False", reason));
@@ -200,7 +207,7 @@ fn a_pod_that_ends_ends_in_time() {
             assert_eq!((end.started, end.finished, container.ready), (times.started, times.finished, false));
             assert_eq!(end.exit_code.to_string(), code);
         }
-        assert_eq!(look(&over, 7), Step::default());
+        assert_eq!(sync_at(&over, 7), SyncResult::default());
     }
 }
 
@@ -228,16 +235,16 @@ fn a_long_run_is_forgiven() {
 
 #[test]
 fn what_is_shown_while_it_backs_off() {
-    let told = [("run-time.a", "2s"), ("exit-reason.a", "OOMKilled")];
-    let waiting = until(pod(spec(RestartPolicy::Always, &told)), 5);
+    let annotations = [("run-time.a", "2s"), ("exit-reason.a", "OOMKilled")];
+    let waiting = until(pod(spec(RestartPolicy::Always, &annotations)), 5);
     assert_eq!(&*waiting.status.phase, "Running");
     assert_eq!(shown(&waiting, "Ready"), ("False", "ContainersNotReady"));
     let container = &waiting.status.containers[0];
     let last = container.last.as_ref().unwrap();
     assert_eq!((last.exit_code, &*last.reason, last.finished), (137, "OOMKilled", Some(at(4))));
     assert_eq!((container.restarts, container.ready, container.started), (1, false, false));
-    let stays = look(&waiting, 6);
-    assert_eq!(stays, Step { again: Some(at(14)), ..Step::default() });
+    let stays = sync_at(&waiting, 6);
+    assert_eq!(stays, SyncResult { again: Some(at(14)), ..SyncResult::default() });
 }
 
 #[test]
@@ -264,18 +271,18 @@ fn init_containers_run_one_after_another_and_sidecars_beside() {
         spec(RestartPolicy::Never, &[("run-time.x", "3s"), ("run-time.y", "2s"), ("run-time", "4s")]);
     with_inits.init_containers = [container("x"), sidecar("s"), container("y")].into();
     let mut pod = pod(with_inits);
-    let mut seen = Vec::new();
+    let mut found = Vec::new();
     for second in 0..10 {
         pod = after(pod, second);
-        if seen.last().is_none_or(|(_, last)| *last != doing(&pod)) {
-            seen.push((second, doing(&pod)));
+        if found.last().is_none_or(|(_, last)| *last != doing(&pod)) {
+            found.push((second, doing(&pod)));
         }
         let initialized = shown(&pod, "Initialized");
         assert_eq!(initialized.0, if second < 5 { "False" } else { "True" }, "{second}");
     }
     let waits = reasons::INITIALIZING;
     let lines: Vec<(i64, Vec<&str>)> =
-        seen.iter().map(|(at, words)| (*at, words.iter().map(String::as_str).collect())).collect();
+        found.iter().map(|(at, words)| (*at, words.iter().map(String::as_str).collect())).collect();
     assert_eq!(
         lines,
         [
@@ -336,7 +343,7 @@ fn probes_delay_readiness() {
     assert!(after(half, 5).status.has("Ready"));
     let never = until(pod(spec(RestartPolicy::Always, &[("ready-time", "never")])), 500);
     assert_eq!((&*never.status.phase, shown(&never, "Ready").1), ("Running", "ContainersNotReady"));
-    assert_eq!(look(&never, 501), Step::default());
+    assert_eq!(sync_at(&never, 501), SyncResult::default());
 }
 
 #[test]
@@ -394,13 +401,13 @@ fn a_ready_condition_that_others_changed_is_repaired() {
 }
 
 /// Events up to `second`: time, reason and count.
-fn told(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
+fn events_of(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
     let mut all = Vec::new();
     for second in 0..=second {
-        let step = look(&pod, second);
-        let notes = events::of(&pod, &step, &ContainerDefaults::default());
-        let of_a = |note: &PendingEvent| note.container.as_ref().is_none_or(|(name, _)| &**name == "a");
-        all.extend(notes.into_iter().filter(of_a).map(|note| (second, note.reason, note.count)));
+        let result = sync_at(&pod, second);
+        let events = events::of(&pod, &result, &ContainerDefaults::default());
+        let of_a = |event: &PendingEvent| event.container.as_ref().is_none_or(|(name, _)| &**name == "a");
+        all.extend(events.into_iter().filter(of_a).map(|event| (second, event.reason, event.count)));
         pod = after(pod, second);
     }
     all
@@ -408,25 +415,26 @@ fn told(mut pod: PodView, second: i64) -> Vec<(i64, String, i32)> {
 
 #[test]
 fn events_are_a_kubelets() {
-    let lines = told(pod(spec(RestartPolicy::Always, &[("run-time.a", "2s"), ("exit-code.a", "1")])), 14);
+    let lines =
+        events_of(pod(spec(RestartPolicy::Always, &[("run-time.a", "2s"), ("exit-code.a", "1")])), 14);
     let lines: Vec<(i64, &str, i32)> =
         lines.iter().map(|(at, reason, count)| (*at, reason.as_str(), *count)).collect();
     let run = |at, count| ["Pulled", "Created", "Started"].map(|reason| (at, reason, count));
     let expected = [&run(0, 1)[..], &run(2, 2), &[(4, "BackOff", 1)], &run(14, 3)].concat();
     assert_eq!(lines, expected);
-    let failing = told(pod(spec(RestartPolicy::Always, &[("image-error.a", "not found")])), 6);
+    let failing = events_of(pod(spec(RestartPolicy::Always, &[("image-error.a", "not found")])), 6);
     let reasons: Vec<&str> = failing.iter().map(|(_, reason, _)| reason.as_str()).collect();
     assert_eq!(reasons, ["Pulling", "Failed", "Failed", "BackOff", "Failed"]);
     let leaving = deleted(after(pod(spec(RestartPolicy::Always, &[])), 0), 0, 30);
     let reasons =
-        |told: Vec<(i64, String, i32)>| told.into_iter().map(|(_, reason, _)| reason).collect::<Vec<_>>();
-    assert_eq!(reasons(told(leaving, 0)), ["Killing"]);
+        |events: Vec<(i64, String, i32)>| events.into_iter().map(|(_, reason, _)| reason).collect::<Vec<_>>();
+    assert_eq!(reasons(events_of(leaving, 0)), ["Killing"]);
     let mut done = spec(RestartPolicy::Never, &[("run-time", "3s")]);
     done.init_containers = [sidecar("a")].into();
     done.containers = [container("main")].into();
-    let lines = told(pod(done), 4);
+    let lines = events_of(pod(done), 4);
     assert_eq!(reasons(lines), ["Pulled", "Created", "Started", "Killing"], "it has done its work");
     let broken = [("start-time.a", "1s"), ("start-error.a", "no such file")];
-    let lines = told(pod(spec(RestartPolicy::Always, &broken)), 1);
+    let lines = events_of(pod(spec(RestartPolicy::Always, &broken)), 1);
     assert!(reasons(lines).contains(&"Pulling".to_owned()), "also where it is restarted at once");
 }

@@ -9,27 +9,33 @@ fn a_pod_that_is_active_for_too_long_fails() {
         ..spec(RestartPolicy::Always, &[("stop-time", "3s")])
     };
     let running = until(pod(limited), 7);
-    assert_eq!(look(&running, 7).again, Some(at(8)));
-    assert_eq!(look(&running, 8).again, Some(at(11)), "its containers have time to stop");
-    let step = look(&running, 11);
-    assert_eq!(step.why.as_ref().map(|why| why.said().0.to_owned()).as_deref(), Some("DeadlineExceeded"));
-    let status = step.status.unwrap();
-    assert_eq!((&*status.phase, step.delete), ("Failed", false));
+    assert_eq!(sync_at(&running, 7).again, Some(at(8)));
+    assert_eq!(sync_at(&running, 8).again, Some(at(11)), "its containers have time to stop");
+    let result = sync_at(&running, 11);
+    assert_eq!(
+        result.failure.as_ref().map(|failure| failure.reason_and_message().0.to_owned()).as_deref(),
+        Some("DeadlineExceeded")
+    );
+    let status = result.status.unwrap();
+    assert_eq!((&*status.phase, result.delete), ("Failed", false));
 }
 
 #[test]
 fn a_deleted_pod_ends_before_it_goes() {
-    let running = |told: &[(&str, &str)]| after(pod(spec(RestartPolicy::Always, told)), 0);
-    let step = look(&deleted(running(&[]), 10, 30), 10);
-    assert!(step.delete);
-    assert_eq!(&*step.status.unwrap().phase, "Succeeded");
+    let running = |annotations: &[(&str, &str)]| after(pod(spec(RestartPolicy::Always, annotations)), 0);
+    let result = sync_at(&deleted(running(&[]), 10, 30), 10);
+    assert!(result.delete);
+    assert_eq!(&*result.status.unwrap().phase, "Succeeded");
 
     let leaving = deleted(running(&[("stop-time", "8s")]), 10, 30);
-    assert_eq!(look(&leaving, 12), Step { again: Some(at(18)), stopping: true, ..Step::default() });
-    assert!(look(&leaving, 18).delete);
+    assert_eq!(
+        sync_at(&leaving, 12),
+        SyncResult { again: Some(at(18)), stopping: true, ..SyncResult::default() }
+    );
+    assert!(sync_at(&leaving, 18).delete);
 
     // A shorter grace period kills the container.
-    let hurried = look(&deleted(running(&[("stop-time", "8s")]), 10, 5), 15);
+    let hurried = sync_at(&deleted(running(&[("stop-time", "8s")]), 10, 5), 15);
     let status = hurried.status.unwrap();
     assert_eq!((&*status.phase, does(&status.containers[0]).0.as_str()), ("Failed", "Error 137"));
 }
@@ -40,8 +46,8 @@ fn a_hook_takes_its_time_and_a_sidecar_stops_last() {
     slow.containers[0].pre_stop = Duration::from_secs(5);
     slow.init_containers = [sidecar("s")].into();
     let leaving = deleted(after(pod(slow), 0), 10, 30);
-    assert_eq!(look(&leaving, 10).again, Some(at(19)));
-    let status = look(&leaving, 19).status.unwrap();
+    assert_eq!(sync_at(&leaving, 10).again, Some(at(19)));
+    let status = sync_at(&leaving, 19).status.unwrap();
     let finished = |container: &ContainerView| match &container.state {
         ContainerState::Ended(end) => end.finished,
         _ => None,
@@ -52,16 +58,16 @@ fn a_hook_takes_its_time_and_a_sidecar_stops_last() {
 
 #[test]
 fn a_deleted_pod_that_never_ran_goes_at_once() {
-    let step = look(&deleted(pod(spec(RestartPolicy::Always, &[])), 0, 30), 0);
-    assert!(step.delete);
-    let status = step.status.unwrap();
+    let result = sync_at(&deleted(pod(spec(RestartPolicy::Always, &[])), 0, 30), 0);
+    assert!(result.delete);
+    let status = result.status.unwrap();
     assert_eq!(
         (&*status.phase, does(&status.containers[0]).0.as_str()),
         ("Failed", "ContainerStatusUnknown 137")
     );
     let mut with_init = spec(RestartPolicy::Always, &[]);
     with_init.init_containers = [container("x"), container("y")].into();
-    let status = look(&deleted(pod(with_init), 0, 30), 0).status.unwrap();
+    let status = sync_at(&deleted(pod(with_init), 0, 30), 0).status.unwrap();
     let words: Vec<String> = status.init_containers.iter().map(|container| does(container).0).collect();
     assert_eq!(words, ["ContainerStatusUnknown 137", reasons::INITIALIZING]);
     assert_eq!(does(&status.containers[0]).0, reasons::INITIALIZING, "it cannot have run");
@@ -71,9 +77,9 @@ fn a_deleted_pod_that_never_ran_goes_at_once() {
 fn of_a_container_that_was_never_made_is_said_what_was_said_before() {
     let stuck = until(pod(spec(RestartPolicy::Always, &[("image-error", "not found")])), 3);
     let leaving = deleted(stuck, 4, 30);
-    let step = look(&leaving, 4);
-    assert_eq!(events::of(&leaving, &step, &ContainerDefaults::default()), []);
-    let over = PodView { status: step.status.unwrap(), ..leaving };
+    let result = sync_at(&leaving, 4);
+    assert_eq!(events::of(&leaving, &result, &ContainerDefaults::default()), []);
+    let over = PodView { status: result.status.unwrap(), ..leaving };
     assert_eq!((&*over.status.phase, shown(&over, "Ready")), ("Failed", ("False", "ContainersNotReady")));
     assert_eq!(shown(&over, "PodReadyToStartContainers").0, "False");
     let patch: serde_json::Value = serde_json::from_slice(&patch::patch(&over, &over.status, None)).unwrap();
@@ -84,30 +90,31 @@ fn of_a_container_that_was_never_made_is_said_what_was_said_before() {
 #[test]
 fn a_pod_that_backs_off_ends_as_it_ended_last() {
     let waiting = until(pod(spec(RestartPolicy::Always, &[("run-time.a", "1s"), ("exit-code.a", "4")])), 3);
-    let status = look(&deleted(waiting, 4, 30), 4).status.unwrap();
+    let status = sync_at(&deleted(waiting, 4, 30), 4).status.unwrap();
     assert_eq!((does(&status.containers[0]).0.as_str(), &status.containers[0].last), ("Error 4", &None));
 }
 
 #[test]
 fn a_pod_makes_room() {
     let running = after(pod(spec(RestartPolicy::Always, &[("stop-time", "2s")])), 0);
-    assert_eq!(look_at(&running, Some(5), 5).again, Some(at(7)));
-    let step = look_at(&running, Some(5), 7);
-    assert_eq!((step.why, step.delete), (Some(Why::Preempted), false));
+    assert_eq!(sync_preempted(&running, Some(5), 5).again, Some(at(7)));
+    let result = sync_preempted(&running, Some(5), 7);
+    assert_eq!((result.failure, result.delete), (Some(FailureReason::Preempted), false));
     let said = |status: PodStatus| {
         let target = status.condition("DisruptionTarget").unwrap();
         (status.phase.to_string(), format!("{} {}", target.status, target.reason))
     };
     let target = "True TerminationByKubelet".to_owned();
-    assert_eq!(said(step.status.unwrap()), ("Succeeded".to_owned(), target.clone()), "it has ended well");
+    assert_eq!(said(result.status.unwrap()), ("Succeeded".to_owned(), target.clone()), "it has ended well");
     let deaf = after(pod(spec(RestartPolicy::Always, &[("stop-time", "1h")])), 0);
-    assert_eq!(said(look_at(&deaf, Some(5), 35).status.unwrap()), ("Failed".to_owned(), target));
+    assert_eq!(said(sync_preempted(&deaf, Some(5), 35).status.unwrap()), ("Failed".to_owned(), target));
 }
 
 #[test]
 fn a_rejected_pod_says_why_and_nothing_else() {
-    let step = rejected(&pod(spec(RestartPolicy::Always, &[])), "OutOfcpu".into(), "too much".into(), at(3));
-    let status = step.status.unwrap();
+    let result =
+        rejected(&pod(spec(RestartPolicy::Always, &[])), "OutOfcpu".into(), "too much".into(), at(3));
+    let status = result.status.unwrap();
     assert_eq!((&*status.phase, status.start_time), ("Failed", Some(at(3))));
     assert!(status.conditions.is_empty() && status.containers.is_empty() && status.pod_ip.is_none());
 }
