@@ -125,24 +125,20 @@ impl Coordinator {
 
     /// Creates a machine; no effect if it exists.
     pub fn create(&mut self, spec: MachineSpec, now: Clock) {
-        let MachineSpec {
-            node,
-            uid,
-            capacity,
-            allocatable,
-            kubelet_version,
-            container_runtime,
-            ip,
-            settings,
-        } = spec;
+        let MachineSpec { node, uid, ip, settings, .. } = spec;
         if self.kubelets.contains_key(&uid) {
             return;
         }
         if ip.is_some() {
             self.endpoints.addresses().begin_at(&uid);
         }
-        let parsed = Allocatable::of(&allocatable);
-        let shape = Shape { capacity, allocatable, parsed, kubelet_version, container_runtime };
+        let shape = Shape {
+            parsed: Allocatable::of(&spec.allocatable),
+            capacity: spec.capacity,
+            allocatable: spec.allocatable,
+            kubelet_version: spec.kubelet_version,
+            container_runtime: spec.container_runtime,
+        };
         let machine = Machine {
             node: Arc::clone(&node),
             shape: shared(&mut self.shapes, shape),

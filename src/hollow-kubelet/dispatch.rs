@@ -39,13 +39,13 @@ impl Kubelets {
                 if matches!(job.priority, Priority::Prompt | Priority::Lease | Priority::Renewal) {
                     shared.metrics.lease_delay.observe(now.at.duration_since(job.due).as_secs_f64());
                 }
-                match client {
-                    None => {
-                        *under_way.of(job.priority) += 1;
-                        running.push(shared.send(job, requests, now.wall));
-                    }
-                    Some(client) => dedicated.push(shared.send_dedicated(client, job, requests, now.wall)),
-                }
+                let queue = if client.is_none() {
+                    *under_way.of(job.priority) += 1;
+                    &running
+                } else {
+                    &dedicated
+                };
+                queue.push(shared.send(client, job, requests, now.wall));
             }
             let next_due = shared.coordinator.lock().next_due(limiter.pressure(under_way));
             let timer = OptionFuture::from(next_due.map(sleep_until));
@@ -57,7 +57,7 @@ impl Kubelets {
                     *under_way.of(priority) -= 1;
                     limiter.answered(overload);
                 }
-                Some(()) = dedicated.next(), if !dedicated.is_empty() => {}
+                Some(_) = dedicated.next(), if !dedicated.is_empty() => {}
                 () = shared.wake.notified(), if is_open => {}
                 Some(()) = timer, if is_open => {}
             }
@@ -68,28 +68,22 @@ impl Kubelets {
 }
 
 impl Shared {
-    /// Sends and concludes a job; returns its priority, and true if the server is overloaded.
-    async fn send(&self, job: Job, requests: Vec<Request>, sent: Timestamp) -> (Priority, bool) {
-        let answer = request::send(&self.client, None, requests).await;
-        self.conclude(&job, answer.as_deref(), sent);
-        (job.priority, answer.is_err_and(|error| error.is_overload()))
-    }
-
-    /// Sends and concludes a job by a dedicated client.
-    async fn send_dedicated(
+    /// Sends a job's requests and applies the answer; returns the job's priority, and true if the server is
+    /// overloaded.
+    async fn send(
         &self,
-        client: DedicatedClient,
+        dedicated: Option<DedicatedClient>,
         job: Job,
         requests: Vec<Request>,
         sent: Timestamp,
-    ) {
-        let answer = request::send_dedicated(&client, requests).await;
-        self.conclude(&job, answer.as_deref(), sent);
-    }
-
-    fn conclude(&self, job: &Job, answer: Result<&str, &WireError>, sent: Timestamp) {
-        self.metrics.written(job.priority, answer.err().map(WireError::label));
-        self.coordinator.lock().finish(job, answer, sent, Clock::now());
+    ) -> (Priority, bool) {
+        let answer = match &dedicated {
+            None => request::send(&self.client, None, requests).await,
+            Some(client) => request::send_dedicated(client, requests).await,
+        };
+        self.metrics.written(job.priority, answer.as_ref().err().map(WireError::label));
+        self.coordinator.lock().finish(&job, answer.as_deref(), sent, Clock::now());
+        (job.priority, answer.is_err_and(|error| error.is_overload()))
     }
 }
 

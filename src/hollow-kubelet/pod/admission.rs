@@ -60,7 +60,7 @@ pub enum AdmitResult {
 pub fn admit(pod: &PodView, node: NodeInfo<'_>, others: &[AdmittedPod]) -> AdmitResult {
     if pod.spec.os.as_deref().is_some_and(|os| os != OS) {
         let message = "Failed to admit pod as the OS field doesn't match node OS".to_owned();
-        return AdmitResult::Rejected { reason: "PodOSNotSupported".to_owned(), message, by_node: false };
+        return rejected("PodOSNotSupported".to_owned(), message);
     }
     let all: Vec<&PodView> = others.iter().map(|other| &*other.pod).collect();
     let short = shortages(pod, node.allocatable, &all);
@@ -76,13 +76,15 @@ pub fn admit(pod: &PodView, node: NodeInfo<'_>, others: &[AdmittedPod]) -> Admit
     let Some(Shortage { resource, requested, used, capacity }) = short.first() else {
         return unfit.unwrap_or(AdmitResult::Admitted);
     };
-    AdmitResult::Rejected {
-        reason: format!("OutOf{resource}"),
-        message: format!(
-            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
-        ),
-        by_node: false,
-    }
+    let message = format!(
+        "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+    );
+    rejected(format!("OutOf{resource}"), message)
+}
+
+/// A rejection for a cause that the Node in the cache cannot change.
+fn rejected(reason: String, message: String) -> AdmitResult {
+    AdmitResult::Rejected { reason, message, by_node: false }
 }
 
 /// Preempts pods for a critical pod.
@@ -95,11 +97,10 @@ fn preempted(pod: &PodView, allocatable: &Allocatable, others: &[AdmittedPod]) -
     }
     match preemption::victims(pod, &stays, &short) {
         Ok(victims) => AdmitResult::Preempts(victims),
-        Err(error) => AdmitResult::Rejected {
-            reason: "UnexpectedAdmissionError".to_owned(),
-            message: format!("Unexpected error while attempting to recover from admission failure: {error}"),
-            by_node: false,
-        },
+        Err(error) => rejected(
+            "UnexpectedAdmissionError".to_owned(),
+            format!("Unexpected error while attempting to recover from admission failure: {error}"),
+        ),
     }
 }
 

@@ -123,15 +123,10 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
             amounts.iter().map(|(name, amount)| (name.to_string(), json!(amount))).collect()
         };
         let (requests, limits) = (amounts(&spec.resources.requests), amounts(&spec.resources.limits));
-        let mut resources = json!({});
         if !requests.is_empty() {
             shown["allocatedResources"] = requests.clone().into();
-            resources["requests"] = requests.into();
         }
-        if !limits.is_empty() {
-            resources["limits"] = limits.into();
-        }
-        shown["resources"] = resources;
+        shown["resources"] = resources::shown(requests, limits);
     }
     shown
 }

@@ -23,13 +23,13 @@ pub fn of(spec: &PodSpecView, runs: bool) -> (Written, Value) {
         let has_none = |name: &str| !is_of_cgroups(name) || (name == "memory" && !limited(name));
         limits.iter_mut().filter(|(name, _)| has_none(name)).for_each(|(_, amount)| *amount = Value::Null);
     }
-    let mut resources = json!({});
-    for (name, amounts) in [("requests", has), ("limits", limits)] {
-        if !amounts.is_empty() {
-            resources[name] = amounts.into();
-        }
-    }
-    (requests, resources)
+    (requests, shown(has, limits))
+}
+
+/// Resources as a status shows them, without empty lists.
+pub fn shown(requests: Written, limits: Written) -> Value {
+    let lists = [("requests", requests), ("limits", limits)].into_iter();
+    lists.filter(|(_, list)| !list.is_empty()).map(|(name, list)| (name, Value::Object(list))).collect()
 }
 
 fn written(amounts: &ResourceList) -> Written {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_node_api::ContainerDefaults;
-use kube_node_cache::{Container, ContainerState, ContainerView, PodStatus, PodView};
+use kube_node_cache::{ContainerState, ContainerView, PodStatus, PodView};
 use kube_node_planner::time;
 
 use super::{
     FailureReason,
     container::{self, has_begun, is_running},
+    output::{Found, containers},
     script::{KILLED, Role, Script},
 };
 use crate::clock::to_seconds;
@@ -51,55 +52,44 @@ pub fn stop(
     defaults: &ContainerDefaults,
     now: Timestamp,
 ) -> Result<PodStatus, Timestamp> {
-    let spec = &*pod.spec;
-    let killed_at = time::after(termination.since, termination.grace);
-    let shown = |views: &[ContainerView], container: &Container| {
-        views.iter().find(|view| view.name == container.name).cloned()
-    };
-    let stops = |container: &Container, role, stopped_at: Timestamp| {
-        let needed = time::after(stopped_at, Script::of(spec, container, role, defaults).stop_time);
+    let since = termination.since;
+    let killed_at = time::after(since, termination.grace);
+    // End of a container that is told to stop at this time, and its exit code.
+    let end = |container: &Found<'_>, stopped_at| {
+        let script = Script::of(&pod.spec, container.spec, container.role, defaults);
+        let needed = time::after(stopped_at, script.stop_time);
         (needed.min(killed_at), if needed > killed_at { KILLED } else { 0 })
     };
-    let regulars: Vec<_> = spec
-        .containers
-        .iter()
-        .map(|container| {
-            let end = stops(container, Role::Regular, termination.since);
-            (container, shown(&pod.status.containers, container), end)
-        })
-        .collect();
-    let running = regulars.iter().filter(|(_, view, _)| view.as_ref().is_some_and(is_running));
+    let all: Vec<Found<'_>> = containers(pod).collect();
+    let running = || all.iter().filter(|container| container.view.is_some_and(is_running));
     // Sidecars are stopped once the regular containers have ended.
-    let regulars_end = running.map(|(.., (at, _))| *at).max().unwrap_or(termination.since);
-    let inits: Vec<_> = spec
-        .init_containers
-        .iter()
-        .map(|container| {
-            let role = Role::of_init(container);
-            let stopped_at = if role == Role::Sidecar { regulars_end } else { termination.since };
-            (container, shown(&pod.status.init_containers, container), stops(container, role, stopped_at))
-        })
-        .collect();
-    let running = inits.iter().chain(&regulars).filter(|(_, view, _)| view.as_ref().is_some_and(is_running));
-    if let Some(last) = running.map(|(.., (at, _))| *at).max().filter(|last| now < *last) {
+    let regulars_end = running().filter(|container| container.role == Role::Regular);
+    let regulars_end = regulars_end.map(|container| end(container, since).0).max().unwrap_or(since);
+    let end = |container: &Found<'_>| {
+        end(container, if container.role == Role::Sidecar { regulars_end } else { since })
+    };
+    if let Some(last) = running().map(|container| end(container).0).max().filter(|last| now < *last) {
         return Err(last);
     }
-    let begun = |view: &Option<ContainerView>| view.as_ref().is_some_and(has_begun);
+    let begun = |container: &Found<'_>| container.view.is_some_and(has_begun);
+    let (regulars, inits): (Vec<_>, Vec<_>) =
+        all.iter().copied().partition(|container| container.role == Role::Regular);
     // Last init container that a kubelet knows, or has to assume, to have begun.
-    let last_begun = inits.iter().rposition(|(_, view, _)| begun(view)).unwrap_or(0);
-    let is_initialized =
-        inits.iter().all(|(_, view, _)| view.as_ref().is_some_and(|view| view.ready || view.started))
-            || regulars.iter().any(|(_, view, _)| begun(view));
+    let last_begun = inits.iter().rposition(begun).unwrap_or(0);
+    let is_initialized = inits.iter().all(|init| init.view.is_some_and(|view| view.ready || view.started))
+        || regulars.iter().any(begun);
     let latest = to_seconds(now);
-    let waits_as = container::initial_reason(spec);
-    let end = |(spec, view, (at, code)): (&Container, Option<ContainerView>, (Timestamp, i32)), has_run| {
-        let mut view = view.unwrap_or_else(|| container::waiting(&spec.name, &waits_as));
-        container::stop(&mut view, to_seconds(at).min(latest), code, has_run);
+    let waits_as = container::initial_reason(&pod.spec);
+    let stopped = |container: &Found<'_>, has_run| {
+        let unseen = || container::waiting(&container.spec.name, &waits_as);
+        let mut view = container.view.cloned().unwrap_or_else(unseen);
+        let (at, exit_code) = end(container);
+        container::stop(&mut view, to_seconds(at).min(latest), exit_code, has_run);
         view
     };
-    let init_containers: Box<[_]> =
-        inits.into_iter().enumerate().map(|(at, init)| end(init, at <= last_begun)).collect();
-    let containers: Box<[_]> = regulars.into_iter().map(|regular| end(regular, is_initialized)).collect();
+    let init_containers =
+        inits.iter().enumerate().map(|(at, init)| stopped(init, at <= last_begun)).collect();
+    let containers: Box<[_]> = regulars.iter().map(|regular| stopped(regular, is_initialized)).collect();
     let succeeded =
         |view: &ContainerView| matches!(&view.state, ContainerState::Ended(end) if end.exit_code == 0);
     // A kubelet drops the reason to stop a pod that ended well, unless the reason still applies.
