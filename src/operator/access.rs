@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use kube::{
     Client, Config,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 use kube_ext::{connection, leader::Fence};
 
-use super::OperatorError;
 use crate::preflight::Preflight;
 
 /// An identity and the API server that it is for.
@@ -23,14 +23,18 @@ pub struct Access {
 
 impl Access {
     /// Reads the kubeconfig; without one, infers the configuration from `KUBECONFIG` or the pod's ServiceAccount.
-    pub async fn new(kubeconfig: Option<&Path>) -> Result<Self, OperatorError> {
+    pub async fn new(kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
         let config = match kubeconfig {
             Some(path) => {
-                let failed = |source| OperatorError::Kubeconfig { path: path.to_owned(), source };
-                let file = Kubeconfig::read_from(path).map_err(failed)?;
-                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(failed)?
+                let unusable = || format!("the kubeconfig {} cannot be used", path.display());
+                let file = Kubeconfig::read_from(path).with_context(unusable)?;
+                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                    .await
+                    .with_context(unusable)?
             }
-            None => Config::infer().await.map_err(|source| OperatorError::NoConfig(Box::new(source)))?,
+            None => Config::infer()
+                .await
+                .context("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")?,
         };
         let identity = kubeconfig
             .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
@@ -53,17 +57,19 @@ impl Access {
     }
 
     /// A client without a fence.
-    pub fn client(&self) -> Result<Client, OperatorError> {
-        connection::client(self.config.clone()).map_err(|source| self.no_client(source))
+    pub fn client(&self) -> anyhow::Result<Client> {
+        connection::client(self.config.clone())
+            .with_context(|| format!("cannot make a client for {}", self.url))
     }
 
     /// A client that sends writes only while `fence` is open.
-    pub(super) fn fenced(&self, fence: &Fence) -> Result<Client, OperatorError> {
-        connection::fenced(self.config.clone(), fence).map_err(|source| self.no_client(source))
+    pub(super) fn fenced(&self, fence: &Fence) -> anyhow::Result<Client> {
+        connection::fenced(self.config.clone(), fence)
+            .with_context(|| format!("cannot make a client for {}", self.url))
     }
 
     /// Returns the client once the API server has answered.
-    pub async fn reached(&self) -> Result<Client, OperatorError> {
+    pub async fn reached(&self) -> anyhow::Result<Client> {
         let client = self.client()?;
         self.preflight(&client, "").reach().await?;
         Ok(client)
@@ -78,9 +84,5 @@ impl Access {
     pub(super) fn ca(&self) -> String {
         let certificates = self.config.root_cert.iter().flatten();
         certificates.map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()))).collect()
-    }
-
-    fn no_client(&self, source: kube::Error) -> OperatorError {
-        OperatorError::Client { url: self.url.clone(), source: Box::new(source) }
     }
 }

@@ -11,7 +11,7 @@ use prometheus::Registry;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Caches, OperatorError, Options, TaskGroup};
+use super::{Caches, Options, TaskGroup};
 use crate::{
     autoscaler::Autoscaler,
     controllers::{
@@ -30,113 +30,107 @@ const SYNC_POLL: Duration = Duration::from_millis(20);
 /// their order.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
 
-/// Parts from which the leader tasks are built.
-pub(super) struct Leader {
-    pub(super) options: Options,
-    /// UID of the cluster.
-    pub(super) cluster: String,
-    /// Fenced client of the operator's own identity.
-    pub(super) client: Client,
-    pub(super) caches: Caches,
-    pub(super) registry: Registry,
-    pub(super) leadership: Arc<Leadership>,
-}
-
-impl Leader {
-    /// Starts all tasks. They end at shutdown, once their writes in flight are answered.
-    pub(super) fn begin(self, tasks: &mut TaskGroup) -> Result<(), OperatorError> {
-        let Self { options, cluster, client, caches, registry, leadership } = self;
-        let hollow_client = match &options.hollow {
-            Some(access) => access.fenced(leadership.fence())?,
-            None => client.clone(),
-        };
-        let failover_delay = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
-        let (hollow, kubelets) = Hollow::new(
-            hollow_client.clone(),
-            Arc::clone(&caches.nodes),
-            Arc::clone(&caches.pods),
-            failover_delay,
-            &registry,
-        )?;
-        tasks.serve_kubelets(&hollow, options.endpoints, &registry)?;
-        let machines = hollow.clone();
-        let members = MembershipWatch::new();
-        caches.hosts.add_event_handler(Arc::clone(&members) as _);
-        let dependencies = Dependencies {
-            requester: hollow_client,
-            server: options.client.anonymous(),
-            fence: leadership.fence().clone(),
-            meter: Meter::new(&registry)?,
-        };
-        let room = Room::register(options.max_machines, &caches.nodes, &registry)?;
-        let in_process = InProcess::new(hollow, dependencies, room);
-        let hollow = HollowProvider::new(in_process, client.clone(), Arc::clone(&caches.nodes), members);
-        let hollow: Arc<dyn Provider> = Arc::new(hollow);
-        let kubemark = kubemark::Options {
-            cluster,
-            namespace: options.namespace.clone(),
-            image: options.machine_image,
-            api_server: kubemark::ApiServer {
-                url: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
-                ca: options.client.ca(),
-            },
-            fence: leadership.fence().clone(),
-            insecure_credentials: options.insecure_credentials,
-        };
-        let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
-        let kubemark: Arc<dyn Provider> =
-            Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
-        let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
-        inventory::register_machines(&registry, providers.clone())?;
-        let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, &registry)).transpose()?;
-        // Registered before the controllers: a Node's CIDR must be counted before they consider its creation complete.
-        if let Some(pod_cidrs) = &pod_cidrs {
-            caches.nodes.add_event_handler(Arc::clone(pod_cidrs) as _);
-        }
-        let context = Arc::new(Context {
-            nodes: Arc::clone(&caches.nodes),
-            pods: Arc::clone(&caches.pods),
-            classes: Arc::clone(&caches.classes),
-            sets: Arc::clone(&caches.sets),
-            revisions: Revisions::new(client.clone(), &options.namespace),
-            expectations: ExpectationStore::default(),
-            drain_permits: DrainPermits::default(),
-            events: Events::register(client.clone(), "kube-node", &registry)?,
-            metrics: Metrics::register(&registry)?,
-            providers,
-            pod_cidrs,
-            provider_id_prefix: options.provider_id_prefix,
-            client: client.clone(),
-        });
-        let stop = tasks.shutdown().clone();
-        tasks.spawn_until_done(kubelets.run(stop.clone()));
-        let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
-        let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
-        let secrets = Secrets::new(client.clone(), &options.namespace);
-        let parameters = PolicyParameters::new(client, &context);
-        let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
-        if let Some(options) = options.autoscaler {
-            let server = Autoscaler::new(options, Arc::clone(&context), &registry)?;
-            // The server ends only at shutdown, once the calls in flight are answered.
-            tasks.spawn_until_done(server.run(stop.clone()));
-        }
-        let (approver, csr_queue) = Approver::new(context);
-        tasks.spawn(Arc::clone(&approver).watch());
-        let ready = caches.readiness();
-        tasks.spawn_until_done(async move {
-            if stop.run_until_cancelled(in_sync(&machines, &ready)).await.is_some() {
-                info!("watches are in sync");
-                tokio::join!(
-                    sets.run(set_queue, stop.clone()),
-                    nodes.run(node_queue, stop.clone()),
-                    classes.run(class_queue, stop.clone()),
-                    approver.run(csr_queue, stop.clone()),
-                    parameters.run(stop.clone())
-                );
-            }
-        });
-        Ok(())
+/// Starts all tasks, with a fenced `client` of the operator's own identity. They end at shutdown, once their
+/// writes in flight are answered.
+pub(super) fn start(
+    tasks: &mut TaskGroup,
+    options: Options,
+    cluster: String,
+    client: Client,
+    caches: &Caches,
+    registry: &Registry,
+    leadership: &Leadership,
+) -> anyhow::Result<()> {
+    let hollow_client = match &options.hollow {
+        Some(access) => access.fenced(leadership.fence())?,
+        None => client.clone(),
+    };
+    let failover_delay = options.election.as_ref().map_or(RESTART, |election| election.timing.lease());
+    let (hollow, kubelets) = Hollow::new(
+        hollow_client.clone(),
+        Arc::clone(&caches.nodes),
+        Arc::clone(&caches.pods),
+        failover_delay,
+        registry,
+    )?;
+    tasks.serve_kubelets(&hollow, options.endpoints, registry)?;
+    let machines = hollow.clone();
+    let members = MembershipWatch::new();
+    caches.hosts.add_event_handler(Arc::clone(&members) as _);
+    let dependencies = Dependencies {
+        requester: hollow_client,
+        server: options.client.anonymous(),
+        fence: leadership.fence().clone(),
+        meter: Meter::new(registry)?,
+    };
+    let room = Room::register(options.max_machines, &caches.nodes, registry)?;
+    let in_process = InProcess::new(hollow, dependencies, room);
+    let hollow = HollowProvider::new(in_process, client.clone(), Arc::clone(&caches.nodes), members);
+    let hollow: Arc<dyn Provider> = Arc::new(hollow);
+    let kubemark = kubemark::Options {
+        cluster,
+        namespace: options.namespace.clone(),
+        image: options.machine_image,
+        api_server: kubemark::ApiServer {
+            url: options.machine_api_server.unwrap_or_else(|| options.client.url.clone()),
+            ca: options.client.ca(),
+        },
+        fence: leadership.fence().clone(),
+        insecure_credentials: options.insecure_credentials,
+    };
+    let (nodes, classes) = (Arc::clone(&caches.nodes), Arc::clone(&caches.classes));
+    let kubemark: Arc<dyn Provider> =
+        Arc::new(KubemarkProvider::new(client.clone(), nodes, classes, kubemark));
+    let providers: BTreeMap<_, _> = [hollow, kubemark].map(|provider| (provider.name(), provider)).into();
+    inventory::register_machines(registry, providers.clone())?;
+    let pod_cidrs = options.pod_cidrs.map(|range| PodCidrs::register(range, registry)).transpose()?;
+    // Registered before the controllers: a Node's CIDR must be counted before they consider its creation complete.
+    if let Some(pod_cidrs) = &pod_cidrs {
+        caches.nodes.add_event_handler(Arc::clone(pod_cidrs) as _);
     }
+    let context = Arc::new(Context {
+        nodes: Arc::clone(&caches.nodes),
+        pods: Arc::clone(&caches.pods),
+        classes: Arc::clone(&caches.classes),
+        sets: Arc::clone(&caches.sets),
+        revisions: Revisions::new(client.clone(), &options.namespace),
+        expectations: ExpectationStore::default(),
+        drain_permits: DrainPermits::default(),
+        events: Events::register(client.clone(), "kube-node", registry)?,
+        metrics: Metrics::register(registry)?,
+        providers,
+        pod_cidrs,
+        provider_id_prefix: options.provider_id_prefix,
+        client: client.clone(),
+    });
+    let stop = tasks.shutdown().clone();
+    tasks.spawn_until_done(kubelets.run(stop.clone()));
+    let (sets, set_queue) = NodeSetController::new(Arc::clone(&context));
+    let (nodes, node_queue) = NodeController::new(Arc::clone(&context));
+    let secrets = Secrets::new(client.clone(), &options.namespace);
+    let parameters = PolicyParameters::new(client, &context);
+    let (classes, class_queue) = NodeClassController::new(Arc::clone(&context), secrets);
+    if let Some(options) = options.autoscaler {
+        let server = Autoscaler::new(options, Arc::clone(&context), registry)?;
+        // The server ends only at shutdown, once the calls in flight are answered.
+        tasks.spawn_until_done(server.run(stop.clone()));
+    }
+    let (approver, csr_queue) = Approver::new(context);
+    tasks.spawn(Arc::clone(&approver).watch());
+    let ready = caches.readiness();
+    tasks.spawn_until_done(async move {
+        if stop.run_until_cancelled(in_sync(&machines, &ready)).await.is_some() {
+            info!("watches are in sync");
+            tokio::join!(
+                sets.run(set_queue, stop.clone()),
+                nodes.run(node_queue, stop.clone()),
+                classes.run(class_queue, stop.clone()),
+                approver.run(csr_queue, stop.clone()),
+                parameters.run(stop.clone())
+            );
+        }
+    });
+    Ok(())
 }
 
 /// Waits until the Leases are read and all watches are in sync. Controllers must not start on a partial

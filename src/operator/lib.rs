@@ -12,16 +12,15 @@ pub mod preflight;
 pub mod providers;
 mod task_group;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use hollow_kubelet::server;
-use kube::{Client, config::KubeconfigError};
+use kube::Client;
 use kube_ext::{
-    admin::{Admin, AdminError},
-    leader::{self, Election, Leadership, LostError},
+    admin::Admin,
+    leader::{self, Election, Leadership},
     metrics,
 };
-use kube_node_cache::ReflectError;
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -31,12 +30,11 @@ pub use access::Access;
 
 use self::{
     caches::Caches,
-    leader_tasks::Leader,
     task_group::{TaskGroup, hold, leave},
 };
 use crate::{
     controllers::{ProviderIdPrefix, inventory},
-    preflight::{Preflight, PreflightError},
+    preflight::Preflight,
 };
 
 /// Options of [`run`].
@@ -69,50 +67,8 @@ pub struct Options {
     pub election: Option<leader::Options>,
 }
 
-/// Reason why the operator ended.
-#[derive(Debug, thiserror::Error)]
-pub enum OperatorError {
-    /// The kubeconfig cannot be used.
-    #[error("the kubeconfig {} cannot be used", path.display())]
-    Kubeconfig {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: KubeconfigError,
-    },
-    /// There is neither a kubeconfig nor a pod's ServiceAccount.
-    #[error("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")]
-    NoConfig(#[source] Box<kube::config::InferConfigError>),
-    /// The client cannot be built.
-    #[error("cannot make a client for {url}")]
-    Client {
-        /// URL of the API server.
-        url: String,
-        /// Cause.
-        source: Box<kube::Error>,
-    },
-    /// A preflight check failed.
-    #[error(transparent)]
-    Preflight(#[from] PreflightError),
-    /// A watch cannot start.
-    #[error(transparent)]
-    Reflect(#[from] ReflectError),
-    /// The admin port cannot be opened.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// A metric is registered twice: a programming error.
-    #[error("a metric cannot be registered")]
-    Metrics(#[from] prometheus::Error),
-    /// The Lease is lost: another process leads, or will.
-    #[error(transparent)]
-    Lost(#[from] LostError),
-    /// A task of the operator ended or panicked.
-    #[error("a part of the operator ended by itself")]
-    Part(#[source] Option<tokio::task::JoinError>),
-}
-
 /// Runs the operator until `shutdown`.
-pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
+pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::Result<()> {
     let registry = Registry::new();
     let identity = options.election.as_ref().map(|election| election.identity.clone());
     let leadership = Leadership::register(&leader::LEADER, identity, &registry)?;
@@ -158,9 +114,8 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
         // The watch may lag behind the last writes of the previous leader.
         caches.relist();
     }
-    let leader = Leader { options, cluster, client: fenced, caches, registry, leadership };
     let work = Box::pin(async {
-        leader.begin(&mut tasks)?;
+        leader_tasks::start(&mut tasks, options, cluster, fenced, &caches, &registry, &leadership)?;
         tasks.supervise().await
     });
     hold(election, work).await
@@ -168,7 +123,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> Result<()
 
 /// Runs the preflight checks and returns the UID of the cluster. Clears `options.endpoints` if the rights to
 /// serve them are missing.
-async fn check(options: &mut Options, client: &Client) -> Result<String, OperatorError> {
+async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String> {
     let Options { client: own, hollow, endpoints, namespace, election, .. } = options;
     let hollow = hollow.as_ref().unwrap_or(own);
     let kubelets = hollow.client()?;

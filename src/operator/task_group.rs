@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use futures::FutureExt;
 use hollow_kubelet::{
     Hollow,
@@ -17,14 +18,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::OperatorError;
-
 /// Time limit for work in flight at shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Tasks and their common shutdown signal.
 pub(super) struct TaskGroup {
-    tasks: JoinSet<Result<(), OperatorError>>,
+    tasks: JoinSet<anyhow::Result<()>>,
     shutdown: CancellationToken,
 }
 
@@ -43,10 +42,10 @@ impl TaskGroup {
         &mut self,
         task: impl Future<Output = Result<(), E>> + Send + 'static,
     ) where
-        OperatorError: From<E>,
+        anyhow::Error: From<E>,
     {
         let task = self.shutdown.clone().run_until_cancelled_owned(task);
-        self.tasks.spawn(task.map(|ended| ended.transpose().map(drop).map_err(OperatorError::from)));
+        self.tasks.spawn(task.map(|ended| ended.transpose().map(drop).map_err(anyhow::Error::from)));
     }
 
     /// Spawns a task that observes the shutdown itself and finishes its work in flight first.
@@ -60,7 +59,7 @@ impl TaskGroup {
         hollow: &Hollow,
         options: Option<server::Options>,
         registry: &Registry,
-    ) -> Result<(), OperatorError> {
+    ) -> anyhow::Result<()> {
         let Some(options) = options else { return Ok(()) };
         match hollow.serve(options, registry) {
             Ok(server) => {
@@ -84,13 +83,13 @@ impl TaskGroup {
     }
 
     /// Waits until a task ends. No task should.
-    pub(super) async fn one_ends(&mut self) -> OperatorError {
+    pub(super) async fn one_ends(&mut self) -> anyhow::Error {
         ended_by_itself(self.tasks.join_next().await)
     }
 
     /// Waits for the first task to end. At shutdown, waits up to `SHUTDOWN_LIMIT` for all of them and returns
     /// true if all have ended.
-    pub(super) async fn supervise(mut self) -> Result<bool, OperatorError> {
+    pub(super) async fn supervise(mut self) -> anyhow::Result<bool> {
         tokio::select! {
             ended = self.tasks.join_next() => {
                 if !self.shutdown.is_cancelled() {
@@ -112,8 +111,8 @@ impl TaskGroup {
 /// has ended. Without an election there is no Lease to release.
 pub(super) async fn hold(
     election: Option<Election>,
-    mut work: impl Future<Output = Result<bool, OperatorError>> + Unpin,
-) -> Result<(), OperatorError> {
+    mut work: impl Future<Output = anyhow::Result<bool>> + Unpin,
+) -> anyhow::Result<()> {
     let Some(mut election) = election else { return work.await.map(drop) };
     let has_ended = tokio::select! {
         ended = &mut work => ended?,
@@ -125,17 +124,18 @@ pub(super) async fn hold(
 }
 
 /// Leaves an election. A request whose response is no longer awaited may have won the Lease, so it is released.
-pub(super) async fn leave(election: Option<Election>) -> Result<(), OperatorError> {
+pub(super) async fn leave(election: Option<Election>) -> anyhow::Result<()> {
     if let Some(election) = election {
         election.release().await;
     }
     Ok(())
 }
 
-fn ended_by_itself(ended: Option<Result<Result<(), OperatorError>, JoinError>>) -> OperatorError {
+fn ended_by_itself(ended: Option<Result<anyhow::Result<()>, JoinError>>) -> anyhow::Error {
+    let text = "a part of the operator ended by itself";
     match ended {
         Some(Ok(Err(error))) => error,
-        Some(Ok(Ok(()))) | None => OperatorError::Part(None),
-        Some(Err(panicked)) => OperatorError::Part(Some(panicked)),
+        Some(Ok(Ok(()))) | None => anyhow!(text),
+        Some(Err(panicked)) => anyhow!(panicked).context(text),
     }
 }

@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn new_permits_are_reported_once_and_expire_with_the_next_reconcile() {
         let drain_permits = DrainPermits::default();
-        let told: Arc<Mutex<Vec<Arc<str>>>> = Arc::default();
-        let into = Arc::clone(&told);
+        let reported: Arc<Mutex<Vec<Arc<str>>>> = Arc::default();
+        let into = Arc::clone(&reported);
         drain_permits.on_grant(move |name| into.lock().push(Arc::clone(name)));
         let permit = |uid: &str| (Arc::from(uid), Arc::from(format!("node-{uid}")));
         drain_permits.replace("set", [permit("a")]);
@@ -77,6 +77,6 @@ mod tests {
         );
         drain_permits.replace("set", [permit("b")]);
         assert!(!drain_permits.is_granted("set", "a"));
-        assert_eq!(*told.lock(), ["node-a".into(), "node-b".into()]);
+        assert_eq!(*reported.lock(), ["node-a".into(), "node-b".into()]);
     }
 }

@@ -138,11 +138,12 @@ impl NodeClassController {
         if class.object.is_err() {
             return Ok(None);
         }
-        let named = credentials(class);
-        if let Some(before) = self.secrets.of(class.name()).filter(|before| named != Some(before.as_str())) {
+        let current = credentials(class);
+        if let Some(before) = self.secrets.of(class.name()).filter(|before| current != Some(before.as_str()))
+        {
             self.give_up_credentials(class.name(), &before).await?;
         }
-        let Some(secret) = named else { return Ok(None) };
+        let Some(secret) = current else { return Ok(None) };
         let state = self.secrets.keep(class.name(), secret).await?;
         Ok(Some((secret.to_owned(), state)))
     }

@@ -68,7 +68,7 @@ impl SecretState {
 
 /// The Secret that a class names, as of the last check.
 #[derive(Debug)]
-struct NamedSecret {
+struct ClassSecret {
     secret: String,
     state: SecretState,
     checked: Instant,
@@ -80,7 +80,7 @@ pub struct Secrets {
     api: Api<Secret>,
     namespace: String,
     /// By class.
-    named: Mutex<HashMap<String, NamedSecret>>,
+    by_class: Mutex<HashMap<String, ClassSecret>>,
 }
 
 impl Secrets {
@@ -89,7 +89,7 @@ impl Secrets {
         Self {
             api: Api::namespaced(client, namespace),
             namespace: namespace.to_owned(),
-            named: Mutex::default(),
+            by_class: Mutex::default(),
         }
     }
 
@@ -100,12 +100,12 @@ impl Secrets {
 
     /// The Secret that a class last named.
     pub fn of(&self, class: &str) -> Option<String> {
-        self.named.lock().get(class).map(|named| named.secret.clone())
+        self.by_class.lock().get(class).map(|known| known.secret.clone())
     }
 
     /// Sets the finalizer of a Secret that this class needs. Reads the Secret at most once per [`CHECK_INTERVAL`].
     pub async fn keep(&self, class: &str, secret: &str) -> Result<SecretState, ApiError> {
-        if let Some(known) = self.named.lock().get(class)
+        if let Some(known) = self.by_class.lock().get(class)
             && known.secret == secret
             && known.checked.elapsed() < CHECK_INTERVAL
         {
@@ -113,7 +113,9 @@ impl Secrets {
         }
         let checked = Instant::now();
         let state = self.set_finalizer(secret, true).await?;
-        self.named.lock().insert(class.to_owned(), NamedSecret { secret: secret.to_owned(), state, checked });
+        self.by_class
+            .lock()
+            .insert(class.to_owned(), ClassSecret { secret: secret.to_owned(), state, checked });
         Ok(state)
     }
 
@@ -122,7 +124,7 @@ impl Secrets {
         if !is_needed {
             self.set_finalizer(secret, false).await?;
         }
-        self.named.lock().remove(class);
+        self.by_class.lock().remove(class);
         Ok(())
     }
 

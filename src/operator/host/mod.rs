@@ -22,7 +22,7 @@ use tracing::info;
 
 use self::reconciler::HostReconciler;
 use super::{
-    Access, Caches, OperatorError,
+    Access, Caches,
     leader_tasks::in_sync,
     task_group::{TaskGroup, hold, leave},
 };
@@ -54,7 +54,7 @@ pub struct Options {
 }
 
 /// Runs machines until `shutdown`.
-pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), OperatorError> {
+pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Result<()> {
     let Options { client: access, endpoints, max_machines, namespace, group, name, admin_address, presence } =
         options;
     let registry = Registry::new();

@@ -21,8 +21,8 @@ pub struct CsrView {
 impl From<CertificateSigningRequest> for CsrView {
     fn from(CertificateSigningRequest { metadata, spec, status }: CertificateSigningRequest) -> Self {
         let status = status.unwrap_or_default();
-        let is_decided =
-            status.certificate.is_some() || status.conditions.is_some_and(|said| !said.is_empty());
+        let is_decided = status.certificate.is_some()
+            || status.conditions.is_some_and(|conditions| !conditions.is_empty());
         let pending = (!is_decided).then(|| {
             Box::new(CertificateRequest {
                 signer: spec.signer_name,

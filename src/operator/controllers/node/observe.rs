@@ -134,8 +134,8 @@ impl NodeController {
         }
         observed.back_off = self.back_off(&observed);
         observed.lease_renewed = self.lease(&observed.node, observed.existing.as_ref()).await?;
-        let named = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
-        let machine = match (named, class) {
+        let revision = observed.node.label(names::LABEL_REVISION).map(str::to_owned);
+        let machine = match (revision, class) {
             (Some(revision), _) if observed.node.has_finalizer(names::FINALIZER_MACHINE) => {
                 match self.stored(&observed.node).await? {
                     Some(machine) => machine,

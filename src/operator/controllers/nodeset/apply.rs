@@ -158,14 +158,8 @@ impl NodeSetController {
         let batch = fresh.into_iter().take(BATCH).chain(due.into_iter().take(RETRIES));
         stream::iter(batch)
             .for_each_concurrent(WRITES_AT_ONCE, |(node, patch, intent)| async move {
-                let answer = api::patch::<Node>(&self.context.client, &*node, patch, what).await;
-                let now = Timestamp::now();
-                self.refusals(set, |refusals| match answer {
-                    // The Node changed or is gone: its event enqueues the set.
-                    Err(error) if error.is_conflict() || error.is_not_found() => {}
-                    Err(error) => refusals.failed(write, &node.name, intent, error.chain(), now),
-                    Ok(()) => refusals.succeeded(write, &node.name, now),
-                });
+                let result = api::patch::<Node>(&self.context.client, &*node, patch, what).await;
+                self.record(set, write, &node.name, intent, result.as_ref().copied());
             })
             .await;
         more

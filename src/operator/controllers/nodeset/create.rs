@@ -125,31 +125,25 @@ impl NodeSetController {
         let names = self.with_pod_cidrs(observed, names, applied);
         // Each creation counts the ones before it, which the watch shows later.
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
-        let results: Vec<(String, Result<(), ApiError>)> = stream::iter((size + 1..).zip(names))
+        let mut results = stream::iter((size + 1..).zip(names))
             .map(|(size, (name, pod_cidr))| async move {
                 let result = self.create_one(set, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
-            .buffer_unordered(WRITES_AT_ONCE)
-            .collect()
-            .await;
-        let (now, intent) = (Timestamp::now(), blueprint.intent());
-        let created = results.iter().any(|(_, result)| result.is_ok());
-        let mut refused = None;
-        for (name, result) in results {
-            let metrics = &self.context.metrics;
-            let Err(error) = result else {
-                metrics.node_created(Ok(()));
-                continue;
-            };
-            metrics.node_created(Err(&error));
-            if error.is_final() {
-                self.expectations(&observed.name, |expectations| expectations.refused(&name));
-                refused = Some(error.chain());
-            } else {
-                applied.failed(Write::Create.reason(), &error);
+            .buffer_unordered(WRITES_AT_ONCE);
+        let (mut created, mut refused) = (false, None);
+        while let Some((name, result)) = results.next().await {
+            self.context.metrics.node_created(result.as_ref().copied());
+            match result {
+                Ok(()) => created = true,
+                Err(error) if error.is_final() => {
+                    self.expectations(&observed.name, |expectations| expectations.refused(&name));
+                    refused = Some(error.chain());
+                }
+                Err(error) => applied.failed(Write::Create.reason(), &error),
             }
         }
+        let (now, intent) = (Timestamp::now(), blueprint.intent());
         self.refusals(&observed.name, |refusals| match refused {
             Some(message) => refusals.failed(Write::Create, "", intent, message, now),
             None if created => refusals.succeeded(Write::Create, "", now),
@@ -210,22 +204,18 @@ impl NodeSetController {
             cluster_size,
         };
         let node = node_builder::node(origin, &blueprint.template, Timestamp::now());
-        match self.post(&node).await {
-            Ok(()) => {}
-            // An earlier call had succeeded after all: no other writer chooses such names.
-            Err(error) if error.is_conflict() => {}
-            Err(error) => return Err(error),
-        }
-        self.expectations(set_name, |expectations| expectations.created(name));
-        Ok(())
-    }
-
-    async fn post(&self, node: &k8s_pb::api::core::v1::Node) -> Result<(), ApiError> {
-        let body = Body::Object(wire::envelope("v1", "Node", node));
+        let body = Body::Object(wire::envelope("v1", "Node", &node));
         let path = format!("/api/v1/nodes?fieldManager={}", names::FIELD_MANAGER);
-        let name = node.metadata.as_ref().map_or("", |metadata| metadata.name());
-        // The watch delivers the object.
-        send(&self.context.client, format!("create Node {name}"), Method::POST, &path, body).await.map(drop)
+        let action = format!("create Node {name}");
+        match send(&self.context.client, action, Method::POST, &path, body).await {
+            // A conflict: an earlier call had succeeded after all, since no other writer chooses such names.
+            Err(error) if !error.is_conflict() => Err(error),
+            // The watch delivers the object.
+            _ => {
+                self.expectations(set_name, |expectations| expectations.created(name));
+                Ok(())
+            }
+        }
     }
 
     /// Looks up creations with unknown result that will not be repeated.

@@ -6,14 +6,13 @@ use std::sync::{
 };
 
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube_ext::call::ApiError;
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     disruption::DisruptionReason,
     expectations::Expectations,
-    refusals::{self, Refusals, Write},
+    refusals::{self, Write},
     set_planner::SetPlan,
 };
 use tracing::info;
@@ -87,12 +86,7 @@ impl NodeSetController {
         if result.as_ref().is_err_and(ApiError::is_not_found) {
             return Ok(());
         }
-        let (intent, now) = (refusals::intent(&node.uid), Timestamp::now());
-        self.refusals(set, |refusals: &mut Refusals| match &result {
-            Ok(()) => refusals.succeeded(Write::Delete, &node.name, now),
-            Err(error) if error.is_conflict() => {}
-            Err(error) => refusals.failed(Write::Delete, &node.name, intent, error.chain(), now),
-        });
+        self.record(set, Write::Delete, &node.name, refusals::intent(&node.uid), result.as_ref().copied());
         self.context.metrics.node_deleted(result.as_ref().copied());
         result
     }

@@ -22,7 +22,7 @@ use kube_ext::{
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, View};
 use kube_node_planner::{
     expectations::Expectations,
-    refusals::Refusals,
+    refusals::{Refusals, Write},
     set_planner::{self, NodeState},
 };
 use parking_lot::Mutex;
@@ -128,6 +128,16 @@ impl NodeSetController {
     /// Reads or changes the record of a set's failed writes.
     fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut Refusals) -> T) -> T {
         with(self.refusals.lock().entry(set.to_owned()).or_default())
+    }
+
+    /// Records the result of a write, unless the Node has changed or is gone: its event enqueues the set.
+    fn record(&self, set: &str, write: Write, node: &str, intent: u64, result: Result<(), &ApiError>) {
+        let now = Timestamp::now();
+        self.refusals(set, |refusals| match result {
+            Ok(()) => refusals.succeeded(write, node, now),
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => refusals.failed(write, node, intent, error.chain(), now),
+        });
     }
 
     /// Reads or changes the expectations of a set.
