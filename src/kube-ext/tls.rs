@@ -2,9 +2,10 @@
 //! again; unusable ones leave the current configuration in place.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -18,6 +19,11 @@ use rustls::{
     version::TLS13,
 };
 use sha2::{Digest, Sha256};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use x509_parser::{
     extensions::GeneralName,
     prelude::{FromDer, X509Certificate},
@@ -185,6 +191,21 @@ impl Certificates {
     /// Configuration for the next connection.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.now.read().config)
+    }
+
+    /// TLS handshake with a client, within a time limit. Returns the client's certificate too, if it shows one.
+    pub async fn accept<S>(
+        &self,
+        stream: S,
+        limit: Duration,
+    ) -> io::Result<(TlsStream<S>, Option<CertificateDer<'static>>)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let stream = timeout(limit, TlsAcceptor::from(self.config()).accept(stream)).await??;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let certificate = certificate.map(|own| own.clone().into_owned());
+        Ok((stream, certificate))
     }
 
     /// Loads the certificates again. Returns true if they have changed.

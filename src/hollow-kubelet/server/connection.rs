@@ -1,4 +1,4 @@
-//! A client's connection: handshake, client certificate, and requests, within limits.
+//! A client's connection: TLS handshake, client certificate, and requests, within limits.
 
 use std::{
     io,
@@ -8,29 +8,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::body::Body;
-use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
+use axum::{Router, body::Body, response::IntoResponse};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
+    header::{AUTHORIZATION, CONNECTION},
+};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::time::sleep;
+use tower::ServiceExt;
 use tracing::debug;
 
 use super::{
     Server,
-    access::{Shown, User},
-    answers,
+    access::CertificateUser,
     connection_slots::ConnectionSlot,
+    router::{Endpoint, METHOD_NOT_ALLOWED},
 };
+use crate::served_machine::ServedMachine;
 
 /// Timeout of the TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Timeout of a request's head, and of an idle connection.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 /// Maximum age of a connection that is not admitted, and then of its graceful shutdown.
-const STRANGER_LIMIT: Duration = Duration::from_secs(30);
+const UNADMITTED_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum age of a connection: a client that comes again authenticates again.
 const OLDEST: Duration = Duration::from_mins(10);
 /// TCP keepalive interval, as in Go servers.
@@ -38,51 +42,50 @@ const ALIVE: Duration = Duration::from_secs(15);
 /// Maximum size of a request's head, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 
-/// Client of a request.
-#[derive(Clone)]
-pub struct Caller {
+/// A connection after its handshake.
+struct Connection {
+    server: Arc<Server>,
+    router: Router,
     /// UID of the listener's machine.
-    pub machine: Arc<str>,
-    /// User of the client certificate, while that is valid.
-    pub shown: Option<Shown>,
+    machine: Arc<str>,
+    /// User of the client certificate.
+    user: Option<CertificateUser>,
     /// Address of the client.
-    pub address: IpAddr,
+    address: IpAddr,
     /// Start of the connection.
-    pub since: Instant,
+    since: Instant,
     /// Slot of the connection, held while any part of it is in use.
-    pub place: Arc<ConnectionSlot>,
-}
-
-impl Caller {
-    /// User of the client certificate at `now`; None if it has expired.
-    #[must_use]
-    pub fn user(&self, now: Timestamp) -> Option<&User> {
-        self.shown.as_ref().filter(|shown| now <= shown.until).map(|shown| &shown.user)
-    }
+    slot: Arc<ConnectionSlot>,
 }
 
 /// Serves a connection in a task of its own.
-pub fn begin(server: &Arc<Server>, client: (TcpStream, IpAddr), machine: Arc<str>, place: ConnectionSlot) {
-    let (server, place) = (Arc::clone(server), Arc::new(place));
-    let shutdown = server.shutdown.clone();
+pub fn spawn(
+    server: &Arc<Server>,
+    router: &Router,
+    client: (TcpStream, IpAddr),
+    machine: Arc<str>,
+    slot: ConnectionSlot,
+) {
+    let (server, router, slot) = (Arc::clone(server), router.clone(), Arc::new(slot));
+    let (shutdown, evicted) = (server.shutdown.clone(), slot.evicted().clone());
     tokio::spawn(shutdown.run_until_cancelled_owned(async move {
-        tokio::select! {
-            ended = serve(&server, client, machine, Arc::clone(&place)) => if let Err(error) = ended {
-                debug!(%error, "a client of a kubelet is gone");
-            },
-            () = place.is_lost() => debug!("a client of a kubelet has lost its place to others"),
+        match evicted.run_until_cancelled(serve(server, router, client, machine, slot)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => debug!(%error, "a client of a kubelet is gone"),
+            None => debug!("a client of a kubelet has lost its slot to others"),
         }
     }));
 }
 
 async fn serve(
-    server: &Arc<Server>,
+    server: Arc<Server>,
+    router: Router,
     (stream, address): (TcpStream, IpAddr),
     machine: Arc<str>,
-    place: Arc<ConnectionSlot>,
+    slot: Arc<ConnectionSlot>,
 ) -> io::Result<()> {
     // A silent machine accepts no connection, nor does a process without a certificate.
-    let (Some(_), Some(certificates)) = (server.machines.get(&machine), server.certificates()) else {
+    let (Some(_), Some(certificates)) = (server.machines.get(&machine), server.certificates.get()) else {
         return Ok(());
     };
     stream.set_nonblocking(true)?;
@@ -90,34 +93,29 @@ async fn serve(
     let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
     SockRef::from(&stream).set_tcp_keepalive(&alive)?;
     let stream = tokio::net::TcpStream::from_std(stream)?;
-    let handshake = timeout(HANDSHAKE_LIMIT, TlsAcceptor::from(certificates.config()).accept(stream));
-    let stream = handshake.await??;
-    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let shown = shown.and_then(|shown| Shown::of_certificate(shown));
-    if shown.is_some() {
-        place.authenticate();
+    let (stream, certificate) = certificates.accept(stream, HANDSHAKE_LIMIT).await?;
+    let user = certificate.and_then(|certificate| CertificateUser::of(&certificate));
+    if user.is_some() {
+        slot.authenticate();
     }
-    let caller = Caller { machine, shown, address, since: Instant::now(), place: Arc::clone(&place) };
-    let service = service_fn(|request: Request<Incoming>| {
-        let (server, caller) = (Arc::clone(server), caller.clone());
-        async move { respond(server, caller, request).await }
-    });
+    let connection =
+        Connection { server, router, machine, user, address, since: Instant::now(), slot: Arc::clone(&slot) };
     let requests = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_LIMIT)
         .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(stream), service_fn(|request| connection.respond(request)))
         .with_upgrades();
     let mut requests = pin!(requests);
-    for is_told in [false, true] {
+    for is_shutting_down in [false, true] {
         tokio::select! {
             ended = &mut requests => return ended.map_err(io::Error::other),
-            () = sleep(STRANGER_LIMIT) => {}
+            () = sleep(UNADMITTED_LIMIT) => {}
         }
-        if place.is_guests() {
+        if slot.is_admitted() {
             break;
         }
-        if is_told {
+        if is_shutting_down {
             return Ok(());
         }
         // The request under way is still answered.
@@ -126,22 +124,74 @@ async fn serve(
     requests.await.map_err(io::Error::other)
 }
 
-async fn respond(
-    server: Arc<Server>,
-    caller: Caller,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, io::Error> {
-    let Some(seen) = server.machines.get(&caller.machine) else {
-        return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the machine is silent"));
-    };
-    let since = caller.since;
-    let mut answer = answers::answer(Arc::clone(&server), caller, seen, request).await;
-    let status = answer.status();
-    let is_last = status == StatusCode::UNAUTHORIZED
-        || (status != StatusCode::SWITCHING_PROTOCOLS
-            && (server.places.are_scarce() || since.elapsed() >= OLDEST));
-    if is_last {
-        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+impl Connection {
+    async fn respond(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
+        let Some(machine) = self.server.machines.get(&self.machine) else {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the machine is silent"));
+        };
+        let endpoint = Endpoint::of(request.uri().path());
+        let mut response = self.answer(machine, &endpoint, request.map(Body::new)).await;
+        let status = response.status();
+        self.server.metrics.answered(endpoint.name, status.as_u16());
+        let is_last = status == StatusCode::UNAUTHORIZED
+            || (status != StatusCode::SWITCHING_PROTOCOLS
+                && (self.server.slots.are_scarce() || self.since.elapsed() >= OLDEST));
+        if is_last {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
     }
-    Ok(answer)
+
+    /// Routes a request of an authorized client, whom that admits.
+    async fn answer(
+        &self,
+        machine: ServedMachine,
+        endpoint: &Endpoint,
+        mut request: Request<Body>,
+    ) -> Response<Body> {
+        let now = Timestamp::now();
+        let user = self.user.as_ref().filter(|user| now <= user.until).map(|user| &user.user);
+        let credentials = (user, bearer(request.headers()));
+        let asked = (request.method(), endpoint.subresources);
+        let checked = self.server.access.check(&machine.node, asked, credentials, self.address).await;
+        if let Err(refusal) = checked {
+            return refusal.into_response();
+        }
+        if !self.slot.admit().await {
+            let why = "too many clients of hollow kubelets: try again later";
+            return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+        }
+        // The router would serve it as GET.
+        if request.method() == Method::HEAD {
+            return METHOD_NOT_ALLOWED.into_response();
+        }
+        request.extensions_mut().insert(Arc::new(machine));
+        request.extensions_mut().insert(Arc::clone(&self.slot));
+        self.router.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
+    }
+}
+
+/// Bearer token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_what_follows_bearer() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+            bearer(&headers).map(ToOwned::to_owned)
+        };
+        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(of("bearer  abc ").as_deref(), Some("abc"));
+        for none in ["Basic abc", "Bearer ", "Bearer", ""] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
 }

@@ -3,31 +3,25 @@
 //! The streams are those of remotecommand, version 4: stdin, stdout, stderr, resize, and error, which carries
 //! the final `Status`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use axum::body::Body;
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
+use axum::extract::Request;
+use axum::response::Response;
+use http::StatusCode;
 use jiff::Timestamp;
 use kube_node_cache::PodView;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::mpsc,
-    time::timeout,
-};
+use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Server,
-    answers::text,
-    connection::Caller,
-    log_follower::Following,
+    access::Refusal,
+    log_follower::LogFollower,
     logs::LogOptions,
-    route::Query,
-    shell::{self, Place, Terminal},
+    query::Query,
+    shell::{self, Environment, Terminal},
     spdy,
-    streams::{Sink, WAITING},
+    streams::Sink,
     upgrade,
 };
 use crate::{
@@ -35,8 +29,8 @@ use crate::{
     served_machine::ServedMachine,
 };
 
-/// Supported versions of remotecommand.
-const PROTOCOLS: [&str; 1] = ["v4.channel.k8s.io"];
+/// Supported version of remotecommand.
+const PROTOCOL: &str = "v4.channel.k8s.io";
 /// Timeout until a client has opened its streams.
 const STREAMS_LIMIT: Duration = Duration::from_secs(30);
 /// Timeout of a command of `run`.
@@ -51,26 +45,28 @@ pub enum Kind {
     Attach,
 }
 
-/// A client's session.
-struct Session {
-    kind: Kind,
-    command: Vec<String>,
-    place: Place,
-    /// Log of the container from now on.
-    log: Option<Following>,
-    wanted: Streams,
+/// Work of a session.
+enum Session {
+    Exec {
+        environment: Environment,
+        command: Vec<String>,
+    },
+    Attach {
+        /// Log of the container from now on.
+        log: Option<LogFollower>,
+    },
 }
 
 /// Streams that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Streams {
+struct RequestedStreams {
     stdin: bool,
     stdout: bool,
     stderr: bool,
     tty: bool,
 }
 
-impl Streams {
+impl RequestedStreams {
     fn of(query: &Query<'_>) -> Option<Self> {
         let tty = query.has("tty");
         let streams = Self {
@@ -86,130 +82,118 @@ impl Streams {
 
 /// Answers a request for streams of a running container.
 pub fn answer(
-    server: &Arc<Server>,
-    caller: &Caller,
-    seen: &ServedMachine,
+    shutdown: &CancellationToken,
+    machine: &ServedMachine,
     pod: &PodView,
     name: &str,
     kind: Kind,
-    request: Request<Incoming>,
-) -> Response<Body> {
+    request: Request,
+) -> Result<Response, Refusal> {
     let query = Query::of(request.uri());
-    let Some(wanted) = Streams::of(&query) else {
-        return text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr");
+    let requested = RequestedStreams::of(&query).ok_or_else(|| {
+        (StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr".to_owned())
+    })?;
+    let session = match kind {
+        Kind::Exec => Session::Exec {
+            environment: environment(machine, pod, name),
+            command: query.all("command").map(ToOwned::to_owned).collect(),
+        },
+        Kind::Attach => Session::Attach { log: log(machine, pod, name) },
     };
-    let session = Session {
-        kind,
-        command: query.all("command"),
-        place: place(seen, pod, name),
-        log: (kind == Kind::Attach).then(|| log(seen, pod, name)).flatten(),
-        wanted,
-    };
-    upgrade::spdy(server, caller, request, &PROTOCOLS, |io, _| session.over_spdy(io))
+    Ok(upgrade::spdy(shutdown, request, PROTOCOL, move |streams| session.serve(requested, streams)))
 }
 
 /// Runs a command without streams; returns its output and its exit code.
-pub async fn run(seen: &ServedMachine, pod: &PodView, name: &str, command: Vec<String>) -> (Vec<u8>, i32) {
+pub async fn run(machine: &ServedMachine, pod: &PodView, name: &str, command: Vec<String>) -> (Vec<u8>, i32) {
     let mut terminal = Terminal { kept: Some(Vec::new()), ..Terminal::default() };
-    let place = place(seen, pod, name);
-    let code = timeout(RUN_LIMIT, shell::run(&place, &mut terminal, &command)).await;
+    let environment = environment(machine, pod, name);
+    let code = timeout(RUN_LIMIT, shell::run(&environment, &mut terminal, &command)).await;
     (terminal.kept.unwrap_or_default(), code.unwrap_or(i32::from(u8::MAX)))
 }
 
 /// Environment of commands in a container.
-fn place(seen: &ServedMachine, pod: &PodView, name: &str) -> Place {
-    let found = container(pod, name);
-    let output = found.map(|found| Output::of(&pod.spec, found.spec, found.role, &seen.settings.containers));
-    let host: &str = if pod.spec.host_network { &seen.node } else { &pod.name };
-    let env = [
+fn environment(machine: &ServedMachine, pod: &PodView, name: &str) -> Environment {
+    let output = container(pod, name)
+        .map(|found| Output::of(&pod.spec, found.spec, found.role, &machine.settings.containers));
+    let hostname: &str = if pod.spec.host_network { &machine.node } else { &pod.name };
+    let variables = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-        ("HOSTNAME", host),
+        ("HOSTNAME", hostname),
         ("HOME", "/root"),
         ("KUBERNETES_SERVICE_PORT", "443"),
     ];
-    Place {
-        hostname: host.to_owned(),
-        env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+    Environment {
+        hostname: hostname.to_owned(),
+        variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         exit_code: output.map_or(0, |output| output.exec_exit_code),
     }
 }
 
 /// Log of a container from now on.
-fn log(seen: &ServedMachine, pod: &PodView, name: &str) -> Option<Following> {
+fn log(machine: &ServedMachine, pod: &PodView, name: &str) -> Option<LogFollower> {
     let found = container(pod, name)?;
     let run = Run::current(found.view?)?;
-    let wanted = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };
-    Some(Following::new(seen, pod, &found, run, wanted, Timestamp::now()))
+    let options = LogOptions { follow: true, tail: Some(0), ..LogOptions::default() };
+    Some(LogFollower::new(machine, pod, &found, run, options, Timestamp::now()))
 }
 
 impl Session {
-    async fn over_spdy(self, io: impl AsyncRead + AsyncWrite + Send) {
-        let (opened, streams) = mpsc::channel(WAITING);
-        let done = CancellationToken::new();
-        let work = async {
-            let collected = timeout(STREAMS_LIMIT, collect(self.wanted, streams)).await;
-            if let Ok(Some((terminal, error))) = collected {
-                let out = [terminal.stdout.clone(), terminal.stderr.clone()];
-                let status = self.serve(terminal).await;
-                error.send(status.to_string()).await;
-                for sink in out.iter().flatten().chain([&error]) {
-                    sink.finish().await;
-                }
+    /// Runs the session on the streams that the client opens, and sends its final status.
+    async fn serve(self, requested: RequestedStreams, opened: mpsc::Receiver<spdy::Stream>) {
+        let collected = timeout(STREAMS_LIMIT, collect(requested, opened)).await;
+        let Ok(Some((mut terminal, error))) = collected else { return };
+        let out = [terminal.stdout.clone(), terminal.stderr.clone()];
+        let code = match self {
+            Self::Exec { environment, command } => shell::run(&environment, &mut terminal, &command).await,
+            Self::Attach { log } => {
+                attach(log, terminal).await;
+                0
             }
-            done.cancel();
-            std::future::pending::<()>().await;
         };
-        tokio::select! {
-            ended = spdy::serve(io, opened, done.clone()) => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "the streams of a container ended");
-                }
-            }
-            () = work => {}
+        error.send(status(code).to_string()).await;
+        for sink in out.iter().flatten().chain([&error]) {
+            sink.finish().await;
         }
     }
+}
 
-    /// Runs the session; returns its final status.
-    async fn serve(self, mut terminal: Terminal) -> Value {
-        match self.kind {
-            Kind::Exec => status(shell::run(&self.place, &mut terminal, &self.command).await),
-            Kind::Attach => {
-                let Terminal { stdin, stdout, .. } = terminal;
-                let echoed = async {
-                    if let (Some(mut stdin), Some(stdout)) = (stdin, &stdout) {
-                        while let Some(part) = stdin.recv().await {
-                            stdout.send(part).await;
-                        }
-                    }
-                    std::future::pending::<()>().await;
-                };
-                let said = async {
-                    let Some(mut log) = self.log else { return };
-                    while let Some(part) = log.chunk().await {
-                        if let Some(stdout) = &stdout {
-                            stdout.send(part).await;
-                        }
-                    }
-                };
-                tokio::select! {
-                    () = said => {}
-                    () = echoed => {}
-                }
-                status(0)
+/// Sends a container's log, and echoes the client's input, until the log ends.
+async fn attach(log: Option<LogFollower>, terminal: Terminal) {
+    let Terminal { stdin, stdout, .. } = terminal;
+    let echo = async {
+        if let (Some(mut stdin), Some(stdout)) = (stdin, &stdout) {
+            while let Some(part) = stdin.recv().await {
+                stdout.send(part).await;
             }
         }
+        std::future::pending::<()>().await;
+    };
+    let follow = async {
+        let Some(mut log) = log else { return };
+        while let Some(part) = log.chunk().await {
+            if let Some(stdout) = &stdout {
+                stdout.send(part).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = follow => {}
+        () = echo => {}
     }
 }
 
 /// Waits for the requested streams; returns the terminal and the error stream. Any further stream is refused.
-async fn collect(wanted: Streams, mut opened: mpsc::Receiver<spdy::Stream>) -> Option<(Terminal, Sink)> {
-    let mut terminal = Terminal { tty: wanted.tty, ..Terminal::default() };
+async fn collect(
+    requested: RequestedStreams,
+    mut opened: mpsc::Receiver<spdy::Stream>,
+) -> Option<(Terminal, Sink)> {
+    let mut terminal = Terminal { tty: requested.tty, ..Terminal::default() };
     let (mut error, mut has_resize) = (None, false);
     loop {
-        let is_there = terminal.stdin.is_some() == wanted.stdin
-            && terminal.stdout.is_some() == wanted.stdout
-            && terminal.stderr.is_some() == wanted.stderr
-            && has_resize == wanted.tty;
+        let is_there = terminal.stdin.is_some() == requested.stdin
+            && terminal.stdout.is_some() == requested.stdout
+            && terminal.stderr.is_some() == requested.stderr
+            && has_resize == requested.tty;
         if is_there && let Some(error) = error {
             return Some((terminal, error));
         }
@@ -250,12 +234,15 @@ mod tests {
     fn streams_are_those_of_the_query() {
         let of = |query: &str| {
             let uri: Uri = format!("/exec/a/b/c?{query}").parse().unwrap();
-            Streams::of(&Query::of(&uri))
+            RequestedStreams::of(&Query::of(&uri))
         };
         assert_eq!(of("command=x"), None);
-        let all = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+        let all = RequestedStreams { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(of("input=1&output=1&error=1"), Some(all));
-        assert_eq!(of("input=1&output=1&error=1&tty=1"), Some(Streams { stderr: false, tty: true, ..all }));
+        assert_eq!(
+            of("input=1&output=1&error=1&tty=1"),
+            Some(RequestedStreams { stderr: false, tty: true, ..all })
+        );
     }
 
     #[test]

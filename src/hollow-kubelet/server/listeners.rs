@@ -9,12 +9,12 @@ use std::{
     convert::Infallible,
     fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
-    ops::RangeInclusive,
     str::FromStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use kube_ext::error::chain;
 use nix::{
     errno::Errno,
     sys::{
@@ -22,35 +22,30 @@ use nix::{
         resource::{Resource, getrlimit, setrlimit},
     },
 };
+use parking_lot::Mutex;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     time::sleep,
 };
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{
-    connection_slots::{ConnectionSlot, ConnectionSlots, GUESTS, STRANGERS},
+    connection_slots::{ADMITTED, ConnectionSlot, ConnectionSlots, UNADMITTED},
     metrics::Metrics,
 };
 
 /// Open files needed besides the listeners: connections above all, and some hundreds of the process's own.
-const FILES_BESIDES: u64 = (GUESTS + STRANGERS + 768) as u64;
+const OTHER_FILES: u64 = (ADMITTED + UNADMITTED + 768) as u64;
 /// Pause in accepting when the process has no file descriptor left.
 const NO_FILE: Duration = Duration::from_secs(1);
 /// Events taken from the epoll set at once.
-const KNOCKS: usize = 64;
+const EVENTS: usize = 64;
 
 /// Range of ports for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     first: u16,
     last: u16,
-}
-
-impl Ports {
-    fn range(self) -> RangeInclusive<u16> {
-        self.first..=self.last
-    }
 }
 
 impl fmt::Display for Ports {
@@ -74,39 +69,22 @@ impl FromStr for Ports {
 
 /// Reason for which a machine has no port.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
-    /// All ports are taken.
+enum ListenError {
     #[error(
         "no port of {ports} is free at {address}: widen --kubelet-ports, or share the machines out to hosts"
     )]
-    NoFreePort {
-        /// Address of the listeners.
-        address: Ipv4Addr,
-        /// Range of ports.
-        ports: Ports,
-    },
-    /// The limit of open files is too low: each listener takes one.
+    NoFreePort { address: Ipv4Addr, ports: Ports },
     #[error(
         "a process may have {limit} open files, which is too few for a port of each machine: raise its limit (ulimit -Hn, LimitNOFILE)"
     )]
-    TooManyFiles {
-        /// Limit of open files.
-        limit: u64,
-    },
-    /// The address cannot be listened at.
+    TooManyFiles { limit: u64 },
     #[error("cannot listen at {address}: give --kubelet-address an address of this machine")]
-    Address {
-        /// Address of the listeners.
-        address: Ipv4Addr,
-        /// Cause of the failure.
-        source: io::Error,
-    },
+    Address { address: Ipv4Addr, source: io::Error },
 }
 
-impl DoorError {
+impl ListenError {
     /// Reason label of the failure metric.
-    #[must_use]
-    pub const fn reason(&self) -> &'static str {
+    const fn reason(&self) -> &'static str {
         match self {
             Self::NoFreePort { .. } => "NoFreePort",
             Self::TooManyFiles { .. } => "TooManyFiles",
@@ -134,9 +112,9 @@ struct Table {
     /// Port at which the search for a free one continues.
     next: u16,
     /// Number of machines with a dedicated client, whose connection takes a file each.
-    alone: u64,
+    dedicated_clients: u64,
     /// Failure reasons already logged.
-    told: HashSet<&'static str>,
+    logged: HashSet<&'static str>,
 }
 
 struct Listener {
@@ -163,32 +141,23 @@ impl ListenerPool {
     /// Opens a listener for a machine, at this port or at a free one. Returns None on failure; each failure
     /// reason is logged once.
     pub fn open(&self, machine: &Arc<str>, at: Option<u16>) -> Option<u16> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let opened = match at {
             // Another process may have taken the port meanwhile, which is no failure.
-            Some(port) => match self.bind(&mut table, port, machine) {
-                Ok(true) => Ok(port),
-                Ok(false) => return None,
-                Err(error) => Err(error),
-            },
-            None => self.open_any(&mut table, machine),
+            Some(port) => self.bind(&mut table, port, machine).map(|is_bound| is_bound.then_some(port)),
+            None => self.open_any(&mut table, machine).map(Some),
         };
-        match opened {
-            Ok(port) => {
-                self.metrics.open.set(i64::try_from(table.open.len()).unwrap_or(i64::MAX));
-                Some(port)
+        self.count(&table);
+        opened.unwrap_or_else(|error| {
+            self.metrics.failed(error.reason());
+            if table.logged.insert(error.reason()) {
+                warn!(error = chain(&error), "Nodes have no endpoints");
             }
-            Err(error) => {
-                self.metrics.failed(error.reason());
-                if table.told.insert(error.reason()) {
-                    warn!(error = kube_ext::error::chain(&error), "Nodes have no endpoints");
-                }
-                None
-            }
-        }
+            None
+        })
     }
 
-    fn open_any(&self, table: &mut Table, machine: &Arc<str>) -> Result<u16, DoorError> {
+    fn open_any(&self, table: &mut Table, machine: &Arc<str>) -> Result<u16, ListenError> {
         let Ports { first, last } = self.ports;
         for port in (table.next..=last).chain(first..table.next) {
             if !table.claimed.contains(&port)
@@ -199,28 +168,24 @@ impl ListenerPool {
                 return Ok(port);
             }
         }
-        Err(DoorError::NoFreePort { address: self.address, ports: self.ports })
+        Err(ListenError::NoFreePort { address: self.address, ports: self.ports })
     }
 
     /// Returns true if the port was free.
-    fn bind(&self, table: &mut Table, port: u16, machine: &Arc<str>) -> Result<bool, DoorError> {
-        let open = u64::try_from(table.open.len()).unwrap_or(u64::MAX);
-        if table.open.contains_key(&port) || !self.ports.range().contains(&port) {
+    fn bind(&self, table: &mut Table, port: u16, machine: &Arc<str>) -> Result<bool, ListenError> {
+        if table.open.contains_key(&port) || !(self.ports.first..=self.ports.last).contains(&port) {
             return Ok(false);
         }
-        if open.saturating_add(FILES_BESIDES).saturating_add(table.alone) >= self.files {
-            return Err(DoorError::TooManyFiles { limit: self.files });
+        let out_of_files = || ListenError::TooManyFiles { limit: self.files };
+        if table.open.len() as u64 + OTHER_FILES + table.dedicated_clients >= self.files {
+            return Err(out_of_files());
         }
-        let failed = |source| DoorError::Address { address: self.address, source };
+        let failed = |source| ListenError::Address { address: self.address, source };
         let listener = match TcpListener::bind(SocketAddrV4::new(self.address, port)) {
             Ok(listener) => listener,
-            Err(error) => {
-                return match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
-                    Errno::EADDRINUSE | Errno::EACCES => Ok(false),
-                    _ if is_out_of_files(&error) => Err(DoorError::TooManyFiles { limit: self.files }),
-                    _ => Err(failed(error)),
-                };
-            }
+            Err(error) if is_any(&error, [Errno::EADDRINUSE, Errno::EACCES]) => return Ok(false),
+            Err(error) if is_any(&error, OUT_OF_FILES) => return Err(out_of_files()),
+            Err(error) => return Err(failed(error)),
         };
         listener.set_nonblocking(true).map_err(failed)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, port.into());
@@ -231,47 +196,51 @@ impl ListenerPool {
 
     /// Closes a listener; its socket leaves the epoll set with that.
     pub fn close(&self, port: u16) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.open.remove(&port);
+        self.count(&table);
+    }
+
+    fn count(&self, table: &Table) {
         self.metrics.open.set(i64::try_from(table.open.len()).unwrap_or(i64::MAX));
     }
 
     /// Reserves a port that a Node shows.
     pub fn claim(&self, port: u16) {
-        self.table().claimed.insert(port);
+        self.table.lock().claimed.insert(port);
     }
 
     /// Frees a port that no Node shows any more.
     pub fn release(&self, port: u16) {
-        self.table().claimed.remove(&port);
+        self.table.lock().claimed.remove(&port);
     }
 
     /// Reserves an open file for a machine's dedicated client.
     pub fn reserve(&self) {
-        self.table().alone += 1;
+        self.table.lock().dedicated_clients += 1;
     }
 
     /// Frees the open file of a dedicated client.
     pub fn unreserve(&self) {
-        let mut table = self.table();
-        table.alone = table.alone.saturating_sub(1);
+        let mut table = self.table.lock();
+        table.dedicated_clients = table.dedicated_clients.saturating_sub(1);
     }
 
-    /// Accepts connections while polled; passes each to `enter` with its address, the UID of the listener's
+    /// Accepts connections while polled; passes each to `serve` with its address, the UID of the listener's
     /// machine, and a connection slot.
-    pub async fn attend(
+    pub async fn accept_all(
         &self,
-        places: &ConnectionSlots,
-        enter: impl Fn((TcpStream, IpAddr), Arc<str>, ConnectionSlot) + Send,
+        slots: &ConnectionSlots,
+        serve: impl Fn((TcpStream, IpAddr), Arc<str>, ConnectionSlot) + Send,
     ) -> io::Result<Infallible> {
         #[expect(
             deprecated,
             reason = "what may be unsound is a descriptor that others close; this one is owned"
         )]
-        let knocks = AsyncFd::with_interest(self.epoll.0.try_clone()?, Interest::READABLE)?;
-        let mut events = [EpollEvent::empty(); KNOCKS];
+        let epoll = AsyncFd::with_interest(self.epoll.0.try_clone()?, Interest::READABLE)?;
+        let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            let mut ready = knocks.readable().await?;
+            let mut ready = epoll.readable().await?;
             let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
                 Ok(count) => count,
                 Err(Errno::EINTR) => continue,
@@ -285,16 +254,16 @@ impl ListenerPool {
                 let Ok(port) = u16::try_from(event.data()) else { continue };
                 match self.accept(port) {
                     Ok(Some((stream, address, machine))) => {
-                        enter((stream, address), machine, places.enter(address));
+                        serve((stream, address), machine, slots.take(address));
                     }
                     Ok(None) => {}
-                    Err(error) if is_out_of_files(&error) => {
-                        self.metrics.failed(DoorError::TooManyFiles { limit: self.files }.reason());
+                    Err(error) if is_any(&error, OUT_OF_FILES) => {
+                        self.metrics.failed(ListenError::TooManyFiles { limit: self.files }.reason());
                         // The pending connection would keep the listener ready, again and again.
                         sleep(NO_FILE).await;
                         break;
                     }
-                    Err(error) => tracing::debug!(%error, "a connection was lost at the door"),
+                    Err(error) => debug!(%error, "a connection was lost before it was accepted"),
                 }
             }
         }
@@ -302,23 +271,21 @@ impl ListenerPool {
 
     /// Accepts a connection at a port, with its address and the listener's machine; None if none is pending.
     fn accept(&self, port: u16) -> io::Result<Option<(TcpStream, IpAddr, Arc<str>)>> {
-        let table = self.table();
-        let Some(door) = table.open.get(&port) else { return Ok(None) };
-        match door.listener.accept() {
-            Ok((stream, address)) => Ok(Some((stream, address.ip(), Arc::clone(&door.machine)))),
+        let table = self.table.lock();
+        let Some(Listener { listener, machine }) = table.open.get(&port) else { return Ok(None) };
+        match listener.accept() {
+            Ok((stream, address)) => Ok(Some((stream, address.ip(), Arc::clone(machine)))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Returns true if the process, or the system, has no file descriptor left.
-fn is_out_of_files(error: &io::Error) -> bool {
-    [Errno::EMFILE, Errno::ENFILE].map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
+/// The process, or the system, has no file descriptor left.
+const OUT_OF_FILES: [Errno; 2] = [Errno::EMFILE, Errno::ENFILE];
+
+fn is_any(error: &io::Error, errnos: [Errno; 2]) -> bool {
+    errnos.map(|errno| Some(errno as i32)).contains(&error.raw_os_error())
 }
 
 /// Raises the soft limit of open files to the hard limit, and returns that.
@@ -336,7 +303,7 @@ mod tests {
 
     use super::*;
 
-    fn doors(ports: &str) -> ListenerPool {
+    fn pool(ports: &str) -> ListenerPool {
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         ListenerPool::new(Ipv4Addr::LOCALHOST, ports.parse().unwrap(), metrics).unwrap()
     }
@@ -356,30 +323,30 @@ mod tests {
     #[test]
     fn each_machine_has_a_port_of_its_own_that_no_node_shows() {
         // Concurrent tests take ports too: free ones are found by trying.
-        let doors = doors("10100-10139");
-        doors.claim(10_110);
+        let pool = pool("10100-10139");
+        pool.claim(10_110);
         let mut taken = HashSet::new();
-        while let Some(port) = doors.open(&uid("u"), None) {
+        while let Some(port) = pool.open(&uid("u"), None) {
             assert!(taken.insert(port) && port != 10_110);
         }
         assert!(taken.len() > 20, "{taken:?}");
-        assert_eq!(doors.metrics.failures("NoFreePort"), 1);
+        assert_eq!(pool.metrics.failures("NoFreePort"), 1);
         let one = *taken.iter().next().unwrap();
-        assert_eq!(doors.open(&uid("v"), Some(one)), None, "it is another's");
-        doors.close(one);
-        assert_eq!(doors.open(&uid("v"), Some(one)), Some(one));
-        doors.release(10_110);
-        assert_eq!(doors.open(&uid("v"), None), Some(10_110));
+        assert_eq!(pool.open(&uid("v"), Some(one)), None, "it is another's");
+        pool.close(one);
+        assert_eq!(pool.open(&uid("v"), Some(one)), Some(one));
+        pool.release(10_110);
+        assert_eq!(pool.open(&uid("v"), None), Some(10_110));
     }
 
     #[tokio::test]
-    async fn who_knocks_comes_to_the_machine_whose_door_it_is() {
-        let doors = doors("10140-10199");
-        let ports = ["a", "b"].map(|name| doors.open(&uid(name), None).unwrap());
+    async fn a_connection_reaches_the_machine_of_its_listener() {
+        let pool = pool("10140-10199");
+        let ports = ["a", "b"].map(|name| pool.open(&uid(name), None).unwrap());
         let (sender, mut came) = tokio::sync::mpsc::unbounded_channel();
-        let places = ConnectionSlots::default();
-        let attended = doors.attend(&places, |_, machine, _| sender.send(machine).unwrap());
-        let knocked = async {
+        let slots = ConnectionSlots::default();
+        let accepting = pool.accept_all(&slots, |_, machine, _| sender.send(machine).unwrap());
+        let connecting = async {
             for (at, name) in [(1, "b"), (0, "a"), (1, "b")] {
                 let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, ports[at])).unwrap();
                 stream.write_all(b"x").unwrap();
@@ -387,8 +354,8 @@ mod tests {
             }
         };
         tokio::select! {
-            ended = attended => panic!("{ended:?}"),
-            () = knocked => {}
+            ended = accepting => panic!("{ended:?}"),
+            () = connecting => {}
         }
     }
 }

@@ -17,17 +17,17 @@ use crate::{
 /// Size from which on a chunk is sent, in bytes.
 const CHUNK: usize = 32 << 10;
 /// Longest interval between checks whether the container still runs.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Log stream of a run of a container.
-pub struct Following {
+pub struct LogFollower {
     lines: Lines,
     run: Run,
     pods: Arc<Cache<PodView>>,
     key: String,
     uid: Arc<str>,
     container: String,
-    wanted: LogOptions,
+    options: LogOptions,
     next: u64,
     end: u64,
     /// Bytes that may still be sent; None without a limit.
@@ -36,39 +36,39 @@ pub struct Following {
     is_over: bool,
 }
 
-impl Following {
+impl LogFollower {
     /// Requested part of the log of a run.
     pub fn new(
-        seen: &ServedMachine,
+        machine: &ServedMachine,
         pod: &PodView,
         found: &Found<'_>,
         run: Run,
-        wanted: LogOptions,
+        options: LogOptions,
         now: Timestamp,
     ) -> Self {
-        let output = Output::of(&pod.spec, found.spec, found.role, &seen.settings.containers);
+        let output = Output::of(&pod.spec, found.spec, found.role, &machine.settings.containers);
         let key = format!("{}/{}", pod.namespace, pod.name);
         let container = found.spec.name.to_string();
         let lines = Lines::new(&output, format!("{container} of pod {key}"), &run);
-        let range = lines.wanted(&wanted, run.ended.unwrap_or(now).min(now));
+        let range = lines.requested(&options, run.ended.unwrap_or(now).min(now));
         Self {
             lines,
             run,
-            pods: Arc::clone(&seen.pods),
+            pods: Arc::clone(&machine.pods),
             key,
             uid: Arc::clone(&pod.uid),
             container,
             next: range.start,
             end: range.end,
-            left: wanted.limit,
-            is_over: !wanted.follow || run.ended.is_some(),
-            wanted,
+            left: options.limit,
+            is_over: !options.follow || run.ended.is_some(),
+            options,
         }
     }
 
     /// Log stream as a response body.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static {
-        stream::unfold(self, async |mut following| Some((Ok(following.chunk().await?), following)))
+        stream::unfold(self, async |mut follower| Some((Ok(follower.chunk().await?), follower)))
     }
 
     /// Next chunk; None at the end.
@@ -83,11 +83,15 @@ impl Following {
             if self.is_over {
                 return None;
             }
-            self.look();
+            self.refresh();
             if self.next >= self.end && !self.is_over {
                 let until = self.lines.time(self.next).duration_since(Timestamp::now());
-                sleep(Duration::try_from(until).unwrap_or_default().clamp(Duration::from_millis(5), LOOK))
-                    .await;
+                sleep(
+                    Duration::try_from(until)
+                        .unwrap_or_default()
+                        .clamp(Duration::from_millis(5), CHECK_INTERVAL),
+                )
+                .await;
             }
         }
     }
@@ -95,7 +99,7 @@ impl Following {
     fn take(&mut self) -> Bytes {
         let mut chunk = Vec::new();
         while self.next < self.end && chunk.len() < CHUNK {
-            chunk.extend_from_slice(self.lines.text(self.next, self.wanted.timestamps).as_bytes());
+            chunk.extend_from_slice(self.lines.text(self.next, self.options.timestamps).as_bytes());
             self.next += 1;
         }
         if let Some(left) = &mut self.left {
@@ -106,7 +110,7 @@ impl Following {
     }
 
     /// Updates `end` and `is_over` from the pod cache.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         let pod = self.pods.get(&self.key).filter(|pod| pod.uid == self.uid);
         let view = pod.as_ref().and_then(|pod| container(pod, &self.container)?.view);
         match view.and_then(|view| self.run.again(view)) {

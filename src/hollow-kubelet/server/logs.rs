@@ -1,10 +1,11 @@
 //! Log of a container: lines come at an interval from the container's start on, so any part of the log can be
 //! computed, and none is stored.
 
-use std::{collections::HashMap, ops::Range, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::query::Query;
 use crate::pod::output::{Output, Run};
 
 /// Size of the available log, in bytes: the size at which a kubelet begins another file.
@@ -29,7 +30,7 @@ pub struct LogOptions {
 
 /// Reason for which a kubelet refuses a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwanted {
+pub enum QueryError {
     /// A value cannot be decoded.
     Undecodable,
     /// A value is not allowed.
@@ -38,43 +39,37 @@ pub enum Unwanted {
 
 impl LogOptions {
     /// Parses a query as a kubelet does: the first value of each key counts.
-    pub fn read<'a>(
-        query: impl Iterator<Item = (&'a str, &'a str)>,
-        now: Timestamp,
-    ) -> Result<Self, Unwanted> {
-        let mut first = HashMap::new();
-        for (key, value) in query {
-            first.entry(key).or_insert(value);
-        }
-        // `tail` is the former name of `tailLines`.
-        match first.get("tail").copied() {
-            None | Some("") => {}
-            Some("all") => drop(first.remove("tailLines")),
-            Some(tail) => drop(first.insert("tailLines", tail)),
-        }
+    pub fn read(query: &Query<'_>, now: Timestamp) -> Result<Self, QueryError> {
         let yes =
-            |key| first.get(key).is_some_and(|text| *text != "0" && !text.eq_ignore_ascii_case("false"));
-        let number = |key, least: i64| match first.get(key).map(|text| text.parse::<i64>()) {
+            |key| query.first(key).is_some_and(|text| text != "0" && !text.eq_ignore_ascii_case("false"));
+        let number = |text: Option<&str>, least: i64| match text.map(str::parse) {
             None => Ok(None),
-            Some(Ok(number)) if number < least => Err(Unwanted::Invalid),
+            Some(Ok(number)) if number < least => Err(QueryError::Invalid),
             Some(Ok(number)) => Ok(Some(number)),
-            Some(Err(_)) => Err(Unwanted::Undecodable),
+            Some(Err(_)) => Err(QueryError::Undecodable),
         };
-        let since_time: Option<Timestamp> = match first.get("sinceTime") {
-            None | Some(&"") => None,
-            Some(time) => Some(time.parse().map_err(|_| Unwanted::Undecodable)?),
+        // `tail` is the former name of `tailLines`.
+        let tail = match query.first("tail") {
+            None | Some("") => query.first("tailLines"),
+            Some("all") => None,
+            tail => tail,
+        };
+        let since_time: Option<Timestamp> = match query.first("sinceTime") {
+            None | Some("") => None,
+            Some(time) => Some(time.parse().map_err(|_| QueryError::Undecodable)?),
         };
         // All values are decoded before any is validated.
-        let read = [number("tailLines", 0), number("limitBytes", 1), number("sinceSeconds", 1)];
-        if read.contains(&Err(Unwanted::Undecodable)) {
-            return Err(Unwanted::Undecodable);
+        let read =
+            [number(tail, 0), number(query.first("limitBytes"), 1), number(query.first("sinceSeconds"), 1)];
+        if read.contains(&Err(QueryError::Undecodable)) {
+            return Err(QueryError::Undecodable);
         }
         let [tail, limit, since_seconds] = read;
         let (tail, limit, since_seconds) = (tail?, limit?, since_seconds?);
         if since_seconds.is_some() && since_time.is_some()
-            || first.get("stream").is_some_and(|stream| !["", "All"].contains(stream))
+            || query.first("stream").is_some_and(|stream| !["", "All"].contains(&stream))
         {
-            return Err(Unwanted::Invalid);
+            return Err(QueryError::Invalid);
         }
         let ago = |seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok();
         let size = |number: i64| u64::try_from(number).ok();
@@ -135,12 +130,12 @@ impl Lines {
 
     /// Range of the lines requested, at `until`.
     #[must_use]
-    pub fn wanted(&self, wanted: &LogOptions, until: Timestamp) -> Range<u64> {
+    pub fn requested(&self, options: &LogOptions, until: Timestamp) -> Range<u64> {
         let count = self.count(until);
         let size = u64::try_from(self.text(count, false).len()).unwrap_or(u64::MAX).max(1);
         let kept = count.saturating_sub(KEPT / size);
-        let last = wanted.tail.map_or(0, |tail| count.saturating_sub(tail));
-        let since = wanted.since.map_or(0, |since| self.first_at(since));
+        let last = options.tail.map_or(0, |tail| count.saturating_sub(tail));
+        let since = options.since.map_or(0, |since| self.first_at(since));
         kept.max(last).max(since).min(count)..count
     }
 
@@ -181,8 +176,9 @@ mod tests {
         Lines::new(&output, "main".to_owned(), &Run { began: at(1_000), ended: None, started: true })
     }
 
-    fn read(query: &[(&str, &str)]) -> Result<LogOptions, Unwanted> {
-        LogOptions::read(query.iter().copied(), at(1_100))
+    fn read(query: &[(&str, &str)]) -> Result<LogOptions, QueryError> {
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        LogOptions::read(&Query::of(&format!("/?{query}").parse().unwrap()), at(1_100))
     }
 
     #[test]
@@ -195,20 +191,20 @@ mod tests {
         let time = read(&[("sinceTime", "1970-01-01T00:17:00Z")]).unwrap();
         assert_eq!(time.since, Some(at(1_020)));
         for (key, value, why) in [
-            ("tailLines", "-1", Unwanted::Invalid),
-            ("limitBytes", "0", Unwanted::Invalid),
-            ("sinceSeconds", "0", Unwanted::Invalid),
-            ("stream", "Stderr", Unwanted::Invalid),
-            ("tailLines", "some", Unwanted::Undecodable),
-            ("tail", "some", Unwanted::Undecodable),
-            ("limitBytes", "", Unwanted::Undecodable),
-            ("sinceTime", "now", Unwanted::Undecodable),
+            ("tailLines", "-1", QueryError::Invalid),
+            ("limitBytes", "0", QueryError::Invalid),
+            ("sinceSeconds", "0", QueryError::Invalid),
+            ("stream", "Stderr", QueryError::Invalid),
+            ("tailLines", "some", QueryError::Undecodable),
+            ("tail", "some", QueryError::Undecodable),
+            ("limitBytes", "", QueryError::Undecodable),
+            ("sinceTime", "now", QueryError::Undecodable),
         ] {
             assert_eq!(read(&[(key, value)]), Err(why), "{key}={value}");
         }
         let both = [("sinceSeconds", "5"), ("sinceTime", "1970-01-01T00:17:00Z")];
-        assert_eq!(read(&both), Err(Unwanted::Invalid));
-        assert_eq!(read(&[("tailLines", "-1"), ("limitBytes", "x")]), Err(Unwanted::Undecodable));
+        assert_eq!(read(&both), Err(QueryError::Invalid));
+        assert_eq!(read(&[("tailLines", "-1"), ("limitBytes", "x")]), Err(QueryError::Undecodable));
         let tail = |query: &[_]| read(query).unwrap().tail;
         assert_eq!(tail(&[("tailLines", "3"), ("tail", "2")]), Some(2));
         assert_eq!(tail(&[("tailLines", "3"), ("tail", "all")]), None);
@@ -222,7 +218,7 @@ mod tests {
     fn lines_come_at_their_interval_and_can_be_cut() {
         let lines = lines(Duration::from_secs(10));
         assert_eq!((lines.count(at(999)), lines.count(at(1_000)), lines.count(at(1_039))), (0, 1, 4));
-        let range = |wanted: LogOptions| lines.wanted(&wanted, at(1_039));
+        let range = |options: LogOptions| lines.requested(&options, at(1_039));
         assert_eq!(range(LogOptions::default()), 0..4);
         assert_eq!(range(LogOptions { tail: Some(1), ..LogOptions::default() }), 3..4);
         assert_eq!(range(LogOptions { tail: Some(0), ..LogOptions::default() }), 4..4);
@@ -238,7 +234,7 @@ mod tests {
     #[test]
     fn what_could_not_be_started_says_nothing() {
         let lines = Lines { started: false, ..lines(Duration::from_secs(1)) };
-        assert_eq!(lines.wanted(&LogOptions::default(), at(2_000)), 0..0);
+        assert_eq!(lines.requested(&LogOptions::default(), at(2_000)), 0..0);
     }
 
     proptest! {
@@ -246,7 +242,7 @@ mod tests {
         fn no_more_is_there_than_is_kept(ran in 0..i64::from(u32::MAX), millis in 10..100_000_u64, tail: Option<u64>) {
             let lines = lines(Duration::from_millis(millis));
             let now = at(1_000 + ran);
-            let range = lines.wanted(&LogOptions { tail, ..LogOptions::default() }, now);
+            let range = lines.requested(&LogOptions { tail, ..LogOptions::default() }, now);
             prop_assert!((range.end - range.start) * 20 <= KEPT);
             prop_assert!(range.is_empty() || lines.time(range.end - 1) <= now);
             prop_assert!(now < lines.time(range.end));

@@ -6,7 +6,6 @@
 //! kubelet.
 
 mod access;
-mod answers;
 mod certificate;
 mod connection;
 mod connection_slots;
@@ -16,7 +15,8 @@ mod log_follower;
 mod logs;
 pub(super) mod metrics;
 mod port_forward;
-mod route;
+mod query;
+mod router;
 mod shell;
 mod spdy;
 mod stats;
@@ -28,7 +28,7 @@ use std::{
     io,
     net::IpAddr,
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -36,11 +36,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use kube_ext::{
+    call::{ApiError, call},
     error::chain,
+    log_once::LogOnce,
     tls::{Certificates, Clients, Material, Pem, TlsError},
 };
 use prometheus::Registry;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -56,9 +58,7 @@ use super::served_machine::ServedMachines;
 /// Refresh interval of certificates and of the client CA.
 const REFRESH: Duration = Duration::from_mins(1);
 /// Refresh interval while one of them is missing.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Timeout of the request for the client CA.
-const AUTHORITY_LIMIT: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(5);
 /// ConfigMap in kube-system with the CA by which kube-apiserver authenticates its clients.
 const AUTHORITY: &str = "extension-apiserver-authentication";
 
@@ -94,6 +94,10 @@ enum RefreshError {
     Certificate(#[from] CertificateError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Call(#[from] ApiError),
+    #[error("the ConfigMap kube-system/{AUTHORITY} has no client-ca-file")]
+    NoAuthority,
 }
 
 /// The server of all machines of a process, to be run.
@@ -104,8 +108,9 @@ pub struct Server {
     access: Access,
     metrics: Metrics,
     options: Options,
-    certificates: RwLock<Option<Arc<Certificates>>>,
-    places: ConnectionSlots,
+    /// Certificates, once they could be read.
+    certificates: OnceLock<Certificates>,
+    slots: ConnectionSlots,
     shutdown: CancellationToken,
 }
 
@@ -127,8 +132,8 @@ impl Server {
             listeners: Arc::new(listeners),
             metrics,
             options,
-            certificates: RwLock::default(),
-            places: ConnectionSlots::default(),
+            certificates: OnceLock::new(),
+            slots: ConnectionSlots::default(),
             shutdown: CancellationToken::new(),
         })
     }
@@ -140,76 +145,65 @@ impl Server {
     /// Serves until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let server = Arc::new(self);
-        let _all_end = server.shutdown.clone().drop_guard();
+        let router = router::router(&server);
+        let _connections_end = server.shutdown.clone().drop_guard();
         info!(address = %server.options.address, ports = %server.options.ports, "kubelets are served");
-        let all = async {
-            tokio::join!(server.refresh(), async {
-                let attended = server.listeners.attend(&server.places, |client, machine, place| {
-                    connection::begin(&server, client, machine, place);
-                });
-                let Err(error) = attended.await;
-                warn!(error = chain(&error), "kubelets are no longer served");
-            })
+        let accepting = async {
+            let accepted = server.listeners.accept_all(&server.slots, |client, machine, slot| {
+                connection::spawn(&server, &router, client, machine, slot);
+            });
+            let Err(error) = accepted.await;
+            warn!(error = chain(&error), "kubelets are no longer served");
         };
-        shutdown.run_until_cancelled(all).await;
+        shutdown.run_until_cancelled(async { tokio::join!(server.refresh(), accepting) }).await;
     }
 
     /// Keeps certificates and the client CA up to date.
     async fn refresh(&self) {
         let mut source = Source::new(self.options.tls_dir.as_deref(), self.options.address);
-        let mut said = String::new();
-        let mut authority = None;
+        let (mut authority, mut failure) = (None, LogOnce::default());
         loop {
-            let (asked, mut wrong) = match self.authority().await {
-                Ok(found) => (Some(found), None),
-                Err(why) => (None, Some(("ClientAuthority", why))),
-            };
             // A known client CA stays in use while the API server cannot be asked.
-            authority = asked.or(authority);
-            match self.renew(&mut source, authority.clone()) {
-                Ok(true) => info!("certificates of kubelets were read"),
-                Ok(false) => {}
-                Err(error) => wrong = Some(("Certificates", chain(&error))),
+            let asked = self.authority().await.map(|found| authority = Some(found));
+            let asked = asked.map_err(|error| ("ClientAuthority", error));
+            let renewed = self.renew(&mut source, authority.clone());
+            let renewed = renewed.map_err(|error| ("Certificates", error));
+            if let Ok(true) = renewed {
+                info!("certificates of kubelets were read");
             }
-            let wait = if wrong.is_none() { REFRESH } else { PATIENCE };
-            match wrong {
-                Some((reason, why)) if said != why => {
-                    self.metrics.failed(reason);
-                    warn!(reason, "kubelets are served with what is known: {why}");
-                    said = why;
-                }
-                Some(_) => {}
-                None => said.clear(),
+            let Err((reason, error)) = renewed.and(asked) else {
+                failure.ended();
+                sleep(REFRESH).await;
+                continue;
+            };
+            let why = chain(&error);
+            if failure.is_new(&why) {
+                self.metrics.failed(reason);
+                warn!(reason, "kubelets are served with what is known: {why}");
             }
-            sleep(wait).await;
+            sleep(RETRY).await;
         }
     }
 
+    /// Reads the certificates; returns true if they have changed.
     fn renew(&self, source: &mut Source, authority: Option<Pem>) -> Result<bool, RefreshError> {
         let now = Timestamp::now();
         let (cert, key) = source.take(now)?;
         let material = Material { cert, key, clients: Clients::Any(authority), protocol: b"http/1.1" };
-        if let Some(certificates) = self.certificates() {
+        if let Some(certificates) = self.certificates.get() {
             return Ok(certificates.reload(&material, now)?);
         }
-        let certificates = Arc::new(Certificates::load(&material, now)?);
-        *self.certificates.write().unwrap_or_else(PoisonError::into_inner) = Some(certificates);
-        Ok(true)
-    }
-
-    fn certificates(&self) -> Option<Arc<Certificates>> {
-        self.certificates.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let certificates = Certificates::load(&material, now)?;
+        Ok(self.certificates.set(certificates).is_ok())
     }
 
     /// CA by which the API server authenticates its clients.
-    async fn authority(&self) -> Result<Pem, String> {
+    async fn authority(&self) -> Result<Pem, RefreshError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
-        let map = timeout(AUTHORITY_LIMIT, maps.get(AUTHORITY)).await;
-        let map = map.map_err(|_| "the API server does not answer".to_owned())?;
-        let map = map.map_err(|error| chain(&error))?;
+        let name = format!("the ConfigMap kube-system/{AUTHORITY}");
+        let map = call(format!("read {name}"), maps.get(AUTHORITY)).await?;
         let text = map.data.and_then(|mut data| data.remove("client-ca-file"));
-        let text =
-            text.ok_or_else(|| format!("the ConfigMap kube-system/{AUTHORITY} has no client-ca-file"))?;
-        Ok(Pem { path: format!("the ConfigMap kube-system/{AUTHORITY}").into(), text: text.into_bytes() })
+        let text = text.ok_or(RefreshError::NoAuthority)?.into_bytes();
+        Ok(Pem { path: name.into(), text })
     }
 }

@@ -3,55 +3,49 @@
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
-use axum::body::Body;
-use http::{Request, Response, StatusCode};
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kube_node_cache::PodView;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream},
+    io::{AsyncRead, AsyncWrite},
     sync::mpsc,
     time::{Instant, interval},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::debug;
 
-use super::{
-    Server,
-    answers::text,
-    connection::Caller,
-    spdy,
-    streams::{Sink, Source, WAITING},
-    upgrade,
-};
+use super::{access::Refusal, spdy, streams::Sink, upgrade};
 use crate::served_machine::ServedMachine;
 
 /// Protocol of the streams.
 const PROTOCOL: &str = "portforward.k8s.io";
 /// Maximum number of connections of a client; two streams each.
 const CONNECTIONS: usize = 64;
-/// Buffer between a stream and its page, in bytes.
-const BUFFER: usize = 16 << 10;
 /// Longest wait of a stream for the other one of its connection, as in a kubelet.
 const PAIR_LIMIT: Duration = Duration::from_secs(30);
 /// Interval between checks for streams past that limit.
-const LOOK: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Answers a request for connections to a pod.
 pub fn answer(
-    server: &Arc<Server>,
-    caller: &Caller,
-    seen: &ServedMachine,
+    shutdown: &CancellationToken,
+    machine: &ServedMachine,
     pod: &PodView,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    if &*pod.status.phase != "Running" {
-        let why =
-            format!("unable to do port forwarding: pod is not running. Current status={}", pod.status.phase);
-        return text(StatusCode::INTERNAL_SERVER_ERROR, why);
+    request: Request,
+) -> Result<Response, Refusal> {
+    let phase = &pod.status.phase;
+    if &**phase != "Running" {
+        let why = format!("unable to do port forwarding: pod is not running. Current status={phase}");
+        return Err((StatusCode::INTERNAL_SERVER_ERROR, why));
     }
-    let page = Page { pod: format!("{}/{}", pod.namespace, pod.name), node: Arc::clone(&seen.node) };
-    upgrade::spdy(server, caller, request, &[PROTOCOL], |io, _| forward(io, page))
+    let page = Page { pod: format!("{}/{}", pod.namespace, pod.name), node: Arc::clone(&machine.node) };
+    Ok(upgrade::spdy(shutdown, request, PROTOCOL, |streams| join(streams, page)))
 }
 
 /// Page at each port of a pod.
@@ -87,33 +81,17 @@ impl Pair {
     }
 }
 
-async fn forward(io: impl AsyncRead + AsyncWrite + Send, page: Page) {
-    let (opened, streams) = mpsc::channel(WAITING);
-    let work = async {
-        join(streams, page).await;
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        ended = spdy::serve(io, opened, CancellationToken::new()) => {
-            if let Err(error) = ended {
-                debug!(%error, "the connections to a pod ended");
-            }
-        }
-        () = work => {}
-    }
-}
-
 /// Serves connections as their streams are opened, until no further stream can come.
 async fn join(mut streams: mpsc::Receiver<spdy::Stream>, page: Page) {
     let mut pairs: HashMap<String, Pair> = HashMap::new();
     let mut running = Vec::new();
-    let mut look = interval(LOOK);
+    let mut check = interval(CHECK_INTERVAL);
     loop {
         let stream = tokio::select! {
             stream = streams.recv() => stream,
-            _ = look.tick() => {
-                let late = pairs.extract_if(|_, pair| pair.since.elapsed() >= PAIR_LIMIT);
-                let late: Vec<_> = late.collect();
+            _ = check.tick() => {
+                let late: Vec<_> =
+                    pairs.extract_if(|_, pair| pair.since.elapsed() >= PAIR_LIMIT).collect();
                 for (id, pair) in late {
                     pair.end(&id).await;
                 }
@@ -134,14 +112,11 @@ async fn join(mut streams: mpsc::Receiver<spdy::Stream>, page: Page) {
             Some("error") => pair.error = Some(stream.sink),
             _ => continue,
         }
-        if let Some(Pair { data: Some(data), error: Some(error), .. }) = pairs
-            .get(&id)
-            .is_some_and(|pair| pair.data.is_some() && pair.error.is_some())
-            .then(|| pairs.remove(&id))
-            .flatten()
+        let is_whole = pair.data.is_some() && pair.error.is_some();
+        if let Some(Pair { data: Some(data), error: Some(error), .. }) =
+            is_whole.then(|| pairs.remove(&id)).flatten()
         {
-            let connected = connect(data, error, page.clone());
-            running.push(AbortOnDropHandle::new(tokio::spawn(connected)));
+            running.push(AbortOnDropHandle::new(tokio::spawn(connect(data, error, page.clone()))));
         }
     }
 }
@@ -162,50 +137,23 @@ async fn connect(data: spdy::Stream, error: Sink, page: Page) {
         error.finish().await;
         return;
     };
-    let spdy::Stream { source, sink, .. } = data;
-    let (near, far) = tokio::io::duplex(BUFFER);
-    tokio::join!(carry(source, &sink, near), serve(far, page.text(port)));
+    let sink = data.sink.clone();
+    serve(data.into_io(), page.text(port)).await;
     sink.finish().await;
     error.finish().await;
 }
 
-/// Copies a stream to the page behind the port, and back.
-async fn carry(mut source: Source, sink: &Sink, near: DuplexStream) {
-    let (mut read, mut write) = tokio::io::split(near);
-    let there = async {
-        while let Some(part) = source.recv().await {
-            if write.write_all(&part).await.is_err() {
-                return;
-            }
-        }
-        let _ = write.shutdown().await;
-    };
-    let back = async {
-        let mut buffer = vec![0; BUFFER];
-        while let Ok(count @ 1..) = read.read(&mut buffer).await {
-            if !sink.send(buffer[..count].to_vec()).await {
-                return;
-            }
-        }
-    };
-    let mut back = std::pin::pin!(back);
-    tokio::select! {
-        () = &mut back => {}
-        () = there => back.await,
-    }
-}
-
 /// Serves the page behind a port.
-async fn serve(far: DuplexStream, page: String) {
-    let service = service_fn(|_: Request<Incoming>| {
-        let answer = text(StatusCode::OK, page.clone());
-        async { Ok::<_, Infallible>(answer) }
+async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, page: String) {
+    let service = service_fn(|_: hyper::Request<Incoming>| {
+        let response = page.clone().into_response();
+        async { Ok::<Response<Body>, Infallible>(response) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         // A client may close its side after the request and wait for the answer.
         .half_close(true)
-        .serve_connection(TokioIo::new(far), service)
+        .serve_connection(TokioIo::new(io), service)
         .await;
     if let Err(error) = served {
         debug!(%error, "what came to a port was no HTTP");
@@ -214,7 +162,10 @@ async fn serve(far: DuplexStream, page: String) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        sync::Semaphore,
+    };
 
     use super::{
         super::streams::{BUDGET, Feed, Out},
@@ -239,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn a_page_says_where_one_has_come_to() {
         let page = Page { pod: "default/web".to_owned(), node: "n".into() };
-        let (mut near, far) = tokio::io::duplex(BUFFER);
+        let (mut near, far) = tokio::io::duplex(1 << 10);
         let asked = async {
             near.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             near.shutdown().await.unwrap();

@@ -17,11 +17,11 @@ const DEPTH: u8 = 8;
 
 /// Environment of a command.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct Environment {
     /// Host name.
     pub hostname: String,
     /// Environment variables, in their order.
-    pub env: Vec<(String, String)>,
+    pub variables: Vec<(String, String)>,
     /// Exit code of unknown commands.
     pub exit_code: i32,
 }
@@ -110,11 +110,11 @@ impl Ended {
 }
 
 /// Runs a command; returns its exit code.
-pub async fn run(place: &Place, terminal: &mut Terminal, command: &[String]) -> i32 {
-    call(place, terminal, command, DEPTH).await.code()
+pub async fn run(environment: &Environment, terminal: &mut Terminal, command: &[String]) -> i32 {
+    call(environment, terminal, command, DEPTH).await.code()
 }
 
-async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth: u8) -> Ended {
+async fn call(environment: &Environment, terminal: &mut Terminal, command: &[String], depth: u8) -> Ended {
     let [program, arguments @ ..] = command else { return Ended::With(0) };
     let name = program.rsplit('/').next().unwrap_or(program);
     let code = match (name, arguments) {
@@ -137,16 +137,16 @@ async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth:
             0
         }
         ("hostname", []) => {
-            terminal.say(&format!("{}\n", place.hostname)).await;
+            terminal.say(&format!("{}\n", environment.hostname)).await;
             0
         }
         ("env" | "printenv", []) => {
             let all: Vec<String> =
-                place.env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+                environment.variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
             terminal.say(&all.concat()).await;
             0
         }
-        ("printenv", [name]) => match variable(place, name) {
+        ("printenv", [name]) => match variable(environment, name) {
             "" => 1,
             value => {
                 let line = format!("{value}\n");
@@ -174,33 +174,33 @@ async fn call(place: &Place, terminal: &mut Terminal, command: &[String], depth:
             1
         }
         ("sh" | "bash" | "ash" | "dash", [flag, script, ..]) if flag == "-c" && depth > 0 => {
-            Box::pin(script_of(place, terminal, script, depth - 1)).await.code()
+            Box::pin(script_of(environment, terminal, script, depth - 1)).await.code()
         }
         ("sh" | "bash" | "ash" | "dash", arguments)
             if depth > 0 && arguments.iter().all(|a| a.starts_with('-')) =>
         {
-            Box::pin(converse(place, terminal, depth - 1)).await
+            Box::pin(converse(environment, terminal, depth - 1)).await
         }
         _ => {
             terminal.say(&format!("{}\n", command.join(" "))).await;
             if !terminal.tty {
                 terminal.copy().await;
             }
-            place.exit_code
+            environment.exit_code
         }
     };
     Ended::With(code)
 }
 
 /// Shell that reads its commands from the input.
-async fn converse(place: &Place, terminal: &mut Terminal, depth: u8) -> i32 {
+async fn converse(environment: &Environment, terminal: &mut Terminal, depth: u8) -> i32 {
     let mut code = 0;
     loop {
         if terminal.tty {
             terminal.say("/ # ").await;
         }
         let Some(line) = line(terminal).await else { return code };
-        match script_of(place, terminal, &line, depth).await {
+        match script_of(environment, terminal, &line, depth).await {
             Ended::With(last) => code = last,
             Ended::Shell(code) => return code,
         }
@@ -232,11 +232,11 @@ async fn line(terminal: &mut Terminal) -> Option<String> {
 }
 
 /// Runs a shell's script, one command after the other.
-async fn script_of(place: &Place, terminal: &mut Terminal, script: &str, depth: u8) -> Ended {
-    let Some(commands) = parse(script, |name| variable(place, name).to_owned()) else {
+async fn script_of(environment: &Environment, terminal: &mut Terminal, script: &str, depth: u8) -> Ended {
+    let Some(commands) = parse(script, |name| variable(environment, name).to_owned()) else {
         // Unsupported syntax is handled as an unknown command.
         terminal.say(&format!("{script}\n")).await;
-        return Ended::With(place.exit_code);
+        return Ended::With(environment.exit_code);
     };
     let mut code = 0;
     for (when, words) in commands {
@@ -246,7 +246,7 @@ async fn script_of(place: &Place, terminal: &mut Terminal, script: &str, depth: 
             When::Failed => code != 0,
         };
         if is_due {
-            match call(place, terminal, &words, depth).await {
+            match call(environment, terminal, &words, depth).await {
                 Ended::With(last) => code = last,
                 ended @ Ended::Shell(_) => return ended,
             }
@@ -255,8 +255,8 @@ async fn script_of(place: &Place, terminal: &mut Terminal, script: &str, depth: 
     Ended::With(code)
 }
 
-fn variable<'a>(place: &'a Place, name: &str) -> &'a str {
-    place.env.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
+fn variable<'a>(environment: &'a Environment, name: &str) -> &'a str {
+    environment.variables.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
 }
 
 /// Time argument of `sleep`; an hour at most.
@@ -347,9 +347,9 @@ mod tests {
         *,
     };
 
-    fn place() -> Place {
-        let env = [("HOSTNAME".to_owned(), "web".to_owned())].into();
-        Place { hostname: "web".to_owned(), env, exit_code: 7 }
+    fn environment() -> Environment {
+        let variables = [("HOSTNAME".to_owned(), "web".to_owned())].into();
+        Environment { hostname: "web".to_owned(), variables, exit_code: 7 }
     }
 
     async fn ran(command: &[&str], stdin: Option<&str>) -> (i32, String) {
@@ -362,7 +362,7 @@ mod tests {
         let (to, mut from) = tokio::sync::mpsc::channel(64);
         let mut terminal =
             Terminal { stdin: stdin.map(|_| source), stdout: Some(Sink::new(1, to)), ..Terminal::default() };
-        let code = run(&place(), &mut terminal, &command).await;
+        let code = run(&environment(), &mut terminal, &command).await;
         drop(terminal);
         let mut said = Vec::new();
         while let Some(out) = from.recv().await {
@@ -420,7 +420,7 @@ mod tests {
         assert!(feed.send(b"cat\ron\x04echo never\r").await);
         let stdin = Some(source);
         let mut terminal = Terminal { stdin, tty: true, kept: Some(Vec::new()), ..Terminal::default() };
-        assert_eq!(run(&place(), &mut terminal, &["sh".to_owned()]).await, 0);
+        assert_eq!(run(&environment(), &mut terminal, &["sh".to_owned()]).await, 0);
         assert_eq!(String::from_utf8(terminal.kept.unwrap()).unwrap(), "/ # cat\r\n/ # ");
     }
 

@@ -1,13 +1,14 @@
 //! Resource usage of machines and pods in a kubelet's formats: `/stats/summary` (JSON), `/metrics/resource`
 //! and some of `/metrics` (Prometheus text), with the names of kubelet 1.36.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use jiff::Timestamp;
 use kube_node_cache::PodView;
 use serde_json::{Value, json};
 
 use super::usage::{PodUsage, Usage};
+use crate::clock::to_seconds;
 
 /// Resource usage of a machine and its pods at one time.
 #[derive(Debug)]
@@ -15,9 +16,9 @@ pub struct Stats<'a> {
     /// Name of the Node.
     pub node: &'a str,
     /// Usage of the machine.
-    pub machine: Usage,
+    pub usage: Usage,
     /// CPU time used by the machine, in nanoseconds of one core.
-    pub counted: u64,
+    pub cpu_nanos: u64,
     /// Memory capacity of the machine, in bytes.
     pub memory: u64,
     /// Running pods of the machine.
@@ -26,169 +27,133 @@ pub struct Stats<'a> {
     pub now: Timestamp,
 }
 
-impl Stats<'_> {
+/// A sample: its labels, its usage, and the CPU time used.
+type Sample<'a> = (String, &'a Usage, u64);
+
+impl<'a> Stats<'a> {
     /// Body of `/stats/summary`.
     #[must_use]
     pub fn summary(&self) -> Value {
         let pods = self.pods.iter().map(|PodUsage { pod, whole, containers }| {
             let containers = containers.iter().map(|(name, usage)| {
-                json!({
-                    "name": name, "startTime": seconds(usage.since),
-                    "cpu": self.cpu(usage, usage.core_nanos(self.now)), "memory": self.memory(usage, None),
-                })
+                let mut stats = self.usage_of(usage, usage.core_nanos(self.now));
+                stats["name"] = json!(name);
+                stats
             });
+            let mut stats = self.usage_of(whole, whole.core_nanos(self.now));
             let PodView { name, namespace, uid, .. } = pod;
-            json!({
-                "podRef": { "name": **name, "namespace": **namespace, "uid": **uid },
-                "startTime": seconds(whole.since),
-                "containers": containers.collect::<Vec<_>>(),
-                "cpu": self.cpu(whole, whole.core_nanos(self.now)), "memory": self.memory(whole, None),
-            })
+            stats["podRef"] = json!({ "name": **name, "namespace": **namespace, "uid": **uid });
+            stats["containers"] = containers.collect();
+            stats
         });
+        let mut node = self.usage_of(&self.usage, self.cpu_nanos);
+        node["nodeName"] = json!(self.node);
+        node["memory"]["availableBytes"] = json!(self.memory.saturating_sub(self.usage.memory));
+        json!({ "node": node, "pods": pods.collect::<Vec<_>>() })
+    }
+
+    fn usage_of(&self, usage: &Usage, cpu_nanos: u64) -> Value {
+        let now = to_seconds(self.now);
         json!({
-            "node": {
-                "nodeName": self.node,
-                "startTime": seconds(self.machine.since),
-                "cpu": self.cpu(&self.machine, self.counted),
-                "memory": self.memory(&self.machine, Some(self.memory)),
+            "startTime": to_seconds(usage.since),
+            "cpu": { "time": now, "usageNanoCores": usage.nano_cores, "usageCoreNanoSeconds": cpu_nanos },
+            "memory": {
+                "time": now,
+                "usageBytes": usage.memory, "workingSetBytes": usage.memory, "rssBytes": usage.memory,
+                "pageFaults": 0, "majorPageFaults": 0,
             },
-            "pods": pods.collect::<Vec<_>>(),
         })
-    }
-
-    fn cpu(&self, usage: &Usage, counted: u64) -> Value {
-        json!({
-            "time": seconds(self.now),
-            "usageNanoCores": usage.nano_cores,
-            "usageCoreNanoSeconds": counted,
-        })
-    }
-
-    fn memory(&self, usage: &Usage, of: Option<u64>) -> Value {
-        let mut memory = json!({
-            "time": seconds(self.now),
-            "usageBytes": usage.memory, "workingSetBytes": usage.memory, "rssBytes": usage.memory,
-            "pageFaults": 0, "majorPageFaults": 0,
-        });
-        if let Some(of) = of {
-            memory["availableBytes"] = json!(of.saturating_sub(usage.memory));
-        }
-        memory
     }
 
     /// Body of `/metrics`: only metrics of the machine, not those of the process that carries all machines.
     #[must_use]
     pub fn kubelet(&self) -> String {
-        let mut text = Text { text: String::with_capacity(1_024), now: self.now };
-        let one = |labels: String, value: usize| std::iter::once((labels, value.to_string()));
-        text.untimed(
-            ("kubelet_node_name", "gauge"),
-            "[ALPHA] The node's name. The count is always 1.",
-            one(format!("{{node=\"{}\"}}", self.node), 1),
-        );
-        text.untimed(
-            ("kubelet_running_containers", "gauge"),
-            "[ALPHA] Number of containers currently running",
-            one(
-                "{container_state=\"running\"}".to_owned(),
-                self.pods.iter().map(|pod| pod.containers.len()).sum(),
+        let containers: usize = self.pods.iter().map(|pod| pod.containers.len()).sum();
+        let mut text = String::with_capacity(1_024);
+        for (name, help, labels, value) in [
+            (
+                "kubelet_node_name",
+                "[ALPHA] The node's name. The count is always 1.",
+                &*format!("{{node=\"{}\"}}", self.node),
+                1,
             ),
-        );
-        text.untimed(
-            ("kubelet_running_pods", "gauge"),
-            "[ALPHA] Number of pods that have a running pod sandbox",
-            one(String::new(), self.pods.len()),
-        );
-        text.text
+            (
+                "kubelet_running_containers",
+                "[ALPHA] Number of containers currently running",
+                "{container_state=\"running\"}",
+                containers,
+            ),
+            (
+                "kubelet_running_pods",
+                "[ALPHA] Number of pods that have a running pod sandbox",
+                "",
+                self.pods.len(),
+            ),
+        ] {
+            family(&mut text, (name, "gauge"), help, [(labels, value)]);
+        }
+        text
     }
 
-    /// Body of `/metrics/resource`.
+    /// Body of `/metrics/resource`. Measured values have a time, as a kubelet's do.
     #[must_use]
-    pub fn metrics(&self) -> String {
-        let mut text = Text { text: String::with_capacity(1_024 + 512 * self.pods.len()), now: self.now };
-        let pods = || self.pods.iter().map(|pod| (labels_of(pod.pod, None), &pod.whole));
-        let containers = || {
-            let all = self.pods.iter().flat_map(|pod| pod.containers.iter().map(move |one| (pod.pod, one)));
-            all.map(|(pod, (name, usage))| (labels_of(pod, Some(name)), usage))
-        };
-        let cpu = |usage: &Usage| to_seconds(usage.core_nanos(self.now));
-        let memory = |usage: &Usage| usage.memory.to_string();
-        let started =
-            |usage: &Usage| format!("{}.{:09}", usage.since.as_second(), usage.since.subsec_nanosecond());
-        text.family(
-            ("container_cpu_usage_seconds_total", "counter"),
-            "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
-            containers().map(|(labels, usage)| (labels, cpu(usage))),
-        );
-        text.family(
-            ("container_memory_working_set_bytes", "gauge"),
-            "[STABLE] Current working set of the container in bytes",
-            containers().map(|(labels, usage)| (labels, memory(usage))),
-        );
-        text.untimed(
-            ("container_start_time_seconds", "gauge"),
-            "[STABLE] Start time of the container since unix epoch in seconds",
-            containers().map(|(labels, usage)| (labels, started(usage))),
-        );
-        let machine = |value: String| std::iter::once((String::new(), value));
-        text.family(
-            ("node_cpu_usage_seconds_total", "counter"),
-            "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
-            machine(to_seconds(self.counted)),
-        );
-        text.family(
-            ("node_memory_working_set_bytes", "gauge"),
-            "[STABLE] Current working set of the node in bytes",
-            machine(memory(&self.machine)),
-        );
-        text.family(
-            ("pod_cpu_usage_seconds_total", "counter"),
-            "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
-            pods().map(|(labels, usage)| (labels, cpu(usage))),
-        );
-        text.family(
-            ("pod_memory_working_set_bytes", "gauge"),
-            "[STABLE] Current working set of the pod in bytes",
-            pods().map(|(labels, usage)| (labels, memory(usage))),
-        );
-        let error = "1 if there was an error while getting container metrics, 0 otherwise";
+    pub fn resources(&self) -> String {
+        let with_cpu = |labels, usage: &'a Usage| (labels, usage, usage.core_nanos(self.now));
+        let containers: Vec<Sample<'_>> = self
+            .pods
+            .iter()
+            .flat_map(|pod| pod.containers.iter().map(move |own| (pod.pod, own)))
+            .map(|(pod, (name, usage))| with_cpu(labels_of(pod, Some(name)), usage))
+            .collect();
+        let pods = self.pods.iter().map(|pod| with_cpu(labels_of(pod.pod, None), &pod.whole)).collect();
+        let node = vec![(String::new(), &self.usage, self.cpu_nanos)];
+        let millis = self.now.as_millisecond();
+        let mut text = String::with_capacity(1_024 + 512 * self.pods.len());
+        for (kind, samples) in [("container", &containers), ("node", &node), ("pod", &pods)] {
+            let cpu = samples.iter().map(|(labels, _, nanos)| {
+                (labels, format!("{}.{:09} {millis}", nanos / 1_000_000_000, nanos % 1_000_000_000))
+            });
+            let name = format!("{kind}_cpu_usage_seconds_total");
+            let help = format!("[STABLE] Cumulative cpu time consumed by the {kind} in core-seconds");
+            family(&mut text, (&name, "counter"), &help, cpu);
+            let memory =
+                samples.iter().map(|(labels, usage, _)| (labels, format!("{} {millis}", usage.memory)));
+            let name = format!("{kind}_memory_working_set_bytes");
+            let help = format!("[STABLE] Current working set of the {kind} in bytes");
+            family(&mut text, (&name, "gauge"), &help, memory);
+        }
+        let started = containers.iter().map(|(labels, usage, _)| {
+            (labels, format!("{}.{:09}", usage.since.as_second(), usage.since.subsec_nanosecond()))
+        });
+        let help = "[STABLE] Start time of the container since unix epoch in seconds";
+        family(&mut text, ("container_start_time_seconds", "gauge"), help, started);
         for (name, stability) in
-            [("resource_scrape_error", "[STABLE] "), ("scrape_error", "[ALPHA] (Deprecated since 1.29.0) ")]
+            [("resource_scrape_error", "[STABLE]"), ("scrape_error", "[ALPHA] (Deprecated since 1.29.0)")]
         {
-            text.untimed((name, "gauge"), &format!("{stability}{error}"), machine("0".to_owned()));
+            let help =
+                format!("{stability} 1 if there was an error while getting container metrics, 0 otherwise");
+            family(&mut text, (name, "gauge"), &help, [("", 0)]);
         }
-        text.text
+        text
     }
 }
 
-/// Metric families in Prometheus' text format.
-struct Text {
-    text: String,
-    now: Timestamp,
-}
-
-impl Text {
-    /// Writes samples with their time, as a kubelet does for measured values.
-    fn family(&mut self, head: (&str, &str), help: &str, samples: impl Iterator<Item = (String, String)>) {
-        let now = self.now.as_millisecond();
-        self.untimed(head, help, samples.map(|(labels, value)| (labels, format!("{value} {now}"))));
+/// Writes a metric family in Prometheus' text format; nothing for one without samples. The crate `prometheus`
+/// would write its values as floating-point numbers, which have too few digits for these.
+fn family(
+    text: &mut String,
+    (name, kind): (&str, &str),
+    help: &str,
+    samples: impl IntoIterator<Item = (impl Display, impl Display)>,
+) {
+    let mut samples = samples.into_iter().peekable();
+    if samples.peek().is_none() {
+        return;
     }
-
-    fn untimed(
-        &mut self,
-        (name, kind): (&str, &str),
-        help: &str,
-        samples: impl Iterator<Item = (String, String)>,
-    ) {
-        let mut samples = samples.peekable();
-        if samples.peek().is_none() {
-            return;
-        }
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(self.text, "{name}{labels} {value}");
-        }
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(text, "{name}{labels} {value}");
     }
 }
 
@@ -196,14 +161,6 @@ impl Text {
 fn labels_of(pod: &PodView, container: Option<&str>) -> String {
     let container = container.map(|name| format!("container=\"{name}\",")).unwrap_or_default();
     format!("{{{container}namespace=\"{}\",pod=\"{}\"}}", pod.namespace, pod.name)
-}
-
-fn to_seconds(nanos: u64) -> String {
-    format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
-}
-
-fn seconds(time: Timestamp) -> Timestamp {
-    crate::clock::to_seconds(time)
 }
 
 #[cfg(test)]
@@ -223,13 +180,13 @@ mod tests {
         let pod = pod();
         let pods =
             [PodUsage { pod: &pod, whole: usage(2_000_000), containers: vec![("main", usage(1_000_000))] }];
-        let machine = usage(500_000_000);
-        read(&Stats { node: "n", machine, counted: 50_000_000_000, memory: 100, pods: &pods, now: at(200) })
+        let usage = usage(500_000_000);
+        read(&Stats { node: "n", usage, cpu_nanos: 50_000_000_000, memory: 100, pods: &pods, now: at(200) })
     }
 
     #[test]
     fn metrics_are_named_as_a_kubelet_names_them() {
-        let text = shown(|stats| format!("{}\n", stats.metrics()));
+        let text = shown(|stats| format!("{}\n", stats.resources()));
         for line in [
             "# TYPE node_cpu_usage_seconds_total counter",
             "node_cpu_usage_seconds_total 50.000000000 200000",
@@ -245,13 +202,13 @@ mod tests {
         }
         let bare = Stats {
             node: "n",
-            machine: Usage { since: at(1), nano_cores: 1, memory: 1 },
-            counted: 1,
+            usage: Usage { since: at(1), nano_cores: 1, memory: 1 },
+            cpu_nanos: 1,
             memory: 1,
             pods: &[],
             now: at(2),
         };
-        assert!(!bare.metrics().contains("container_"), "a family without samples is not named");
+        assert!(!bare.resources().contains("container_"), "a family without samples is not named");
     }
 
     #[test]

@@ -1,9 +1,17 @@
 //! Streams of exec, attach and port-forward, independent of their protocol.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use futures::{SinkExt, future};
+use tokio::{
+    io::AsyncWrite,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+};
+use tokio_util::{
+    io::{CopyToBytes, SinkWriter},
+    sync::{PollSendError, PollSender},
+};
 
 /// Maximum number of queued parts of a stream; a full queue makes the sender wait.
 pub const WAITING: usize = 16;
@@ -46,9 +54,9 @@ impl Feed {
                 return false;
             }
             let size = u32::try_from(part.len()).unwrap_or(u32::MAX);
-            let Ok(place) = Arc::clone(&self.budget).acquire_many_owned(size).await else { return false };
+            let Ok(permit) = Arc::clone(&self.budget).acquire_many_owned(size).await else { return false };
             // Copied, since a small slice would keep the whole buffer in memory.
-            if self.to.send((Bytes::copy_from_slice(part), place)).await.is_err() {
+            if self.to.send((Bytes::copy_from_slice(part), permit)).await.is_err() {
                 return false;
             }
         }
@@ -90,6 +98,15 @@ impl Sink {
     pub async fn send(&self, data: impl Into<Bytes>) -> bool {
         let data = data.into();
         data.is_empty() || self.to.send(Out::Data { stream: self.stream, data, last: false }).await.is_ok()
+    }
+
+    /// The sending end as a writer of bytes; its shutdown does not end the stream.
+    pub fn into_writer(self) -> impl AsyncWrite + Unpin {
+        let Self { stream, to } = self;
+        let out = move |data| future::ok::<_, PollSendError<Out>>(Out::Data { stream, data, last: false });
+        let parts =
+            PollSender::new(to).with(out).sink_map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
+        SinkWriter::new(CopyToBytes::new(parts))
     }
 
     /// Ends the stream.

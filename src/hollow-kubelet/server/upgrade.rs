@@ -1,73 +1,71 @@
-//! Upgrade of a request's connection to streams.
+//! Upgrade of a request's connection to SPDY streams.
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::{
+    extract::Request,
+    response::{IntoResponse, Response},
+};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{CONNECTION, UPGRADE},
 };
-use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{Server, answers::text, connection::Caller};
+use super::{connection_slots::ConnectionSlot, spdy};
 
 /// SPDY in the header `Upgrade`.
 const SPDY: &str = "SPDY/3.1";
 /// Header with the protocol of the streams.
 const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// Header with the supported protocols, when none of the client's is.
+/// Header with the supported protocol, when none of the client's is.
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// Answers a request for SPDY streams with one of `protocols`, and serves the streams in a task of its own.
+/// Answers a request for streams of `protocol`, and serves them by `serve` in a task of its own, until
+/// `shutdown`.
 pub fn spdy<F>(
-    server: &Arc<Server>,
-    caller: &Caller,
-    mut request: Request<Incoming>,
-    protocols: &[&'static str],
-    serve: impl FnOnce(TokioIo<Upgraded>, &'static str) -> F + Send + 'static,
-) -> Response<Body>
+    shutdown: &CancellationToken,
+    mut request: Request,
+    protocol: &'static str,
+    serve: impl FnOnce(mpsc::Receiver<spdy::Stream>) -> F + Send + 'static,
+) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
     if !asks_for(request.headers(), SPDY) {
         let why = "unable to upgrade: missing upgrade headers in request: write Connection: Upgrade and Upgrade: SPDY/3.1";
-        return text(StatusCode::BAD_REQUEST, why);
+        return (StatusCode::BAD_REQUEST, why).into_response();
     }
-    let Some(protocol) = chosen(request.headers(), protocols) else {
-        let mut answer = text(StatusCode::FORBIDDEN, "unable to upgrade: none of the protocols is known\n");
-        for protocol in protocols {
-            answer.headers_mut().append(ACCEPTED, HeaderValue::from_static(protocol));
-        }
-        return answer;
-    };
-    let (upgraded, caller) = (hyper::upgrade::on(&mut request), caller.clone());
-    tokio::spawn(server.shutdown.clone().run_until_cancelled_owned(async move {
+    // No header means the oldest protocol, which is not supported.
+    if !words(request.headers(), PROTOCOL).any(|word| word == protocol) {
+        let why = "unable to upgrade: none of the protocols is known\n";
+        return (StatusCode::FORBIDDEN, [(ACCEPTED, protocol)], why).into_response();
+    }
+    let slot = request.extensions_mut().remove::<Arc<ConnectionSlot>>();
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(async move {
         match upgraded.await {
-            Ok(io) => serve(TokioIo::new(io), protocol).await,
+            Ok(io) => {
+                if let Err(error) = spdy::serve_streams(TokioIo::new(io), serve).await {
+                    debug!(%error, "a client's streams ended");
+                }
+            }
             Err(error) => debug!(%error, "a client went before its streams began"),
         }
-        drop(caller);
+        drop(slot);
     }));
-    let mut answer = Response::new(Body::empty());
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = answer.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static(SPDY));
-    headers.insert(PROTOCOL, HeaderValue::from_static(protocol));
-    answer
+    let headers = [(CONNECTION, "Upgrade"), (UPGRADE, SPDY), (PROTOCOL, protocol)];
+    (StatusCode::SWITCHING_PROTOCOLS, headers.map(|(name, value)| (name, HeaderValue::from_static(value))))
+        .into_response()
 }
 
 /// Returns true if a request asks for an upgrade to `protocol`.
 fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
     let has = |name, wanted: &str| words(headers, name).any(|word| word.eq_ignore_ascii_case(wanted));
     has(CONNECTION, "upgrade") && has(UPGRADE, protocol)
-}
-
-/// First supported protocol of the client. No header means the oldest protocol, which is not supported.
-fn chosen(headers: &HeaderMap, protocols: &[&'static str]) -> Option<&'static str> {
-    words(headers, PROTOCOL).find_map(|word| protocols.iter().copied().find(|own| *own == word))
 }
 
 fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
@@ -77,21 +75,26 @@ fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
-    #[test]
-    fn the_clients_first_choice_is_taken() {
-        let ours = ["v4.channel.k8s.io", "v3.channel.k8s.io"];
-        let of = |values: &[&'static str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(PROTOCOL, HeaderValue::from_static(value));
+    #[tokio::test]
+    async fn streams_are_served_in_their_own_protocol_only() {
+        let ask = |versions: &[&'static str]| {
+            let mut request = Request::new(Body::empty());
+            let headers = request.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            headers.insert(UPGRADE, HeaderValue::from_static(SPDY));
+            for version in versions {
+                headers.append(PROTOCOL, HeaderValue::from_static(version));
             }
-            chosen(&headers, &ours)
+            let response = spdy(&CancellationToken::new(), request, "v4.channel.k8s.io", async |_| {});
+            response.status().as_u16()
         };
-        assert_eq!(of(&["v5.channel.k8s.io", "v4.channel.k8s.io"]), Some("v4.channel.k8s.io"));
-        assert_eq!(of(&["v3.channel.k8s.io, v4.channel.k8s.io"]), Some("v3.channel.k8s.io"));
-        assert_eq!((of(&["v9"]), of(&[])), (None, None));
+        assert_eq!(ask(&["v5.channel.k8s.io", "v4.channel.k8s.io"]), 101);
+        assert_eq!(ask(&["v3.channel.k8s.io, v4.channel.k8s.io"]), 101);
+        assert_eq!((ask(&["v9"]), ask(&[])), (403, 403));
     }
 
     #[test]

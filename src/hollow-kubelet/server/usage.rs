@@ -75,10 +75,8 @@ pub fn of_pod<'a>(pod: &'a PodView, defaults: &ContainerDefaults) -> Option<PodU
 /// Resource usage of a machine: a share of its capacity, plus the usage of its pods.
 #[must_use]
 pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]) -> Usage {
-    let share = |name: &str, unit: i128| {
-        let all = capacity.get(name).and_then(|amount| quantity::nanos(amount).ok()).unwrap_or_default();
-        u64::try_from(all / OWN_SHARE / unit).unwrap_or(u64::MAX).max(1)
-    };
+    let share =
+        |name, unit: i128| u64::try_from(nanos(capacity, name) / OWN_SHARE / unit).unwrap_or(u64::MAX).max(1);
     let with_pods = |own: u64, of: fn(&Usage) -> u64| {
         pods.iter().map(|pod| of(&pod.whole)).fold(own, u64::saturating_add)
     };
@@ -87,6 +85,17 @@ pub fn of_machine(capacity: &Resources, booted: Timestamp, pods: &[PodUsage<'_>]
         nano_cores: with_pods(share("cpu", 1), |usage| usage.nano_cores),
         memory: with_pods(share("memory", 1_000_000_000), |usage| usage.memory),
     }
+}
+
+/// Memory capacity of a machine, in bytes.
+#[must_use]
+pub fn memory_capacity(capacity: &Resources) -> u64 {
+    u64::try_from(nanos(capacity, "memory") / 1_000_000_000).unwrap_or_default()
+}
+
+/// Capacity of a resource, in billionths of its unit.
+fn nanos(capacity: &Resources, name: &str) -> i128 {
+    capacity.get(name).and_then(|amount| quantity::nanos(amount).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,45 +1,42 @@
 //! Cache of decisions with an expiry and a maximum size.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Maximum number of decisions.
 const MOST: usize = 4_096;
 
-/// Decisions, each with its expiry.
-pub struct DecisionCache<K, V> {
-    known: Mutex<HashMap<K, (V, Instant)>>,
-}
+/// Digest of what was decided on.
+type Key = [u8; 32];
 
-impl<K, V> Default for DecisionCache<K, V> {
+/// Decisions, each with its expiry.
+pub struct DecisionCache<V>(Mutex<HashMap<Key, (V, Instant)>>);
+
+impl<V> Default for DecisionCache<V> {
     fn default() -> Self {
-        Self { known: Mutex::default() }
+        Self(Mutex::default())
     }
 }
 
-impl<K: Eq + Hash, V: Clone> DecisionCache<K, V> {
+impl<V: Clone> DecisionCache<V> {
     /// Cached decision for `key` that is valid at `now`.
-    pub fn recall(&self, key: &K, now: Instant) -> Option<V> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).filter(|(_, until)| now < *until).map(|(value, _)| value.clone())
+    pub fn get(&self, key: &Key, now: Instant) -> Option<V> {
+        self.0.lock().get(key).filter(|(_, until)| now < *until).map(|(decision, _)| decision.clone())
     }
 
     /// Caches a decision. A full cache drops the expired ones, or all if none has expired.
-    pub fn keep(&self, key: K, value: V, until: Instant) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
+    pub fn insert(&self, key: Key, decision: V, until: Instant) {
+        let mut decisions = self.0.lock();
+        if decisions.len() >= MOST {
             let now = Instant::now();
-            known.retain(|_, (_, until)| now < *until);
-            if known.len() >= MOST {
-                known.clear();
+            decisions.retain(|_, (_, until)| now < *until);
+            if decisions.len() >= MOST {
+                decisions.clear();
             }
         }
-        known.insert(key, (value, until));
+        decisions.insert(key, (decision, until));
     }
 }
 
@@ -49,19 +46,23 @@ mod tests {
 
     use super::*;
 
+    fn key(number: usize) -> Key {
+        let mut key = Key::default();
+        key[..size_of::<usize>()].copy_from_slice(&number.to_ne_bytes());
+        key
+    }
+
     #[test]
-    fn an_answer_holds_for_its_time_and_there_are_not_too_many() {
-        let (memory, now) = (DecisionCache::default(), Instant::now());
+    fn a_decision_holds_for_its_time_and_there_are_not_too_many() {
+        let (cache, now) = (DecisionCache::default(), Instant::now());
         let (soon, late) = (now + Duration::from_secs(1), now + Duration::from_mins(1));
-        memory.keep(0, "a", soon);
-        assert_eq!(
-            (memory.recall(&0, now), memory.recall(&0, soon), memory.recall(&1, now)),
-            (Some("a"), None, None)
-        );
-        for key in 0..3 * MOST {
-            memory.keep(key, "b", late);
+        cache.insert(key(0), "a", soon);
+        let known = [(0, now), (0, soon), (1, now)].map(|(number, at)| cache.get(&key(number), at));
+        assert_eq!(known, [Some("a"), None, None]);
+        for number in 0..3 * MOST {
+            cache.insert(key(number), "b", late);
         }
-        assert!(memory.known.lock().unwrap().len() <= MOST);
-        assert_eq!(memory.recall(&(3 * MOST - 1), now), Some("b"));
+        assert!(cache.0.lock().len() <= MOST);
+        assert_eq!(cache.get(&key(3 * MOST - 1), now), Some("b"));
     }
 }

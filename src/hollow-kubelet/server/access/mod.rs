@@ -5,27 +5,28 @@
 //! (`SubjectAccessReview`). Attributes and cache lifetimes are those of kubelet 1.36
 //! (pkg/kubelet/server/auth.go).
 
+mod certificate_user;
 mod decision_cache;
-mod reviews;
-mod user;
+mod review_permits;
 
 use std::{net::IpAddr, time::Duration};
 
-use http::Method;
+use http::{Method, StatusCode};
 use k8s_openapi::api::{
-    authentication::v1::{TokenReview, TokenReviewSpec},
+    authentication::v1::{TokenReview, TokenReviewSpec, UserInfo},
     authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
 use kube_ext::error::chain;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-pub use self::user::{Shown, User};
+pub use self::certificate_user::CertificateUser;
 use self::{
     decision_cache::DecisionCache,
-    reviews::{Asker, Reviews},
+    review_permits::{Credential, ReviewPermits},
 };
 
 /// Cache lifetime of a token's user, or of the fact that the token is invalid.
@@ -37,16 +38,8 @@ const DENIED_KNOWN: Duration = Duration::from_secs(30);
 /// Timeout of a review.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Reason for which a request is refused.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The client is not authenticated.
-    Unauthenticated,
-    /// The user is not authorized; with a kubelet's message.
-    Forbidden(String),
-    /// Authorization failed with an error; with a kubelet's message. The log has the cause.
-    Unknown(String),
-}
+/// Response to a client that is refused: a kubelet's status and message. The log has the cause of an error.
+pub type Refusal = (StatusCode, String);
 
 /// Failure of a review.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +53,9 @@ enum ReviewError {
 /// Access control, with the cached users of tokens and permissions of users.
 pub struct Access {
     client: Client,
-    tokens: DecisionCache<[u8; 32], Option<User>>,
-    rights: DecisionCache<[u8; 32], bool>,
-    reviews: Reviews,
+    tokens: DecisionCache<Option<UserInfo>>,
+    permissions: DecisionCache<bool>,
+    permits: ReviewPermits,
 }
 
 impl Access {
@@ -72,126 +65,135 @@ impl Access {
         Self {
             client,
             tokens: DecisionCache::default(),
-            rights: DecisionCache::default(),
-            reviews: Reviews::default(),
+            permissions: DecisionCache::default(),
+            permits: ReviewPermits::default(),
         }
     }
 
-    /// Checks whether a request from `address` to the kubelet of `node` is allowed.
+    /// Checks whether a request from `address` to the kubelet of `node` is allowed. Its client has shown a
+    /// verified certificate, a token, or neither.
     pub async fn check(
         &self,
         node: &str,
         (method, subresources): (&Method, &[&str]),
-        shown: (Option<&User>, Option<&str>),
+        (certificate, token): (Option<&UserInfo>, Option<&str>),
         address: IpAddr,
     ) -> Result<(), Refusal> {
-        let with_token = Asker::Token(address);
-        let (user, by) = match shown {
-            (Some(user), _) => (user.clone(), Asker::Certificate),
-            (None, Some(token)) => match self.user_of(token, with_token).await {
-                Ok(user) => (user.ok_or(Refusal::Unauthenticated)?, with_token),
-                Err(error) => {
+        let (user, by) = match (certificate, token) {
+            (Some(user), _) => (Some(user.clone()), Credential::Certificate),
+            (None, Some(token)) => {
+                let by = Credential::Token(address);
+                let user = self.user_of(token, by).await.unwrap_or_else(|error| {
                     warn!(node, error = chain(&error), "a kubelet could not find out whose a token is");
-                    return Err(Refusal::Unauthenticated);
-                }
-            },
-            (None, None) => return Err(Refusal::Unauthenticated),
+                    None
+                });
+                (user, by)
+            }
+            (None, None) => (None, Credential::Token(address)),
         };
+        let Some(user) = user else { return Err((StatusCode::UNAUTHORIZED, "Unauthorized".to_owned())) };
+        let name = user.username.as_deref().unwrap_or_default();
         let verb = verb(method);
         for subresource in subresources {
-            match self.may((&user, by), verb, node, subresource).await {
+            match self.is_allowed((&user, by), verb, node, subresource).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
                     warn!(
                         node,
-                        user = user.name,
+                        user = name,
                         error = chain(&error),
                         "a kubelet could not find out who may ask"
                     );
-                    return Err(Refusal::Unknown(format!(
-                        "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
-                        user.name
-                    )));
+                    let why = format!(
+                        "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
+                    );
+                    return Err((StatusCode::INTERNAL_SERVER_ERROR, why));
                 }
             }
         }
         let subresources = subresources.join(" ");
-        Err(Refusal::Forbidden(format!(
-            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])\n",
-            user.name
-        )))
+        let why = format!(
+            "Forbidden (user={name}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])\n"
+        );
+        Err((StatusCode::FORBIDDEN, why))
     }
 
-    /// User of a token.
-    async fn user_of(&self, token: &str, by: Asker) -> Result<Option<User>, ReviewError> {
-        let key: [u8; 32] = Sha256::digest(token).into();
-        if let Some(user) = self.tokens.recall(&key, Instant::now()) {
+    /// User of a token; None for an invalid token.
+    async fn user_of(&self, token: &str, by: Credential) -> Result<Option<UserInfo>, ReviewError> {
+        let key = Sha256::digest(token).into();
+        if let Some(user) = self.tokens.get(&key, Instant::now()) {
             return Ok(user);
         }
         let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
         let status = self.review(review, by).await?.status.unwrap_or_default();
-        let user = status.user.filter(|_| status.authenticated == Some(true)).map(User::from);
-        self.tokens.keep(key, user.clone(), Instant::now() + TOKEN_KNOWN);
+        let user = status.user.filter(|_| status.authenticated == Some(true));
+        self.tokens.insert(key, user.clone(), Instant::now() + TOKEN_KNOWN);
         Ok(user)
     }
 
-    async fn may(
+    async fn is_allowed(
         &self,
-        (user, by): (&User, Asker),
+        (user, by): (&UserInfo, Credential),
         verb: &str,
         node: &str,
         subresource: &str,
     ) -> Result<bool, ReviewError> {
-        let key = user.digest(&[verb, node, subresource]);
-        if let Some(may) = self.rights.recall(&key, Instant::now()) {
-            return Ok(may);
+        let spec = spec(user, verb, node, subresource);
+        let key = digest(&spec).map_err(|error| ReviewError::Failed(kube::Error::SerdeError(error)))?;
+        if let Some(allowed) = self.permissions.get(&key, Instant::now()) {
+            return Ok(allowed);
         }
-        let User { name, uid, groups, extra } = user.clone();
-        let attributes = ResourceAttributes {
-            verb: Some(verb.to_owned()),
-            version: Some("v1".to_owned()),
-            resource: Some("nodes".to_owned()),
-            subresource: Some(subresource.to_owned()),
-            name: Some(node.to_owned()),
-            ..ResourceAttributes::default()
-        };
-        let spec = SubjectAccessReviewSpec {
-            resource_attributes: Some(attributes),
-            user: Some(name),
-            uid: Some(uid).filter(|uid| !uid.is_empty()),
-            groups: Some(groups),
-            extra: Some(extra).filter(|extra| !extra.is_empty()),
-            ..SubjectAccessReviewSpec::default()
-        };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let may = self.review(review, by).await?.status.is_some_and(|status| status.allowed);
-        let known = if may { ALLOWED_KNOWN } else { DENIED_KNOWN };
-        self.rights.keep(key, may, Instant::now() + known);
-        Ok(may)
+        let allowed = self.review(review, by).await?.status.is_some_and(|status| status.allowed);
+        let known = if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN };
+        self.permissions.insert(key, allowed, Instant::now() + known);
+        Ok(allowed)
     }
 
     /// Sends a review to the API server.
-    async fn review<K>(&self, review: K, by: Asker) -> Result<K, ReviewError>
+    async fn review<K>(&self, review: K, by: Credential) -> Result<K, ReviewError>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
             + Clone
             + std::fmt::Debug
-            + serde::Serialize
+            + Serialize
             + serde::de::DeserializeOwned,
     {
         let api: Api<K> = Api::all(self.client.clone());
-        let asked = timeout(LIMIT, async {
-            let _turn = self.reviews.turn(by).await;
+        let response = timeout(LIMIT, async {
+            let _permit = self.permits.acquire(by).await;
             api.create(&PostParams::default(), &review).await
         });
-        match asked.await {
-            Ok(Ok(review)) => Ok(review),
-            Ok(Err(error)) => Err(ReviewError::Failed(error)),
-            Err(_) => Err(ReviewError::Late),
-        }
+        response.await.map_err(|_| ReviewError::Late)?.map_err(ReviewError::Failed)
     }
+}
+
+/// Review of a user's permission.
+fn spec(user: &UserInfo, verb: &str, node: &str, subresource: &str) -> SubjectAccessReviewSpec {
+    let UserInfo { username, uid, groups, extra } = user.clone();
+    let attributes = ResourceAttributes {
+        verb: Some(verb.to_owned()),
+        version: Some("v1".to_owned()),
+        resource: Some("nodes".to_owned()),
+        subresource: Some(subresource.to_owned()),
+        name: Some(node.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    SubjectAccessReviewSpec {
+        resource_attributes: Some(attributes),
+        user: username,
+        uid,
+        groups,
+        extra,
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// Digest of a review, distinct from that of any other user or permission: JSON marks where each text ends.
+fn digest(spec: &SubjectAccessReviewSpec) -> serde_json::Result<[u8; 32]> {
+    Ok(Sha256::digest(serde_json::to_vec(spec)?).into())
 }
 
 /// API verb of an HTTP method; empty for other methods.
@@ -213,5 +215,34 @@ mod tests {
     #[test]
     fn a_method_is_a_verb() {
         assert_eq!([&Method::POST, &Method::GET, &Method::HEAD].map(verb), ["create", "get", ""]);
+    }
+
+    #[test]
+    fn reviews_of_different_users_or_permissions_have_different_digests() {
+        let list = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let user = |name: &str, groups: &[&str], extra: &[(&str, &[&str])]| UserInfo {
+            username: Some(name.to_owned()),
+            groups: Some(list(groups)),
+            extra: Some(extra.iter().map(|(key, values)| ((*key).to_owned(), list(values))).collect()),
+            ..UserInfo::default()
+        };
+        let of = |user: &UserInfo, subresource| digest(&spec(user, "get", "node", subresource)).unwrap();
+        let users = [
+            user("a", &["b"], &[]),
+            user("a", &[], &[]),
+            user("ab", &[], &[]),
+            user("a", &["b", ""], &[]),
+            user("a", &["", "g"], &[("k", &["v"])]),
+            user("a", &[], &[("k", &["v", "", "", "g"])]),
+            user("a", &[], &[("k", &["", "l"])]),
+            user("a", &[], &[("k", &[]), ("l", &[])]),
+            user("a", &["k", ""], &[]),
+            user("a", &[], &[("k", &[])]),
+        ];
+        let subresources = ["proxy", "stats"];
+        let digests: std::collections::HashSet<_> =
+            users.iter().flat_map(|user| subresources.map(|subresource| of(user, subresource))).collect();
+        assert_eq!(digests.len(), users.len() * subresources.len());
+        assert_eq!(of(&users[0], "proxy"), of(&user("a", &["b"], &[]), "proxy"));
     }
 }

@@ -18,12 +18,13 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures::stream;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::{Semaphore, mpsc},
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{io::StreamReader, sync::CancellationToken};
 
 use self::frame::Frame;
 pub use self::headers::Headers;
@@ -52,11 +53,38 @@ impl Stream {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
+
+    /// The stream as a connection of bytes.
+    pub fn into_io(self) -> impl AsyncRead + AsyncWrite + Unpin {
+        let parts = stream::unfold(self.source, async |mut source| {
+            source.recv().await.map(|part| (Ok::<_, io::Error>(part), source))
+        });
+        tokio::io::join(StreamReader::new(Box::pin(parts)), self.sink.into_writer())
+    }
+}
+
+/// Serves a connection, and its streams by `work`, until the client is gone, or until `work` has ended and
+/// all queued frames are sent.
+pub async fn serve_streams<F: Future<Output = ()>>(
+    io: impl AsyncRead + AsyncWrite,
+    work: impl FnOnce(mpsc::Receiver<Stream>) -> F,
+) -> io::Result<()> {
+    let (opened, streams) = mpsc::channel(WAITING);
+    let done = CancellationToken::new();
+    let work = async {
+        work(streams).await;
+        done.cancel();
+        std::future::pending().await
+    };
+    tokio::select! {
+        ended = serve(io, opened, done.clone()) => ended,
+        never = work => never,
+    }
 }
 
 /// Serves a connection until the client is gone, or until `done` and all queued frames are sent. Opened
 /// streams go to `opened`, and are refused once its receiver is gone.
-pub async fn serve(
+async fn serve(
     io: impl AsyncRead + AsyncWrite,
     opened: mpsc::Sender<Stream>,
     done: CancellationToken,

@@ -1,0 +1,311 @@
+//! Routes of a kubelet's HTTP server, for requests that are authorized already.
+//!
+//! A request carries two extensions: the machine ([`ServedMachine`]) and the slot of its connection, which an
+//! upgrade holds for as long as its streams.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{Path, Request, State},
+    response::{IntoResponse, Response},
+    routing::{MethodFilter, MethodRouter, get, on, post},
+};
+use http::{StatusCode, Uri, header::CONTENT_TYPE};
+use jiff::Timestamp;
+use kube_node_cache::{Container, PodView};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Server,
+    access::Refusal,
+    exec::{self, Kind},
+    log_follower::LogFollower,
+    logs::{LogOptions, QueryError},
+    port_forward,
+    query::Query,
+    stats::Stats,
+    usage,
+};
+use crate::{
+    pod::{
+        output::{Run, container},
+        patch,
+    },
+    served_machine::ServedMachine,
+};
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+/// Response to another method than those of a route.
+pub const METHOD_NOT_ALLOWED: (StatusCode, &str) =
+    (StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+
+type Machine = Extension<Arc<ServedMachine>>;
+
+/// Properties of a path that follow from its first segment.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Name in metrics.
+    pub name: &'static str,
+    /// Subresources of the Node, one of which must be granted, as in kubelet 1.36
+    /// (pkg/kubelet/server/auth.go).
+    pub subresources: &'static [&'static str],
+}
+
+impl Endpoint {
+    /// Endpoint of a path.
+    #[must_use]
+    pub fn of(path: &str) -> Self {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let (root, rest) = path.split_once('/').unwrap_or((path, ""));
+        let (name, subresources): (_, &[_]) = match root {
+            "pods" => ("pods", &["pods", "proxy"]),
+            "runningpods" => ("other", &["pods", "proxy"]),
+            "healthz" => ("healthz", &["healthz", "proxy"]),
+            "configz" => ("other", &["configz", "proxy"]),
+            "flagz" => ("other", &["configz"]),
+            "stats" => ("stats-summary", &["stats"]),
+            "metrics" if rest == "resource" => ("metrics-resource", &["metrics"]),
+            "metrics" => ("metrics", &["metrics"]),
+            "logs" => ("other", &["log"]),
+            "checkpoint" => ("other", &["checkpoint"]),
+            "statusz" => ("other", &["statusz"]),
+            "containerLogs" => ("containerLogs", &["proxy"]),
+            "exec" => ("exec", &["proxy"]),
+            "attach" => ("attach", &["proxy"]),
+            "run" => ("run", &["proxy"]),
+            "portForward" => ("portForward", &["proxy"]),
+            _ => ("other", &["proxy"]),
+        };
+        Self { name, subresources }
+    }
+}
+
+/// Router of all machines' requests.
+pub fn router(server: &Arc<Server>) -> Router {
+    let upgrading = MethodFilter::GET.or(MethodFilter::POST);
+    let routes: [(&str, MethodRouter<Arc<Server>>); 17] = [
+        ("/healthz", get("ok")),
+        ("/healthz/ping", get("ok")),
+        ("/healthz/log", get("ok")),
+        ("/healthz/syncloop", get("ok")),
+        ("/pods", get(pods)),
+        ("/metrics", get(metrics)),
+        ("/metrics/resource", get(resource_metrics)),
+        ("/stats/summary", get(summary)),
+        ("/containerLogs/{namespace}/{pod}/{container}", get(logs)),
+        ("/run/{namespace}/{pod}/{container}", post(run)),
+        ("/run/{namespace}/{pod}/{uid}/{container}", post(run)),
+        ("/exec/{namespace}/{pod}/{container}", on(upgrading, exec)),
+        ("/exec/{namespace}/{pod}/{uid}/{container}", on(upgrading, exec)),
+        ("/attach/{namespace}/{pod}/{container}", on(upgrading, attach)),
+        ("/attach/{namespace}/{pod}/{uid}/{container}", on(upgrading, attach)),
+        ("/portForward/{namespace}/{pod}", on(upgrading, port_forward)),
+        ("/portForward/{namespace}/{pod}/{uid}", on(upgrading, port_forward)),
+    ];
+    // A slash at the end has no meaning; an extra one elsewhere makes another path.
+    let add = |router: Router<_>, (path, handler): (&str, MethodRouter<_>)| {
+        router.route(&format!("{path}/"), handler.clone()).route(path, handler)
+    };
+    routes
+        .into_iter()
+        .fold(Router::new(), add)
+        .method_not_allowed_fallback(async || METHOD_NOT_ALLOWED)
+        .fallback(unserved)
+        .with_state(Arc::clone(server))
+}
+
+/// Answers a path that kubelets serve and hollow kubelets do not, or one that nobody serves.
+async fn unserved(uri: Uri) -> (StatusCode, &'static str) {
+    let path = uri.path().trim_start_matches('/');
+    let segments: Vec<&str> = path.strip_suffix('/').unwrap_or(path).split('/').collect();
+    match *segments {
+        ["metrics", "cadvisor" | "probes" | "slis"]
+        | ["configz" | "flagz" | "statusz" | "runningpods" | "spec" | "stats"]
+        | ["checkpoint" | "logs" | "debug", ..] => {
+            (StatusCode::NOT_IMPLEMENTED, "a hollow kubelet does not serve this\n")
+        }
+        _ => (StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+/// A pod and a container, as a path names them.
+#[derive(Deserialize)]
+struct Target {
+    namespace: String,
+    pod: String,
+    uid: Option<String>,
+    /// Empty if the path names only a pod.
+    #[serde(default)]
+    container: String,
+}
+
+impl Target {
+    /// `namespace/name` of the pod.
+    fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.pod)
+    }
+
+    /// The pod.
+    fn pod(&self, machine: &ServedMachine) -> Result<Arc<PodView>, Refusal> {
+        let refused = |why: &str| (StatusCode::NOT_FOUND, why.to_owned());
+        let pod = machine.pod(&self.key()).ok_or_else(|| refused("pod does not exist"))?;
+        match &self.uid {
+            Some(uid) if **uid != *pod.uid => Err(refused("pod not found")),
+            _ => Ok(pod),
+        }
+    }
+
+    /// The pod, if the container runs.
+    fn running(&self, machine: &ServedMachine) -> Result<Arc<PodView>, Refusal> {
+        let pod = self.pod(machine)?;
+        let view = container(&pod, &self.container).and_then(|found| found.view);
+        if view.and_then(Run::current).is_some() {
+            return Ok(pod);
+        }
+        let why = format!("container not found ({:?})", self.container);
+        Err((StatusCode::INTERNAL_SERVER_ERROR, why))
+    }
+}
+
+async fn exec(
+    state: State<Arc<Server>>,
+    machine: Machine,
+    target: Path<Target>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    stream(Kind::Exec, &state, &machine, &target, request)
+}
+
+async fn attach(
+    state: State<Arc<Server>>,
+    machine: Machine,
+    target: Path<Target>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    stream(Kind::Attach, &state, &machine, &target, request)
+}
+
+fn stream(
+    kind: Kind,
+    server: &Server,
+    machine: &ServedMachine,
+    target: &Target,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let pod = target.running(machine)?;
+    exec::answer(&server.shutdown, machine, &pod, &target.container, kind, request)
+}
+
+async fn port_forward(
+    State(server): State<Arc<Server>>,
+    Extension(machine): Machine,
+    Path(target): Path<Target>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let pod = target.pod(&machine)?;
+    port_forward::answer(&server.shutdown, &machine, &pod, request)
+}
+
+async fn run(
+    Extension(machine): Machine,
+    Path(target): Path<Target>,
+    uri: Uri,
+) -> Result<impl IntoResponse, Refusal> {
+    let pod = target.running(&machine)?;
+    let query = Query::of(&uri);
+    let command = query.first("cmd").unwrap_or_default().split(' ').map(ToOwned::to_owned).collect();
+    let (output, code) = exec::run(&machine, &pod, &target.container, command).await;
+    if code == 0 {
+        return Ok(([(CONTENT_TYPE, JSON)], output));
+    }
+    let output = String::from_utf8_lossy(&output);
+    Err((StatusCode::INTERNAL_SERVER_ERROR, format!("command exited with {code}: {output}")))
+}
+
+async fn logs(
+    Extension(machine): Machine,
+    Path(target): Path<Target>,
+    uri: Uri,
+) -> Result<impl IntoResponse, Refusal> {
+    let now = Timestamp::now();
+    let (name, wanted) = (&target.pod, &target.container);
+    let options = LogOptions::read(&Query::of(&uri), now).map_err(|error| match error {
+        QueryError::Undecodable => {
+            (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#.to_owned())
+        }
+        QueryError::Invalid => {
+            (StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned())
+        }
+    })?;
+    let none = |why: String| (StatusCode::NOT_FOUND, why);
+    let pod = machine.pod(&target.key()).ok_or_else(|| none(format!("pod {name:?} does not exist")))?;
+    let found = container(&pod, wanted)
+        .ok_or_else(|| none(format!("container {wanted:?} not found in pod {name:?}")))?;
+    let run = Run::logged(&pod, &found, options.previous).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    let follower = LogFollower::new(&machine, &pod, &found, run, options, now);
+    Ok(([(CONTENT_TYPE, TEXT)], Body::from_stream(follower.stream())))
+}
+
+async fn metrics(State(server): State<Arc<Server>>, Extension(machine): Machine) -> impl IntoResponse {
+    ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], with_stats(&server, &machine, |stats| stats.kubelet()))
+}
+
+async fn resource_metrics(
+    State(server): State<Arc<Server>>,
+    Extension(machine): Machine,
+) -> impl IntoResponse {
+    ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], with_stats(&server, &machine, |stats| stats.resources()))
+}
+
+async fn summary(State(server): State<Arc<Server>>, Extension(machine): Machine) -> impl IntoResponse {
+    ([(CONTENT_TYPE, JSON)], with_stats(&server, &machine, |stats| stats.summary()).to_string())
+}
+
+/// Resource usage of the machine and its pods, passed to `read`.
+fn with_stats<T>(server: &Server, machine: &ServedMachine, read: impl FnOnce(&Stats<'_>) -> T) -> T {
+    let now = Timestamp::now();
+    let pods = machine.pods.group(&machine.node);
+    let defaults = &machine.settings.containers;
+    let used: Vec<_> = pods.iter().filter_map(|pod| usage::of_pod(pod, defaults)).collect();
+    let capacity = &machine.shape.capacity;
+    let usage = usage::of_machine(capacity, machine.booted, &used);
+    read(&Stats {
+        node: &machine.node,
+        cpu_nanos: server.machines.cpu_time(machine, usage.nano_cores, now),
+        usage,
+        memory: usage::memory_capacity(capacity),
+        pods: &used,
+        now,
+    })
+}
+
+/// Pods of the machine, with the fields that the cache keeps.
+async fn pods(Extension(machine): Machine) -> impl IntoResponse {
+    let items = machine.pods.group(&machine.node).into_iter().map(|pod| {
+        let mut patch: Value =
+            serde_json::from_slice(&patch::patch(&pod, &pod.status, None)).unwrap_or_default();
+        let mut status = patch["status"].take();
+        if let Some(status) = status.as_object_mut() {
+            status.remove("$setElementOrder/conditions");
+        }
+        let named = |containers: &[Container]| -> Vec<Value> {
+            containers.iter().map(|one| json!({ "name": *one.name, "image": one.image })).collect()
+        };
+        json!({
+            "metadata": { "name": *pod.name, "namespace": *pod.namespace, "uid": *pod.uid },
+            "spec": {
+                "nodeName": *pod.node,
+                "containers": named(&pod.spec.containers),
+                "initContainers": named(&pod.spec.init_containers),
+            },
+            "status": status,
+        })
+    });
+    let items: Vec<Value> = items.collect();
+    let list = json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items });
+    ([(CONTENT_TYPE, JSON)], list.to_string())
+}
