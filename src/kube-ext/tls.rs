@@ -23,7 +23,8 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
+pub use tokio_rustls::server::TlsStream;
 use x509_parser::{
     extensions::GeneralName,
     prelude::{FromDer, X509Certificate},

@@ -14,15 +14,15 @@ use std::{
 
 use kube_ext::{
     connection_limiter::ConnectionLimiter,
-    tls::{self, Certificates},
+    tls::{self, Certificates, TlsStream},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::mpsc,
-    time::timeout,
+    time::sleep,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
@@ -114,7 +114,7 @@ impl Listener {
         match address {
             Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Address::Unix(path) => {
-                forget_dead_socket(path).await?;
+                remove_stale_socket(path).await?;
                 let listener = UnixListener::bind(path)?;
                 let file = SocketFile(path.clone());
                 // A client that may open the socket may resize the cluster.
@@ -129,9 +129,9 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Stream::Tcp(stream), Some(address.ip())))
+                Ok((Either::Left(stream), Some(address.ip())))
             }
-            Self::Unix { listener, .. } => Ok((Stream::Unix(listener.accept().await?.0), None)),
+            Self::Unix { listener, .. } => Ok((Either::Right(listener.accept().await?.0), None)),
         }
     }
 
@@ -147,26 +147,25 @@ impl Listener {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    debug!(%error, "a connection was lost at the door");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    debug!(%error, "a connection was lost before it was accepted");
+                    sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
             let permit = limiter.admit(address);
             let (clients, to) = (clients.clone(), to.clone());
             tokio::spawn(async move {
-                let shaken = timeout(HANDSHAKE_LIMIT, shake_hands(stream, clients.as_deref()));
-                let Some(shaken) = permit.evicted().run_until_cancelled(shaken).await else {
+                let handshake = handshake(stream, clients.as_deref());
+                let Some(accepted) = permit.evicted().run_until_cancelled(handshake).await else {
                     return debug!("a client made way for others before it said who it is");
                 };
                 drop(permit);
-                match shaken {
-                    Ok(Ok(connection)) => drop(to.send(Ok(connection)).await),
-                    Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                match accepted {
+                    Ok(connection) => drop(to.send(Ok(connection)).await),
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                         warn!(%error, ?address, "a client was not let in");
                     }
-                    Ok(Err(error)) => debug!(%error, "a client was not let in"),
-                    Err(_) => debug!("a client did not say who it is"),
+                    Err(error) => debug!(%error, "a client was not let in"),
                 }
             });
         }
@@ -174,7 +173,7 @@ impl Listener {
 }
 
 /// Removes the file of a socket that has no listener.
-async fn forget_dead_socket(path: &Path) -> io::Result<()> {
+async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket
         && let Err(error) = UnixStream::connect(path).await
@@ -185,47 +184,24 @@ async fn forget_dead_socket(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn shake_hands(stream: Stream, clients: Option<&Clients>) -> io::Result<Connection> {
-    let Some(clients) = clients else {
-        return Ok(match stream {
-            Stream::Tcp(stream) => Connection(Box::new(stream)),
-            Stream::Unix(stream) => Connection(Box::new(stream)),
-        });
-    };
-    let acceptor = TlsAcceptor::from(clients.certificates.config());
-    Ok(match stream {
-        Stream::Tcp(stream) => Connection(Box::new(clients.check(acceptor.accept(stream).await?)?)),
-        Stream::Unix(stream) => Connection(Box::new(clients.check(acceptor.accept(stream).await?)?)),
-    })
-}
-
-impl Clients {
-    /// Returns the connection if its client's certificate has an allowed name.
-    fn check<S>(&self, stream: TlsStream<S>) -> io::Result<TlsStream<S>> {
-        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let names = shown.map(|own| tls::names_of(own)).unwrap_or_default();
-        if names.iter().any(|name| self.names.contains(name)) {
-            return Ok(stream);
-        }
-        let (shown, allowed) = (names.join(", "), self.names.join(", "));
-        let why = format!(
-            "its certificate is for {shown:?}, and --autoscaler-client-name allows {allowed:?}: name it there, or use the certificate of cluster-autoscaler"
-        );
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+async fn handshake(stream: Stream, clients: Option<&Clients>) -> io::Result<Connection> {
+    let Some(clients) = clients else { return Ok(Connection(Either::Left(stream))) };
+    let (stream, certificate) = clients.certificates.accept(stream, HANDSHAKE_LIMIT).await?;
+    let names = certificate.map(|own| tls::names_of(&own)).unwrap_or_default();
+    if names.iter().any(|name| clients.names.contains(name)) {
+        return Ok(Connection(Either::Right(stream)));
     }
+    let (shown, allowed) = (names.join(", "), clients.names.join(", "));
+    let why = format!(
+        "its certificate is for {shown:?}, and --autoscaler-client-name allows {allowed:?}: name it there, or use the certificate of cluster-autoscaler"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
+type Stream = Either<TcpStream, UnixStream>;
 
 /// Connection of an accepted client.
-pub(super) struct Connection(Box<dyn ReadWrite>);
+pub(super) struct Connection(Either<Stream, TlsStream<Stream>>);
 
 impl Connected for Connection {
     type ConnectInfo = ();
@@ -254,18 +230,6 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
     }
 }
 
@@ -298,7 +262,11 @@ mod tests {
             ClientConfig, RootCertStore,
             pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
         };
-        use tokio::{io::AsyncReadExt, net::TcpSocket, time::Instant};
+        use tokio::{
+            io::AsyncReadExt,
+            net::TcpSocket,
+            time::{Instant, timeout},
+        };
         use tokio_rustls::TlsConnector;
 
         use super::super::*;
