@@ -118,7 +118,7 @@ fn programs_of_another_folder_are_packed_if_they_are_a_pair() {
 #[test]
 fn either_program_serves_a_machine() {
     for program in [WHOLE, SMALL] {
-        for command in ["hollow-node", "guard"] {
+        for command in ["hollow-node", "kubemark-proxy"] {
             let help = run(Path::new(program), &[command, "--help"]).stdout;
             assert!(String::from_utf8(help).unwrap().contains("--machine-dir"), "{program} {command}");
         }

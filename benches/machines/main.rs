@@ -49,18 +49,18 @@ enum Part {
     /// kubemark.
     Upstream,
     /// What stands beside each kubemark.
-    Guard,
+    Proxy,
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Own, Self::Upstream, Self::Guard];
+    const ALL: [Self; 3] = [Self::Own, Self::Upstream, Self::Proxy];
 
     /// Words on its command line, for a Node.
     fn words(self, node: &str) -> [String; 2] {
         match self {
             Self::Own => ["hollow-node".into(), format!("--node={node}")],
             Self::Upstream => ["--morph=kubelet".into(), format!("--name={node}")],
-            Self::Guard => ["guard".into(), format!("--node={node}")],
+            Self::Proxy => ["kubemark-proxy".into(), format!("--node={node}")],
         }
     }
 
@@ -68,7 +68,7 @@ impl Part {
     fn container(self) -> &'static str {
         match self {
             Self::Own | Self::Upstream => "hollow-kubelet",
-            Self::Guard => "guard",
+            Self::Proxy => "kubemark-proxy",
         }
     }
 }
@@ -113,7 +113,7 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Measured>> {
         let annotations = pod.metadata.annotations.unwrap_or_default();
         let node = annotations.get(names::ANNOTATION_NODE).context("a pod without a Node")?;
         let parts: &[Part] =
-            if node.starts_with("own-") { &[Part::Own] } else { &[Part::Upstream, Part::Guard] };
+            if node.starts_with("own-") { &[Part::Own] } else { &[Part::Upstream, Part::Proxy] };
         for &part in parts {
             let process = Process::with_arguments(&part.words(node))?;
             let of = |container: &str| {
@@ -179,17 +179,17 @@ fn table(all: &[Measured]) -> String {
         ("working set of the pod", |of| of.pod_working_set),
     ];
     let mut text = String::from(
-        "| MiB a machine | own image | upstream kubemark | guard beside it | own to upstream |\n| --- | --- | --- | --- | --- |",
+        "| MiB a machine | own image | upstream kubemark | kubemark proxy beside it | own to upstream |\n| --- | --- | --- | --- | --- |",
     );
     for (name, figure) in rows {
-        let [own, upstream, guard] =
+        let [own, upstream, proxy] =
             Part::ALL.map(|part| all.iter().filter(|of| of.part == part).map(figure).collect::<Vec<f64>>());
         let ratio = match (median(&own), median(&upstream)) {
             (Some(own), Some(upstream)) => format!("1/{:.1}", upstream / own),
             _ => "–".to_owned(),
         };
-        let [own, upstream, guard] = [own, upstream, guard].map(|values| spread(&values));
-        let _ = write!(text, "\n| {name} | {own} | {upstream} | {guard} | {ratio} |");
+        let [own, upstream, proxy] = [own, upstream, proxy].map(|values| spread(&values));
+        let _ = write!(text, "\n| {name} | {own} | {upstream} | {proxy} | {ratio} |");
     }
     text
 }

@@ -37,7 +37,7 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use kube_ext::process::{block_on, say};
-use machine_agent::commands::{guard, hollow_node};
+use machine_agent::commands::{hollow_node, kubemark_proxy};
 
 /// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -106,7 +106,7 @@ enum Command {
     /// Run hollow machines in the operator's place, as one worker (shard) of a group
     HollowHost(hollow_host::HollowHost),
     /// Run the kubemark proxy, between an upstream kubemark and the API server in one pod
-    Guard(guard::Guard),
+    KubemarkProxy(kubemark_proxy::KubemarkProxy),
     /// Run one hollow machine in a pod of its own
     HollowNode(hollow_node::HollowNode),
     #[command(hide = true)]
@@ -158,7 +158,7 @@ impl Cli {
             Command::Crds(command) => command.run(),
             Command::Operator(command) => command.run(),
             Command::HollowHost(command) => command.run(),
-            Command::Guard(command) => command.run(),
+            Command::KubemarkProxy(command) => command.run(),
             Command::HollowNode(command) => command.run(),
             Command::CarryFiles(command) => command.run(),
             Command::Chart(command) => command.run(),

@@ -1,7 +1,7 @@
 //! Parts of a machine's pod: its identity, the hollow node itself, and the kubemark proxy.
 
 pub mod commands;
-pub mod guard;
 pub mod hollow_node;
 pub mod identity;
+pub mod kubemark_proxy;
 pub mod machine_dir;

@@ -1,7 +1,7 @@
 //! Files for a machine in a pod of its own, in the folder that its provider mounts.
 //!
 //! The provider writes the texts (annotations of the pod, which the kubelet turns into files);
-//! `kube-node hollow-node` and `kube-node guard` read the files. [`SETTINGS`] changes while the machine
+//! `kube-node hollow-node` and `kube-node kubemark-proxy` read the files. [`SETTINGS`] changes while the machine
 //! lives.
 
 use std::{

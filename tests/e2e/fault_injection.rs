@@ -1,4 +1,4 @@
-//! Failures on purpose: of an entry in our own hollow kubelet, and of an upstream kubemark behind its guard.
+//! Failures on purpose: of an entry in our own hollow kubelet, and of an upstream kubemark behind its proxy.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! An upstream kubemark of the pinned Kubernetes and its guard, as processes of this machine: what a machine's pod holds.
+//! An upstream kubemark of the pinned Kubernetes and its proxy, as processes of this machine: what a machine's pod holds.
 
 use std::{
     fs,
@@ -28,12 +28,12 @@ pub struct Kubemark {
     pub node: String,
     /// The machine's folder.
     pub dir: PathBuf,
-    /// The guard's port.
+    /// The proxy's port.
     pub port: u16,
     pub probe_port: u16,
     kubelet_port: u16,
     program: PathBuf,
-    pub guard: Option<Process>,
+    pub proxy: Option<Process>,
     pub kubelet: Option<Process>,
 }
 
@@ -93,10 +93,10 @@ impl Kubemark {
         });
         fs::write(dir.join(machine_dir::MACHINE), machine.to_string()).unwrap();
         let (port, probe_port, kubelet_port) = (free_port(), free_port(), free_port());
-        let server = json!({"apiVersion": "v1", "kind": "Config", "current-context": "guard",
-            "clusters": [{"name": "guard", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
-            "contexts": [{"name": "guard", "context": {"cluster": "guard", "user": "guard"}}],
-            "users": [{"name": "guard", "user": {}}]});
+        let server = json!({"apiVersion": "v1", "kind": "Config", "current-context": "kubemark-proxy",
+            "clusters": [{"name": "kubemark-proxy", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+            "contexts": [{"name": "kubemark-proxy", "context": {"cluster": "kubemark-proxy", "user": "kubemark-proxy"}}],
+            "users": [{"name": "kubemark-proxy", "user": {}}]});
         fs::write(dir.join("kubemark"), server.to_string()).unwrap();
         let machine = Self {
             stage,
@@ -106,24 +106,30 @@ impl Kubemark {
             probe_port,
             kubelet_port,
             program: built.path("kubemark"),
-            guard: None,
+            proxy: None,
             kubelet: None,
         };
         machine.set_failures(failures.clone()).await;
         machine
     }
 
-    /// The command of its guard.
-    pub fn guard_command(&self) -> Command {
+    /// The command of its proxy.
+    pub fn proxy_command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kube-node-machine"));
-        command.args(["guard", "--node", &self.node, "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.args([
+            "kubemark-proxy",
+            "--node",
+            &self.node,
+            "--listen",
+            &format!("127.0.0.1:{}", self.port),
+        ]);
         command.arg(format!("--probe-port={}", self.probe_port));
         command.arg("--machine-dir").arg(&self.dir).arg("--state-dir").arg(self.dir.join("state"));
         command
     }
 
-    pub fn start_guard(&mut self) {
-        self.guard = Some(Process::start(&mut self.guard_command(), &self.dir.join("guard.log")));
+    pub fn start_proxy(&mut self) {
+        self.proxy = Some(Process::start(&mut self.proxy_command(), &self.dir.join("proxy.log")));
     }
 
     pub fn start_kubelet(&mut self) {
@@ -140,10 +146,10 @@ impl Kubemark {
         self.kubelet = Some(Process::start(&mut command, &self.dir.join("kubemark.log")));
     }
 
-    /// The exit code of the guard, once it has ended by itself.
-    pub async fn guard_ended(&mut self) -> i32 {
-        let guard = self.guard.as_mut().unwrap();
-        eventually("the guard ends", LONG, async || guard.code()).await
+    /// The exit code of the proxy, once it has ended by itself.
+    pub async fn proxy_ended(&mut self) -> i32 {
+        let proxy = self.proxy.as_mut().unwrap();
+        eventually("the proxy ends", LONG, async || proxy.code()).await
     }
 
     pub async fn ready(&self) -> Node {
@@ -158,7 +164,7 @@ impl Kubemark {
         self.stage.nodes.get(&self.node).await.unwrap()
     }
 
-    /// Asks the guard, as whoever is inside the pod may.
+    /// Asks the proxy, as whoever is inside the pod may.
     pub fn ask(&self, path: &str, change: impl FnOnce(Request) -> Request) -> Value {
         let request = Request::get(format!("http://127.0.0.1:{}{path}", self.port));
         let (_, answer) = change(request).answer().unwrap();
@@ -173,7 +179,7 @@ impl Kubemark {
 impl FaultTarget for Kubemark {
     async fn start(_cluster: &TestCluster, name: &str, failures: &Value) -> Self {
         let mut machine = Self::prepared(name, failures).await;
-        machine.start_guard();
+        machine.start_proxy();
         machine.start_kubelet();
         machine
     }
@@ -194,7 +200,7 @@ impl FaultTarget for Kubemark {
     }
 
     async fn clean_up(self) {
-        drop((self.kubelet, self.guard));
+        drop((self.kubelet, self.proxy));
         self.stage.remove(&self.node).await;
     }
 }

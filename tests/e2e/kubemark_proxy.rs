@@ -1,4 +1,4 @@
-//! An upstream kubemark behind its guard: what the cluster sees of it, and what it cannot do.
+//! An upstream kubemark behind its proxy: what the cluster sees of it, and what it cannot do.
 
 use std::{process::Command, time::Duration};
 
@@ -69,8 +69,8 @@ async fn what_dies_goes_on_where_it_was() {
     let boot = |node: &Node| node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id.clone();
     let booted = boot(&first);
     let (second, _) = booted.parse::<uuid::Uuid>().unwrap().get_timestamp().unwrap().to_unix();
-    kubemark.guard.as_mut().unwrap().kill();
-    kubemark.start_guard();
+    kubemark.proxy.as_mut().unwrap().kill();
+    kubemark.start_proxy();
     let healthy = kubemark.ready().await;
     let since = |node| condition(node, "Ready").unwrap().last_transition_time.as_ref().unwrap().0.as_second();
     let late = since(&healthy) - i64::try_from(second).unwrap() - 20;
@@ -103,16 +103,16 @@ async fn a_node_that_was_deleted_does_not_come_back() {
     let mut kubemark = Kubemark::start(&CLUSTER, "kubemark-gone", &Value::Null).await;
     kubemark.ready().await;
     kubemark.stage.remove("kubemark-gone").await;
-    assert_eq!(kubemark.guard_ended().await, 1);
+    assert_eq!(kubemark.proxy_ended().await, 1);
     let gone = "error: Node kubemark-gone was deleted: this machine has nothing to do any more, and does not create it again";
-    assert_eq!(kubemark.said("guard.log").lines().last(), Some(gone), "what its pod shows");
+    assert_eq!(kubemark.said("proxy.log").lines().last(), Some(gone), "what its pod shows");
 
     // Both start again, as containers do. The certificate is kept, and as good as before.
     kubemark.kubelet.as_mut().unwrap().kill();
-    kubemark.start_guard();
+    kubemark.start_proxy();
     kubemark.start_kubelet();
-    assert_eq!(kubemark.guard_ended().await, 1);
-    assert_eq!(kubemark.said("guard.log").lines().last(), Some(gone));
+    assert_eq!(kubemark.proxy_ended().await, 1);
+    assert_eq!(kubemark.said("proxy.log").lines().last(), Some(gone));
     always("no Node comes back", Duration::from_secs(5), async || {
         kubemark.stage.nodes.get_opt("kubemark-gone").await.unwrap().is_none()
     })
@@ -120,9 +120,9 @@ async fn a_node_that_was_deleted_does_not_come_back() {
 
     // Another Node of this name is another machine's.
     kubemark.stage.node("kubemark-gone").await;
-    kubemark.start_guard();
-    assert_eq!(kubemark.guard_ended().await, 1);
-    let said = kubemark.said("guard.log");
+    kubemark.start_proxy();
+    assert_eq!(kubemark.proxy_ended().await, 1);
+    let said = kubemark.said("proxy.log");
     assert!(said.lines().last().unwrap().contains("it was deleted and made anew"), "{said}");
     kubemark.clean_up().await;
 }
@@ -169,17 +169,17 @@ async fn it_says_why_it_cannot_serve() {
         let said = String::from_utf8(output.stderr).unwrap();
         said.lines().last().unwrap_or_default().to_owned()
     };
-    let guard = |more: &[&str]| {
+    let proxy = |more: &[&str]| {
         let dir = kubemark.dir.to_str().unwrap();
-        let args = [&["guard", "--machine-dir", dir, "--node", "kubemark-bad"], more].concat();
+        let args = [&["kubemark-proxy", "--machine-dir", dir, "--node", "kubemark-bad"], more].concat();
         said(Command::new(env!("CARGO_BIN_EXE_kube-node")).args(args))
     };
-    assert!(guard(&["--listen", "0.0.0.0:0"]).contains("0.0.0.0:0 is no loopback address"));
+    assert!(proxy(&["--listen", "0.0.0.0:0"]).contains("0.0.0.0:0 is no loopback address"));
     let taken = format!("127.0.0.1:{}", CLUSTER.state()["ports"]["apiserver"]);
-    assert!(guard(&["--listen", &taken]).contains(&format!("cannot listen on {taken}")));
-    let nowhere = guard(&["--state-dir", "/proc/nowhere", "--listen", "127.0.0.1:0"]);
+    assert!(proxy(&["--listen", &taken]).contains(&format!("cannot listen on {taken}")));
+    let nowhere = proxy(&["--state-dir", "/proc/nowhere", "--listen", "127.0.0.1:0"]);
     assert!(nowhere.contains("it must be a folder that this user may write"), "{nowhere}");
     std::fs::remove_file(kubemark.dir.join("machine.json")).unwrap();
-    assert!(said(&mut kubemark.guard_command()).contains("machine.json: --machine-dir must name the folder"));
+    assert!(said(&mut kubemark.proxy_command()).contains("machine.json: --machine-dir must name the folder"));
     kubemark.clean_up().await;
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use kube_ext::telemetry::{self, LogFormat};
 
-/// Arguments of `hollow-node` and `guard`.
+/// Arguments of `hollow-node` and `kubemark-proxy`.
 #[derive(Debug, Args)]
 pub(super) struct MachineArgs {
     /// Name of the machine's Node, which must exist

@@ -1,8 +1,8 @@
 //! Commands that run in machines' pods, for both programs: `kube-node-machine`, and `kube-node`, which has
 //! them too.
 
-pub mod guard;
 pub mod hollow_node;
+pub mod kubemark_proxy;
 mod machine_args;
 
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ enum MachineCommand {
     /// Run one machine, in a pod of its own
     HollowNode(hollow_node::HollowNode),
     /// Stand between an upstream kubemark and the API server, in the pod of its machine
-    Guard(guard::Guard),
+    KubemarkProxy(kubemark_proxy::KubemarkProxy),
 }
 
 impl MachineCli {
@@ -34,7 +34,7 @@ impl MachineCli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             MachineCommand::HollowNode(command) => command.run(),
-            MachineCommand::Guard(command) => command.run(),
+            MachineCommand::KubemarkProxy(command) => command.run(),
         }
     }
 }

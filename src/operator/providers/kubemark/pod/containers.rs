@@ -13,7 +13,7 @@ use kube_node_api::KubemarkMachine;
 use kube_node_api::names::MACHINE_PROGRAM;
 use kube_node_planner::revision;
 
-use super::{Blueprint, CONTAINER, File, GUARD_ADDRESS, USER, volumes};
+use super::{Blueprint, CONTAINER, File, PROXY_ADDRESS, USER, volumes};
 
 /// Port of /healthz and /readyz of our own programs.
 const PROBE_PORT: i32 = 10_248;
@@ -21,7 +21,7 @@ const PROBE_PORT: i32 = 10_248;
 const REQUESTS: [(&str, &str); 2] = [("cpu", "20m"), ("memory", "50Mi")];
 const LIMITS: [(&str, &str); 1] = [("cpu", "100m")];
 /// Requests of a kubemark proxy; the class's resources are for kubemark.
-const GUARD_REQUESTS: [(&str, &str); 2] = [("cpu", "5m"), ("memory", "10Mi")];
+const PROXY_REQUESTS: [(&str, &str); 2] = [("cpu", "5m"), ("memory", "10Mi")];
 
 /// Container of the hollow kubelet from our own image.
 pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: &[File]) -> Container {
@@ -75,7 +75,7 @@ pub(super) fn upstream(
     let mut args = vec![
         "--morph=kubelet".to_owned(),
         format!("--name={}", blueprint.id.node),
-        format!("--kubeconfig={}", volumes::GUARDED_KUBECONFIG),
+        format!("--kubeconfig={}", volumes::PROXY_KUBECONFIG),
         "--kube-api-content-type=application/json".to_owned(),
         // kubemark would talk to the container runtime of the hosting node.
         "--use-host-image-service=false".to_owned(),
@@ -107,17 +107,17 @@ pub(super) fn upstream(
 }
 
 /// Sidecar with the kubemark proxy: up before kubemark starts, and until kubemark has ended.
-pub(super) fn guard(blueprint: &Blueprint<'_>) -> Container {
-    let mut args = program("guard", blueprint);
-    args.push(format!("--listen={GUARD_ADDRESS}"));
+pub(super) fn proxy(blueprint: &Blueprint<'_>) -> Container {
+    let mut args = program("kubemark-proxy", blueprint);
+    args.push(format!("--listen={PROXY_ADDRESS}"));
     Container {
-        name: "guard".to_owned(),
+        name: "kubemark-proxy".to_owned(),
         image: Some(blueprint.own_image.to_owned()),
         command: Some(machine_program()),
         args: Some(args),
         restart_policy: Some("Always".to_owned()),
         resources: Some(ResourceRequirements {
-            requests: Some(amounts(&GUARD_REQUESTS)),
+            requests: Some(amounts(&PROXY_REQUESTS)),
             ..ResourceRequirements::default()
         }),
         // kubemark starts once the proxy has the machine's identity.

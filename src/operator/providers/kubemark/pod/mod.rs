@@ -1,7 +1,7 @@
 //! Builds the pod of a machine from the machine spec. No I/O.
 //!
 //! Our own image runs the hollow kubelet alone. Upstream kubemark runs beside a kubemark proxy from our
-//! image, which holds the machine's identity and does what an unpatched kubemark cannot: see [`machine_agent::guard`].
+//! image, which holds the machine's identity and does what an unpatched kubemark cannot: see [`machine_agent::kubemark_proxy`].
 
 mod containers;
 mod volumes;
@@ -27,10 +27,10 @@ pub const CONTAINER: &str = "hollow-kubelet";
 /// Key in the Secret: bootstrap kubeconfig of the machine.
 pub const KEY_BOOTSTRAP: &str = machine_dir::BOOTSTRAP;
 /// Key in the Secret: kubeconfig by which an upstream kubemark reaches the proxy.
-const KEY_GUARDED: &str = "kubeconfig";
+const KEY_PROXY_KUBECONFIG: &str = "kubeconfig";
 
 /// Listen address of the kubemark proxy.
-const GUARD_ADDRESS: &str = "127.0.0.1:6444";
+const PROXY_ADDRESS: &str = "127.0.0.1:6444";
 /// User of all containers: no image needs root.
 pub const USER: i64 = 65_532;
 /// Grace period of a machine's pod, in seconds.
@@ -92,7 +92,7 @@ pub fn secret(
     let mut data: BTreeMap<String, ByteString> =
         files.into_iter().map(|(key, content)| (key, ByteString(content))).collect();
     data.insert(KEY_BOOTSTRAP.to_owned(), ByteString(bootstrap.into_bytes()));
-    data.insert(KEY_GUARDED.to_owned(), ByteString(guarded_kubeconfig().into_bytes()));
+    data.insert(KEY_PROXY_KUBECONFIG.to_owned(), ByteString(proxy_kubeconfig().into_bytes()));
     Secret { metadata: metadata(id, cluster), data: Some(data), ..Secret::default() }
 }
 
@@ -107,11 +107,11 @@ fn metadata(id: &MachineId, cluster: &str) -> ObjectMeta {
 }
 
 /// Kubeconfig without a credential: the kubemark proxy has it.
-fn guarded_kubeconfig() -> String {
+fn proxy_kubeconfig() -> String {
     format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: guard\n  cluster: {{server: \"http://{GUARD_ADDRESS}\"}}\n\
-         contexts:\n- name: guard\n  context: {{cluster: guard, user: nobody}}\nusers:\n- name: nobody\n  user: {{}}\n\
-         current-context: guard\n"
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: kubemark-proxy\n  cluster: {{server: \"http://{PROXY_ADDRESS}\"}}\n\
+         contexts:\n- name: kubemark-proxy\n  context: {{cluster: kubemark-proxy, user: nobody}}\nusers:\n- name: nobody\n  user: {{}}\n\
+         current-context: kubemark-proxy\n"
     )
 }
 
@@ -126,10 +126,10 @@ pub fn pod(blueprint: &Blueprint<'_>, files: &[File]) -> Pod {
         (names::ANNOTATION_MACHINE.to_owned(), blueprint.shape.to_owned()),
         (names::ANNOTATION_SETTINGS.to_owned(), blueprint.settings.to_owned()),
     ]);
-    let (main, guard) = match &settings.image {
+    let (main, proxy) = match &settings.image {
         None => (containers::own(blueprint, settings, files), None),
         Some(image) => {
-            (containers::upstream(blueprint, settings, image, files), Some(containers::guard(blueprint)))
+            (containers::upstream(blueprint, settings, image, files), Some(containers::proxy(blueprint)))
         }
     };
     // Runs before the proxy: its failure is reported before anything else starts.
@@ -137,7 +137,7 @@ pub fn pod(blueprint: &Blueprint<'_>, files: &[File]) -> Pod {
     Pod {
         metadata,
         spec: Some(PodSpec {
-            init_containers: Some(carrier.into_iter().chain(guard).collect()),
+            init_containers: Some(carrier.into_iter().chain(proxy).collect()),
             containers: vec![main],
             volumes: Some(volumes::all(id, files)),
             restart_policy: Some("Always".to_owned()),

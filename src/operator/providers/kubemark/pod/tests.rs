@@ -42,12 +42,15 @@ fn a_machine_of_our_own_image_is_one_container() {
 }
 
 #[test]
-fn upstream_has_a_guard_and_no_credential() {
+fn upstream_has_a_kubemark_proxy_and_no_credential() {
     let pod = made(&machine(&json!({"image": "registry.example.com:5000/kubemark"})), &[]);
     let spec = pod.spec.unwrap();
-    let guards = spec.init_containers.unwrap();
-    assert_eq!((guards[0].name.as_str(), guards[0].restart_policy.as_deref()), ("guard", Some("Always")));
-    assert_eq!(guards[0].command.as_ref().unwrap(), &["/kube-node-machine"]);
+    let proxies = spec.init_containers.unwrap();
+    assert_eq!(
+        (proxies[0].name.as_str(), proxies[0].restart_policy.as_deref()),
+        ("kubemark-proxy", Some("Always"))
+    );
+    assert_eq!(proxies[0].command.as_ref().unwrap(), &["/kube-node-machine"]);
     let main = &spec.containers[0];
     assert_eq!(main.image.as_deref(), Some("registry.example.com:5000/kubemark:v1.36.3"));
     let script = &main.command.as_ref().unwrap()[2];
@@ -59,7 +62,7 @@ fn upstream_has_a_guard_and_no_credential() {
     let secret = |mount: &&VolumeMount| {
         mount.name == "state" || (mount.name == "machine" && mount.sub_path.as_deref() != Some("kubeconfig"))
     };
-    assert_eq!(mounts.iter().find(secret), None, "token and key are the guard's alone");
+    assert_eq!(mounts.iter().find(secret), None, "token and key are the proxy's alone");
 }
 
 #[test]

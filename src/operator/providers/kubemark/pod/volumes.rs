@@ -10,7 +10,7 @@ use k8s_openapi::{
 use kube_node_api::names;
 use machine_agent::machine_dir;
 
-use super::{File, KEY_BOOTSTRAP, KEY_GUARDED, name};
+use super::{File, KEY_BOOTSTRAP, KEY_PROXY_KUBECONFIG, name};
 use crate::providers::MachineId;
 
 /// Input of the machine, written by the provider.
@@ -18,7 +18,7 @@ pub(super) const MACHINE_DIR: &str = "/var/run/kube-node/machine";
 /// State of the machine.
 pub(super) const STATE_DIR: &str = "/var/run/kube-node/state";
 /// Kubeconfig for the kubemark proxy, at the default path of an upstream kubemark.
-pub(super) const GUARDED_KUBECONFIG: &str = "/kubeconfig/kubeconfig";
+pub(super) const PROXY_KUBECONFIG: &str = "/kubeconfig/kubeconfig";
 /// Files as the Secret has them, and as the machine gets them.
 pub(super) const SECRET_FILES_DIR: &str = "/var/run/kube-node/secret-files";
 pub(super) const FILES_DIR: &str = "/var/run/kube-node/files";
@@ -44,8 +44,10 @@ pub(super) fn own_mounts() -> Vec<VolumeMount> {
 
 /// Mounts of an upstream kubemark: neither token nor key.
 pub(super) fn upstream_mounts() -> Vec<VolumeMount> {
-    let kubeconfig =
-        VolumeMount { sub_path: Some(KEY_GUARDED.to_owned()), ..mount("machine", GUARDED_KUBECONFIG, true) };
+    let kubeconfig = VolumeMount {
+        sub_path: Some(KEY_PROXY_KUBECONFIG.to_owned()),
+        ..mount("machine", PROXY_KUBECONFIG, true)
+    };
     vec![kubeconfig, scratch()]
 }
 
@@ -79,7 +81,7 @@ pub(super) fn all(id: &MachineId, files: &[File]) -> Vec<Volume> {
             VolumeProjection {
                 secret: Some(SecretProjection {
                     name: name(id),
-                    items: Some([KEY_BOOTSTRAP, KEY_GUARDED].map(item).to_vec()),
+                    items: Some([KEY_BOOTSTRAP, KEY_PROXY_KUBECONFIG].map(item).to_vec()),
                     ..SecretProjection::default()
                 }),
                 ..VolumeProjection::default()

@@ -23,7 +23,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// Longest backoff after a failure.
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 /// User agent; the API server makes the name before the slash the field manager of a write.
-const AGENT: &str = concat!("kube-node-guard/", env!("CARGO_PKG_VERSION"));
+const AGENT: &str = concat!("kube-node-kubemark-proxy/", env!("CARGO_PKG_VERSION"));
 
 /// Failure to read the Node.
 #[derive(Debug, thiserror::Error)]

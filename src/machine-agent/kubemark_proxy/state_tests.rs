@@ -82,7 +82,7 @@ fn the_first_status_is_the_boot_and_phases_count_from_it() {
 }
 
 #[test]
-fn a_guard_that_starts_again_goes_on_counting() {
+fn a_proxy_that_starts_again_goes_on_counting() {
     let boot = boot::first("u", at(0)).to_string();
     let mut state = state(Some(by_turns(FailureMode::Reported)));
     assert!(state.saw(&node("u", &boot)));

@@ -34,12 +34,12 @@ const ANSWER_MAX: usize = 4 << 20;
 pub async fn handle(Part(shared): Part<Arc<Shared>>, request: Request<Body>) -> Response {
     let (head, body) = request.into_parts();
     let Some(client) = shared.client.get() else {
-        let why = "kube-node guard: the machine has no identity yet";
+        let why = "kube-node kubemark-proxy: the machine has no identity yet";
         return answer::refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why);
     };
     let route = route(&head.method, head.uri.path(), head.uri.query(), &head.headers, &shared.node);
     let Ok(body) = to_bytes(body, REQUEST_MAX).await else {
-        let why = format!("kube-node guard: a request is {REQUEST_MAX} bytes long at most");
+        let why = format!("kube-node kubemark-proxy: a request is {REQUEST_MAX} bytes long at most");
         return answer::refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why);
     };
     let exchange = Exchange { client, shared: &shared, head, body };
@@ -124,12 +124,12 @@ impl Exchange<'_> {
             "application/strategic-merge-patch+json"
             | "application/merge-patch+json"
             | "application/json" => serde_json::from_slice(&self.body).map_err(|error| {
-                let why = format!("kube-node guard: the status is no JSON: {error}");
+                let why = format!("kube-node kubemark-proxy: the status is no JSON: {error}");
                 Refusal::Own(answer::refusal(StatusCode::BAD_REQUEST, "BadRequest", &why))
             })?,
             other => {
                 let why = format!(
-                    "kube-node guard: {other:?} is no form of a status that it can read: start kubemark with --kube-api-content-type=application/json"
+                    "kube-node kubemark-proxy: {other:?} is no form of a status that it can read: start kubemark with --kube-api-content-type=application/json"
                 );
                 return Err(Refusal::Own(answer::refusal(
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -200,7 +200,9 @@ impl Exchange<'_> {
             return Ok(Response::from_parts(head, lines::rewritten(body, follow)));
         }
         let Ok(whole) = to_bytes(body, ANSWER_MAX).await else {
-            let why = format!("kube-node guard: the answer broke off, or is longer than {ANSWER_MAX} bytes");
+            let why = format!(
+                "kube-node kubemark-proxy: the answer broke off, or is longer than {ANSWER_MAX} bytes"
+            );
             return Err(Refusal::Own(answer::refusal(StatusCode::BAD_GATEWAY, "InternalError", &why)));
         };
         let read = rewritten(&whole, |nodes| shared.change(|state| state.reads(nodes, Timestamp::now())));
@@ -245,7 +247,8 @@ fn content_type(headers: &HeaderMap) -> &str {
 }
 
 fn not_implemented() -> Refusal {
-    let why = "kube-node guard: connections are not upgraded: a kubelet needs none towards the API server";
+    let why =
+        "kube-node kubemark-proxy: connections are not upgraded: a kubelet needs none towards the API server";
     Refusal::Own(answer::refusal(StatusCode::NOT_IMPLEMENTED, "NotImplemented", why))
 }
 

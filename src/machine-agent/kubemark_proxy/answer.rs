@@ -30,7 +30,7 @@ pub fn refusal(code: StatusCode, reason: &str, message: &str) -> Response {
 /// Response when the API server cannot be reached.
 #[must_use]
 pub fn unreachable(error: &dyn Error) -> Response {
-    let mut message = "kube-node guard: the API server cannot be reached".to_owned();
+    let mut message = "kube-node kubemark-proxy: the API server cannot be reached".to_owned();
     let mut cause = Some(error);
     while let Some(error) = cause {
         message = format!("{message}: {error}");

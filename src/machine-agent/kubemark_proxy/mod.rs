@@ -61,7 +61,7 @@ pub struct Options {
 
 /// Reason why the proxy ended. It is the last line of its container.
 #[derive(Debug, thiserror::Error)]
-pub enum GuardError {
+pub enum KubemarkProxyError {
     /// The provider's files cannot be used.
     #[error(transparent)]
     MachineDir(#[from] MachineDirError),
@@ -70,7 +70,7 @@ pub enum GuardError {
     Identity(#[from] IdentityError),
     /// The listening address can be reached by others.
     #[error(
-        "{address} is no loopback address: whoever reaches the guard is the machine; write 127.0.0.1:6444"
+        "{address} is no loopback address: whoever reaches the kubemark proxy is the machine; write 127.0.0.1:6444"
     )]
     NotLoopback {
         /// The address.
@@ -135,43 +135,43 @@ impl Shared {
 }
 
 /// Runs the proxy until `shutdown`.
-pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), GuardError> {
+pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), KubemarkProxyError> {
     let Options { node, machine_dir, state_dir, listen, probes } = options;
     let dir = MachineDir::new(&machine_dir);
-    let guard = Guard::bind(listen, dir.machine(&node)?).await?;
-    guard.shared.set(dir.settings()?);
+    let proxy = Proxy::bind(listen, dir.machine(&node)?).await?;
+    proxy.shared.set(dir.settings()?);
     if let Some(address) = probes {
         let admin = Admin::bind(address, "--probe-port").await?;
-        tokio::spawn(admin.serve(Registry::new(), guard.readiness(), shutdown.clone()));
+        tokio::spawn(admin.serve(Registry::new(), proxy.readiness(), shutdown.clone()));
     }
     let work = Box::pin(async {
         let identity = Identity::obtain(identity::Options::new(node, dir.bootstrap(), state_dir)).await?;
         let client = identity.client();
         tokio::select! {
-            ended = guard.serve(&client) => ended,
+            ended = proxy.serve(&client) => ended,
             error = identity.keep() => Err(error.into()),
-            () = dir.follow(|settings| guard.shared.set(settings)) => Ok(()),
+            () = dir.follow(|settings| proxy.shared.set(settings)) => Ok(()),
         }
     });
     let ended = shutdown.run_until_cancelled(work).await.unwrap_or(Ok(()));
-    guard.end().await;
+    proxy.end().await;
     ended
 }
 
 /// A proxy that listens. Every request is refused until it serves.
-struct Guard {
+struct Proxy {
     shared: Arc<Shared>,
     server: JoinHandle<io::Result<()>>,
     stop: CancellationToken,
 }
 
-impl Guard {
+impl Proxy {
     /// Binds the address, which must be a loopback one.
-    async fn bind(address: SocketAddr, machine: Machine) -> Result<Self, GuardError> {
+    async fn bind(address: SocketAddr, machine: Machine) -> Result<Self, KubemarkProxyError> {
         if !address.ip().is_loopback() {
-            return Err(GuardError::NotLoopback { address });
+            return Err(KubemarkProxyError::NotLoopback { address });
         }
-        let failed = |source| GuardError::Listen { address, source };
+        let failed = |source| KubemarkProxyError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let shared = Arc::new(Shared {
             client: OnceLock::new(),
@@ -196,11 +196,11 @@ impl Guard {
     }
 
     /// Serves kubemark with the identity of `client`, until the Node is gone.
-    async fn serve(&self, client: &Client) -> Result<(), GuardError> {
+    async fn serve(&self, client: &Client) -> Result<(), KubemarkProxyError> {
         let shared = &self.shared;
         condition_writer::first_look(client, shared).await.map_err(|error| match error {
-            LookError::Gone(gone) => GuardError::Gone(gone),
-            LookError::Kube(source) => GuardError::Node { node: shared.node.clone(), source },
+            LookError::Gone(gone) => KubemarkProxyError::Gone(gone),
+            LookError::Kube(source) => KubemarkProxyError::Node { node: shared.node.clone(), source },
         })?;
         let _ = shared.client.set(client.clone());
         info!(node = shared.node, "the machine may speak");
