@@ -37,7 +37,7 @@ use std::{
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use kube_ext::process::{block_on, say};
-use machine_agent::commands::{hollow_node, kubemark_proxy};
+use machine_agent::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
 
 /// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -106,9 +106,9 @@ enum Command {
     /// Run hollow machines in the operator's place, as one worker (shard) of a group
     HollowHost(hollow_host::HollowHost),
     /// Run the kubemark proxy, between an upstream kubemark and the API server in one pod
-    KubemarkProxy(kubemark_proxy::KubemarkProxy),
+    KubemarkProxy(KubemarkProxy),
     /// Run one hollow machine in a pod of its own
-    HollowNode(hollow_node::HollowNode),
+    HollowNode(HollowNode),
     #[command(hide = true)]
     CarryFiles(carry_files::CarryFiles),
     /// Run a job of the Helm chart

@@ -39,6 +39,7 @@ use kube_node_api::{ContainerDefaults, Failures, Resources};
 use kube_node_cache::{Cache, EventHandler, NodeView, PodView};
 use parking_lot::Mutex;
 use prometheus::Registry;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{
     Notify,
     mpsc::{UnboundedReceiver, unbounded_channel},
@@ -74,11 +75,13 @@ pub struct MachineSpec {
 }
 
 /// Settings of a machine that can change in place.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Fault injection; None for a machine that stays healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
     /// Container behaviour where the pod does not override it.
+    #[serde(default)]
     pub containers: ContainerDefaults,
 }
 

@@ -1,210 +1,138 @@
-//! One machine in one process: the hollow kubelet for a single Node, with the identity of that Node.
+//! `kube-node hollow-node`: one machine in one process, the hollow kubelet for a single Node with the identity
+//! of that Node.
 //!
 //! The process caches its own Node and its own pods only, which is all that Node authorization lets it see.
-//! It has to be small: thousands of them run as pods of one cluster.
+//! It has to be small: thousands of them run as pods of one cluster. The reason why it ends is the last line
+//! of its container.
 
 use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    process::ExitStatus,
+    net::Ipv4Addr,
+    process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use futures::FutureExt;
+use anyhow::{Context, bail, ensure};
+use clap::Args;
 use hollow_kubelet::{Hollow, MachineSpec};
 use kube::runtime::watcher;
-use kube_ext::admin::{Admin, AdminError, Readiness};
-use kube_node_cache::{Cache, EventHandler, NodeView, PodView, ReflectError};
+use kube_ext::{
+    admin::{Admin, Readiness},
+    process::signals,
+};
+use kube_node_cache::{Cache, EventHandler, NodeView, PodView, run_protobuf};
 use prometheus::Registry;
 use tokio::{process::Command, sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    identity::{self, Identity, IdentityError},
-    machine_dir::{self, MachineDir, MachineDirError},
+    identity::{self, Identity},
+    machine_args::{self, MachineArgs},
+    machine_dir::MachineDir,
 };
 
 /// Shell that runs the commands of a machine.
 const SHELL: &str = "/bin/sh";
+/// Error of a machine one of whose tasks or watches ended or panicked.
+const PART_ENDED: &str = "a part of the machine ended by itself";
 
-/// Settings of a machine.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name of the machine's Node.
-    pub node: String,
-    /// Folder that the provider mounts.
-    pub machine_dir: PathBuf,
-    /// Folder for the certificate.
-    pub state_dir: PathBuf,
-    /// Address of the machine; None for one of those that hollow machines have.
-    pub ip: Option<Ipv4Addr>,
-    /// Address for probes; None for no probes.
-    pub probes: Option<SocketAddr>,
+/// Arguments of `hollow-node`.
+#[derive(Debug, Args)]
+pub struct HollowNode {
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Address that the Node shows; one that hollow machines have when absent
+    #[arg(long, value_name = "ADDRESS", env = "POD_IP")]
+    node_ip: Option<Ipv4Addr>,
 }
 
-/// Reason why a machine ended. It is the last line of its container.
-#[derive(Debug, thiserror::Error)]
-pub enum HollowNodeError {
-    /// The provider's files cannot be used.
-    #[error(transparent)]
-    MachineDir(#[from] MachineDirError),
-    /// A command cannot be run.
-    #[error(
-        "provisioning.commands[{index}] cannot be run: it needs {SHELL}; give the operator a machine image that has one (kube-node image --shell, operator --machine-image), or remove the commands"
-    )]
-    NoShell {
-        /// Index of the command, from 0.
-        index: usize,
-        /// Cause.
-        source: io::Error,
-    },
-    /// A command failed.
-    #[error("provisioning.commands[{index}] failed with {status}: {command}")]
-    Command {
-        /// Index of the command, from 0.
-        index: usize,
-        /// Exit status.
-        status: ExitStatus,
-        /// First 100 characters of the command.
-        command: String,
-    },
-    /// The identity could not be obtained, or has ended.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The Node is gone.
-    #[error("Node {node} with the UID {uid} is gone: its machine ends")]
-    NodeGone {
-        /// Name of the Node.
-        node: String,
-        /// UID of the Node.
-        uid: String,
-    },
-    /// A watch cannot start.
-    #[error(transparent)]
-    Reflect(#[from] ReflectError),
-    /// The port for probes cannot be opened.
-    #[error(transparent)]
-    Probes(#[from] AdminError),
-    /// A metric is registered twice, which is a bug.
-    #[error("a metric cannot be registered")]
-    Metrics(#[from] prometheus::Error),
-    /// A task ended or panicked.
-    #[error("a part of the machine ended by itself")]
-    Part(#[source] Option<tokio::task::JoinError>),
-}
-
-/// Runs the machine until `shutdown`.
-pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), HollowNodeError> {
-    let dir = MachineDir::new(&options.machine_dir);
-    let machine = dir.machine(&options.node)?;
-    let settings = dir.settings()?;
-    let registry = Registry::new();
-    let nodes: Arc<Cache<NodeView>> = Arc::default();
-    let mut parts: JoinSet<Result<(), HollowNodeError>> = JoinSet::new();
-    if let Some(address) = options.probes {
-        let readiness = readiness(Arc::clone(&nodes), options.node.clone());
-        let admin = Admin::bind(address, "--probe-port").await?;
-        let serving = admin.serve(registry.clone(), readiness, shutdown.clone());
-        parts.spawn(serving.map(Ok));
+impl HollowNode {
+    /// Runs until SIGINT or SIGTERM, or until the Node is gone.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        machine_args::run(self.machine.log_format, async { Box::pin(self.serve(signals()?)).await })
     }
-    let begun = shutdown.run_until_cancelled(async {
-        commands(&machine.commands).await?;
-        let asked = identity::Options::new(options.node.as_str(), dir.bootstrap(), options.state_dir);
-        Ok::<_, HollowNodeError>(Identity::obtain(asked).await?)
-    });
-    let Some(identity) = begun.await.transpose()? else { return Ok(()) };
-    let client = identity.client();
-    let pods: Arc<Cache<PodView>> = Arc::default();
-    let gone = Arc::new(Gone::new(&machine.uid));
-    nodes.add_event_handler(gone.clone());
-    let (hollow, kubelets) = Hollow::new(
-        client.clone(),
-        Arc::clone(&nodes),
-        Arc::clone(&pods),
-        hollow_kubelet::RESTART,
-        &registry,
-    )?;
-    let uid: Arc<str> = machine.uid.as_str().into();
-    hollow.create(spec(&machine, options.ip, settings), None);
 
-    // This task finishes its writes under way at shutdown.
-    parts.spawn(kubelets.run(shutdown.clone()).map(Ok));
-    let mut until_shutdown = |part: futures::future::BoxFuture<'static, Result<(), HollowNodeError>>| {
-        let part = shutdown.clone().run_until_cancelled_owned(part);
-        parts.spawn(part.map(|ended| ended.unwrap_or(Ok(()))));
-    };
-    until_shutdown(identity.keep().map(|error| Err(error.into())).boxed());
-    let own = watcher::Config::default().fields(&format!("metadata.name={}", options.node));
-    until_shutdown(kube_node_cache::run_protobuf(client.clone(), own, nodes).map(|ended| Ok(ended?)).boxed());
-    let own = watcher::Config::default().fields(&format!("spec.nodeName={}", options.node));
-    until_shutdown(kube_node_cache::run_protobuf(client, own, pods).map(|ended| Ok(ended?)).boxed());
-    let change = hollow.clone();
-    let following = async move {
-        dir.follow(|settings| change.update(&uid, changeable(settings))).await;
-        Ok(())
-    };
-    until_shutdown(following.boxed());
-    let (node, uid) = (machine.node, machine.uid);
-    let watching = async move {
-        gone.told.notified().await;
-        Err(HollowNodeError::NodeGone { node, uid })
-    };
-    until_shutdown(watching.boxed());
+    async fn serve(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let Self { machine: args, node_ip } = self;
+        let dir = MachineDir::new(&args.machine_dir);
+        let machine = dir.machine(&args.node)?;
+        let settings = dir.settings()?;
+        let registry = Registry::new();
+        let nodes: Arc<Cache<NodeView>> = Arc::default();
+        // These tasks finish their responses and writes under way at shutdown.
+        let mut tasks = JoinSet::new();
+        if let Some(address) = args.probes() {
+            let readiness = readiness(Arc::clone(&nodes), args.node.clone());
+            let admin = Admin::bind(address, "--probe-port").await?;
+            tasks.spawn(admin.serve(registry.clone(), readiness, shutdown.clone()));
+        }
+        let obtained = shutdown.run_until_cancelled(async {
+            commands(&machine.commands).await?;
+            let options = identity::Options::new(args.node.as_str(), dir.bootstrap(), args.state_dir);
+            anyhow::Ok(Identity::obtain(options).await?)
+        });
+        let Some(identity) = obtained.await.transpose()? else { return Ok(()) };
+        let client = identity.client();
+        let pods: Arc<Cache<PodView>> = Arc::default();
+        let deletion = Arc::new(DeletionWatcher::new(&machine.uid));
+        nodes.add_event_handler(deletion.clone());
+        let (hollow, kubelets) = Hollow::new(
+            client.clone(),
+            Arc::clone(&nodes),
+            Arc::clone(&pods),
+            hollow_kubelet::RESTART,
+            &registry,
+        )?;
+        hollow.create(MachineSpec {
+            node: machine.node.as_str().into(),
+            uid: machine.uid.as_str().into(),
+            capacity: machine.capacity,
+            allocatable: machine.allocatable,
+            kubelet_version: machine.kubelet_version,
+            container_runtime: machine.container_runtime,
+            ip: node_ip,
+            settings,
+        });
+        tasks.spawn(kubelets.run(shutdown.clone()));
 
-    let ended = tokio::select! {
-        ended = parts.join_next() => ended,
-        () = shutdown.cancelled() => None,
-    };
-    if !shutdown.is_cancelled() {
-        return match ended {
-            Some(Ok(Err(error))) => Err(error),
-            Some(Ok(Ok(()))) | None => Err(HollowNodeError::Part(None)),
-            Some(Err(panicked)) => Err(HollowNodeError::Part(Some(panicked))),
+        let own_node = watcher::Config::default().fields(&format!("metadata.name={}", args.node));
+        let own_pods = watcher::Config::default().fields(&format!("spec.nodeName={}", args.node));
+        let work = async {
+            tokio::select! {
+                error = identity.keep() => return Err(error.into()),
+                ended = run_protobuf(client.clone(), own_node, nodes) => ended?,
+                ended = run_protobuf(client.clone(), own_pods, pods) => ended?,
+                Some(ended) = tasks.join_next() => ended.context(PART_ENDED)?,
+                () = dir.follow(|settings| hollow.update(&machine.uid, settings)) => {}
+                () = deletion.deleted.notified() => {
+                    bail!("Node {} with the UID {} is gone: its machine ends", machine.node, machine.uid)
+                }
+            }
+            bail!(PART_ENDED)
         };
+        if let Some(ended) = shutdown.run_until_cancelled(work).await {
+            return ended;
+        }
+        while tasks.join_next().await.is_some() {}
+        Ok(())
     }
-    while parts.join_next().await.is_some() {}
-    Ok(())
 }
 
 /// Runs the commands of the class before the kubelet starts. Their output goes to the log of the container.
-async fn commands(commands: &[String]) -> Result<(), HollowNodeError> {
+async fn commands(commands: &[String]) -> anyhow::Result<()> {
     for (index, command) in commands.iter().enumerate() {
         info!(index, "running a command of the class");
         let ended = Command::new(SHELL).arg("-c").arg(command).kill_on_drop(true).status().await;
-        let status = ended.map_err(|source| HollowNodeError::NoShell { index, source })?;
-        if !status.success() {
-            let command = command.chars().take(100).collect();
-            return Err(HollowNodeError::Command { index, status, command });
-        }
+        let status = ended.with_context(|| {
+            format!("provisioning.commands[{index}] cannot be run: it needs {SHELL}; give the operator a machine image that has one (kube-node image --shell, operator --machine-image), or remove the commands")
+        })?;
+        let beginning: String = command.chars().take(100).collect();
+        ensure!(status.success(), "provisioning.commands[{index}] failed with {status}: {beginning}");
     }
     Ok(())
-}
-
-fn spec(
-    machine: &machine_dir::Machine,
-    ip: Option<Ipv4Addr>,
-    settings: machine_dir::Settings,
-) -> MachineSpec {
-    MachineSpec {
-        node: machine.node.as_str().into(),
-        uid: machine.uid.as_str().into(),
-        capacity: machine.capacity.clone(),
-        allocatable: machine.allocatable.clone(),
-        kubelet_version: machine.kubelet_version.clone(),
-        container_runtime: machine.container_runtime.clone(),
-        ip,
-        settings: changeable(settings),
-    }
-}
-
-fn changeable(settings: machine_dir::Settings) -> hollow_kubelet::Settings {
-    let machine_dir::Settings { failures, containers } = settings;
-    hollow_kubelet::Settings { failures, containers }
 }
 
 /// Ready once the API server has accepted a status.
@@ -216,36 +144,38 @@ fn readiness(nodes: Arc<Cache<NodeView>>, node: String) -> Readiness {
 }
 
 /// Notices that the Node is gone, or that another Node has its name.
-struct Gone {
+struct DeletionWatcher {
     uid: Box<str>,
-    seen: AtomicBool,
-    told: Notify,
+    is_seen: AtomicBool,
+    deleted: Notify,
 }
 
-impl Gone {
+impl DeletionWatcher {
     fn new(uid: &str) -> Self {
-        Self { uid: uid.into(), seen: AtomicBool::new(false), told: Notify::new() }
+        Self { uid: uid.into(), is_seen: AtomicBool::new(false), deleted: Notify::new() }
     }
 }
 
-impl EventHandler<NodeView> for Gone {
+impl EventHandler<NodeView> for DeletionWatcher {
     fn on_change(&self, _: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         let is_there = new.is_some_and(|node| *node.uid == *self.uid);
-        self.seen.store(is_there, Ordering::Relaxed);
+        self.is_seen.store(is_there, Ordering::Relaxed);
         if !is_there {
-            self.told.notify_one();
+            self.deleted.notify_one();
         }
     }
 
     fn on_resync(&self) {
-        if !self.seen.load(Ordering::Relaxed) {
-            self.told.notify_one();
+        if !self.is_seen.load(Ordering::Relaxed) {
+            self.deleted.notify_one();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     #[tokio::test]
@@ -262,18 +192,18 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_goes_or_was_never_there_is_noticed() {
         let view = |uid: &str| Arc::new(NodeView { uid: uid.into(), ..NodeView::default() });
-        let told = |gone: &Gone| gone.told.notified().now_or_never().is_some();
-        let gone = Gone::new("u-1");
-        gone.on_change(None, Some(&view("u-1")));
-        gone.on_resync();
-        assert!(!told(&gone), "it is there");
-        gone.on_change(Some(&view("u-1")), None);
-        assert!(told(&gone), "it went");
-        let gone = Gone::new("u-1");
-        gone.on_change(None, Some(&view("u-2")));
-        assert!(told(&gone), "another one");
-        let gone = Gone::new("u-1");
-        gone.on_resync();
-        assert!(told(&gone), "never there");
+        let is_deleted = |watcher: &DeletionWatcher| watcher.deleted.notified().now_or_never().is_some();
+        let watcher = DeletionWatcher::new("u-1");
+        watcher.on_change(None, Some(&view("u-1")));
+        watcher.on_resync();
+        assert!(!is_deleted(&watcher), "it is there");
+        watcher.on_change(Some(&view("u-1")), None);
+        assert!(is_deleted(&watcher), "it went");
+        let watcher = DeletionWatcher::new("u-1");
+        watcher.on_change(None, Some(&view("u-2")));
+        assert!(is_deleted(&watcher), "another one");
+        let watcher = DeletionWatcher::new("u-1");
+        watcher.on_resync();
+        assert!(is_deleted(&watcher), "never there");
     }
 }

@@ -4,4 +4,5 @@ pub mod commands;
 pub mod hollow_node;
 pub mod identity;
 pub mod kubemark_proxy;
+mod machine_args;
 pub mod machine_dir;

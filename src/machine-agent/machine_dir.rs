@@ -5,12 +5,14 @@
 //! lives.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use kube_node_api::{ContainerDefaults, Failures, Resources};
+use anyhow::{Context, ensure};
+pub use hollow_kubelet::Settings;
+use kube_node_api::Resources;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::interval;
 use tracing::warn;
@@ -46,48 +48,6 @@ pub struct Machine {
     pub commands: Vec<String>,
 }
 
-/// Settings that change while a machine lives.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Fault injection; None for a machine that stays healthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failures: Option<Failures>,
-    /// Default behaviour of its containers, which a pod may override.
-    #[serde(default)]
-    pub containers: ContainerDefaults,
-}
-
-/// Unusable file of the folder.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineDirError {
-    /// The file cannot be read.
-    #[error("cannot read {}: --machine-dir must name the folder that the provider mounts", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The file has invalid content.
-    #[error("{} is not valid", path.display())]
-    Invalid {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: serde_json::Error,
-    },
-    /// The file belongs to another machine.
-    #[error("{} is that of Node {found}, and --node is {wanted}", path.display())]
-    OtherNode {
-        /// Path of the file.
-        path: PathBuf,
-        /// Node that the file names.
-        found: String,
-        /// Node that was expected.
-        wanted: String,
-    },
-}
-
 /// Folder of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineDir {
@@ -108,63 +68,51 @@ impl MachineDir {
     }
 
     /// Description of the machine of `node`.
-    pub fn machine(&self, node: &str) -> Result<Machine, MachineDirError> {
+    pub fn machine(&self, node: &str) -> anyhow::Result<Machine> {
         let path = self.path.join(MACHINE);
         let machine: Machine = parse(&path, &read(&path)?)?;
-        if machine.node == node {
-            Ok(machine)
-        } else {
-            Err(MachineDirError::OtherNode { path, found: machine.node, wanted: node.to_owned() })
-        }
+        let found = &machine.node;
+        ensure!(found == node, "{} is that of Node {found}, and --node is {node}", path.display());
+        Ok(machine)
     }
 
     /// Current settings.
-    pub fn settings(&self) -> Result<Settings, MachineDirError> {
-        self.parsed(&self.settings_text()?)
+    pub fn settings(&self) -> anyhow::Result<Settings> {
+        let path = self.path.join(SETTINGS);
+        parse(&path, &read(&path)?)
     }
 
-    /// Passes the settings to `tell` at the start and after each change, for as long as the future lives.
+    /// Passes the settings to `apply` at the start and after each change, for as long as the future lives.
     /// Unreadable settings are logged once, and the former ones stay in effect.
-    pub async fn follow(&self, mut tell: impl FnMut(Settings)) {
+    pub async fn follow(&self, mut apply: impl FnMut(Settings)) {
+        let path = self.path.join(SETTINGS);
         let mut last = Err(String::new());
-        let mut turns = interval(POLL);
+        let mut polls = interval(POLL);
         loop {
-            turns.tick().await;
-            let now = self.settings_text().map_err(|error| error.to_string());
+            polls.tick().await;
+            let now = read(&path).map_err(|error| format!("{error:#}"));
             if now == last {
                 continue;
             }
-            let settings = match &now {
-                Ok(text) => self.parsed(text).map_err(|error| format!("{error}: {}", cause(&error))),
-                Err(error) => Err(error.clone()),
-            };
+            last = now;
+            let settings =
+                last.clone().and_then(|text| parse(&path, &text).map_err(|error| format!("{error:#}")));
             match settings {
-                Ok(settings) => tell(settings),
+                Ok(settings) => apply(settings),
                 Err(error) => warn!(error, "the settings before go on"),
             }
-            last = now;
         }
     }
-
-    fn settings_text(&self) -> Result<String, MachineDirError> {
-        read(&self.path.join(SETTINGS))
-    }
-
-    fn parsed(&self, text: &str) -> Result<Settings, MachineDirError> {
-        parse(&self.path.join(SETTINGS), text)
-    }
 }
 
-fn cause(error: &MachineDirError) -> String {
-    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| {
+        format!("cannot read {}: --machine-dir must name the folder that the provider mounts", path.display())
+    })
 }
 
-fn read(path: &Path) -> Result<String, MachineDirError> {
-    fs::read_to_string(path).map_err(|source| MachineDirError::Read { path: path.to_owned(), source })
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, MachineDirError> {
-    serde_json::from_str(text).map_err(|source| MachineDirError::Invalid { path: path.to_owned(), source })
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> anyhow::Result<T> {
+    serde_json::from_str(text).with_context(|| format!("{} is not valid", path.display()))
 }
 
 #[cfg(test)]
@@ -192,29 +140,29 @@ mod tests {
         fs::write(path.join(SETTINGS), r#"{"failures":{"unhealthyDuration":"5s"}}"#).unwrap();
         assert_eq!(dir.settings().unwrap().failures.unwrap().unhealthy_duration.0.as_secs(), 5);
         fs::write(path.join(SETTINGS), r#"{"failures":{"unhealthyDuration":"5"}}"#).unwrap();
-        assert!(matches!(dir.settings(), Err(MachineDirError::Invalid { .. })));
+        assert!(dir.settings().unwrap_err().to_string().ends_with("settings.json is not valid"));
         fs::remove_dir_all(&path).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn settings_are_told_when_they_change_and_kept_when_they_cannot_be_read() {
+    async fn settings_are_applied_when_they_change_and_kept_when_they_cannot_be_read() {
         let path = std::env::temp_dir().join(format!("kube-node-settings-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         let write = |text: &str| fs::write(path.join(SETTINGS), text).unwrap();
-        let told = std::cell::RefCell::new(Vec::new());
+        let applied = std::cell::RefCell::new(Vec::new());
         write(r#"{"containers":{"exitCode":1}}"#);
         let dir = MachineDir::new(&path);
-        let following = dir.follow(|settings| told.borrow_mut().push(settings.containers.exit_code));
+        let following = dir.follow(|settings| applied.borrow_mut().push(settings.containers.exit_code));
         let writing = async {
             let polls = async |count| tokio::time::sleep(POLL * count).await;
             polls(3).await;
-            assert_eq!(*told.borrow(), [Some(1)], "once");
+            assert_eq!(*applied.borrow(), [Some(1)], "once");
             write("half");
             polls(3).await;
-            assert_eq!(*told.borrow(), [Some(1)], "what was set goes on");
+            assert_eq!(*applied.borrow(), [Some(1)], "what was set goes on");
             write("{}");
             polls(3).await;
-            assert_eq!(*told.borrow(), [Some(1), None]);
+            assert_eq!(*applied.borrow(), [Some(1), None]);
         };
         tokio::select! { () = following => {}, () = writing => {} }
         fs::remove_dir_all(&path).unwrap();

@@ -268,7 +268,7 @@ async fn summary(State(server): State<Arc<Server>>, Extension(machine): Machine)
 /// Resource usage of the machine and its pods, passed to `read`.
 fn with_stats<T>(server: &Server, machine: &ServedMachine, read: impl FnOnce(&Stats<'_>) -> T) -> T {
     let now = Timestamp::now();
-    let pods = machine.pods.group(&machine.node);
+    let pods = machine.pods.by_index(&machine.node);
     let defaults = &machine.settings.containers;
     let used: Vec<_> = pods.iter().filter_map(|pod| usage::of_pod(pod, defaults)).collect();
     let capacity = &machine.shape.capacity;
@@ -285,7 +285,7 @@ fn with_stats<T>(server: &Server, machine: &ServedMachine, read: impl FnOnce(&St
 
 /// Pods of the machine, with the fields that the cache keeps.
 async fn pods(Extension(machine): Machine) -> impl IntoResponse {
-    let items = machine.pods.group(&machine.node).into_iter().map(|pod| {
+    let items = machine.pods.by_index(&machine.node).into_iter().map(|pod| {
         let mut patch: Value =
             serde_json::from_slice(&patch::patch(&pod, &pod.status, None)).unwrap_or_default();
         let mut status = patch["status"].take();

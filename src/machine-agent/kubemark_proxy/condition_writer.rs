@@ -1,101 +1,97 @@
 //! Condition writer: writes the Node's conditions at each change of phase. kubemark would write nothing for
 //! up to ten seconds, and never the conditions of an injected fault.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use http::{Request, header::USER_AGENT};
 use jiff::Timestamp;
-use kube::Client;
+use kube::{Client, runtime::utils::Backoff as _};
+use kube_ext::{backoff::Backoff, error::chain, log_once::LogOnce};
 use kube_node_planner::fault_injection::Behaviour;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::{
-    Gone, Shared,
-    state::{Correction, Look},
+    Shared,
+    state::{Correction, Gone, Presence},
 };
 
 /// Time limit of a request.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// First backoff after a failure; doubles with each further one.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// Longest backoff after a failure.
-const LONGEST_WAIT: Duration = Duration::from_secs(8);
+/// Backoff after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(8));
 /// User agent; the API server makes the name before the slash the field manager of a write.
 const AGENT: &str = concat!("kube-node-kubemark-proxy/", env!("CARGO_PKG_VERSION"));
 
 /// Failure to read the Node.
 #[derive(Debug, thiserror::Error)]
-pub enum LookError {
+pub enum ReadError {
     /// The Node is not this machine's.
     #[error(transparent)]
     Gone(#[from] Gone),
     /// The Node cannot be read.
-    #[error("no answer of the API server")]
+    #[error("cannot read the Node")]
     Kube(#[source] Box<kube::Error>),
 }
 
+impl From<kube::Error> for ReadError {
+    fn from(error: kube::Error) -> Self {
+        Self::Kube(Box::new(error))
+    }
+}
+
 /// Reads the Node; retries until that succeeds or fails permanently.
-pub async fn first_look(client: &Client, shared: &Shared) -> Result<(), LookError> {
-    let mut wait = FIRST_WAIT;
+pub async fn first_read(client: &Client, shared: &Shared) -> Result<(), ReadError> {
+    let mut backoff = BACKOFF;
     loop {
-        match look(client, shared).await {
-            Err(LookError::Kube(error)) if may_come_right(&error) => {
-                warn!(
-                    node = shared.node,
-                    error = &error as &dyn Error,
-                    "cannot read the Node yet, trying again"
-                );
+        match read_node(client, shared).await {
+            Err(ReadError::Kube(error)) if is_temporary(&error) => {
+                warn!(node = shared.node, error = chain(&*error), "cannot read the Node yet, trying again");
             }
             other => return other.map(drop),
         }
-        sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        sleep(backoff.wait()).await;
     }
 }
 
 /// Writes the conditions at each change of phase, for ever.
 pub async fn run(client: &Client, shared: &Shared) {
-    let mut told = None;
-    let mut wait = FIRST_WAIT;
+    let (mut written, mut backoff, mut failure) = (None, BACKOFF, LogOnce::default());
     loop {
-        let Look { behaviour, changes_in, is_alive } = shared.state().look(Timestamp::now());
-        let mut again = changes_in;
+        let Presence { behaviour, changes_in, is_alive } = shared.state.lock().presence(Timestamp::now());
+        let mut again = changes_in.unwrap_or(Duration::MAX);
         if behaviour == Behaviour::Silent {
-            told = Some(behaviour);
-        } else if is_alive && told != Some(behaviour) {
-            match tell(client, shared, behaviour).await {
+            written = Some(behaviour);
+        } else if is_alive && written != Some(behaviour) {
+            match write(client, shared, behaviour).await {
                 Ok(true) => {
-                    told = Some(behaviour);
-                    wait = FIRST_WAIT;
+                    written = Some(behaviour);
+                    backoff.reset();
+                    failure.ended();
                     // The write took time, so the behaviour may have changed.
                     continue;
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    if wait == FIRST_WAIT {
-                        warn!(
-                            node = shared.node,
-                            error = &error as &dyn Error,
-                            "cannot write the conditions, trying again"
-                        );
+                    let error = chain(&error);
+                    if failure.is_new(&error) {
+                        warn!(node = shared.node, error, "cannot write the conditions, trying again");
                     }
-                    again = Some(again.map_or(wait, |change| change.min(wait)));
-                    wait = (wait * 2).min(LONGEST_WAIT);
+                    again = again.min(backoff.wait());
                 }
             }
         }
         tokio::select! {
-            () = sleep(again.unwrap_or(Duration::MAX)) => {}
-            () = shared.news.notified() => {}
+            () = sleep(again) => {}
+            () = shared.changed.notified() => {}
         }
     }
 }
 
 /// Writes the conditions of this behaviour; false if the kubelet has to report a status first.
-async fn tell(client: &Client, shared: &Shared, behaviour: Behaviour) -> Result<bool, LookError> {
-    let node = look(client, shared).await?;
+async fn write(client: &Client, shared: &Shared, behaviour: Behaviour) -> Result<bool, ReadError> {
+    let node = read_node(client, shared).await?;
     let correction = shared.change(|state| state.correction(&node, behaviour, Timestamp::now()));
     let patch = match correction {
         Correction::Needless => return Ok(true),
@@ -104,19 +100,19 @@ async fn tell(client: &Client, shared: &Shared, behaviour: Behaviour) -> Result<
     };
     let request = Request::patch(format!("/api/v1/nodes/{}/status", shared.node))
         .header("Content-Type", "application/strategic-merge-patch+json");
-    let written = ask(client, request, patch.to_string().into_bytes()).await?;
-    shared.change(|state| state.saw(&written));
+    let written = send(client, request, patch.to_string().into_bytes()).await?;
+    shared.change(|state| state.observe(&written));
     info!(node = shared.node, ?behaviour, "the Node's conditions are written");
     Ok(true)
 }
 
 /// Reads the Node; an error if it is not this machine's.
-pub async fn look(client: &Client, shared: &Shared) -> Result<Value, LookError> {
-    let answer = ask(client, Request::get(format!("/api/v1/nodes/{}", shared.node)), Vec::new()).await;
+pub async fn read_node(client: &Client, shared: &Shared) -> Result<Value, ReadError> {
+    let answer = send(client, Request::get(format!("/api/v1/nodes/{}", shared.node)), Vec::new()).await;
     let gone = shared.change(|state| {
         match &answer {
-            Ok(node) => drop(state.saw(node)),
-            Err(kube::Error::Api(status)) if status.code == 404 => state.is_missing(),
+            Ok(node) => drop(state.observe(node)),
+            Err(kube::Error::Api(status)) if status.code == 404 => state.mark_deleted(),
             Err(_) => {}
         }
         state.gone().cloned()
@@ -128,7 +124,7 @@ pub async fn look(client: &Client, shared: &Shared) -> Result<Value, LookError> 
 }
 
 /// Sends a request for JSON, within the time limit.
-async fn ask(client: &Client, request: http::request::Builder, body: Vec<u8>) -> Result<Value, kube::Error> {
+async fn send(client: &Client, request: http::request::Builder, body: Vec<u8>) -> Result<Value, kube::Error> {
     let request = request.header(USER_AGENT, AGENT).body(body).map_err(kube::Error::HttpError)?;
     match timeout(TIME_LIMIT, client.request::<Value>(request)).await {
         Ok(answer) => answer,
@@ -136,14 +132,8 @@ async fn ask(client: &Client, request: http::request::Builder, body: Vec<u8>) ->
     }
 }
 
-impl From<kube::Error> for LookError {
-    fn from(error: kube::Error) -> Self {
-        Self::Kube(Box::new(error))
-    }
-}
-
 /// Returns true if waiting may help.
-fn may_come_right(error: &kube::Error) -> bool {
+pub fn is_temporary(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
         _ => true,

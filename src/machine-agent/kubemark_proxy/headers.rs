@@ -50,7 +50,7 @@ pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
 
 /// Headers of a response that go to kubemark.
 #[must_use]
-pub fn of_answer(headers: &HeaderMap) -> HeaderMap {
+pub fn of_response(headers: &HeaderMap) -> HeaderMap {
     without_hops(headers)
 }
 
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_speaks_of_one_connection_stays_on_it() {
-        let kept = of_answer(&headers(&[
+        let kept = of_response(&headers(&[
             ("connection", "close, X-Hop"),
             ("x-hop", "1"),
             ("transfer-encoding", "chunked"),

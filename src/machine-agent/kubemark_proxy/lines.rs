@@ -1,70 +1,64 @@
 //! An endless body, rewritten line by line as it arrives.
 
-use std::io;
+use std::{io, mem};
 
-use axum::body::{Body, BodyDataStream, Bytes};
-use futures::{StreamExt, stream};
+use axum::body::{Body, Bytes};
+use futures::{StreamExt, TryStreamExt};
+use tokio_util::{
+    bytes::BytesMut,
+    codec::{Decoder, FramedRead},
+    io::StreamReader,
+};
 
 /// Longest line, in bytes: etcd accepts objects of 1.5 MiB, and JSON is larger.
 const LINE_MAX: usize = 4 << 20;
 
-/// Received bytes that are not passed on yet.
-struct Lines<F> {
-    source: BodyDataStream,
-    pending: Vec<u8>,
+/// Passes `body` on, with each of its lines rewritten by `rewrite`.
+pub fn rewritten(body: Body, mut rewrite: impl FnMut(Bytes) -> Bytes + Send + 'static) -> Body {
+    let reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
+    let lines = FramedRead::new(reader, Lines::default());
+    Body::from_stream(lines.map(move |line| line.map(&mut rewrite)))
+}
+
+/// Cuts bytes into lines, each with its newline; the last one may lack it.
+#[derive(Default)]
+struct Lines {
     /// Number of pending bytes that contain no newline.
     scanned: usize,
-    ended: bool,
-    rewrite: F,
 }
 
-/// Passes `body` on, with each of its lines rewritten by `rewrite`.
-pub fn rewritten(body: Body, rewrite: impl FnMut(Vec<u8>) -> Vec<u8> + Send + 'static) -> Body {
-    let lines =
-        Lines { source: body.into_data_stream(), pending: Vec::new(), scanned: 0, ended: false, rewrite };
-    Body::from_stream(stream::try_unfold(lines, Lines::next))
-}
+impl Decoder for Lines {
+    type Item = Bytes;
+    type Error = io::Error;
 
-impl<F: FnMut(Vec<u8>) -> Vec<u8>> Lines<F> {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, axum::Error> {
-        loop {
-            let unseen = self.pending.get(self.scanned..).unwrap_or_default();
-            if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
-                let rest = self.pending.split_off(self.scanned + at + 1);
-                let line = std::mem::replace(&mut self.pending, rest);
-                self.scanned = 0;
-                return Ok(Some((Bytes::from((self.rewrite)(line)), self)));
-            }
-            self.scanned = self.pending.len();
-            if self.ended && self.pending.is_empty() {
-                return Ok(None);
-            }
-            if self.ended {
-                let line = std::mem::take(&mut self.pending);
-                self.scanned = 0;
-                return Ok(Some((Bytes::from((self.rewrite)(line)), self)));
-            }
-            if self.pending.len() > LINE_MAX {
-                return Err(axum::Error::new(io::Error::other(format!(
-                    "a line of the watch is longer than {LINE_MAX} bytes"
-                ))));
-            }
-            match self.source.next().await {
-                Some(chunk) => self.pending.extend_from_slice(&chunk?),
-                None => self.ended = true,
-            }
+    fn decode(&mut self, pending: &mut BytesMut) -> io::Result<Option<Bytes>> {
+        if let Some(at) = pending[self.scanned..].iter().position(|byte| *byte == b'\n') {
+            let end = mem::take(&mut self.scanned) + at + 1;
+            return Ok(Some(pending.split_to(end).freeze()));
         }
+        self.scanned = pending.len();
+        if pending.len() > LINE_MAX {
+            return Err(io::Error::other(format!("a line of the watch is longer than {LINE_MAX} bytes")));
+        }
+        Ok(None)
+    }
+
+    fn decode_eof(&mut self, pending: &mut BytesMut) -> io::Result<Option<Bytes>> {
+        let line = self.decode(pending)?.or_else(|| Some(mem::take(pending).freeze()));
+        Ok(line.filter(|line| !line.is_empty()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::stream;
+
     use super::*;
 
     async fn passed(chunks: &[&'static str]) -> Vec<String> {
         let chunks: Vec<Result<Bytes, axum::Error>> =
             chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
-        let upper = |line: Vec<u8>| line.to_ascii_uppercase();
+        let upper = |line: Bytes| Bytes::from(line.to_ascii_uppercase());
         let lines = rewritten(Body::from_stream(stream::iter(chunks)), upper).into_data_stream();
         lines.map(|line| String::from_utf8(line.unwrap().to_vec()).unwrap()).collect().await
     }

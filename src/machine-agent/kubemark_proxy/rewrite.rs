@@ -19,20 +19,20 @@ pub type Leaves = BTreeMap<(&'static str, String), Value>;
 
 /// A condition without its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Words {
+struct ConditionText {
     status: String,
     reason: String,
     message: String,
 }
 
-impl From<health::KubeletCondition> for Words {
+impl From<health::KubeletCondition> for ConditionText {
     fn from(condition: health::KubeletCondition) -> Self {
         let health::KubeletCondition { status, reason, message, .. } = condition;
         Self { status: status.to_owned(), reason: reason.to_owned(), message: message.to_owned() }
     }
 }
 
-impl Words {
+impl ConditionText {
     fn are_in(&self, condition: &Value) -> bool {
         condition["status"] == *self.status
             && condition["reason"] == *self.reason
@@ -58,12 +58,12 @@ impl Words {
 
 /// The Ready condition as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ReadyCondition {
     status: String,
     since: Option<Timestamp>,
 }
 
-impl Shown {
+impl ReadyCondition {
     /// The Ready condition of a Node.
     #[must_use]
     pub fn by(node: &Value) -> Option<Self> {
@@ -77,7 +77,7 @@ impl Shown {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportedStatus {
     leaves: Leaves,
-    conditions: BTreeMap<&'static str, Words>,
+    conditions: BTreeMap<&'static str, ConditionText>,
 }
 
 impl Default for ReportedStatus {
@@ -91,24 +91,24 @@ impl Default for ReportedStatus {
 
 impl ReportedStatus {
     /// Learns from a status that kubemark writes, whole or in parts.
-    pub fn learn(&mut self, status: &Value, worn: &Leaves) {
-        for leaf @ (section, key) in worn.keys() {
+    pub fn learn(&mut self, status: &Value, overrides: &Leaves) {
+        for leaf @ (section, key) in overrides.keys() {
             if let Some(said) = status.get(*section).and_then(|section| section.get(key)) {
                 self.leaves.insert(leaf.clone(), said.clone());
             }
         }
         for said in status["conditions"].as_array().into_iter().flatten() {
-            if let Some(words) = said["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type)) {
-                words.learn(said);
+            if let Some(text) = said["type"].as_str().and_then(|r#type| self.conditions.get_mut(r#type)) {
+                text.learn(said);
             }
         }
     }
 
     /// Makes a Node that kubemark reads show what kubemark reported.
-    pub fn uncover(&self, node: &mut Value, behaviour: Behaviour) {
+    pub fn rewrite_read(&self, node: &mut Value, behaviour: Behaviour) {
         let Some(status) = node.get_mut("status") else { return };
         put(status, &self.leaves);
-        let disrupted = Words::from(UNHEALTHY);
+        let unhealthy = ConditionText::from(UNHEALTHY);
         for shown in conditions(status) {
             let Some(said) = shown["type"].as_str().and_then(|r#type| self.conditions.get(r#type)) else {
                 continue;
@@ -117,7 +117,7 @@ impl ReportedStatus {
                 // The proxy writes the end of the phase; until then kubemark should correct the real
                 // conditions.
                 Behaviour::Healthy => false,
-                Behaviour::Reported => disrupted.are_in(shown),
+                Behaviour::Reported => unhealthy.are_in(shown),
                 // By now the controller-manager may have written Unknown, which kubemark cannot change.
                 Behaviour::Silent => true,
             };
@@ -131,28 +131,28 @@ impl ReportedStatus {
     /// already.
     #[must_use]
     pub fn correction(&self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Option<Value> {
-        let wanted = self.conditions.iter().map(|(r#type, words)| {
-            let disrupted = behaviour == Behaviour::Reported && *r#type == UNHEALTHY.r#type;
-            (*r#type, if disrupted { UNHEALTHY.into() } else { words.clone() })
+        let wanted = self.conditions.iter().map(|(r#type, text)| {
+            let unhealthy = behaviour == Behaviour::Reported && *r#type == UNHEALTHY.r#type;
+            (*r#type, if unhealthy { UNHEALTHY.into() } else { text.clone() })
         });
-        let wanted: Vec<(&str, Words)> = wanted.collect();
-        let shows = |(r#type, words): &(&str, Words)| {
-            condition(node, r#type).is_some_and(|condition| words.are_in(condition))
+        let wanted: Vec<(&str, ConditionText)> = wanted.collect();
+        let shows = |(r#type, text): &(&str, ConditionText)| {
+            condition(node, r#type).is_some_and(|condition| text.are_in(condition))
         };
         if wanted.iter().all(shows) {
             return None;
         }
         let conditions: Vec<Value> = wanted
             .iter()
-            .map(|(r#type, words)| {
-                let before = condition(node, r#type).filter(|before| before["status"] == *words.status);
+            .map(|(r#type, text)| {
+                let before = condition(node, r#type).filter(|before| before["status"] == *text.status);
                 let since = before.and_then(since).unwrap_or(now);
                 let mut condition = Map::from_iter([
                     ("type".to_owned(), json!(r#type)),
                     ("lastHeartbeatTime".to_owned(), time(now)),
                     ("lastTransitionTime".to_owned(), time(since)),
                 ]);
-                words.put_into(&mut condition);
+                text.put_into(&mut condition);
                 Value::Object(condition)
             })
             .collect();
@@ -165,14 +165,20 @@ impl ReportedStatus {
 }
 
 /// Rewrites a status of kubemark to the one that the cluster is to see, for a machine that is not silent.
-pub fn cover(status: &mut Value, worn: &Leaves, behaviour: Behaviour, shown: Option<&Shown>, now: Timestamp) {
-    put(status, worn);
+pub fn rewrite_written(
+    status: &mut Value,
+    overrides: &Leaves,
+    behaviour: Behaviour,
+    shown: Option<&ReadyCondition>,
+    now: Timestamp,
+) {
+    put(status, overrides);
     if behaviour != Behaviour::Reported {
         return;
     }
     let ready = conditions(status).find(|condition| condition["type"] == UNHEALTHY.r#type);
     let Some(ready) = ready.and_then(Value::as_object_mut) else { return };
-    Words::from(UNHEALTHY).put_into(ready);
+    ConditionText::from(UNHEALTHY).put_into(ready);
     // kubemark sees a status that differs from the API server's, so the transition time is computed here.
     if let Some(shown) = shown {
         let since = shown.since.filter(|_| shown.status == UNHEALTHY.status).unwrap_or(now);

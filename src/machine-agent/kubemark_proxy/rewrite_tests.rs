@@ -6,7 +6,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn worn() -> Leaves {
+fn overrides() -> Leaves {
     Leaves::from([
         (("nodeInfo", "bootID".to_owned()), json!("boot")),
         (("nodeInfo", "containerRuntimeVersion".to_owned()), json!("containerd://2.1.0")),
@@ -53,7 +53,7 @@ fn node(behaviour: Behaviour, status: &str) -> Value {
 #[test]
 fn the_first_status_says_what_the_machine_is_to_be() {
     let mut status = first();
-    cover(&mut status, &worn(), Behaviour::Healthy, None, at(100));
+    rewrite_written(&mut status, &overrides(), Behaviour::Healthy, None, at(100));
     assert_eq!(status["nodeInfo"]["bootID"], "boot");
     assert_eq!(status["nodeInfo"]["containerRuntimeVersion"], "containerd://2.1.0");
     assert_eq!(status["nodeInfo"]["kubeletVersion"], "v1.36.3", "what the image is");
@@ -65,10 +65,10 @@ fn the_first_status_says_what_the_machine_is_to_be() {
 fn an_unhealthy_phase_is_reported_since_the_node_is_not_ready() {
     for (shown, since) in [("False", 7), ("True", 100), ("Unknown", 100)] {
         let mut status = first();
-        let shown = Shown { status: shown.to_owned(), since: Some(at(7)) };
-        cover(&mut status, &worn(), Behaviour::Reported, Some(&shown), at(100));
+        let shown = ReadyCondition { status: shown.to_owned(), since: Some(at(7)) };
+        rewrite_written(&mut status, &overrides(), Behaviour::Reported, Some(&shown), at(100));
         let ready = &status["conditions"][0];
-        assert!(Words::from(UNHEALTHY).are_in(ready), "{ready}");
+        assert!(ConditionText::from(UNHEALTHY).are_in(ready), "{ready}");
         assert_eq!(ready["lastTransitionTime"], time(at(since)), "{shown:?}");
         assert_eq!(ready["lastHeartbeatTime"], "1970-01-01T00:01:40Z");
         assert_eq!(status["conditions"][1], first()["conditions"][1]);
@@ -78,8 +78,8 @@ fn an_unhealthy_phase_is_reported_since_the_node_is_not_ready() {
 #[test]
 fn a_whole_node_is_covered_as_a_patch_is() {
     let mut whole = node(Behaviour::Healthy, "");
-    let shown = Shown { status: "False".to_owned(), since: Some(at(60)) };
-    cover(&mut whole["status"], &worn(), Behaviour::Reported, Some(&shown), at(100));
+    let shown = ReadyCondition { status: "False".to_owned(), since: Some(at(60)) };
+    rewrite_written(&mut whole["status"], &overrides(), Behaviour::Reported, Some(&shown), at(100));
     let ready = condition(&whole, "Ready").unwrap();
     assert_eq!((&ready["status"], &ready["lastTransitionTime"]), (&json!("False"), &time(at(60))));
 }
@@ -88,20 +88,20 @@ fn a_whole_node_is_covered_as_a_patch_is() {
 fn nonsense_is_left_to_the_api_server() {
     for nonsense in [json!("x"), json!(null), json!([]), json!({"nodeInfo": 7, "conditions": {"a": 1}})] {
         let mut status = nonsense.clone();
-        cover(&mut status, &worn(), Behaviour::Reported, None, at(100));
-        ReportedStatus::default().learn(&status, &worn());
+        rewrite_written(&mut status, &overrides(), Behaviour::Reported, None, at(100));
+        ReportedStatus::default().learn(&status, &overrides());
     }
     let mut status = json!({"nodeInfo": 7});
-    cover(&mut status, &worn(), Behaviour::Healthy, None, at(100));
+    rewrite_written(&mut status, &overrides(), Behaviour::Healthy, None, at(100));
     assert_eq!(status["nodeInfo"], 7);
 }
 
 #[test]
 fn kubemark_reads_what_it_said() {
-    let mut claims = ReportedStatus::default();
-    claims.learn(&first(), &worn());
+    let mut reported = ReportedStatus::default();
+    reported.learn(&first(), &overrides());
     let mut read = node(Behaviour::Reported, "");
-    claims.uncover(&mut read, Behaviour::Reported);
+    reported.rewrite_read(&mut read, Behaviour::Reported);
     assert_eq!(read["status"]["nodeInfo"]["bootID"], "");
     assert_eq!(read["status"]["nodeInfo"]["containerRuntimeVersion"], "fakeRuntime://0.1.0");
     assert_eq!(read["status"]["allocatable"], json!({"cpu": "4", "memory": "16Gi"}));
@@ -111,23 +111,23 @@ fn kubemark_reads_what_it_said() {
 
 #[test]
 fn what_others_wrote_is_read_as_it_is_while_the_machine_speaks() {
-    let claims = ReportedStatus::default();
+    let reported = ReportedStatus::default();
     for behaviour in [Behaviour::Healthy, Behaviour::Reported] {
         let mut read = node(Behaviour::Healthy, "Unknown");
-        claims.uncover(&mut read, behaviour);
+        reported.rewrite_read(&mut read, behaviour);
         assert_eq!(read["status"]["conditions"], node(Behaviour::Healthy, "Unknown")["status"]["conditions"]);
     }
     let mut read = node(Behaviour::Healthy, "Unknown");
-    claims.uncover(&mut read, Behaviour::Silent);
+    reported.rewrite_read(&mut read, Behaviour::Silent);
     assert_eq!(read["status"]["conditions"], node(Behaviour::Healthy, "")["status"]["conditions"]);
 }
 
 #[test]
 fn a_phase_that_changes_is_written_once() {
-    let claims = ReportedStatus::default();
+    let reported = ReportedStatus::default();
     let well = node(Behaviour::Healthy, "");
-    assert_eq!(claims.correction(&well, Behaviour::Healthy, at(100)), None);
-    let patch = claims.correction(&well, Behaviour::Reported, at(100)).unwrap();
+    assert_eq!(reported.correction(&well, Behaviour::Healthy, at(100)), None);
+    let patch = reported.correction(&well, Behaviour::Reported, at(100)).unwrap();
     assert_eq!(patch["metadata"]["uid"], "u");
     let ready = condition(&patch, "Ready").unwrap();
     assert_eq!((&ready["status"], &ready["lastTransitionTime"]), (&json!("False"), &time(at(100))));
@@ -135,24 +135,24 @@ fn a_phase_that_changes_is_written_once() {
     assert_eq!(memory["lastTransitionTime"], time(at(50)), "it did not change");
 
     let sick = node(Behaviour::Reported, "");
-    assert_eq!(claims.correction(&sick, Behaviour::Reported, at(100)), None);
-    let patch = claims.correction(&sick, Behaviour::Healthy, at(100)).unwrap();
+    assert_eq!(reported.correction(&sick, Behaviour::Reported, at(100)), None);
+    let patch = reported.correction(&sick, Behaviour::Healthy, at(100)).unwrap();
     assert_eq!(condition(&patch, "Ready").unwrap()["status"], "True");
 
     let lost = node(Behaviour::Healthy, "Unknown");
-    let patch = claims.correction(&lost, Behaviour::Healthy, at(100)).unwrap();
+    let patch = reported.correction(&lost, Behaviour::Healthy, at(100)).unwrap();
     let statuses = patch["status"]["conditions"].as_array().unwrap();
     assert!(statuses.iter().all(|condition| condition["lastTransitionTime"] == time(at(100))), "{patch}");
 }
 
 #[test]
 fn what_kubemark_says_of_itself_outlives_a_phase() {
-    let mut claims = ReportedStatus::default();
+    let mut reported = ReportedStatus::default();
     let trouble = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady",
         "message": "container runtime is down"}]});
-    claims.learn(&trouble, &worn());
+    reported.learn(&trouble, &overrides());
     let sick = node(Behaviour::Reported, "");
-    let patch = claims.correction(&sick, Behaviour::Healthy, at(100)).unwrap();
+    let patch = reported.correction(&sick, Behaviour::Healthy, at(100)).unwrap();
     let ready = condition(&patch, "Ready").unwrap();
     assert_eq!(ready["message"], "container runtime is down");
     assert_eq!(ready["lastTransitionTime"], time(at(50)), "False before and after");
@@ -160,10 +160,10 @@ fn what_kubemark_says_of_itself_outlives_a_phase() {
 
 #[test]
 fn a_resource_that_kubemark_took_away_stays_away_for_it() {
-    let mut claims = ReportedStatus::default();
-    claims.learn(&json!({"allocatable": {"cpu": null}}), &worn());
+    let mut reported = ReportedStatus::default();
+    reported.learn(&json!({"allocatable": {"cpu": null}}), &overrides());
     let mut read = node(Behaviour::Healthy, "");
-    claims.uncover(&mut read, Behaviour::Healthy);
+    reported.rewrite_read(&mut read, Behaviour::Healthy);
     assert_eq!(read["status"]["allocatable"], json!({"memory": "16Gi"}));
 }
 

@@ -11,7 +11,7 @@ use kube_node_planner::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::rewrite::{Leaves, ReportedStatus, Shown, cover, is_posted};
+use super::rewrite::{Leaves, ReadyCondition, ReportedStatus, is_posted, rewrite_written};
 use crate::machine_dir::Machine;
 
 /// Time after its last sign of life during which a kubelet counts as alive: the duration of its Lease.
@@ -42,7 +42,7 @@ pub enum Gone {
 
 /// Behaviour of the machine at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct Presence {
     /// Behaviour that the cluster is to see.
     pub behaviour: Behaviour,
     /// Time until the behaviour changes; None if it never does.
@@ -53,28 +53,28 @@ pub struct Look {
 
 /// Decision about a status that kubemark writes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum StatusWrite {
     /// Send this status to the API server.
-    Goes(Value),
+    Forward(Value),
     /// Hold the status back: the machine is silent.
-    Stays,
+    Withhold,
 }
 
 /// State of the proxy.
 #[derive(Debug)]
-pub struct State {
+pub struct NodeState {
     machine: Machine,
     failures: Option<Failures>,
     boot: Option<Uuid>,
-    claims: ReportedStatus,
-    shown: Option<Shown>,
-    heard: Option<Timestamp>,
+    reported: ReportedStatus,
+    shown: Option<ReadyCondition>,
+    last_heartbeat: Option<Timestamp>,
     /// Status that a silent machine held back while its Node had none yet.
     withheld: Option<Value>,
     gone: Option<Gone>,
 }
 
-impl State {
+impl NodeState {
     /// State of a machine about which nothing is known.
     #[must_use]
     pub fn new(machine: Machine) -> Self {
@@ -82,9 +82,9 @@ impl State {
             machine,
             failures: None,
             boot: None,
-            claims: ReportedStatus::default(),
+            reported: ReportedStatus::default(),
             shown: None,
-            heard: None,
+            last_heartbeat: None,
             withheld: None,
             gone: None,
         }
@@ -103,10 +103,12 @@ impl State {
 
     /// Behaviour of the machine at `now`.
     #[must_use]
-    pub fn look(&self, now: Timestamp) -> Look {
+    pub fn presence(&self, now: Timestamp) -> Presence {
         let phase = fault_injection::phase(self.failures.as_ref(), boot::age(self.boot, now));
-        let quiet = self.heard.map(|heard| Duration::try_from(now.duration_since(heard)).unwrap_or_default());
-        Look {
+        let quiet = self
+            .last_heartbeat
+            .map(|heard| Duration::try_from(now.duration_since(heard)).unwrap_or_default());
+        Presence {
             behaviour: fault_injection::behaviour(self.failures.as_ref(), phase),
             // Before the boot no time passes.
             changes_in: phase.changes_in.filter(|_| self.boot.is_some()),
@@ -115,55 +117,55 @@ impl State {
     }
 
     /// Records a sign of life of kubemark.
-    pub fn heard(&mut self, now: Timestamp) {
-        self.heard = Some(now);
+    pub fn record_heartbeat(&mut self, now: Timestamp) {
+        self.last_heartbeat = Some(now);
     }
 
     /// Takes a status that kubemark writes: a patch, or the whole Node.
-    pub fn says(&mut self, mut body: Value, now: Timestamp) -> Said {
-        self.heard(now);
-        let mut wear = None;
+    pub fn write_status(&mut self, mut body: Value, now: Timestamp) -> StatusWrite {
+        self.record_heartbeat(now);
+        let mut own_values = None;
         if let Some(status) = body.get("status") {
             // The first status is the boot, unless the Node has a recorded one.
             let boot = *self.boot.get_or_insert_with(|| boot::first(&self.machine.uid, now));
-            self.claims.learn(status, wear.insert(worn(&self.machine, boot)));
+            self.reported.learn(status, own_values.insert(overrides(&self.machine, boot)));
         }
-        let behaviour = self.look(now).behaviour;
+        let behaviour = self.presence(now).behaviour;
         if behaviour == Behaviour::Silent {
             merge(self.withheld.get_or_insert_default(), body);
-            return Said::Stays;
+            return StatusWrite::Withhold;
         }
-        if let Some((status, wear)) = body.get_mut("status").zip(wear) {
-            cover(status, &wear, behaviour, self.shown.as_ref(), now);
+        if let Some((status, own_values)) = body.get_mut("status").zip(own_values) {
+            rewrite_written(status, &own_values, behaviour, self.shown.as_ref(), now);
         }
-        Said::Goes(body)
+        StatusWrite::Forward(body)
     }
 
     /// Rewrites an object that kubemark is about to read: a Node, a list of Nodes, or the object of a watch
     /// event.
-    pub fn reads(&mut self, object: &mut Value, now: Timestamp) {
+    pub fn rewrite_read(&mut self, object: &mut Value, now: Timestamp) {
         for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
-            self.reads(item, now);
+            self.rewrite_read(item, now);
         }
-        if self.saw(object) {
-            self.claims.uncover(object, self.look(now).behaviour);
+        if self.observe(object) {
+            self.reported.rewrite_read(object, self.presence(now).behaviour);
         }
     }
 
     /// Rewrites a watch event that kubemark is about to read.
-    pub fn follows(&mut self, event: &mut Value, now: Timestamp) {
+    pub fn rewrite_event(&mut self, event: &mut Value, now: Timestamp) {
         let is_deletion = event["type"] == "DELETED";
         let Some(object) = event.get_mut("object") else { return };
         let is_own = object["metadata"]["uid"] == *self.machine.uid;
         if is_deletion && is_own {
-            self.is_missing();
+            self.mark_deleted();
         } else if !is_deletion {
-            self.reads(object, now);
+            self.rewrite_read(object, now);
         }
     }
 
     /// Takes an object that the API server shows. Returns true if it is the machine's own Node.
-    pub fn saw(&mut self, object: &Value) -> bool {
+    pub fn observe(&mut self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         if metadata["name"] != *self.machine.node {
             return false;
@@ -176,7 +178,7 @@ impl State {
             });
             return false;
         }
-        self.shown = Shown::by(object);
+        self.shown = ReadyCondition::by(object);
         if self.boot.is_none() {
             self.boot = boot::recorded(object["status"]["nodeInfo"]["bootID"].as_str());
         }
@@ -184,7 +186,7 @@ impl State {
     }
 
     /// Notes that the API server has no such Node.
-    pub fn is_missing(&mut self) {
+    pub fn mark_deleted(&mut self) {
         self.gone.get_or_insert_with(|| Gone::Deleted { node: self.machine.node.clone() });
     }
 
@@ -192,12 +194,12 @@ impl State {
     pub fn correction(&mut self, node: &Value, behaviour: Behaviour, now: Timestamp) -> Correction {
         if is_posted(node) {
             self.withheld = None;
-            let patch = self.claims.correction(node, behaviour, now);
+            let patch = self.reported.correction(node, behaviour, now);
             return patch.map_or(Correction::Needless, Correction::Patch);
         }
         let Some((mut patch, boot)) = self.withheld.clone().zip(self.boot) else { return Correction::NotYet };
         if let Some(status) = patch.get_mut("status") {
-            cover(status, &worn(&self.machine, boot), behaviour, self.shown.as_ref(), now);
+            rewrite_written(status, &overrides(&self.machine, boot), behaviour, self.shown.as_ref(), now);
         }
         Correction::Patch(patch)
     }
@@ -227,7 +229,7 @@ fn merge(first: &mut Value, second: Value) {
 }
 
 /// Values that the Node shows in place of those that kubemark reports.
-fn worn(machine: &Machine, boot: Uuid) -> Leaves {
+fn overrides(machine: &Machine, boot: Uuid) -> Leaves {
     let amounts = [("capacity", &machine.capacity), ("allocatable", &machine.allocatable)];
     let amounts = amounts.into_iter().flat_map(|(section, amounts)| {
         amounts.iter().map(move |(name, amount)| ((section, name.clone()), json!(amount)))

@@ -12,8 +12,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000 + second).unwrap()
 }
 
-fn state(failures: Option<Failures>) -> State {
-    let mut state = State::new(Machine {
+fn state(failures: Option<Failures>) -> NodeState {
+    let mut state = NodeState::new(Machine {
         node: "a".to_owned(),
         uid: "u".to_owned(),
         capacity: BTreeMap::from([("example.com/gpu".to_owned(), Quantity("2".to_owned()))]),
@@ -54,18 +54,18 @@ fn node(uid: &str, boot: &str) -> Value {
     }})
 }
 
-fn ready(said: &Said) -> &Value {
-    let Said::Goes(body) = said else { panic!("{said:?}") };
+fn ready(said: &StatusWrite) -> &Value {
+    let StatusWrite::Forward(body) = said else { panic!("{said:?}") };
     &body["status"]["conditions"][0]["status"]
 }
 
 #[test]
 fn the_first_status_is_the_boot_and_phases_count_from_it() {
     let mut state = state(Some(by_turns(FailureMode::Reported)));
-    assert_eq!(state.look(at(0)).changes_in, None, "no boot, no time");
-    let said = state.says(status(), at(100));
+    assert_eq!(state.presence(at(0)).changes_in, None, "no boot, no time");
+    let said = state.write_status(status(), at(100));
     assert_eq!(ready(&said), "False");
-    let Said::Goes(body) = &said else { unreachable!() };
+    let StatusWrite::Forward(body) = &said else { unreachable!() };
     let info = &body["status"]["nodeInfo"];
     assert_eq!(info["containerRuntimeVersion"], "containerd://2.1.0");
     assert_eq!(body["status"]["allocatable"], json!({"cpu": "3900m"}));
@@ -73,29 +73,29 @@ fn the_first_status_is_the_boot_and_phases_count_from_it() {
     let recorded = boot::recorded(info["bootID"].as_str()).and_then(boot::time);
     assert_eq!(recorded, Some(at(100)));
     assert_eq!(
-        state.look(at(103)),
-        Look { behaviour: Behaviour::Reported, changes_in: Some(Duration::from_secs(7)), is_alive: true }
+        state.presence(at(103)),
+        Presence { behaviour: Behaviour::Reported, changes_in: Some(Duration::from_secs(7)), is_alive: true }
     );
-    assert_eq!(state.look(at(110)).behaviour, Behaviour::Healthy);
-    assert_eq!(ready(&state.says(status(), at(112))), "True");
-    assert_eq!(ready(&state.says(status(), at(131))), "False", "and again");
+    assert_eq!(state.presence(at(110)).behaviour, Behaviour::Healthy);
+    assert_eq!(ready(&state.write_status(status(), at(112))), "True");
+    assert_eq!(ready(&state.write_status(status(), at(131))), "False", "and again");
 }
 
 #[test]
 fn a_proxy_that_starts_again_goes_on_counting() {
     let boot = boot::first("u", at(0)).to_string();
     let mut state = state(Some(by_turns(FailureMode::Reported)));
-    assert!(state.saw(&node("u", &boot)));
-    assert_eq!(state.look(at(12)).changes_in, Some(Duration::from_secs(18)));
-    let Said::Goes(body) = state.says(status(), at(35)) else { panic!("reported") };
+    assert!(state.observe(&node("u", &boot)));
+    assert_eq!(state.presence(at(12)).changes_in, Some(Duration::from_secs(18)));
+    let StatusWrite::Forward(body) = state.write_status(status(), at(35)) else { panic!("reported") };
     assert_eq!(body["status"]["nodeInfo"]["bootID"], *boot);
     // kubemark reads no boot ID, and its own report of its health.
     let mut read = node("u", &boot);
-    state.reads(&mut read, at(36));
+    state.rewrite_read(&mut read, at(36));
     assert_eq!(read["status"]["nodeInfo"]["bootID"], "");
     assert_eq!(read["status"]["conditions"][0]["status"], "True");
     let mut list = json!({"items": [node("u", &boot)]});
-    state.reads(&mut list, at(36));
+    state.rewrite_read(&mut list, at(36));
     assert_eq!(list["items"][0], read);
 }
 
@@ -105,9 +105,9 @@ fn a_silent_machine_keeps_its_first_status_for_later() {
     let unwritten = json!({"metadata": {"name": "a", "uid": "u"}, "status": {}});
     assert_eq!(state.correction(&unwritten, Behaviour::Healthy, at(0)), Correction::NotYet);
     let labels = json!({"metadata": {"labels": {"kubernetes.io/hostname": "a"}}});
-    assert_eq!(state.says(labels.clone(), at(0)), Said::Stays);
-    assert_eq!(state.says(status(), at(1)), Said::Stays);
-    assert_eq!(state.look(at(11)).behaviour, Behaviour::Healthy);
+    assert_eq!(state.write_status(labels.clone(), at(0)), StatusWrite::Withhold);
+    assert_eq!(state.write_status(status(), at(1)), StatusWrite::Withhold);
+    assert_eq!(state.presence(at(11)).behaviour, Behaviour::Healthy);
     let Correction::Patch(patch) = state.correction(&unwritten, Behaviour::Healthy, at(11)) else {
         panic!("what it said is known")
     };
@@ -124,29 +124,32 @@ fn a_silent_machine_keeps_its_first_status_for_later() {
 #[test]
 fn nobody_speaks_for_a_kubelet_that_is_dead() {
     let mut state = state(None);
-    assert!(!state.look(at(0)).is_alive, "nothing was heard of it yet");
-    state.heard(at(0));
-    assert!(state.look(at(39)).is_alive);
-    assert!(!state.look(at(40)).is_alive);
+    assert!(!state.presence(at(0)).is_alive, "nothing was heard of it yet");
+    state.record_heartbeat(at(0));
+    assert!(state.presence(at(39)).is_alive);
+    assert!(!state.presence(at(40)).is_alive);
 }
 
 #[test]
 fn a_node_that_is_gone_or_another_is_noticed_wherever_it_is_read() {
     let mut read = node("other", "");
     let mut state_ = state(None);
-    state_.reads(&mut read, at(0));
+    state_.rewrite_read(&mut read, at(0));
     assert_eq!(read, node("other", ""), "it is not ours to change");
     let gone = state_.gone().unwrap().to_string();
     assert!(gone.contains("has UID other and not u"), "{gone}");
 
     let mut state_ = state(None);
     let mut elsewhere = json!({"type": "DELETED", "object": {"metadata": {"name": "b", "uid": "v"}}});
-    state_.follows(&mut elsewhere, at(0));
+    state_.rewrite_event(&mut elsewhere, at(0));
     // The deletion of an earlier Node of that name does not matter either.
     let mut earlier = json!({"type": "DELETED", "object": {"metadata": {"name": "a", "uid": "v"}}});
-    state_.follows(&mut earlier, at(0));
-    state_.follows(&mut json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}), at(0));
+    state_.rewrite_event(&mut earlier, at(0));
+    state_.rewrite_event(
+        &mut json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}),
+        at(0),
+    );
     assert_eq!(state_.gone(), None);
-    state_.follows(&mut json!({"type": "DELETED", "object": node("u", "")}), at(0));
+    state_.rewrite_event(&mut json!({"type": "DELETED", "object": node("u", "")}), at(0));
     assert_eq!(state_.gone(), Some(&Gone::Deleted { node: "a".to_owned() }));
 }

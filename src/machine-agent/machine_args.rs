@@ -1,4 +1,4 @@
-//! Common parts of the two programs in a machine's pod: the arguments that the provider sets, and one thread.
+//! Arguments of both programs in a machine's pod, as its provider sets them, and their single thread.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -12,38 +12,33 @@ use kube_ext::telemetry::{self, LogFormat};
 
 /// Arguments of `hollow-node` and `kubemark-proxy`.
 #[derive(Debug, Args)]
-pub(super) struct MachineArgs {
+pub struct MachineArgs {
     /// Name of the machine's Node, which must exist
     #[arg(long, value_name = "NAME")]
-    pub(super) node: String,
+    pub(crate) node: String,
     /// Folder with bootstrap.kubeconfig, machine.json and settings.json
     #[arg(long, value_name = "DIR", default_value = "/var/run/kube-node/machine")]
-    pub(super) machine_dir: PathBuf,
+    pub(crate) machine_dir: PathBuf,
     /// Folder for the certificate and its key, the only one that is written to
     #[arg(long, value_name = "DIR", default_value = "/var/run/kube-node/state")]
-    pub(super) state_dir: PathBuf,
+    pub(crate) state_dir: PathBuf,
     /// Port of /healthz, /readyz and /metrics; none when absent
     #[arg(long, value_name = "PORT")]
     probe_port: Option<u16>,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t)]
-    log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
 }
 
 impl MachineArgs {
     /// Address for probes: the kubelet connects from outside the pod.
-    pub(super) fn probes(&self) -> Option<SocketAddr> {
+    pub(crate) fn probes(&self) -> Option<SocketAddr> {
         self.probe_port.map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
-    }
-
-    /// Log format, for [`run`].
-    pub(super) fn log_format(&self) -> LogFormat {
-        self.log_format
     }
 }
 
 /// Runs the program on one thread: it has little to do, and thousands of them run on few cores.
-pub(super) fn run(
+pub(crate) fn run(
     log_format: LogFormat,
     program: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<ExitCode> {

@@ -1,14 +1,11 @@
-//! Commands that run in machines' pods, for both programs: `kube-node-machine`, and `kube-node`, which has
-//! them too.
-
-pub mod hollow_node;
-pub mod kubemark_proxy;
-mod machine_args;
+//! The command line of `kube-node-machine`. `kube-node` has its commands too.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use kube_node_api::names::MACHINE_PROGRAM;
+
+use crate::{hollow_node::HollowNode, kubemark_proxy::KubemarkProxy};
 
 /// One machine of kube-node, in a pod of its own
 ///
@@ -24,9 +21,9 @@ pub struct MachineCli {
 #[derive(Debug, Subcommand)]
 enum MachineCommand {
     /// Run one machine, in a pod of its own
-    HollowNode(hollow_node::HollowNode),
+    HollowNode(HollowNode),
     /// Stand between an upstream kubemark and the API server, in the pod of its machine
-    KubemarkProxy(kubemark_proxy::KubemarkProxy),
+    KubemarkProxy(KubemarkProxy),
 }
 
 impl MachineCli {
