@@ -44,8 +44,11 @@ impl Decoder for Lines {
     }
 
     fn decode_eof(&mut self, pending: &mut BytesMut) -> io::Result<Option<Bytes>> {
-        let line = self.decode(pending)?.or_else(|| Some(mem::take(pending).freeze()));
-        Ok(line.filter(|line| !line.is_empty()))
+        if let Some(line) = self.decode(pending)? {
+            return Ok(Some(line));
+        }
+        self.scanned = 0;
+        Ok((!pending.is_empty()).then(|| pending.split().freeze()))
     }
 }
 
