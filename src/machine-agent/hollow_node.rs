@@ -86,7 +86,7 @@ impl HollowNode {
             hollow_kubelet::RESTART,
             &registry,
         )?;
-        hollow.create(MachineSpec {
+        let spec = MachineSpec {
             node: machine.node.as_str().into(),
             uid: machine.uid.as_str().into(),
             capacity: machine.capacity,
@@ -95,7 +95,8 @@ impl HollowNode {
             container_runtime: machine.container_runtime,
             ip: node_ip,
             settings,
-        });
+        };
+        hollow.create(spec, None);
         tasks.spawn(kubelets.run(shutdown.clone()));
 
         let own_node = watcher::Config::default().fields(&format!("metadata.name={}", args.node));

@@ -83,7 +83,7 @@ impl Kubemark {
             "reason": "Provisioning", "lastTransitionTime": jiff::Timestamp::now()}]}});
         stage.nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(provisioning)).await.unwrap();
         let options = stage.options(node, &uid).await;
-        let dir = options.place.bootstrap.parent().unwrap().to_owned();
+        let dir = options.store.bootstrap.parent().unwrap().to_owned();
         fs::create_dir_all(dir.join("tmp")).unwrap();
         let machine = json!({
             "node": node, "uid": uid,

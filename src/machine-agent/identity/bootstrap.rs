@@ -44,17 +44,17 @@ impl Bootstrap {
     }
 
     /// A client that authenticates by the token.
-    pub(super) fn begin(self) -> Result<Beginning, IdentityError> {
+    pub(super) fn token_client(self) -> Result<TokenClient, IdentityError> {
         let Some(token) = &self.config.auth_info.token else {
             return Err(IdentityError::NoToken { path: self.path });
         };
         let expires = expiry(token.expose_secret());
         let client = self.client_with(self.config.auth_info.clone())?;
-        Ok(Beginning { client, kept: expires.map(|expires| (self.path, expires)) })
+        Ok(TokenClient { client, kept: expires.map(|expires| (self.path, expires)) })
     }
 
     /// A client that authenticates by the certificate.
-    pub(super) fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
+    pub(super) fn certificate_client(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
         self.client_with(showing(certificate))
     }
 
@@ -77,14 +77,14 @@ pub(super) fn showing(certificate: &Certificate) -> AuthInfo {
 }
 
 /// Client for the first certificate of a machine.
-pub struct Beginning {
+pub struct TokenClient {
     /// Client that authenticates by the token.
     pub(super) client: Client,
     /// File that holds the token, and the expiry that the token claims; None if the token was just requested.
     pub(super) kept: Option<(PathBuf, Timestamp)>,
 }
 
-impl Beginning {
+impl TokenClient {
     /// Reason why the API server refuses the token of `node`.
     pub(super) fn refused(self, node: &str, now: Timestamp) -> IdentityError {
         match self.kept.filter(|(_, expires)| *expires <= now) {

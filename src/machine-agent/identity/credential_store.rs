@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use kube::Client;
 
-use super::{IdentityError, bootstrap::Bootstrap, store::Store};
-pub use super::{bootstrap::Beginning, store::Certificate};
+use super::{IdentityError, bootstrap::Bootstrap, store};
+pub use super::{bootstrap::TokenClient, store::Certificate};
 
 /// Source of the bootstrap token, and storage of the certificate.
 pub trait CredentialStore: Send + Sync + 'static {
     /// A client whose token may request a certificate; another client for each try.
-    fn begin(&self, node: &str) -> impl Future<Output = Result<Beginning, IdentityError>> + Send;
+    fn token_client(&self, node: &str) -> impl Future<Output = Result<TokenClient, IdentityError>> + Send;
 
     /// A client that authenticates by the certificate; its connections are shared with nobody.
-    fn client_of(
+    fn certificate_client(
         &self,
         certificate: &Certificate,
     ) -> impl Future<Output = Result<Client, IdentityError>> + Send;
@@ -36,19 +36,19 @@ pub struct Folders {
 }
 
 impl CredentialStore for Folders {
-    async fn begin(&self, _: &str) -> Result<Beginning, IdentityError> {
-        Bootstrap::read(&self.bootstrap).await?.begin()
+    async fn token_client(&self, _: &str) -> Result<TokenClient, IdentityError> {
+        Bootstrap::read(&self.bootstrap).await?.token_client()
     }
 
-    async fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
-        Bootstrap::read(&self.bootstrap).await?.client_of(certificate)
+    async fn certificate_client(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
+        Bootstrap::read(&self.bootstrap).await?.certificate_client(certificate)
     }
 
     fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
-        Store::open(&self.state_dir)?.load(node, now)
+        store::load(&self.state_dir, node, now)
     }
 
     fn save(&self, certificate: &Certificate) -> Result<(), IdentityError> {
-        Store::open(&self.state_dir)?.save(certificate)
+        store::save(&self.state_dir, certificate)
     }
 }

@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
+use kube_ext::call::ApiError;
 
 /// Reason why a machine has no identity, or no longer. The text includes the remedy: it becomes the last line
 /// of the machine's container.
@@ -32,7 +33,7 @@ pub enum IdentityError {
     },
     /// No token could be requested.
     #[error(transparent)]
-    Token(#[from] super::token::TokenError),
+    Token(ApiError),
     /// The token has expired.
     #[error(
         "the token in {} expired at {since}: the operator replaces it while it runs; see its logs, or delete the pod",
@@ -49,12 +50,6 @@ pub enum IdentityError {
     NodeGone {
         /// Name of the Node.
         node: String,
-    },
-    /// The API server no longer accepts the certificate that the renewal was requested with.
-    #[error("the API server does not take the certificate any more")]
-    Unauthenticated {
-        /// Error of the API server.
-        source: Box<kube::Error>,
     },
     /// The approver denied the CSR.
     #[error("the certificate is denied: {reason}: {message}")]
@@ -83,22 +78,9 @@ pub enum IdentityError {
         /// Time waited.
         waited: Duration,
     },
-    /// The API server refused a call.
-    #[error("cannot {action}")]
-    Refused {
-        /// Attempted action.
-        action: String,
-        /// Error of the API server.
-        source: Box<kube::Error>,
-    },
-    /// No response, or none of an API server.
-    #[error("cannot {action}: the API server cannot be reached")]
-    Unreachable {
-        /// Attempted action.
-        action: String,
-        /// Cause; None for a timeout.
-        source: Option<Box<kube::Error>>,
-    },
+    /// A call about the CSR failed.
+    #[error(transparent)]
+    Call(#[from] ApiError),
     /// The state folder cannot be used.
     #[error("cannot use {}: it must be a folder that this user may write", path.display())]
     State {
@@ -121,27 +103,21 @@ pub enum IdentityError {
 impl IdentityError {
     /// Returns true if waiting may help.
     #[must_use]
-    pub fn may_come_right(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         match self {
             // The kubelet may be about to write the file, or to replace it.
             Self::Bootstrap { .. }
             | Self::NoToken { .. }
             | Self::Token(_)
             | Self::TokenExpired { .. }
-            | Self::Unanswered { .. }
-            | Self::Unreachable { .. } => true,
-            Self::Refused { source, .. } => {
-                matches!(&**source, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
-            }
-            // With the token another certificate may be obtained.
-            Self::Unauthenticated { .. }
-            | Self::NodeGone { .. }
-            | Self::Denied { .. }
-            | Self::Failed { .. }
-            | Self::Client { .. }
-            | Self::State { .. }
-            | Self::Key(_)
-            | Self::Unusable { .. } => false,
+            | Self::Unanswered { .. } => true,
+            Self::Call(error) => !error.is_final() && !self.is_unauthenticated(),
+            _ => false,
         }
+    }
+
+    /// Returns true if the API server does not accept the credential of a call.
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        matches!(self, Self::Call(error) if error.is(401))
     }
 }

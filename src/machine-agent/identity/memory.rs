@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 
 use super::{
     CredentialStore, IdentityError,
-    bootstrap::{Beginning, showing},
+    bootstrap::{TokenClient, showing},
     store::Certificate,
     token::{self, LIFETIME_MIN},
 };
@@ -31,15 +31,15 @@ pub struct BootstrapClient {
 #[derive(Clone)]
 pub struct MemoryStore {
     uid: Arc<str>,
-    road: Arc<BootstrapClient>,
+    bootstrap: Arc<BootstrapClient>,
     rate: Arc<Rate>,
 }
 
 impl MemoryStore {
     /// Credential store for the machine of the Node with this UID.
     #[must_use]
-    pub fn new(uid: Arc<str>, road: Arc<BootstrapClient>) -> Self {
-        Self { uid, road, rate: Arc::default() }
+    pub fn new(uid: Arc<str>, bootstrap: Arc<BootstrapClient>) -> Self {
+        Self { uid, bootstrap, rate: Arc::default() }
     }
 
     /// Rate limit that all clients of the machine share.
@@ -49,7 +49,7 @@ impl MemoryStore {
     }
 
     fn client_with(&self, auth_info: AuthInfo) -> Result<Client, IdentityError> {
-        let BootstrapClient { server, fence, .. } = &*self.road;
+        let BootstrapClient { server, fence, .. } = &*self.bootstrap;
         let mut config = server.clone();
         config.auth_info = auth_info;
         let url = config.cluster_url.to_string();
@@ -59,15 +59,16 @@ impl MemoryStore {
 }
 
 impl CredentialStore for MemoryStore {
-    async fn begin(&self, node: &str) -> Result<Beginning, IdentityError> {
-        let token =
-            token::request(&self.road.requester, Account::Hollow, node, &self.uid, LIFETIME_MIN).await?;
+    async fn token_client(&self, node: &str) -> Result<TokenClient, IdentityError> {
+        let requested =
+            token::request(&self.bootstrap.requester, Account::Hollow, node, &self.uid, LIFETIME_MIN).await;
+        let token = requested.map_err(IdentityError::Token)?;
         let shown =
             AuthInfo { token: Some(token.secret.expose_secret().to_owned().into()), ..AuthInfo::default() };
-        Ok(Beginning { client: self.client_with(shown)?, kept: None })
+        Ok(TokenClient { client: self.client_with(shown)?, kept: None })
     }
 
-    async fn client_of(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
+    async fn certificate_client(&self, certificate: &Certificate) -> Result<Client, IdentityError> {
         self.client_with(showing(certificate))
     }
 

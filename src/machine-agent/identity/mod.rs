@@ -22,6 +22,7 @@ use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
+use kube_ext::{backoff::Backoff, error::chain};
 use kube_node_planner::approval::LIFETIME_MAX;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -42,10 +43,8 @@ pub const RENEW_AT: RangeInclusive<f64> = 0.7..=0.9;
 /// Time limit for temporary failures: an unreachable API server, a token that is about to be replaced, an
 /// approver that restarts. After that the machine ends, and its pod shows the reason.
 pub const PATIENCE: Duration = Duration::from_mins(5);
-/// First wait between two tries.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Longest wait between two tries.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Backoff between two tries.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// Settings of an identity.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ pub struct Options<P = Folders> {
     /// Name of the machine's Node.
     pub node: String,
     /// Credential store.
-    pub place: P,
+    pub store: P,
     /// Requested lifetime of a certificate; the API accepts 10 minutes at least.
     pub lifetime: Duration,
     /// Time of renewal, as a fraction of the certificate's lifetime.
@@ -73,8 +72,8 @@ impl Options {
 impl<P> Options<P> {
     /// Options with a credential store and the default times.
     #[must_use]
-    pub fn at(node: impl Into<String>, place: P) -> Self {
-        Self { node: node.into(), place, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
+    pub fn at(node: impl Into<String>, store: P) -> Self {
+        Self { node: node.into(), store, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
     }
 }
 
@@ -97,22 +96,22 @@ impl<P: CredentialStore> Identity<P> {
         options: Options<P>,
         pending_csr: &mut PendingCsr,
     ) -> Result<Self, IdentityError> {
-        let certificate = if let Some(kept) = options.place.load(&options.node, Timestamp::now())? {
+        let certificate = if let Some(kept) = options.store.load(&options.node, Timestamp::now())? {
             info!(until = %kept.not_after, "going on with the certificate that is kept");
             kept
         } else {
-            let mut patience = Backoff::until(Instant::now() + options.patience);
+            let mut retries = Retries::until(Instant::now() + options.patience);
             let made = loop {
                 match pending_csr.with_token(&options).await {
                     Ok(made) => break made,
-                    Err(error) => patience.after(error).await?,
+                    Err(error) => retries.wait_after(error).await?,
                 }
             };
-            options.place.save(&made)?;
+            options.store.save(&made)?;
             info!(until = %made.not_after, "the certificate is issued");
             made
         };
-        let client = options.place.client_of(&certificate).await?;
+        let client = options.store.certificate_client(&certificate).await?;
         Ok(Self { rotating: Rotating::new(client), options, certificate })
     }
 
@@ -135,35 +134,35 @@ impl<P: CredentialStore> Identity<P> {
     /// requests on the former one should be dropped.
     pub async fn renewed(&mut self) -> Result<(), IdentityError> {
         let renewal = self.certificate.renewal(&self.options.renew_at);
-        sleep(from_now(renewal)).await;
+        sleep(until(renewal)).await;
         self.renew().await
     }
 
     /// Ends all connections, once the requests on them are dropped. The next request opens another one.
     pub async fn hang_up(&self) -> Result<(), IdentityError> {
-        self.rotating.replace(self.options.place.client_of(&self.certificate).await?);
+        self.rotating.replace(self.options.store.certificate_client(&self.certificate).await?);
         Ok(())
     }
 
     /// Renews by the certificate itself while it is accepted, then by the token of the bootstrap kubeconfig.
     async fn renew(&mut self) -> Result<(), IdentityError> {
         // While the certificate is valid, a failure costs nothing.
-        let lives = from_now(self.certificate.not_after);
-        let mut patience = Backoff::until(Instant::now() + lives + self.options.patience);
+        let lives = until(self.certificate.not_after);
+        let mut retries = Retries::until(Instant::now() + lives + self.options.patience);
         let client = self.client();
         let mut pending_csr = PendingCsr::default();
         let made = loop {
             let mut made = pending_csr.with_client(&client, &self.options).await;
-            if matches!(made, Err(IdentityError::Unauthenticated { .. })) {
+            if made.as_ref().is_err_and(IdentityError::is_unauthenticated) {
                 made = pending_csr.with_token(&self.options).await;
             }
             match made {
                 Ok(made) => break made,
-                Err(error) => patience.after(error).await?,
+                Err(error) => retries.wait_after(error).await?,
             }
         };
-        self.options.place.save(&made)?;
-        self.rotating.replace(self.options.place.client_of(&made).await?);
+        self.options.store.save(&made)?;
+        self.rotating.replace(self.options.store.certificate_client(&made).await?);
         info!(until = %made.not_after, "the certificate is renewed");
         self.certificate = made;
         Ok(())
@@ -171,29 +170,29 @@ impl<P: CredentialStore> Identity<P> {
 }
 
 /// Time until `time`.
-fn from_now(time: Timestamp) -> Duration {
+fn until(time: Timestamp) -> Duration {
     Duration::try_from(time.duration_since(Timestamp::now())).unwrap_or_default()
 }
 
-/// Backoff between two tries.
-struct Backoff {
+/// Retries until a deadline.
+struct Retries {
     deadline: Instant,
-    wait: Duration,
+    backoff: Backoff,
 }
 
-impl Backoff {
+impl Retries {
     fn until(deadline: Instant) -> Self {
-        Self { deadline, wait: FIRST_WAIT }
+        Self { deadline, backoff: BACKOFF }
     }
 
     /// Waits after a failure; returns the error if it is permanent or the time is over.
-    async fn after(&mut self, error: IdentityError) -> Result<(), IdentityError> {
-        if !error.may_come_right() || Instant::now() + self.wait >= self.deadline {
+    async fn wait_after(&mut self, error: IdentityError) -> Result<(), IdentityError> {
+        let wait = self.backoff.wait();
+        if !error.is_temporary() || Instant::now() + wait >= self.deadline {
             return Err(error);
         }
-        warn!(error = &error as &dyn std::error::Error, "no certificate yet, trying again");
-        sleep(self.wait.mul_f64(rand::random_range(0.5..=1.0))).await;
-        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        warn!(error = chain(&error), "no certificate yet, trying again");
+        sleep(wait).await;
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams, WatchEvent, WatchParams},
 };
+use kube_ext::call::call;
 use kube_node_planner::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -20,10 +21,8 @@ use super::{CredentialStore, IdentityError, Options, store::Certificate};
 
 /// Time that a CSR may stay unanswered before that is reported.
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
-/// Time limit of a call.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for a watch to show the existing CSR: longer than that of its call.
-const STILL_THERE: Duration = Duration::from_secs(15);
+const STILL_THERE: Duration = Duration::from_secs(25);
 /// Resource version at which a watch starts from any state that the API server has.
 const ANY_VERSION: &str = "0";
 /// Wait between two watches of one CSR.
@@ -39,13 +38,10 @@ impl PendingCsr {
         &mut self,
         options: &Options<P>,
     ) -> Result<Certificate, IdentityError> {
-        let beginning = options.place.begin(&options.node).await?;
-        match self.with_client(&beginning.client, options).await {
-            Err(IdentityError::Unauthenticated { .. }) => {
-                Err(beginning.refused(&options.node, Timestamp::now()))
-            }
-            other => other,
-        }
+        let by_token = options.store.token_client(&options.node).await?;
+        self.with_client(&by_token.client, options).await.map_err(|error| {
+            if error.is_unauthenticated() { by_token.refused(&options.node, Timestamp::now()) } else { error }
+        })
     }
 
     /// Obtains a certificate by `client`.
@@ -71,14 +67,11 @@ impl PendingCsr {
         };
         // Stored before the wait: a caller that drops this future continues with the same CSR.
         let (key, made) = self.0.insert((key, made));
-        let pem = match answer(&api, made).await {
-            Err(error) if error.may_come_right() => return Err(error),
-            // A refusal of the watch says nothing about the CSR.
-            Err(error @ (IdentityError::Unauthenticated { .. } | IdentityError::Refused { .. })) => {
-                return Err(error);
-            }
-            answered => answered,
-        };
+        let pem = answer_to(&api, made).await;
+        // A failed call says nothing about the CSR, nor does a late answer.
+        if let Err(error @ (IdentityError::Call(_) | IdentityError::Unanswered { .. })) = pem {
+            return Err(error);
+        }
         let certificate = pem.and_then(|pem| Certificate::new(pem, key, &options.node));
         self.0 = None;
         certificate
@@ -105,13 +98,13 @@ fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningR
 }
 
 /// Follows a CSR until it is answered.
-async fn answer(
+async fn answer_to(
     api: &Api<CertificateSigningRequest>,
     seen: &mut CertificateSigningRequest,
 ) -> Result<String, IdentityError> {
     let deadline = Instant::now() + ANSWER_LIMIT;
     loop {
-        if let Some(pem) = said(seen)? {
+        if let Some(pem) = answer_in(seen)? {
             return Ok(pem);
         }
         let version = seen.metadata.resource_version.clone().unwrap_or_default();
@@ -124,7 +117,7 @@ async fn answer(
 }
 
 /// Answer in the CSR's status: the certificate, a refusal, or nothing yet.
-fn said(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityError> {
+fn answer_in(request: &CertificateSigningRequest) -> Result<Option<String>, IdentityError> {
     let Some(status) = &request.status else { return Ok(None) };
     for condition in status.conditions.iter().flatten().filter(|condition| condition.status == "True") {
         let reason = condition.reason.clone().unwrap_or_default();
@@ -162,26 +155,5 @@ async fn change(
         // object.
         sleep(WATCH_AGAIN).await;
         version = ANY_VERSION;
-    }
-}
-
-/// Runs a call within the time limit; `action` names it in errors.
-async fn call<T>(action: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, IdentityError> {
-    let action = || action.to_owned();
-    match timeout(TIME_LIMIT, future).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => {
-            let code = status.code;
-            let source = Box::new(kube::Error::Api(status));
-            Err(if code == 401 {
-                IdentityError::Unauthenticated { source }
-            } else {
-                IdentityError::Refused { action: action(), source }
-            })
-        }
-        Ok(Err(source)) => {
-            Err(IdentityError::Unreachable { action: action(), source: Some(Box::new(source)) })
-        }
-        Err(_) => Err(IdentityError::Unreachable { action: action(), source: None }),
     }
 }

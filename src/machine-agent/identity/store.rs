@@ -1,10 +1,6 @@
 //! Storage of a certificate and its key: one file, so that both always match, with mode 0600.
 
-use std::{
-    fs, io,
-    ops::RangeInclusive,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, ops::RangeInclusive, path::Path};
 
 use jiff::Timestamp;
 use kube_ext::files::write_private;
@@ -64,41 +60,33 @@ fn is_of(certificate: &X509Certificate<'_>, node: &str) -> bool {
     name.and_then(|name| name.strip_prefix("system:node:")) == Some(node) && names.next().is_none()
 }
 
-/// The state folder.
-pub(super) struct Store {
-    file: PathBuf,
+/// The stored certificate of `node` in a folder, if it is valid at `now`. An unusable one counts as none:
+/// another is requested.
+pub(super) fn load(dir: &Path, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
+    let failed = |path: &Path, source| IdentityError::State { path: path.to_owned(), source };
+    // In a pod the folder is a volume.
+    if !fs::metadata(dir).map_err(|source| failed(dir, source))?.is_dir() {
+        return Err(failed(dir, io::ErrorKind::NotADirectory.into()));
+    }
+    let file = dir.join(FILE);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(failed(&file, source)),
+    };
+    let stored = text.find(CERTIFICATE).map(|at| text.split_at(at)).and_then(|(key, pem)| {
+        let key = KeyPair::from_pem(key).ok()?;
+        Certificate::new(pem.to_owned(), &key, node).ok()
+    });
+    Ok(stored.filter(|stored| stored.not_before <= now && now < stored.not_after))
 }
 
-impl Store {
-    /// Opens the folder, which must exist; in a pod it is a volume.
-    pub(super) fn open(dir: &Path) -> Result<Self, IdentityError> {
-        let failed = |source| IdentityError::State { path: dir.to_owned(), source };
-        if !fs::metadata(dir).map_err(failed)?.is_dir() {
-            return Err(failed(io::ErrorKind::NotADirectory.into()));
-        }
-        Ok(Self { file: dir.join(FILE) })
-    }
-
-    /// The stored certificate, if it is valid at `now`. An unusable one counts as none: another is requested.
-    pub(super) fn load(&self, node: &str, now: Timestamp) -> Result<Option<Certificate>, IdentityError> {
-        let text = match fs::read_to_string(&self.file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(IdentityError::State { path: self.file.clone(), source }),
-        };
-        let kept = text.find(CERTIFICATE).map(|at| text.split_at(at)).and_then(|(key, pem)| {
-            let key = KeyPair::from_pem(key).ok()?;
-            Certificate::new(pem.to_owned(), &key, node).ok()
-        });
-        Ok(kept.filter(|kept| kept.not_before <= now && now < kept.not_after))
-    }
-
-    /// Stores a certificate in place of the former one.
-    pub(super) fn save(&self, certificate: &Certificate) -> Result<(), IdentityError> {
-        let content = format!("{}{}", certificate.key, certificate.pem);
-        write_private(&self.file, &content)
-            .map_err(|error| IdentityError::State { path: self.file.clone(), source: error.into_source() })
-    }
+/// Stores a certificate in a folder, in place of the former one.
+pub(super) fn save(dir: &Path, certificate: &Certificate) -> Result<(), IdentityError> {
+    let file = dir.join(FILE);
+    let content = format!("{}{}", certificate.key, certificate.pem);
+    write_private(&file, &content)
+        .map_err(|error| IdentityError::State { path: file, source: error.into_source() })
 }
 
 #[cfg(test)]
@@ -123,22 +111,22 @@ mod tests {
     fn what_is_kept_comes_back_while_it_is_good_and_ours() {
         let dir = std::env::temp_dir().join(format!("kube-node-store-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let store = Store::open(&dir).unwrap();
         let now = Timestamp::now();
-        assert!(store.load("a", now).unwrap().is_none());
+        let load = |node, now| load(&dir, node, now).unwrap();
+        assert!(load("a", now).is_none());
         let key = KeyPair::generate().unwrap();
         let certificate = Certificate::new(issued("system:node:a", &key), &key, "a").unwrap();
-        store.save(&certificate).unwrap();
+        save(&dir, &certificate).unwrap();
         let mode = fs::metadata(dir.join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let kept = store.load("a", now).unwrap().expect("it is good");
+        let kept = load("a", now).expect("it is good");
         assert_eq!((kept.key, kept.not_after), (certificate.key, certificate.not_after));
-        assert!(store.load("b", now).unwrap().is_none(), "another machine's");
-        assert!(store.load("a", certificate.not_after).unwrap().is_none(), "expired");
+        assert!(load("b", now).is_none(), "another machine's");
+        assert!(load("a", certificate.not_after).is_none(), "expired");
         fs::write(dir.join(FILE), "half a fi").unwrap();
-        assert!(store.load("a", now).unwrap().is_none(), "not readable, so as none");
+        assert!(load("a", now).is_none(), "not readable, so as none");
         fs::remove_dir_all(&dir).unwrap();
-        assert!(Store::open(&dir).is_err());
+        assert!(super::load(&dir, "a", now).is_err());
     }
 
     #[test]

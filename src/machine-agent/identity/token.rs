@@ -18,6 +18,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
+use kube_ext::call::{ApiError, call};
 use kube_node_api::names;
 use kube_node_planner::approval::Account;
 use secrecy::{ExposeSecret, SecretString};
@@ -25,8 +26,6 @@ use serde_json::{Value, json};
 
 /// Shortest lifetime of a token that the API server grants.
 pub const LIFETIME_MIN: Duration = Duration::from_mins(10);
-/// Time limit of a call.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// A token. Its text does not appear in logs.
 #[derive(Clone, Debug)]
@@ -37,33 +36,6 @@ pub struct Token {
     pub expires: Timestamp,
 }
 
-/// Failure to request a token.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenError {
-    /// The API server refused, or cannot be reached.
-    #[error("cannot request a token of {account} for Node {node}")]
-    Refused {
-        /// Name of the ServiceAccount.
-        account: &'static str,
-        /// Name of the Node.
-        node: String,
-        /// Cause.
-        source: Box<kube::Error>,
-    },
-    /// The response contains no token.
-    #[error("the API server granted no token for Node {node}")]
-    None {
-        /// Name of the Node.
-        node: String,
-    },
-    /// No response in time.
-    #[error("cannot request a token for Node {node}: no answer in {} s", TIME_LIMIT.as_secs())]
-    TimedOut {
-        /// Name of the Node.
-        node: String,
-    },
-}
-
 /// Requests a token of `account` for the machine of a Node. Its lifetime is at least [`LIFETIME_MIN`].
 pub async fn request(
     client: &Client,
@@ -71,9 +43,8 @@ pub async fn request(
     node: &str,
     uid: &str,
     lifetime: Duration,
-) -> Result<Token, TokenError> {
+) -> Result<Token, ApiError> {
     let account = account.name();
-    let refused = |source| TokenError::Refused { account, node: node.to_owned(), source: Box::new(source) };
     let seconds = i64::try_from(lifetime.max(LIFETIME_MIN).as_secs()).unwrap_or(i64::MAX);
     let wanted = TokenRequest {
         metadata: ObjectMeta::default(),
@@ -91,17 +62,15 @@ pub async fn request(
         status: None,
     };
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
+    let action = || format!("request a token of {account} for Node {node}");
     let params = PostParams::default();
-    let asked = api.create_subresource("token", account, &params, &wanted);
-    let answer: TokenRequest = tokio::time::timeout(TIME_LIMIT, asked)
-        .await
-        .map_err(|_| TokenError::TimedOut { node: node.to_owned() })?
-        .map_err(refused)?;
-    let status = answer.status.unwrap_or_default();
-    match (status.token, status.expiration_timestamp) {
-        (Some(secret), Some(expires)) => Ok(Token { secret: secret.into(), expires: expires.0 }),
-        _ => Err(TokenError::None { node: node.to_owned() }),
-    }
+    let granted: TokenRequest =
+        call(action(), api.create_subresource("token", account, &params, &wanted)).await?;
+    let status = granted.status.unwrap_or_default();
+    let (Some(secret), Some(expires)) = (status.token, status.expiration_timestamp) else {
+        return Err(ApiError::Failed { action: action(), source: "the API server granted none".into() });
+    };
+    Ok(Token { secret: secret.into(), expires: expires.0 })
 }
 
 /// Bootstrap kubeconfig of a machine. `server` is the URL at which the machine reaches the API server, `ca`

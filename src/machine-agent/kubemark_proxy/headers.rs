@@ -2,7 +2,7 @@
 //! so that a client inside the pod can only be the machine.
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue,
+    HeaderMap, HeaderValue,
     header::{ACCEPT, ACCEPT_ENCODING, CONNECTION},
 };
 
@@ -26,17 +26,8 @@ const OURS_BEGIN: [&str; 3] = ["impersonate-", "x-remote-", "x-forwarded-"];
 /// Headers of a request that go to the API server.
 #[must_use]
 pub fn of_request(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = without_hops(headers);
-    for name in OURS {
-        kept.remove(name);
-    }
-    let names: Vec<HeaderName> = kept.keys().cloned().collect();
-    for name in names {
-        if OURS_BEGIN.iter().any(|begin| name.as_str().starts_with(begin)) {
-            kept.remove(name);
-        }
-    }
-    kept
+    let is_ours = |name: &str| OURS.contains(&name) || OURS_BEGIN.iter().any(|begin| name.starts_with(begin));
+    filtered(&of_response(headers), |name| !is_ours(name))
 }
 
 /// Like [`of_request`], for a request whose response is parsed here: plain JSON.
@@ -51,28 +42,21 @@ pub fn of_readable_request(headers: &HeaderMap) -> HeaderMap {
 /// Headers of a response that go to kubemark.
 #[must_use]
 pub fn of_response(headers: &HeaderMap) -> HeaderMap {
-    without_hops(headers)
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<String> =
+        values.flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase())).collect();
+    filtered(headers, |name| !HOP_BY_HOP.contains(&name) && !named.iter().any(|hop| hop == name))
 }
 
-fn without_hops(headers: &HeaderMap) -> HeaderMap {
-    let named: Vec<String> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
-        .collect();
-    let mut kept = headers.clone();
-    for name in HOP_BY_HOP {
-        kept.remove(name);
-    }
-    for name in named {
-        kept.remove(name.as_str());
-    }
-    kept
+fn filtered(headers: &HeaderMap, keep: impl Fn(&str) -> bool) -> HeaderMap {
+    let kept = headers.iter().filter(|(name, _)| keep(name.as_str()));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {

@@ -17,40 +17,31 @@ use serde_json::{Map, Value, json};
 /// Values inside a status by section and key, such as `nodeInfo` and `bootID`. Null stands for a missing one.
 pub type Leaves = BTreeMap<(&'static str, String), Value>;
 
-/// A condition without its times.
+/// A condition without its type and times: status, reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ConditionText {
-    status: String,
-    reason: String,
-    message: String,
-}
+struct ConditionText(Map<String, Value>);
 
 impl From<health::KubeletCondition> for ConditionText {
     fn from(condition: health::KubeletCondition) -> Self {
         let health::KubeletCondition { status, reason, message, .. } = condition;
-        Self { status: status.to_owned(), reason: reason.to_owned(), message: message.to_owned() }
+        let text = [("status", status), ("reason", reason), ("message", message)];
+        Self(text.into_iter().map(|(key, text)| (key.to_owned(), json!(text))).collect())
     }
 }
 
 impl ConditionText {
-    fn are_in(&self, condition: &Value) -> bool {
-        condition["status"] == *self.status
-            && condition["reason"] == *self.reason
-            && condition["message"] == *self.message
+    fn is_in(&self, condition: &Value) -> bool {
+        self.0.iter().all(|(key, text)| condition[key] == *text)
     }
 
     fn put_into(&self, condition: &mut Map<String, Value>) {
-        condition.insert("status".to_owned(), json!(self.status));
-        condition.insert("reason".to_owned(), json!(self.reason));
-        condition.insert("message".to_owned(), json!(self.message));
+        condition.extend(self.0.clone());
     }
 
     fn learn(&mut self, condition: &Value) {
-        for (word, key) in
-            [(&mut self.status, "status"), (&mut self.reason, "reason"), (&mut self.message, "message")]
-        {
-            if let Some(said) = condition[key].as_str() {
-                said.clone_into(word);
+        for (key, text) in &mut self.0 {
+            if condition[key].is_string() {
+                text.clone_from(&condition[key]);
             }
         }
     }
@@ -117,7 +108,7 @@ impl ReportedStatus {
                 // The proxy writes the end of the phase; until then kubemark should correct the real
                 // conditions.
                 Behaviour::Healthy => false,
-                Behaviour::Reported => unhealthy.are_in(shown),
+                Behaviour::Reported => unhealthy.is_in(shown),
                 // By now the controller-manager may have written Unknown, which kubemark cannot change.
                 Behaviour::Silent => true,
             };
@@ -137,7 +128,7 @@ impl ReportedStatus {
         });
         let wanted: Vec<(&str, ConditionText)> = wanted.collect();
         let shows = |(r#type, text): &(&str, ConditionText)| {
-            condition(node, r#type).is_some_and(|condition| text.are_in(condition))
+            condition(node, r#type).is_some_and(|condition| text.is_in(condition))
         };
         if wanted.iter().all(shows) {
             return None;
@@ -145,7 +136,7 @@ impl ReportedStatus {
         let conditions: Vec<Value> = wanted
             .iter()
             .map(|(r#type, text)| {
-                let before = condition(node, r#type).filter(|before| before["status"] == *text.status);
+                let before = condition(node, r#type).filter(|before| before["status"] == text.0["status"]);
                 let since = before.and_then(since).unwrap_or(now);
                 let mut condition = Map::from_iter([
                     ("type".to_owned(), json!(r#type)),

@@ -68,7 +68,7 @@ fn an_unhealthy_phase_is_reported_since_the_node_is_not_ready() {
         let shown = ReadyCondition { status: shown.to_owned(), since: Some(at(7)) };
         rewrite_written(&mut status, &overrides(), Behaviour::Reported, Some(&shown), at(100));
         let ready = &status["conditions"][0];
-        assert!(ConditionText::from(UNHEALTHY).are_in(ready), "{ready}");
+        assert!(ConditionText::from(UNHEALTHY).is_in(ready), "{ready}");
         assert_eq!(ready["lastTransitionTime"], time(at(since)), "{shown:?}");
         assert_eq!(ready["lastHeartbeatTime"], "1970-01-01T00:01:40Z");
         assert_eq!(status["conditions"][1], first()["conditions"][1]);

@@ -52,7 +52,7 @@ async fn a_machine_comes_by_its_identity_and_may_do_its_work() {
     pods.delete("flow-pod", &DeleteParams::default().grace_period(0)).await.unwrap();
 
     // What is kept is private, and enough for the next start.
-    let file = options.place.state_dir.join("client.pem");
+    let file = options.store.state_dir.join("client.pem");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let again = whoami(&obtain(&options).await.client()).await;
     assert_eq!(again["extra"], me["extra"], "the same certificate");
@@ -72,7 +72,7 @@ async fn a_certificate_is_renewed_by_itself_and_connections_follow() {
     let identity = obtain(&options).await;
     let client = identity.client();
     let before = whoami(&client).await;
-    let stored = std::fs::read(options.place.state_dir.join("client.pem")).unwrap();
+    let stored = std::fs::read(options.store.state_dir.join("client.pem")).unwrap();
     let keeping = tokio::spawn(identity.keep());
     let after = eventually("another certificate is shown", LONG, async || {
         let me = whoami(&client).await;
@@ -83,7 +83,7 @@ async fn a_certificate_is_renewed_by_itself_and_connections_follow() {
     let requests = stage.requests("renewal-1").await;
     assert_eq!(requests[1].spec.username.as_deref(), Some("system:node:renewal-1"), "with the certificate");
     assert_ne!(
-        std::fs::read(options.place.state_dir.join("client.pem")).unwrap(),
+        std::fs::read(options.store.state_dir.join("client.pem")).unwrap(),
         stored,
         "the new one is kept"
     );
@@ -102,19 +102,19 @@ async fn a_token_that_is_replaced_is_read_anew_and_one_whose_node_is_gone_says_s
     stage.approve();
     let uid = stage.node("token-1").await;
     let options = stage.options("token-1", &uid).await;
-    let good = std::fs::read_to_string(&options.place.bootstrap).unwrap();
+    let good = std::fs::read_to_string(&options.store.bootstrap).unwrap();
 
     // Nothing there yet: the kubelet may be about to write it.
-    std::fs::remove_file(&options.place.bootstrap).unwrap();
+    std::fs::remove_file(&options.store.bootstrap).unwrap();
     let waiting = tokio::spawn(Identity::obtain(options.clone()));
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!waiting.is_finished());
-    std::fs::write(&options.place.bootstrap, &good).unwrap();
+    std::fs::write(&options.store.bootstrap, &good).unwrap();
     let identity = waiting.await.unwrap().unwrap();
     assert_eq!(whoami(&identity.client()).await["username"], "system:node:token-1");
 
     // Its Node is made anew under its name: the token was of the one before.
-    std::fs::remove_file(options.place.state_dir.join("client.pem")).unwrap();
+    std::fs::remove_file(options.store.state_dir.join("client.pem")).unwrap();
     stage.remove("token-1").await;
     stage.node("token-1").await;
     let error = eventually("the API server forgets the token", LONG, async || {

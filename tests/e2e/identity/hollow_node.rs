@@ -34,7 +34,7 @@ impl Machine {
     async fn new(stage: &Stage, node: &str, commands: &[&str]) -> Self {
         let uid = stage.node(node).await;
         let options = stage.options(node, &uid).await;
-        let dir = options.place.bootstrap.parent().unwrap().to_owned();
+        let dir = options.store.bootstrap.parent().unwrap().to_owned();
         let machine = json!({
             "node": node, "uid": uid, "commands": commands,
             "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
