@@ -65,9 +65,9 @@ impl Addresses {
     /// addresses the others have just assigned.
     pub fn begin_at(&mut self, name: &str) {
         let hash = Sha256::digest(name);
-        let place = hash.iter().take(4).fold(0_u32, |place, byte| place << 8 | u32::from(*byte));
-        self.machines = place % (MACHINES.last - MACHINES.first);
-        self.pods = place % (PODS.last - PODS.first);
+        let offset = hash.iter().take(4).fold(0_u32, |offset, byte| offset << 8 | u32::from(*byte));
+        self.machines = offset % (MACHINES.last - MACHINES.first);
+        self.pods = offset % (PODS.last - PODS.first);
     }
 
     /// Assigns an address to a machine; None if all are used.

@@ -14,7 +14,7 @@ use std::{
 const MACHINE: u64 = 16 << 10;
 /// Machines that count as much as one with a dedicated client: 145 KiB for its connection and watches
 /// (docs/scale-testing.md).
-pub const ALONE: usize = 10;
+pub const DEDICATED: usize = 10;
 /// Memory of the process without machines, in bytes: 31 MiB as measured, doubled for lists and bursts.
 const BASE: u64 = 64 << 20;
 /// Number of machines that any process accepts.

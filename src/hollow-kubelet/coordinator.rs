@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kube_ext::wire::WireError;
 use kube_node_cache::{Cache, NodeView, PodView};
 use kube_node_planner::boot;
+use parking_lot::Mutex;
 use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 
 use super::{
@@ -25,7 +26,7 @@ use super::{
     pods::{Context, Host, Pods, held_ip},
     request::Request,
     schedule::{Job, Pressure, Priority, Schedule},
-    served_machine::ServedMachine,
+    served_machine::{ServedMachine, ServedMachines},
     shape::Shape,
 };
 
@@ -100,27 +101,6 @@ impl Coordinator {
     #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<&Arc<str>> {
         self.by_node.get(node)
-    }
-
-    /// A machine as its endpoints show it; None without a Node, or while the machine is silent.
-    #[must_use]
-    pub fn served(&self, uid: &str) -> Option<ServedMachine> {
-        let (uid, Kubelet { machine, .. }) = self.kubelets.get_key_value(uid)?;
-        let view = machine.view.as_ref().filter(|_| !machine.is_silent(Clock::now()))?;
-        Some(ServedMachine {
-            uid: Arc::clone(uid),
-            node: Arc::clone(&machine.node),
-            shape: Arc::clone(&machine.shape),
-            settings: Arc::clone(&machine.settings),
-            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
-            pods: Arc::clone(self.pods.cache()),
-        })
-    }
-
-    /// CPU time of a machine that booted at `booted`, counted up with its current usage.
-    pub fn cpu_time(&mut self, uid: &str, nano_cores: u64, booted: Timestamp, now: Timestamp) -> u64 {
-        let kubelet = self.kubelets.get_mut(uid);
-        kubelet.map_or(1, |kubelet| kubelet.machine.cpu.read(nano_cores, booted, now))
     }
 
     /// Creates a machine; no effect if it exists.
@@ -204,13 +184,14 @@ impl Coordinator {
 
     /// Handles a change of a Node.
     pub fn node_changed(&mut self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>, now: Clock) {
-        // A Node recreated under its name with another UID is another Node.
-        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
-            self.remove_node(old);
-        }
-        let endpoint = |node: &NodeView| (node.internal_ip.clone(), node.kubelet_port);
-        if let Some(old) = old.filter(|old| new.is_some_and(|new| endpoint(new) != endpoint(old))) {
-            self.unclaim(old);
+        let moved = |old: &NodeView, new: &NodeView| {
+            old.internal_ip != new.internal_ip || old.kubelet_port != new.kubelet_port
+        };
+        match (old, new) {
+            // A Node recreated under its name with another UID is another Node.
+            (Some(old), new) if new.is_none_or(|new| new.uid != old.uid) => self.remove_node(old),
+            (Some(old), Some(new)) if moved(old, new) => self.unclaim(old),
+            _ => {}
         }
         if let Some(new) = new {
             self.update_node(new, now);
@@ -311,8 +292,8 @@ impl Coordinator {
         let phase = machine.phase(now);
         let silent = machine.is_silent_in(phase);
         let was_silent = std::mem::replace(&mut machine.silent, silent);
-        if let Some(own) = machine.dedicated.as_ref().filter(|_| silent != was_silent) {
-            own.silent.send_replace(silent);
+        if let Some(client) = machine.dedicated.as_ref().filter(|_| silent != was_silent) {
+            client.silent.send_replace(silent);
         }
         if let Some(left) = phase.changes_in {
             self.schedule.enqueue(Priority::Status, uid, now.at + left);
@@ -454,6 +435,28 @@ impl Coordinator {
 
     fn notify(&mut self, state: &MachineState) {
         self.watchers.retain(|watcher| watcher.send(state.clone()).is_ok());
+    }
+}
+
+impl ServedMachines for Mutex<Coordinator> {
+    fn get(&self, uid: &str) -> Option<ServedMachine> {
+        let coordinator = self.lock();
+        let (uid, Kubelet { machine, .. }) = coordinator.kubelets.get_key_value(uid)?;
+        let view = machine.view.as_ref().filter(|_| !machine.is_silent(Clock::now()))?;
+        Some(ServedMachine {
+            uid: Arc::clone(uid),
+            node: Arc::clone(&machine.node),
+            shape: Arc::clone(&machine.shape),
+            settings: Arc::clone(&machine.settings),
+            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
+            pods: Arc::clone(coordinator.pods.cache()),
+        })
+    }
+
+    fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {
+        let mut coordinator = self.lock();
+        let kubelet = coordinator.kubelets.get_mut(&machine.uid);
+        kubelet.map_or(1, |kubelet| kubelet.machine.cpu.read(nano_cores, machine.booted, now))
     }
 }
 

@@ -121,13 +121,13 @@ mod tests {
     /// A hundred machines with dedicated clients that are never answered, and one with the shared client.
     #[tokio::test(start_paused = true)]
     async fn requests_of_dedicated_clients_take_no_room() {
-        let names: Vec<String> = (0..100).map(|number| format!("alone-{number}")).collect();
+        let names: Vec<String> = (0..100).map(|number| format!("dedicated-{number}")).collect();
         let all = names.iter().map(String::as_str).chain(["shared"]);
         let node = |name: &str| NodeView { name: name.into(), uid: name.into(), ..NodeView::default() };
-        let (asked, mut heard) = unbounded_channel();
+        let (paths, mut received) = unbounded_channel();
         let everybody = Client::new(
             service_fn(move |request: http::Request<Body>| {
-                let _ = asked.send(request.uri().path().to_owned());
+                let _ = paths.send(request.uri().path().to_owned());
                 async { Ok::<_, Infallible>(Response::new(Body::empty())) }
             }),
             "default",
@@ -140,17 +140,17 @@ mod tests {
         let (hollow, kubelets) =
             Hollow::new(everybody, nodes, Cache::<PodView>::full([]), RESTART, &Registry::new()).unwrap();
         for name in &names {
-            let own = DedicatedClient {
+            let client = DedicatedClient {
                 client: deaf.clone(),
                 rate: Arc::default(),
                 silent: watch::Sender::new(false),
             };
-            hollow.create(spec(name), Some(own));
+            hollow.create(spec(name), Some(client));
         }
         hollow.create(spec("shared"), None);
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(kubelets.run(shutdown.clone()));
-        let first = timeout(Duration::from_secs(1), heard.recv()).await;
+        let first = timeout(Duration::from_secs(1), received.recv()).await;
         assert!(first.unwrap().is_some_and(|path| path.contains("shared") || path.ends_with("/leases")));
         shutdown.cancel();
         running.await.unwrap();

@@ -50,7 +50,7 @@ use clock::Clock;
 use coordinator::Coordinator;
 pub use dispatch::Kubelets;
 use metrics::Metrics;
-use served_machine::{ServedMachine, ServedMachines};
+use served_machine::ServedMachines;
 use server::{ServeError, Server};
 
 /// Specification of a hollow machine.
@@ -117,10 +117,10 @@ pub struct Hollow {
     shared: Arc<Shared>,
 }
 
-/// State shared by the handle, the event handlers, the dispatcher and the server.
+/// State shared by the handle, the event handlers and the dispatcher.
 struct Shared {
     client: Client,
-    coordinator: Mutex<Coordinator>,
+    coordinator: Arc<Mutex<Coordinator>>,
     /// Notified when a job may be due earlier than the dispatcher knows.
     wake: Notify,
     metrics: Metrics,
@@ -140,7 +140,7 @@ impl Hollow {
         let coordinator = Coordinator::new(Arc::clone(&nodes), Arc::clone(&pods), failover_delay);
         let shared = Arc::new(Shared {
             client,
-            coordinator: Mutex::new(coordinator),
+            coordinator: Arc::new(Mutex::new(coordinator)),
             wake: Notify::new(),
             metrics: Metrics::new(registry)?,
         });
@@ -172,7 +172,7 @@ impl Hollow {
     /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
     /// machines.
     pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
-        let machines = Arc::clone(&self.shared) as Arc<dyn ServedMachines>;
+        let machines = Arc::clone(&self.shared.coordinator) as Arc<dyn ServedMachines>;
         let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
         self.shared.coordinator.lock().endpoints.serve(server.listeners());
         Ok(server)
@@ -236,16 +236,6 @@ impl Shared {
         self.metrics.dropped(coordinator.events.take_dropped());
         drop(coordinator);
         self.wake.notify_one();
-    }
-}
-
-impl ServedMachines for Shared {
-    fn get(&self, uid: &str) -> Option<ServedMachine> {
-        self.coordinator.lock().served(uid)
-    }
-
-    fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {
-        self.coordinator.lock().cpu_time(&machine.uid, nano_cores, machine.booted, now)
     }
 }
 

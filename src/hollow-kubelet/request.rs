@@ -47,8 +47,11 @@ pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) 
 
 /// Sends `requests` as a kubelet does: rate-limited, and with a GET of the pod before a patch of its status.
 /// The answer to the GET is dropped.
-pub async fn send_dedicated(own: &DedicatedClient, requests: Vec<Request>) -> Result<String, WireError> {
-    let (client, rate) = (&own.client, &*own.rate);
+pub async fn send_dedicated(
+    dedicated: &DedicatedClient,
+    requests: Vec<Request>,
+) -> Result<String, WireError> {
+    let (client, rate) = (&dedicated.client, &*dedicated.rate);
     let read = match requests.first() {
         Some(Request { method: Method::PATCH, path, .. }) => path.strip_suffix("/status"),
         _ => None,

@@ -334,10 +334,10 @@ mod tests {
     proptest! {
         /// Every queued job is handed out once, on time, in order.
         #[test]
-        fn nothing_is_lost(asked in prop::collection::vec((0..PRIORITIES.len(), 0_u8..20, 0_u64..1_000), 0..100)) {
+        fn nothing_is_lost(requests in prop::collection::vec((0..PRIORITIES.len(), 0_u8..20, 0_u64..1_000), 0..100)) {
             let (mut schedule, start) = begun();
             let mut wanted = HashMap::new();
-            for (priority, name, mut at) in asked {
+            for (priority, name, mut at) in requests {
                 if PRIORITIES[priority] == Priority::Renewal {
                     at = at.next_multiple_of(100);
                 }

@@ -29,10 +29,8 @@ use tokio::{
 use tracing::debug;
 
 pub use self::meter::Meter;
-use self::{
-    mounts::{Mounts, TokenCall},
-    watches::Object,
-};
+use self::{mounts::Mounts, watches::Object};
+use crate::request;
 
 /// Holds the watches of the kubelet of `node` while polled, with this client and rate limit.
 pub async fn kubelet(api: (&Client, &Rate), node: &str, meter: &Meter) -> Infallible {
@@ -75,7 +73,7 @@ async fn mounted(
     mounts: &Mutex<Mounts>,
     changed: &Notify,
 ) -> Infallible {
-    let (client, _) = api;
+    let (client, rate) = api;
     let mut held: HashMap<Object, AbortHandle> = HashMap::new();
     let mut watches = FuturesUnordered::new();
     let mut calls = FuturesUnordered::new();
@@ -100,7 +98,9 @@ async fn mounted(
                 watches.push(Abortable::new(following, registration));
                 held.insert(object, handle);
             }
-            calls.extend(mounts.due(Instant::now()).into_iter().map(|call: TokenCall| call.send(api)));
+            // Answers and failures are dropped: the next call of a token serves as well.
+            let due = mounts.due(Instant::now()).into_iter();
+            calls.extend(due.map(|call| request::send(client, Some(rate), vec![call])));
             mounts.next_due()
         };
         let timer = OptionFuture::from(next_call.map(sleep_until));
@@ -108,7 +108,7 @@ async fn mounted(
             () = changed.notified() => {}
             Some(()) = timer => {}
             Some(_) = watches.next(), if !watches.is_empty() => {}
-            Some(()) = calls.next(), if !calls.is_empty() => {}
+            Some(_) = calls.next(), if !calls.is_empty() => {}
         }
     }
 }

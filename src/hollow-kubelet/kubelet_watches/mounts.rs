@@ -14,16 +14,15 @@ use k8s_pb::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::Client;
 use kube_ext::{
-    rate::Rate,
     watch::WatchEvent,
-    wire::{self, AnyObject, Body},
+    wire::{Body, envelope},
 };
 use prost::Message;
 use tokio::time::Instant;
 
 use super::watches::Object;
+use crate::request::Request;
 
 /// Fraction of its lifetime after which a token is requested again (`pkg/kubelet/token`).
 const RENEWED_AFTER: f64 = 0.8;
@@ -48,25 +47,10 @@ struct Mounted {
 /// A token that a pod mounts.
 #[derive(Debug)]
 struct Token {
-    call: TokenCall,
+    /// Call of the `TokenRequest` API.
+    call: Request,
     life: Duration,
     due: Instant,
-}
-
-/// A call of the `TokenRequest` API.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenCall {
-    path: String,
-    body: Vec<u8>,
-}
-
-impl TokenCall {
-    /// Sends the call. Answer and failure are dropped: the next call serves as well.
-    pub async fn send(self, api: (&Client, &Rate)) {
-        let Self { path, body } = self;
-        let body = Body::Object(body);
-        let _dropped = wire::send_in_turn::<AnyObject>(api, Method::POST, &path, body).await;
-    }
 }
 
 impl Mounts {
@@ -92,7 +76,7 @@ impl Mounts {
     }
 
     /// Calls due at `now`; queues the next call of each token.
-    pub fn due(&mut self, now: Instant) -> Vec<TokenCall> {
+    pub fn due(&mut self, now: Instant) -> Vec<Request> {
         let tokens = self.pods.values_mut().flat_map(|pod| &mut pod.tokens);
         let due = tokens.filter(|token| token.due <= now).map(|token| {
             token.due = now + token.life.mul_f64(RENEWED_AFTER).min(OLDEST);
@@ -179,9 +163,10 @@ fn token(wanted: &ServiceAccountTokenProjection, account: &str, pod: &ObjectMeta
         ..TokenRequest::default()
     };
     let namespace = pod.namespace.as_deref().unwrap_or_default();
-    let call = TokenCall {
+    let call = Request {
+        method: Method::POST,
         path: format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"),
-        body: wire::envelope("authentication.k8s.io/v1", "TokenRequest", &request),
+        body: Body::Object(envelope("authentication.k8s.io/v1", "TokenRequest", &request)),
     };
     Token { call, life: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()), due: now }
 }
@@ -279,6 +264,7 @@ mod tests {
         assert!(mounts.due(now).is_empty(), "the same pod");
         let again = mounts.next_due().unwrap();
         assert_eq!(again - now, Duration::from_secs(3607).mul_f64(RENEWED_AFTER));
-        assert_eq!(mounts.due(again), calls);
+        let paths = |calls: &[Request]| calls.iter().map(|call| call.path.clone()).collect::<Vec<_>>();
+        assert_eq!(paths(&mounts.due(again)), paths(&calls));
     }
 }

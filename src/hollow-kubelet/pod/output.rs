@@ -42,8 +42,9 @@ impl<'a> Output<'a> {
     #[must_use]
     pub fn of(pod: &'a PodSpecView, container: &Container, role: Role, defaults: &ContainerDefaults) -> Self {
         let annotations = Annotations::of(pod, &container.name, role);
-        let class =
-            |said: &Option<String>| said.as_deref().filter(|_| role == Role::Regular).and_then(amount);
+        let class = |amount_of: &Option<String>| {
+            amount_of.as_deref().filter(|_| role == Role::Regular).and_then(amount)
+        };
         let half_of = |name: &str| {
             let mut requests = container.resources.requests.iter();
             requests.find(|(own, _)| **own == *name).and_then(|(_, value)| amount(value)).map(|all| all / 2)
@@ -245,15 +246,15 @@ mod tests {
             let found = Found { spec: &spec.containers[0], role: Role::Regular, view: Some(view) };
             Run::logged(&pod, &found, previous)
         };
-        let says = |view: &ContainerView, text: &str| {
+        let waits = |view: &ContainerView, text: &str| {
             let error = run(view, false).unwrap_err();
             assert_eq!(error, format!("container \"a\" in pod \"p\" is waiting to start: {text}"));
         };
-        says(&view, "ContainerCreating");
+        waits(&view, "ContainerCreating");
         view.state = waiting("ErrImagePull");
-        says(&view, "image can't be pulled");
+        waits(&view, "image can't be pulled");
         view.state = waiting("ImagePullBackOff");
-        says(&view, "trying and failing to pull image");
+        waits(&view, "trying and failing to pull image");
         view.state = ContainerState::Running { since: Some(at(7)) };
         let running = run(&view, false).unwrap();
         assert_eq!((running.began, running.ended), (at(7), None));

@@ -168,12 +168,12 @@ impl<'a, 'b> Annotations<'a, 'b> {
 
     /// Value of annotation `what`: for this container, else for all containers.
     pub(super) fn find<T>(&self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
-        let said = |wanted: Option<&str>| {
+        let value_for = |wanted: Option<&str>| {
             let mut all = self.pod.hollow_annotations.iter();
             let (_, value) = all.find(|(key, _)| hollow_annotation(key) == (what, wanted))?;
             read(value)
         };
-        said(Some(self.container)).or_else(|| said(None).filter(|_| self.of_all))
+        value_for(Some(self.container)).or_else(|| value_for(None).filter(|_| self.of_all))
     }
 }
 

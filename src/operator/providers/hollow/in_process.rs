@@ -73,7 +73,7 @@ impl InProcess {
     fn make(&self, request: &MachineRequest) -> Result<(), ProviderError> {
         let spec = spec(request)?;
         if request.machine.load().is_some() {
-            self.room.take(&request.id, capacity::ALONE)?;
+            self.room.take(&request.id, capacity::DEDICATED)?;
             self.alone.create(spec);
         } else {
             self.room.take(&request.id, 1)?;
