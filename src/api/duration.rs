@@ -32,27 +32,28 @@ impl FromStr for GoDuration {
     type Err = ParseDurationError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = || ParseDurationError { text: text.to_owned() };
-        if text == "0" {
-            return Ok(Self::default());
-        }
-        if text.is_empty() || text.len() > MAX_LENGTH {
-            return Err(refuse());
-        }
-        let mut total: u64 = 0;
-        let mut rest = text;
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(refuse)?;
-            let (number, tail) = rest.split_at(digits);
-            let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
-            let (unit, next) = tail.split_at(unit_end);
-            let scale =
-                UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos).ok_or_else(refuse)?;
-            total = total.saturating_add(scaled(number, scale).ok_or_else(refuse)?);
-            rest = next;
-        }
-        Ok(Self(Duration::from_nanos(total)))
+        parse(text).map(Self).ok_or_else(|| ParseDurationError { text: text.to_owned() })
     }
+}
+
+fn parse(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    if text.is_empty() || text.len() > MAX_LENGTH {
+        return None;
+    }
+    let mut total: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (number, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_alphabetic())?);
+        let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, next) = tail.split_at(unit_end);
+        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        total = total.saturating_add(scaled(number, *scale)?);
+        rest = next;
+    }
+    Some(Duration::from_nanos(total))
 }
 
 /// `number` (decimal, with an optional fraction) times `scale`, at most `u64::MAX`; None if it is malformed.

@@ -1,5 +1,6 @@
 //! API types: NodeClass, NodeSet, and the names of all labels, annotations, taints and finalizers. No I/O.
 
+mod crds;
 mod duration;
 pub mod names;
 mod node_class;
@@ -8,6 +9,7 @@ mod schema;
 mod shared;
 pub mod taints;
 
+pub use crds::crds;
 pub use duration::{GoDuration, ParseDurationError};
 pub use node_class::{
     ContainerDefaults, ContainerRuntime, FailureMode, Failures, FileSource, HollowLoad, HollowMachine,
@@ -19,4 +21,4 @@ pub use node_set::{
     ReplacementOrder, RollingUpdate, RolloutStatus, ScaleDown, ScaleDownOrder, StartFailures, Strategy,
     StrategyType, UnhealthyCondition, UnmanagedPods, WaitStatus,
 };
-pub use shared::{LocalRef, NodeTemplate, Resources, SecretKeyRef, crds};
+pub use shared::{LocalRef, NodeTemplate, Resources, SecretKeyRef};

@@ -9,6 +9,7 @@ use k8s_openapi::{
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 use std::collections::BTreeMap;
 
 use super::{
@@ -18,6 +19,7 @@ use super::{
 };
 
 /// A kind of nodes: the NodeController that provisions their machines, and the specification of the machines.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "kube-node.io",
@@ -82,67 +84,57 @@ pub struct NodeClassSpec {
     pub node_controller: String,
     /// Free name of the kind of machine, the value of the label `node.kubernetes.io/instance-type`; no label
     /// when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
     /// Resources of a machine by name, extended resources included. Only a class of a third-party
     /// NodeController may omit them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "resources")]
     pub capacity: Option<Resources>,
     /// Resources reserved for the system: allocatable = capacity - reserved; nothing when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "resources")]
     pub reserved: Option<Resources>,
     /// Secret in the operator's namespace with the provider's credentials: for kubemark a kubeconfig of the
     /// hosting cluster, whose pods are the machines; this cluster when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret_ref: Option<LocalRef>,
     /// Data that a machine gets before its kubelet starts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
     /// Labels, annotations and taints of every Node of the class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
     /// Limits on the use of the class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<NodeClassLimits>,
     /// Price of a node per hour in any unit, for cluster-autoscaler's price expander; absent, the class has no price.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub price: Option<String>,
     /// Minimum time from a Node's deletion to its machine's, for example 30s; no longer than the drain when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timeout: Option<GoDuration>,
     /// Fault injection: makes nodes turn unhealthy on purpose; absent, nodes never turn unhealthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
     /// Fields of kubemark machines.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubemark: Option<KubemarkMachine>,
     /// Fields of hollow machines.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hollow: Option<HollowMachine>,
 }
 
 /// Limits on the use of a class.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClassLimits {
     /// Maximum number of Nodes of the class: those of all its NodeSets, the surge of their rollouts, those
     /// created by hand and those that are leaving. A NodeSet at the limit waits (`ClassLimit`); no Node is
     /// deleted for it. No limit when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub nodes: Option<i32>,
 }
 
 /// Data that a machine gets before its kubelet starts.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
     /// Files on the machine, for kubemark.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 64),
         extend(
@@ -153,14 +145,11 @@ pub struct Provisioning {
     )]
     pub files: Option<Vec<ProvisionedFile>>,
     /// The kubelet; that of the Kubernetes release that kube-node is built for when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletSource>,
     /// The container runtime that the Node reports; containerd 2.1.0 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_runtime: Option<ContainerRuntime>,
     /// Commands that /bin/sh of the machine's image runs before the kubelet starts; a command that fails
     /// keeps the kubelet from starting.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 64),
         inner(length(max = 4096)),
@@ -170,6 +159,7 @@ pub struct Provisioning {
 }
 
 /// A file on a machine.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.content), has(self.secretKeyRef), has(self.configMapKeyRef)].filter(has, has).size() == 1")
@@ -179,11 +169,9 @@ pub struct ProvisionedFile {
     #[schemars(length(min = 2, max = 4096), extend("x-kubernetes-validations" = [schema::file_path()]))]
     pub path: String,
     /// `user:group`: root, nonroot or numbers, for example "root:root". The machine's own user when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65), extend("x-kubernetes-validations" = [schema::file_owner()]))]
     pub owner: Option<String>,
     /// Octal mode, for example "0640"; 0644 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4), extend("x-kubernetes-validations" = [schema::file_mode()]))]
     pub permissions: Option<String>,
     /// Source of the content: exactly one of three.
@@ -192,18 +180,16 @@ pub struct ProvisionedFile {
 }
 
 /// Source of a file's content.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileSource {
     /// The content itself; absent where one of the two references is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub content: Option<String>,
     /// A key of a Secret in the operator's namespace; absent where one of the others is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<SecretKeyRef>,
     /// A key of a ConfigMap in the operator's namespace; absent where one of the others is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<SecretKeyRef>,
 }
 
@@ -227,6 +213,7 @@ pub struct ContainerRuntime {
 }
 
 /// Fault injection, with the field names of the kubemark actuator's provider configuration.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -242,21 +229,16 @@ pub struct Failures {
     /// the boot until the node turns unhealthy.
     pub unhealthy_duration: GoDuration,
     /// With `turnUnhealthyPeriodically`: length of each healthy phase. With `turnUnhealthyAfter`: absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_duration: Option<GoDuration>,
     /// Alternate between unhealthy and healthy phases from the boot, unhealthy first; false when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_unhealthy_periodically: Option<bool>,
     /// Turn unhealthy for ever at `unhealthyDuration` after the boot; false when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_unhealthy_after: Option<bool>,
     /// Behaviour of an unhealthy node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FailureMode>,
     /// End each unhealthy phase with a reboot: the node gets another boot ID, and its pods' containers have
     /// ended. Only with `turnUnhealthyPeriodically`; not for machines of an image of their own
     /// (`kubemark.image`). False when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<bool>,
 }
 
@@ -272,16 +254,16 @@ pub enum FailureMode {
 }
 
 /// Fields of kubemark machines, which are pods.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubemarkMachine {
     /// Image of an upstream kubemark; our own hollow kubelet when absent. An image without a tag gets
     /// `provisioning.kubelet.version` as its tag.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024), extend("x-kubernetes-validations" = [schema::image()]))]
     pub image: Option<String>,
     /// Requests and limits of the pod; requests of 20m and 50Mi, and a limit of 100m, when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "schema::requirements")]
     pub resources: Option<ResourceRequirements>,
     /// Node selector of the pod.
@@ -293,7 +275,7 @@ pub struct KubemarkMachine {
     #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
     /// Affinity of the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "schema::affinity")]
     pub affinity: Option<Affinity>,
     /// Pull secrets of the pod, in its namespace.
@@ -310,20 +292,18 @@ pub struct KubemarkMachine {
 }
 
 /// Fields of hollow machines.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.hosts) || self.hosts.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
     .message("hollow.hosts is the name of a group of hosts, of lower case letters, digits and hyphens, such as big"))]
 pub struct HollowMachine {
     /// Group of workers (`kube-node hollow-host --hosts`) that runs the machines; the operator itself when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub hosts: Option<String>,
     /// Load of the machines on the API server; `Shared` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<HollowLoad>,
     /// Defaults for the containers of the machines' pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containers: Option<ContainerDefaults>,
 }
 
@@ -351,6 +331,7 @@ impl HollowLoad {
 }
 
 /// Default behaviour of hollow containers; annotations of a pod override it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -362,30 +343,22 @@ impl HollowLoad {
 pub struct ContainerDefaults {
     /// Run time of a container of a pod that ends (`restartPolicy` Never or `OnFailure`), for example 5s; 1s
     /// when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time: Option<GoDuration>,
     /// Exit code of a container of a pod that ends; 0 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 255))]
     pub exit_code: Option<i32>,
     /// Time to pull a container's image and to create the container, for example 5s; at once when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<GoDuration>,
     /// Time from a container's start until it is ready, for example 5s; as its probes say when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_time: Option<GoDuration>,
     /// Time that a container takes to stop, for example 5s; no time when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_time: Option<GoDuration>,
     /// Events that the kubelet writes for its pods; `All` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<PodEvents>,
     /// CPU usage of a container, for example 10m; half of its request, or 1m without one, when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub cpu: Option<String>,
     /// Memory usage of a container, for example 50Mi; half of its request, or 10Mi without one, when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub memory: Option<String>,
 }
@@ -403,17 +376,15 @@ pub enum PodEvents {
 }
 
 /// Observed state of a NodeClass.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClassStatus {
     /// Generation of the spec that this status refers to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Revision of new machines of the class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// Number of Nodes of this class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i32>,
     /// `Accepted`, with the reason when refused, and `Ready`, for tools that follow kstatus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::{
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 
 use super::{
     Failures, GoDuration, NodeTemplate, Resources,
@@ -17,6 +18,7 @@ use super::{
 };
 
 /// Ensures that a number of Nodes of one class exist at any time.
+#[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "kube-node.io",
@@ -62,46 +64,33 @@ pub struct NodeSetSpec {
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [schema::object_name()]))]
     pub node_class_name: String,
     /// Labels, annotations and taints of every Node of the set; they override those of the class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
     /// Fields of the class that this set changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_overrides: Option<ClassOverrides>,
     /// Pins the revision of the machines, for example v1-9f86d08188; the class's newest when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub revision: Option<String>,
     /// Lets cluster-autoscaler scale the set; absent, cluster-autoscaler leaves the set alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
     /// Rollout of a change of the class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
     /// Time that a Node must be Ready to count as available, for example 30s; 0 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_ready_time: Option<GoDuration>,
     /// Time that a rollout may wait for its new Nodes without progress before it halts itself, for example
     /// 20m; 10m when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_deadline: Option<GoDuration>,
     /// Pauses the rollout, while scaling and repair continue; false when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// Number of old revisions without Nodes that are kept; 10 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub revision_history_limit: Option<i32>,
     /// Choice of victims when the set shrinks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down: Option<ScaleDown>,
     /// Drain of a Node before its machine is deleted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
     /// Replacement of unhealthy Nodes; absent, no Node is repaired.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
     /// Age at which a Node is replaced, for example 720h; never when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<GoDuration>,
 }
 
@@ -111,29 +100,29 @@ fn one() -> i32 {
 }
 
 /// Fields of the class that a set may change without permission of the admin.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.reserved) || !has(self.capacity) || self.reserved.all(k, !(k in self.capacity) || !isQuantity(string(self.reserved[k])) || !isQuantity(string(self.capacity[k])) || !quantity(string(self.reserved[k])).isGreaterThan(quantity(string(self.capacity[k]))))")
     .message("reserved is larger than capacity: allocatable = capacity - reserved cannot be negative"))]
 pub struct ClassOverrides {
     /// Replaces amounts of the class's capacity, by resource name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "resources")]
     pub capacity: Option<Resources>,
     /// Replaces amounts of the class's reserved resources, by resource name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "resources")]
     pub reserved: Option<Resources>,
     /// Replaces the machine type; that of the class when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("x-kubernetes-validations" = [schema::label_value()]))]
     pub machine_type: Option<String>,
     /// Replaces the fault injection; that of the class when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
 }
 
 /// Bounds for cluster-autoscaler: the set becomes a node group of the same name.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -149,60 +138,49 @@ pub struct Autoscaling {
     #[schemars(range(min = 1, max = 100_000))]
     pub max_replicas: i32,
     /// Options of the node group; absent, cluster-autoscaler uses those of its command line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<AutoscalingOptions>,
 }
 
 /// Options of a node group, by the names of cluster-autoscaler's flags; an absent option has the value of its flag.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingOptions {
     /// Utilization of a Node's allocatable resources below which it may be removed, for example "0.5"; as the
     /// flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8), extend("x-kubernetes-validations" = [schema::share()]))]
     pub scale_down_utilization_threshold: Option<String>,
     /// Utilization of a Node's GPUs below which it may be removed, for example "0.5"; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8), extend("x-kubernetes-validations" = [schema::share()]))]
     pub scale_down_gpu_utilization_threshold: Option<String>,
     /// Time that a Node must be unneeded before it is removed, for example 10m; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_unneeded_time: Option<GoDuration>,
     /// Time that an unready Node must be unneeded before it is removed, for example 20m; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_unready_time: Option<GoDuration>,
     /// Maximum time until a machine appears as a Node, for example 15m; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_node_provision_time: Option<GoDuration>,
     /// Maximum time until a Node becomes Ready, for example 15m; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_node_startup_time: Option<GoDuration>,
     /// Scale only to 0 or to `maxReplicas`; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_or_max_node_scaling: Option<bool>,
     /// Ignore pods of DaemonSets in a Node's utilization; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_daemon_sets_utilization: Option<bool>,
     /// Keep the Nodes of a scale-up that succeeded only in part; as the flag says when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_non_atomic_scale_up_to_max: Option<bool>,
 }
 
 /// Rollout of a change of the class.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.type) || self.type != 'OnDelete' || !has(self.rollingUpdate) || !has(self.rollingUpdate.partition)")
     .message("strategy.rollingUpdate.partition has no meaning with type OnDelete: remove one of the two"))]
 pub struct Strategy {
     /// Replacement of Nodes of an old revision.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#type: Option<StrategyType>,
     /// Numbers of Nodes above and below `replicas` while Nodes are replaced for any reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
     /// Order of creation and deletion when one Node is replaced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<ReplacementOrder>,
 }
 
@@ -217,21 +195,21 @@ pub enum StrategyType {
 }
 
 /// The one budget of rollout, repair, expiry and deletions by hand.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.maxSurge) || !(string(self.maxSurge) in ['0', '0%', '00%', '000%']) || (has(self.maxUnavailable) && !(string(self.maxUnavailable) in ['0', '0%', '00%', '000%']))")
     .message("maxSurge and maxUnavailable cannot both be 0: nothing could be replaced; write maxUnavailable: 1, or leave maxSurge at 1"))]
 pub struct RollingUpdate {
     /// Maximum number of Nodes above `replicas`, a number or a percentage, rounded up; 1 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "int_or_percent")]
     pub max_surge: Option<IntOrString>,
     /// Maximum number of missing Nodes, a number or a percentage, rounded down; 0 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unavailable: Option<IntOrString>,
     /// Number of Nodes that keep the old revision while the others try the new one; 0 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub partition: Option<i32>,
 }
@@ -247,10 +225,10 @@ pub enum ReplacementOrder {
 }
 
 /// Choice of victims when the set shrinks.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScaleDown {
     /// Order of victims among Nodes that are Ready and not marked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<ScaleDownOrder>,
 }
 
@@ -268,17 +246,15 @@ pub enum ScaleDownOrder {
 }
 
 /// Drain of a Node.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
     /// Time until remaining pods are deleted, with at most 30 s of grace, and the machine goes; absent, never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<GoDuration>,
     /// Evict pods with emptyDir volumes (true, when absent); otherwise they block the drain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
     /// Handling of pods that no controller would recreate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmanaged_pods: Option<UnmanagedPods>,
 }
 
@@ -293,11 +269,11 @@ pub enum UnmanagedPods {
 }
 
 /// Replacement of unhealthy Nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Remediation {
     /// Maximum time until a Node is Ready and initialized; absent, no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_startup_timeout: Option<GoDuration>,
     /// Conditions that make an initialized Node unhealthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -307,11 +283,10 @@ pub struct Remediation {
     )]
     pub unhealthy_conditions: Vec<UnhealthyCondition>,
     /// Number or percentage of unhealthy Nodes above which no Node is repaired; 100% when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "int_or_percent")]
     pub max_unhealthy: Option<IntOrString>,
     /// Maximum number of concurrent repairs; as many as the budget allows when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub max_in_flight: Option<i32>,
 }
@@ -330,11 +305,11 @@ pub struct UnhealthyCondition {
 }
 
 /// Observed state of a NodeSet.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSetStatus {
     /// Generation of the spec that this status refers to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Number of Nodes that exist and are not leaving.
     #[serde(default)]
@@ -352,19 +327,14 @@ pub struct NodeSetStatus {
     #[serde(default)]
     pub unavailable_replicas: i32,
     /// Label selector of the Nodes, for the scale subresource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// Revision before the current rollout; the new one once every Node has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
     /// Revision of new Nodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_revision: Option<String>,
     /// Progress of the replacement of outdated Nodes; absent when none is outdated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
     /// Nodes that failed to start one after the other; absent when the last one started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_failures: Option<StartFailures>,
     /// Waits of the set, the most important first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -378,6 +348,7 @@ pub struct NodeSetStatus {
 }
 
 /// Progress of the replacement of outdated Nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
@@ -394,7 +365,6 @@ pub struct RolloutStatus {
     #[serde(default)]
     pub outdated: i32,
     /// Time at which the rollout halted itself because `progressDeadline` was over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt_time: Option<Time>,
 }
 

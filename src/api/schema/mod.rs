@@ -10,7 +10,7 @@ mod node;
 mod pod;
 
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub(super) use amounts::resources;
 pub(super) use node::{annotations, labels, startup_taints, taints};
@@ -145,9 +145,21 @@ pub(super) fn int_or_percent(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Adds keywords to the schema at `pointer`.
-fn refine(schema: &mut Schema, pointer: &str, keywords: Value) {
-    if let (Some(Value::Object(found)), Value::Object(keywords)) = (schema.pointer_mut(pointer), keywords) {
-        found.extend(keywords);
+/// Adds keywords to a schema.
+fn refine(schema: &mut Schema, keywords: Value) {
+    if let (Some(found), Value::Object(keywords)) = (schema.as_object_mut(), keywords) {
+        merge(found, keywords);
+    }
+}
+
+/// Adds keywords to those of a schema; objects on both sides are merged.
+fn merge(into: &mut Map<String, Value>, keywords: Map<String, Value>) {
+    for (keyword, value) in keywords {
+        match (into.get_mut(&keyword), value) {
+            (Some(Value::Object(known)), Value::Object(more)) => merge(known, more),
+            (_, value) => {
+                into.insert(keyword, value);
+            }
+        }
     }
 }

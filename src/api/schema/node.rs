@@ -71,10 +71,8 @@ fn list(generator: &mut SchemaGenerator, allowed: &[&str]) -> Schema {
     let mut taint = generator.subschema_for::<Taint>();
     refine(
         &mut taint,
-        "/properties/key",
-        json!({
-            "maxLength": QUALIFIED_LENGTH,
-            "x-kubernetes-validations": [
+        json!({ "properties": {
+            "key": { "maxLength": QUALIFIED_LENGTH, "x-kubernetes-validations": [
                 qualified(),
                 rule(
                     format!("!(self in [{}])", reserved.join(", ")),
@@ -84,18 +82,10 @@ fn list(generator: &mut SchemaGenerator, allowed: &[&str]) -> Schema {
                     format!("!self.startsWith('{OURS}') || self == '{HOLLOW}'"),
                     "taints under kube-node.io/ are the controller's: use a prefix of your own, for example example.com/dedicated",
                 )
-            ]
-        }),
-    );
-    refine(
-        &mut taint,
-        "/properties/value",
-        json!({ "maxLength": 63, "x-kubernetes-validations": [label_value()] }),
-    );
-    refine(
-        &mut taint,
-        "/properties/effect",
-        json!({ "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"] }),
+            ] },
+            "value": { "maxLength": 63, "x-kubernetes-validations": [label_value()] },
+            "effect": { "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"] },
+        } }),
     );
     json_schema!({
         "type": "array",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     QUALIFIED_LENGTH, SUBDOMAIN,
     amounts::{is_extended, resources},
-    is_qualified, keys, label_value, node, qualified, refine, rule,
+    is_qualified, keys, label_value, merge, node, qualified, refine, rule,
 };
 
 /// Maximum number of entries of a list in an affinity.
@@ -47,9 +47,10 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
     }
     let mut schema = generator.subschema_for::<ResourceRequirements>();
     for amount in ["requests", "limits"] {
-        refine(&mut schema, &format!("/properties/{amount}"), amounts.clone().to_value());
+        if let Some(Value::Object(found)) = schema.pointer_mut(&format!("/properties/{amount}")) {
+            found.extend(object(amounts.clone().to_value()));
+        }
     }
-    refine(&mut schema, "/properties/claims", json!({ "maxItems": 0 }));
     let (request, limit) = ("string(self.requests[k])", "string(self.limits[k])");
     let compared = |each: &str| {
         format!(
@@ -59,8 +60,7 @@ pub fn requirements(generator: &mut SchemaGenerator) -> Schema {
     let is_scarce = format!("(({}) || k.startsWith('hugepages-'))", is_extended("k"));
     refine(
         &mut schema,
-        "",
-        json!({ "x-kubernetes-validations": [
+        json!({ "properties": { "claims": { "maxItems": 0 } }, "x-kubernetes-validations": [
             rule(
                 compared(&format!("!quantity({request}).isGreaterThan(quantity({limit}))")),
                 "a request is larger than its limit: raise the limit or lower the request",
@@ -85,30 +85,15 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     let mut toleration = generator.subschema_for::<Toleration>();
     refine(
         &mut toleration,
-        "/properties/key",
-        json!({
-            "maxLength": QUALIFIED_LENGTH,
-            "x-kubernetes-validations": [rule(
+        json!({ "properties": {
+            "key": { "maxLength": QUALIFIED_LENGTH, "x-kubernetes-validations": [rule(
                 format!("self == '' || ({})", is_qualified("self")),
                 "it is the key of a taint: write for example example.com/dedicated",
-            )]
-        }),
-    );
-    refine(
-        &mut toleration,
-        "/properties/value",
-        json!({ "maxLength": 63, "x-kubernetes-validations": [label_value()] }),
-    );
-    refine(&mut toleration, "/properties/operator", json!({ "enum": ["", "Equal", "Exists", "Lt", "Gt"] }));
-    refine(
-        &mut toleration,
-        "/properties/effect",
-        json!({ "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"] }),
-    );
-    refine(
-        &mut toleration,
-        "",
-        json!({ "x-kubernetes-validations": [
+            )] },
+            "value": { "maxLength": 63, "x-kubernetes-validations": [label_value()] },
+            "operator": { "enum": ["", "Equal", "Exists", "Lt", "Gt"] },
+            "effect": { "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"] },
+        }, "x-kubernetes-validations": [
             rule(
                 "(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')",
                 "a toleration without a key is one of all taints: write operator: Exists, or add a key",
@@ -170,9 +155,7 @@ fn bound(object: &mut Map<String, Value>, place: Place) {
         match schema.get_mut("items") {
             Some(Value::Object(items)) => {
                 bound(items, inside);
-                for (keyword, value) in item {
-                    merge(items, keyword, value);
-                }
+                merge(items, item);
             }
             _ => bound(schema, inside),
         }
@@ -271,19 +254,5 @@ fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(object) => object,
         _ => Map::new(),
-    }
-}
-
-/// Puts a keyword into a schema; objects on both sides are merged.
-fn merge(into: &mut Map<String, Value>, keyword: String, value: Value) {
-    match (into.get_mut(&keyword), value) {
-        (Some(Value::Object(known)), Value::Object(more)) => {
-            for (keyword, value) in more {
-                merge(known, keyword, value);
-            }
-        }
-        (_, value) => {
-            into.insert(keyword, value);
-        }
     }
 }

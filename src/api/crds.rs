@@ -1,0 +1,33 @@
+//! CustomResourceDefinitions of NodeClass and NodeSet, generated from the Rust types.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::CustomResourceExt;
+
+use super::{NodeClass, NodeSet};
+
+/// Both CustomResourceDefinitions, in the order in which to apply them.
+#[must_use]
+pub fn crds() -> [CustomResourceDefinition; 2] {
+    [NodeClass::crd(), NodeSet::crd()].map(|mut crd| {
+        let schemas = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+        schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(not_nullable);
+        crd
+    })
+}
+
+/// Removes `nullable`, which the schema derivation adds to each optional field. By the API conventions an
+/// optional field is absent, and the API server drops a null where the schema allows none.
+fn not_nullable(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    schema.properties.iter_mut().flatten().for_each(|(_, field)| not_nullable(field));
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => not_nullable(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(not_nullable),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        not_nullable(values);
+    }
+}
