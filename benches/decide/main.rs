@@ -4,10 +4,11 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube_node_api::{ReplacementOrder, ScaleDownOrder};
+use kube_node_api::{GoDuration, ReplacementOrder, ScaleDownOrder, UnhealthyCondition};
 use kube_node_planner::{
     budget::Budget,
-    disruption::{DisruptionRules, ObservedCondition, UnhealthyCondition},
+    disruption::DisruptionRules,
+    node_state::ObservedCondition,
     rollout::ProgressDeadline,
     set_planner::{self, Creation, DesiredState, NodeState, RolloutMode},
 };
@@ -48,7 +49,7 @@ fn main() {
     let unhealthy = UnhealthyCondition {
         r#type: "Ready".to_owned(),
         status: "Unknown".to_owned(),
-        lasts: Duration::from_mins(5),
+        r#for: GoDuration(Duration::from_mins(5)),
     };
     let unhealthy_conditions = [unhealthy];
     let now = Timestamp::now();

@@ -10,6 +10,8 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
 
+use super::time::passed;
+
 /// Bytes of the UUID that hold the time from the first to the last boot, in milliseconds.
 const AFTER: std::ops::Range<usize> = 10..16;
 
@@ -69,8 +71,7 @@ pub fn time(boot: Uuid) -> Option<Timestamp> {
 /// Time since the first boot; zero without a boot ID or if the clock is behind.
 #[must_use]
 pub fn age(boot: Option<Uuid>, now: Timestamp) -> Duration {
-    let age = boot.and_then(time).map(|booted| now.duration_since(booted));
-    age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default()
+    boot.and_then(time).map_or(Duration::ZERO, |booted| passed(booted, now))
 }
 
 #[cfg(test)]

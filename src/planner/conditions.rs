@@ -30,11 +30,9 @@ pub fn set(
     let mut result = conditions.to_vec();
     for ConditionUpdate { r#type, status, reason, message } in says {
         let status = if status { "True" } else { "False" };
-        let old = result.iter().position(|condition| condition.type_ == r#type);
-        let since = old
-            .and_then(|at| result.get(at))
-            .filter(|condition| condition.status == status)
-            .map_or(Time(now), |condition| condition.last_transition_time.clone());
+        let old = result.iter_mut().find(|condition| condition.type_ == r#type);
+        let unchanged = old.as_ref().filter(|condition| condition.status == status);
+        let since = unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone());
         let new = Condition {
             type_: r#type.to_owned(),
             status: status.to_owned(),
@@ -43,7 +41,7 @@ pub fn set(
             observed_generation: generation,
             last_transition_time: since,
         };
-        match old.and_then(|at| result.get_mut(at)) {
+        match old {
             Some(place) => *place = new,
             None => result.push(new),
         }

@@ -1,10 +1,12 @@
 //! Reasons to replace a Node: unhealthy, of another revision, older than a restart, or expired.
 
-use std::{hash::Hasher, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_node_api::UnhealthyCondition;
+use sha2::{Digest, Sha256};
 
-use super::set_planner::NodeState;
+use super::{node_state::NodeState, time::left};
 
 /// Reason to replace a Node, most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,28 +45,6 @@ impl DisruptionReason {
             Self::Expired => "Expired",
         }
     }
-}
-
-/// A condition of a Node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedCondition<'a> {
-    /// Condition type.
-    pub r#type: &'a str,
-    /// True, False or Unknown.
-    pub status: &'a str,
-    /// Last transition; None counts as now.
-    pub since: Option<Timestamp>,
-}
-
-/// A condition that makes a Node unhealthy once it has lasted long enough.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnhealthyCondition {
-    /// Condition type.
-    pub r#type: String,
-    /// Condition status.
-    pub status: String,
-    /// Minimum duration.
-    pub lasts: Duration,
 }
 
 /// Rules for the replacement of Nodes.
@@ -115,7 +95,7 @@ pub fn examine(member: &NodeState<'_>, rules: &DisruptionRules<'_>, now: Timesta
                 if let Some(condition) = condition {
                     consider(
                         DisruptionReason::Unhealthy,
-                        left(condition.since.unwrap_or(now), unhealthy.lasts, now),
+                        left(condition.since.unwrap_or(now), unhealthy.r#for.0, now),
                     );
                 }
             }
@@ -144,47 +124,19 @@ fn has_other_revision(member: &NodeState<'_>, rules: &DisruptionRules<'_>) -> bo
     rules.revision.is_some_and(|revision| member.revision != revision)
 }
 
-/// Remaining part at `now` of `span`, counted from `since`.
-fn left(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
-    span.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
-}
-
 /// `age` reduced by up to a tenth, by the Node's name: Nodes created together do not expire together.
 fn jittered(age: Duration, name: &str) -> Duration {
-    let mut hasher = Fnv::default();
-    hasher.write(name.as_bytes());
-    let permille = u32::try_from(hasher.finish() % 100).unwrap_or(0);
+    let permille = u32::from(Sha256::digest(name)[0]) % 100;
     age.saturating_sub(age / 1_000 * permille)
-}
-
-/// FNV-1a: the same on every platform and in every version; the standard library's hasher guarantees neither.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use kube_node_api::GoDuration;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
+    use super::*;
+    use crate::node_state::ObservedCondition;
+    use crate::test_fixtures::at;
 
     fn member(started: bool) -> NodeState<'static> {
         NodeState { name: "a", revision: "v1-old", created: at(0), started, ..NodeState::default() }
@@ -212,7 +164,7 @@ mod tests {
         let unhealthy_conditions = [UnhealthyCondition {
             r#type: "Ready".to_owned(),
             status: "Unknown".to_owned(),
-            lasts: seconds(30),
+            r#for: GoDuration(seconds(30)),
         }];
         let rules =
             DisruptionRules { unhealthy_conditions: &unhealthy_conditions, ..DisruptionRules::default() };

@@ -10,9 +10,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube_node_api::UnmanagedPods;
+use kube_node_api::{Drain, UnmanagedPods};
 
-use super::node::until;
+use super::time::{left, passed};
 
 /// Maximum grace period of pods that are deleted after the timeout.
 pub const LAST_GRACE: Duration = Duration::from_secs(30);
@@ -62,33 +62,6 @@ pub struct PodId {
 impl fmt::Display for PodId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// Drain settings of the NodeSet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DrainPolicy {
-    /// Maximum duration of the drain; None for no limit.
-    pub timeout: Option<Duration>,
-    /// True if pods with emptyDir volumes are evicted.
-    pub delete_empty_dir_data: bool,
-    /// True if pods that no controller would recreate are evicted.
-    pub evict_unmanaged: bool,
-}
-
-impl Default for DrainPolicy {
-    fn default() -> Self {
-        Self { timeout: None, delete_empty_dir_data: true, evict_unmanaged: true }
-    }
-}
-
-impl From<&kube_node_api::Drain> for DrainPolicy {
-    fn from(drain: &kube_node_api::Drain) -> Self {
-        Self {
-            timeout: drain.timeout.map(|timeout| timeout.0),
-            delete_empty_dir_data: drain.delete_empty_dir_data.unwrap_or(true),
-            evict_unmanaged: drain.unmanaged_pods != Some(UnmanagedPods::Keep),
-        }
     }
 }
 
@@ -173,41 +146,32 @@ impl DrainPlan {
 
 /// Plans one reconciliation of a drain.
 #[must_use]
-pub fn plan(pods: &[Pod], policy: &DrainPolicy, progress: DrainProgress, now: Timestamp) -> DrainPlan {
+pub fn plan(pods: &[Pod], policy: &Drain, progress: DrainProgress, now: Timestamp) -> DrainPlan {
     let over = |grace: Duration| {
         policy
             .timeout
-            .is_some_and(|timeout| until(progress.began, timeout.saturating_add(grace), now).is_zero())
-    };
-    let ids = |pods: &[&Pod]| {
-        let mut ids: Vec<PodId> = pods.iter().map(|pod| pod.id.clone()).collect();
-        ids.sort();
-        ids
+            .is_some_and(|timeout| left(progress.began, timeout.0.saturating_add(grace), now).is_zero())
     };
     let bound: Vec<&Pod> = pods.iter().filter(|pod| pod.fate != Fate::Stays && !pod.finished).collect();
     // An unreachable kubelet confirms no termination, so a pod past its grace period does not delay the drain.
     let lost = |pod: &Pod| progress.unreachable && pod.gone_by.is_some_and(|by| by <= now);
-    let left: Vec<&Pod> = bound.iter().copied().filter(|pod| !lost(pod)).collect();
+    let waited_for: Vec<&Pod> = bound.iter().copied().filter(|pod| !lost(pod)).collect();
     let mut plan = DrainPlan {
-        left: ids(&left),
-        undeleted: ids(&bound.iter().copied().filter(|pod| pod.gone_by.is_none()).collect::<Vec<_>>()),
-        bound: ids(&bound),
+        left: ids(waited_for.iter().copied()),
+        undeleted: ids(bound.iter().copied().filter(|pod| pod.gone_by.is_none())),
+        bound: ids(bound),
         given_up: over(LAST_GRACE),
-        awaits_volumes: left.is_empty() && !over(Duration::ZERO) && !progress.unreachable,
+        awaits_volumes: waited_for.is_empty() && !over(Duration::ZERO) && !progress.unreachable,
         ..DrainPlan::default()
     };
     if over(Duration::ZERO) {
         // Pods whose grace period ends soon are left to their kubelet.
-        let later = |pod: &&Pod| {
-            pod.gone_by.is_none_or(|by| {
-                Duration::try_from(by.duration_since(now)).is_ok_and(|left| left > LAST_GRACE)
-            })
-        };
-        plan.force = ids(&left.into_iter().filter(later).collect::<Vec<_>>());
+        let later = |pod: &&Pod| pod.gone_by.is_none_or(|by| passed(now, by) > LAST_GRACE);
+        plan.force = ids(waited_for.into_iter().filter(later));
         return plan;
     }
-    let lowest = left.iter().map(|pod| pod.priority).min();
-    for pod in left.into_iter().filter(|pod| pod.gone_by.is_none()) {
+    let lowest = waited_for.iter().map(|pod| pod.priority).min();
+    for pod in waited_for.into_iter().filter(|pod| pod.gone_by.is_none()) {
         match obstacle(pod, policy) {
             // Reported at once, whatever the pod's priority: the drain cannot end until somebody acts.
             Some(obstacle) => {
@@ -222,12 +186,19 @@ pub fn plan(pods: &[Pod], policy: &DrainPolicy, progress: DrainProgress, now: Ti
     plan
 }
 
-fn obstacle(pod: &Pod, policy: &DrainPolicy) -> Option<Obstacle> {
+/// Identities in the order of their names.
+fn ids<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Vec<PodId> {
+    let mut ids: Vec<PodId> = pods.into_iter().map(|pod| pod.id.clone()).collect();
+    ids.sort();
+    ids
+}
+
+fn obstacle(pod: &Pod, policy: &Drain) -> Option<Obstacle> {
     if pod.opted_out {
         Some(Obstacle::OptedOut)
-    } else if pod.empty_dir && !policy.delete_empty_dir_data {
+    } else if pod.empty_dir && policy.delete_empty_dir_data == Some(false) {
         Some(Obstacle::EmptyDir)
-    } else if pod.fate == Fate::Ends && !policy.evict_unmanaged {
+    } else if pod.fate == Fate::Ends && policy.unmanaged_pods == Some(UnmanagedPods::Keep) {
         Some(Obstacle::Unmanaged)
     } else {
         None

@@ -1,14 +1,12 @@
 //! Tests of the order of evictions and of blocked drains.
 
+use kube_node_api::GoDuration;
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
+use crate::test_fixtures::at;
 
 const HEARD: DrainProgress = DrainProgress { began: Timestamp::UNIX_EPOCH, unreachable: false };
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
 
 fn id(name: &str) -> PodId {
     PodId { namespace: "default".into(), name: name.into(), uid: name.into() }
@@ -18,13 +16,13 @@ fn pod(name: &str, priority: i32) -> Pod {
     Pod { id: id(name), priority, ..Pod::default() }
 }
 
-fn timeout(seconds: u64) -> DrainPolicy {
-    DrainPolicy { timeout: Some(Duration::from_secs(seconds)), ..DrainPolicy::default() }
+fn timeout(seconds: u64) -> Drain {
+    Drain { timeout: Some(GoDuration(Duration::from_secs(seconds))), ..Drain::default() }
 }
 
 #[test]
 fn the_lowest_priority_leaves_first() {
-    let policy = DrainPolicy::default();
+    let policy = Drain::default();
     let mut pods = vec![pod("b", 0), pod("a", 0), pod("system", 2_000), pod("batch", -10)];
     assert_eq!(plan(&pods, &policy, HEARD, at(0)).evict, [id("batch")]);
     pods[3].gone_by = Some(at(30));
@@ -37,8 +35,11 @@ fn the_lowest_priority_leaves_first() {
 
 #[test]
 fn what_the_set_keeps_is_not_evicted() {
-    let policy =
-        DrainPolicy { delete_empty_dir_data: false, evict_unmanaged: false, ..DrainPolicy::default() };
+    let policy = Drain {
+        delete_empty_dir_data: Some(false),
+        unmanaged_pods: Some(UnmanagedPods::Keep),
+        ..Drain::default()
+    };
     let pods = [
         Pod { empty_dir: true, ..pod("data", 0) },
         Pod { fate: Fate::Ends, ..pod("alone", 0) },
@@ -49,13 +50,13 @@ fn what_the_set_keeps_is_not_evicted() {
     assert_eq!(plan.evict, [id("other")]);
     let blocked: Vec<_> = plan.blocked.iter().map(|b| (b.obstacle.reason(), &*b.pod.name)).collect();
     assert_eq!(blocked, [("PodOptedOut", "stubborn"), ("EmptyDirData", "data"), ("UnmanagedPod", "alone")]);
-    assert_eq!(super::plan(&pods, &DrainPolicy::default(), HEARD, at(0)).blocked.len(), 1);
+    assert_eq!(super::plan(&pods, &Drain::default(), HEARD, at(0)).blocked.len(), 1);
 }
 
 #[test]
 fn a_pod_that_somebody_deletes_blocks_nothing() {
     let pods = [Pod { opted_out: true, gone_by: Some(at(30)), ..pod("a", 0) }];
-    let plan = plan(&pods, &DrainPolicy::default(), HEARD, at(0));
+    let plan = plan(&pods, &Drain::default(), HEARD, at(0));
     assert!(plan.blocked.is_empty() && !plan.is_done());
 }
 
@@ -73,20 +74,20 @@ fn after_the_timeout_all_are_deleted_and_then_given_up() {
     assert_eq!(over.force, [id("a"), id("slow")]);
     assert!(over.blocked.is_empty() && over.evict.is_empty() && !over.is_done());
     assert!(plan(&pods, &timeout(60), HEARD, at(90)).is_done());
-    assert!(!plan(&pods, &DrainPolicy::default(), HEARD, at(1_000_000)).is_done(), "never without a timeout");
+    assert!(!plan(&pods, &Drain::default(), HEARD, at(1_000_000)).is_done(), "never without a timeout");
 }
 
 #[test]
 fn a_kubelet_that_nobody_hears_from_holds_nothing_up() {
     let silent = DrainProgress { unreachable: true, ..HEARD };
     let pods = [Pod { gone_by: Some(at(30)), ..pod("a", 0) }, pod("b", 1)];
-    assert_eq!(plan(&pods, &DrainPolicy::default(), silent, at(29)).evict, []);
-    let after = plan(&pods, &DrainPolicy::default(), silent, at(30));
+    assert_eq!(plan(&pods, &Drain::default(), silent, at(29)).evict, []);
+    let after = plan(&pods, &Drain::default(), silent, at(30));
     assert_eq!((after.evict, after.left, after.bound.len()), (vec![id("b")], vec![id("b")], 2));
-    let end = plan(&pods[..1], &DrainPolicy::default(), silent, at(30));
+    let end = plan(&pods[..1], &Drain::default(), silent, at(30));
     assert!(end.is_done() && !end.awaits_volumes && end.bound == [id("a")]);
     assert!(
-        !plan(&pods[..1], &DrainPolicy::default(), HEARD, at(30)).is_done(),
+        !plan(&pods[..1], &Drain::default(), HEARD, at(30)).is_done(),
         "a kubelet that speaks may be slow"
     );
 }
@@ -109,14 +110,12 @@ fn pods() -> impl Strategy<Value = Vec<Pod>> {
     })
 }
 
-fn policies() -> impl Strategy<Value = DrainPolicy> {
-    (prop::option::of(0_u64..150), any::<[bool; 2]>()).prop_map(
-        |(timeout, [delete_empty_dir_data, evict_unmanaged])| DrainPolicy {
-            timeout: timeout.map(Duration::from_secs),
-            delete_empty_dir_data,
-            evict_unmanaged,
-        },
-    )
+fn policies() -> impl Strategy<Value = Drain> {
+    (prop::option::of(0_u64..150), any::<[bool; 2]>()).prop_map(|(seconds, [deletes_data, keeps])| Drain {
+        timeout: seconds.and_then(|seconds| timeout(seconds).timeout),
+        delete_empty_dir_data: Some(deletes_data),
+        unmanaged_pods: keeps.then_some(UnmanagedPods::Keep),
+    })
 }
 
 proptest! {
@@ -129,7 +128,7 @@ proptest! {
     fn nobody_leaves_who_may_not(pods in pods(), policy in policies(), unreachable: bool, now in 0_i64..250) {
         let progress = DrainProgress { unreachable, ..HEARD };
         let plan = plan(&pods, &policy, progress, at(now));
-        let over = policy.timeout.is_some_and(|timeout| at(now) >= Timestamp::UNIX_EPOCH + timeout);
+        let over = policy.timeout.is_some_and(|timeout| at(now) >= Timestamp::UNIX_EPOCH + timeout.0);
         let left: Vec<&Pod> = pods.iter().filter(|pod| plan.left.contains(&pod.id)).collect();
         let lowest = left.iter().map(|pod| pod.priority).min();
         for pod in &pods {
@@ -143,8 +142,8 @@ proptest! {
             prop_assert!(plan.bound.contains(&pod.id));
             prop_assert!(!forced || over);
             let kept = pod.opted_out
-                || (pod.empty_dir && !policy.delete_empty_dir_data)
-                || (pod.fate == Fate::Ends && !policy.evict_unmanaged);
+                || (pod.empty_dir && policy.delete_empty_dir_data == Some(false))
+                || (pod.fate == Fate::Ends && policy.unmanaged_pods == Some(UnmanagedPods::Keep));
             if evicted {
                 prop_assert!(!kept && !over && pod.gone_by.is_none() && Some(pod.priority) == lowest);
             }
@@ -162,9 +161,9 @@ proptest! {
     fn it_ends(pods in pods()) {
         let mut pods: Vec<Pod> = pods.into_iter().map(|pod| Pod { opted_out: false, gone_by: None, ..pod }).collect();
         for _ in 0..6 {
-            let plan = plan(&pods, &DrainPolicy::default(), HEARD, at(0));
+            let plan = plan(&pods, &Drain::default(), HEARD, at(0));
             pods.retain(|pod| !plan.evict.contains(&pod.id));
         }
-        prop_assert!(plan(&pods, &DrainPolicy::default(), HEARD, at(0)).is_done());
+        prop_assert!(plan(&pods, &Drain::default(), HEARD, at(0)).is_done());
     }
 }

@@ -108,10 +108,7 @@ pub fn boot(failures: Option<&Failures>, machine: &str, boot: Uuid, now: Timesta
 
 /// `span` modulo `period`, exact to the nanosecond.
 fn nanos_modulo(span: Duration, period: Duration) -> Duration {
-    let rest = span.as_nanos() % period.as_nanos();
-    let (seconds, nanos) = (rest / 1_000_000_000, rest % 1_000_000_000);
-    // Both values fit: rest < period, and `period` is a Duration.
-    Duration::new(u64::try_from(seconds).unwrap_or(u64::MAX), u32::try_from(nanos).unwrap_or(0))
+    Duration::from_nanos_u128(span.as_nanos() % period.as_nanos())
 }
 
 #[cfg(test)]

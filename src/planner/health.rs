@@ -31,25 +31,13 @@ pub const UNHEALTHY: KubeletCondition = KubeletCondition {
 /// All conditions that a kubelet writes.
 #[must_use]
 pub const fn conditions(healthy: bool) -> [KubeletCondition; 4] {
+    const fn fine(r#type: &'static str, reason: &'static str, message: &'static str) -> KubeletCondition {
+        KubeletCondition { r#type, status: "False", reason, message }
+    }
     [
-        KubeletCondition {
-            r#type: "MemoryPressure",
-            status: "False",
-            reason: "KubeletHasSufficientMemory",
-            message: "kubelet has sufficient memory available",
-        },
-        KubeletCondition {
-            r#type: "DiskPressure",
-            status: "False",
-            reason: "KubeletHasNoDiskPressure",
-            message: "kubelet has no disk pressure",
-        },
-        KubeletCondition {
-            r#type: "PIDPressure",
-            status: "False",
-            reason: "KubeletHasSufficientPID",
-            message: "kubelet has sufficient PID available",
-        },
+        fine("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        fine("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        fine("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         if healthy { READY } else { UNHEALTHY },
     ]
 }

@@ -4,27 +4,33 @@
 
 pub mod approval;
 pub mod autoscaling;
-pub mod back_off;
+mod backoff;
 pub mod boot;
 pub mod budget;
 pub mod conditions;
 pub mod disruption;
 pub mod drain;
 pub mod expectations;
+pub mod failed_writes;
 pub mod fault_injection;
 pub mod health;
 pub mod history;
 pub mod label_map;
+pub mod machine_backoff;
 pub mod node;
 pub mod node_builder;
+pub mod node_state;
 pub mod pod_cidrs;
 pub mod quantity;
-pub mod refusals;
 pub mod revision;
 pub mod rollout;
 pub mod set;
 pub mod set_planner;
+pub mod set_wait;
 pub mod taints;
 pub mod template;
 pub mod time;
 pub mod wait;
+
+#[cfg(test)]
+mod test_fixtures;

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Taint;
 use kube_node_api::names::TAINT_UNINITIALIZED;
 
 use super::{
-    back_off::BackOff,
     drain::{self, PodId},
     taints::{self, Initialization},
+    time::left,
     wait::NodeWait,
 };
 
@@ -42,8 +42,8 @@ pub struct Node {
     /// True if the machine runs in this process: a restart loses the machine without a failure, and it can be
     /// recreated.
     pub volatile: bool,
-    /// Back-off before the next machine; set if earlier machines ended repeatedly.
-    pub back_off: Option<BackOff>,
+    /// Time left before the next machine; set if earlier machines ended repeatedly.
+    pub back_off: Option<Duration>,
     /// All taints.
     pub taints: Vec<Taint>,
     /// State reported by the kubelet.
@@ -146,6 +146,18 @@ pub struct NodePlan {
     pub requeue_after: Option<Duration>,
 }
 
+impl NodePlan {
+    fn new(steps: impl IntoIterator<Item = NodeStep>, waits_for: NodeWait, requeue_after: Duration) -> Self {
+        let steps = steps.into_iter().collect();
+        Self { steps, waits_for: Some(waits_for), requeue_after: Some(requeue_after) }
+    }
+
+    /// No step, and a reconciliation at once.
+    fn at_once() -> Self {
+        Self { requeue_after: Some(Duration::ZERO), ..Self::default() }
+    }
+}
+
 /// Plans one reconciliation of a Node. `deletion_timeout` is that of the Node's class.
 #[must_use]
 pub fn decide(
@@ -158,22 +170,13 @@ pub fn decide(
     let Some(deleted_at) = node.deleted_at else { return start(node, machine, now) };
     match machine {
         MachineState::Absent if still_needed(node, pods) => {
-            let steps = vec![NodeStep::CreateMachine];
-            NodePlan { steps, waits_for: Some(NodeWait::Machine), requeue_after: Some(POLL) }
+            NodePlan::new(Some(NodeStep::CreateMachine), NodeWait::Machine, POLL)
         }
         MachineState::Absent => finalize(node, pods, now),
         // Nothing runs on the machine, so there is nothing to drain.
-        MachineState::Dead => NodePlan {
-            steps: vec![NodeStep::DeleteMachine],
-            waits_for: Some(NodeWait::MachineDeletion),
-            requeue_after: Some(POLL),
-        },
-        MachineState::Leaving => NodePlan {
-            waits_for: Some(NodeWait::MachineDeletion),
-            requeue_after: Some(POLL),
-            ..NodePlan::default()
-        },
-        MachineState::Exists => leave(node, pods, until(deleted_at, deletion_timeout, now), now),
+        MachineState::Dead => NodePlan::new(Some(NodeStep::DeleteMachine), NodeWait::MachineDeletion, POLL),
+        MachineState::Leaving => NodePlan::new(None, NodeWait::MachineDeletion, POLL),
+        MachineState::Exists => leave(node, pods, left(deleted_at, deletion_timeout, now), now),
     }
 }
 
@@ -185,52 +188,32 @@ fn still_needed(node: &Node, pods: &Pods) -> bool {
     node.volatile && node.finalizer && node.kubelet != Kubelet::Silent && (waits || holds_pods)
 }
 
-/// Remaining part at `now` of `span`, counted from `since`; zero once it is over.
-pub(super) fn until(since: Timestamp, span: Duration, now: Timestamp) -> Duration {
-    // A clock that went backwards must not extend the wait beyond the span.
-    let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    span.saturating_sub(passed)
-}
-
 /// Plan for a Node that is not deleted, from no machine to a Node that takes pods.
 fn start(node: &Node, machine: MachineState, now: Timestamp) -> NodePlan {
     let mut plan = NodePlan::default();
     if !node.finalizer {
         plan.steps.push(NodeStep::AddFinalizer);
     }
-    if let Some(back_off) =
-        node.back_off.as_ref().filter(|_| matches!(machine, MachineState::Absent | MachineState::Dead))
-    {
-        plan.waits_for = Some(NodeWait::BackOff);
-        plan.requeue_after = Some(back_off.left);
-        return plan;
-    }
-    match machine {
-        MachineState::Absent => {
-            plan.steps.push(NodeStep::CreateMachine);
-            plan.waits_for = Some(NodeWait::Machine);
-            return plan;
-        }
+    let (step, waits_for, requeue_after) = match (machine, node.back_off) {
+        (MachineState::Exists, _) => return initialize(node, plan, now),
+        (MachineState::Absent | MachineState::Dead, Some(left)) => (None, NodeWait::BackOff, Some(left)),
+        (MachineState::Absent, None) => (Some(NodeStep::CreateMachine), NodeWait::Machine, None),
+        (MachineState::Dead, None) => (Some(NodeStep::DeleteMachine), NodeWait::Machine, Some(POLL)),
         // The machine was deleted by somebody else: it must be gone before it is recreated.
-        MachineState::Leaving => {
-            plan.waits_for = Some(NodeWait::MachineDeletion);
-            plan.requeue_after = Some(POLL);
-            return plan;
-        }
-        MachineState::Dead => {
-            plan.steps.push(NodeStep::DeleteMachine);
-            plan.waits_for = Some(NodeWait::Machine);
-            plan.requeue_after = Some(POLL);
-            return plan;
-        }
-        MachineState::Exists => {}
-    }
+        (MachineState::Leaving, _) => (None, NodeWait::MachineDeletion, Some(POLL)),
+    };
+    plan.steps.extend(step);
+    NodePlan { waits_for: Some(waits_for), requeue_after, ..plan }
+}
+
+/// Plan for a Node with a machine: remove the taints of initialization step by step.
+fn initialize(node: &Node, mut plan: NodePlan, now: Timestamp) -> NodePlan {
     // The Lease of an initialized Node is not checked here: a stale Lease shows as a change of Ready.
     let initialized = !node.taints.iter().any(|taint| taint.key == TAINT_UNINITIALIZED);
     if initialized && node.kubelet == Kubelet::Ready {
         return plan;
     }
-    let fresh = node.lease_renewed.is_some_and(|renewed| !until(renewed, LEASE_FRESH, now).is_zero());
+    let fresh = node.lease_renewed.is_some_and(|renewed| !left(renewed, LEASE_FRESH, now).is_zero());
     let (state, waits_for) = match (node.kubelet, fresh) {
         (Kubelet::Silent, _) => (Initialization::Awaited, Some(NodeWait::Kubelet)),
         (Kubelet::NotReady, _) => (Initialization::Registered, Some(NodeWait::Ready)),
@@ -252,51 +235,32 @@ fn start(node: &Node, machine: MachineState, now: Timestamp) -> NodePlan {
 /// Plan for a deleted Node with a machine. The machine is deleted once pods and volumes have left and the
 /// class's deletion timeout is over.
 fn leave(node: &Node, pods: &Pods, timeout_left: Duration, now: Timestamp) -> NodePlan {
-    let mut plan = NodePlan { requeue_after: Some(POLL), ..NodePlan::default() };
+    if !node.cordoned && !node.drain_permit {
+        return NodePlan::new(None, NodeWait::DrainPermit, PERMIT_POLL);
+    }
     if !node.cordoned {
         // Pods count once the watch shows the cordon: a pod could be bound before.
-        if node.drain_permit {
-            plan.steps.push(NodeStep::Cordon { at: now });
-        } else {
-            plan.waits_for = Some(NodeWait::DrainPermit);
-            plan.requeue_after = Some(PERMIT_POLL);
-        }
-        return plan;
+        let steps = vec![NodeStep::Cordon { at: now }];
+        return NodePlan { steps, requeue_after: Some(POLL), ..NodePlan::default() };
     }
-    let Pods::Known { drain, attached } = pods else {
-        plan.requeue_after = Some(Duration::ZERO);
-        return plan;
-    };
+    let Pods::Known { drain, attached } = pods else { return NodePlan::at_once() };
     if !drain.is_done() {
-        if !drain.evict.is_empty() {
-            plan.steps.push(NodeStep::Evict(drain.evict.clone()));
-        }
-        if !drain.force.is_empty() {
-            plan.steps.push(NodeStep::Force(drain.force.clone()));
-        }
-        plan.waits_for = Some(NodeWait::drain(drain));
-        return plan;
+        let evict = Some(&drain.evict).filter(|pods| !pods.is_empty()).cloned().map(NodeStep::Evict);
+        let force = Some(&drain.force).filter(|pods| !pods.is_empty()).cloned().map(NodeStep::Force);
+        return NodePlan::new(evict.into_iter().chain(force), NodeWait::drain(drain), POLL);
     }
     match attached {
-        Attached::AskAgain(later) => {
-            plan.waits_for = Some(NodeWait::Volumes { names: Vec::new() });
-            plan.requeue_after = Some(*later);
-            return plan;
-        }
+        Attached::AskAgain(later) => NodePlan::new(None, NodeWait::Volumes { names: Vec::new() }, *later),
         Attached::Volumes(names) if !names.is_empty() => {
-            plan.waits_for = Some(NodeWait::Volumes { names: names.clone() });
-            return plan;
+            NodePlan::new(None, NodeWait::Volumes { names: names.clone() }, POLL)
         }
-        Attached::Volumes(_) => {}
+        Attached::Volumes(_) if timeout_left.is_zero() => {
+            NodePlan::new(Some(NodeStep::DeleteMachine), NodeWait::MachineDeletion, POLL)
+        }
+        Attached::Volumes(_) => {
+            NodePlan::new(None, NodeWait::DeletionTimeout { left: timeout_left }, timeout_left)
+        }
     }
-    if timeout_left.is_zero() {
-        plan.steps.push(NodeStep::DeleteMachine);
-        plan.waits_for = Some(NodeWait::MachineDeletion);
-    } else {
-        plan.waits_for = Some(NodeWait::DeletionTimeout { left: timeout_left });
-        plan.requeue_after = Some(timeout_left);
-    }
-    plan
 }
 
 /// Plan for a deleted Node without a machine. Pods still bound to the Node can never terminate by themselves:
@@ -307,12 +271,9 @@ fn finalize(node: &Node, pods: &Pods, now: Timestamp) -> NodePlan {
     if !node.finalizer {
         return plan;
     }
-    let Pods::Known { drain, attached } = pods else {
-        plan.requeue_after = Some(Duration::ZERO);
-        return plan;
-    };
+    let Pods::Known { drain, attached } = pods else { return NodePlan::at_once() };
     let marked_at = taints::out_of_service_since(&node.taints);
-    let over = marked_at.is_some_and(|at| until(at, CLEANUP_LIMIT, now).is_zero());
+    let over = marked_at.is_some_and(|at| left(at, CLEANUP_LIMIT, now).is_zero());
     let detached = *attached == Attached::default();
     let clean = drain.bound.is_empty() && (marked_at.is_none() || detached);
     if clean || over {

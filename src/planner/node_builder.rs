@@ -104,7 +104,10 @@ pub fn node(origin: NodeOrigin<'_>, desired: &DesiredTemplate, now: Timestamp) -
             taints: unique(taints).into_iter().map(encoded).collect(),
             ..NodeSpec::default()
         }),
-        status: Some(NodeStatus { conditions: vec![provisioning(now)], ..NodeStatus::default() }),
+        status: Some(NodeStatus {
+            conditions: vec![ready("False", PROVISIONING, Some("the machine is being made"), now)],
+            ..NodeStatus::default()
+        }),
     }
 }
 
@@ -134,13 +137,13 @@ pub(super) fn at(time: Timestamp) -> Time {
     Time { seconds: Some(time.as_second()), nanos: Some(0) }
 }
 
-/// Ready condition of a Node whose machine does not exist yet.
-fn provisioning(now: Timestamp) -> NodeCondition {
+/// Ready condition since `now`.
+pub(super) fn ready(status: &str, reason: &str, message: Option<&str>, now: Timestamp) -> NodeCondition {
     NodeCondition {
         r#type: Some("Ready".to_owned()),
-        status: Some("False".to_owned()),
-        reason: Some(PROVISIONING.to_owned()),
-        message: Some("the machine is being made".to_owned()),
+        status: Some(status.to_owned()),
+        reason: Some(reason.to_owned()),
+        message: message.map(str::to_owned),
         last_heartbeat_time: Some(at(now)),
         last_transition_time: Some(at(now)),
     }

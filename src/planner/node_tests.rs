@@ -4,12 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::drain::{Blockage, Obstacle};
+use crate::test_fixtures::at;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("a time")
-}
 
 fn new_node() -> Node {
     Node { finalizer: true, taints: taints::at_birth(), ..Node::default() }
@@ -153,8 +150,7 @@ fn a_node_that_pods_were_let_in_to_waits_for_no_lease() {
 #[test]
 fn a_machine_that_ends_again_and_again_is_not_made_at_once() {
     let left = Duration::from_secs(7);
-    let back_off = Some(BackOff { left, message: String::new() });
-    let node = Node { back_off, ..new_node() };
+    let node = Node { back_off: Some(left), ..new_node() };
     for machine in [MachineState::Absent, MachineState::Dead] {
         let plan = plan(&node, machine, &Pods::Unknown, 200);
         assert_eq!(
@@ -255,7 +251,7 @@ proptest! {
             prop_assert!(node.deleted_at.is_some() && machine == MachineState::Absent);
             let Pods::Known { drain, .. } = &pods else { panic!("goes with pods unknown") };
             let marked = taints::out_of_service_since(&node.taints);
-            let waited = marked.is_some_and(|since| until(since, CLEANUP_LIMIT, at(now)).is_zero());
+            let waited = marked.is_some_and(|since| crate::time::left(since, CLEANUP_LIMIT, at(now)).is_zero());
             prop_assert!(drain.bound.is_empty() || waited);
         }
         if has(&NodeStep::DeleteMachine) {

@@ -1,4 +1,4 @@
-//! Progress deadline of a rollout, and the back-off after Nodes that fail to start.
+//! Progress deadline of a rollout, and the backoff after Nodes that fail to start.
 //!
 //! Input: the previous status, counts of Nodes, the time. Output: the new status, and the time left until the
 //! deadline.
@@ -12,13 +12,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_node_api::{RolloutStatus, StartFailures};
 
+use super::{backoff::Backoff, time::left};
+
 /// Default of `progressDeadline`, as for Deployments.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_mins(10);
-/// Back-off after the first Node that failed to start, doubled after each further one; kubelet's values for
-/// containers.
-const BACK_OFF_FIRST: Duration = Duration::from_secs(10);
-/// Maximum back-off.
-const BACK_OFF_LONGEST: Duration = Duration::from_mins(5);
+/// Backoff after Nodes that failed to start; kubelet's values for containers.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));
 
 /// State and limits of the progress deadline.
 #[derive(Clone, Debug, Default)]
@@ -82,8 +81,7 @@ pub fn tick(
     }
     let begun = if seen.failing { Some(status.progress_time.0) } else { seen.starting_since };
     let Some(begun) = begun else { return (status, None) };
-    let passed = now.duration_since(begun.max(status.progress_time.0));
-    let left = clock.deadline.saturating_sub(Duration::try_from(passed).unwrap_or_default());
+    let left = left(begun.max(status.progress_time.0), clock.deadline, now);
     if left.is_zero() {
         status.halt_time = Some(Time(now));
         return (status, None);
@@ -110,21 +108,16 @@ pub fn account(
 /// Time left during which no Node is created after these failures.
 #[must_use]
 pub fn back_off(failures: &StartFailures, now: Timestamp) -> Duration {
-    let doublings = u32::try_from(failures.count.saturating_sub(1)).unwrap_or(0).min(16);
-    let whole = BACK_OFF_FIRST.saturating_mul(1 << doublings).min(BACK_OFF_LONGEST);
-    let passed = Duration::try_from(now.duration_since(failures.last_time.0)).unwrap_or_default();
-    whole.saturating_sub(passed)
+    let wait = BACKOFF.after(u32::try_from(failures.count).unwrap_or(1).max(1));
+    left(failures.last_time.0, wait, now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_fixtures::at;
 
     const DEADLINE: Duration = Duration::from_secs(100);
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
 
     fn seen(outdated: usize, available: usize, starting_since: Option<i64>) -> ObservedRollout<'static> {
         ObservedRollout {

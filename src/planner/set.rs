@@ -7,71 +7,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_node_api::{NodeSetStatus, WaitStatus};
 
 use super::{
-    conditions,
-    conditions::ConditionUpdate,
+    conditions::{self, ConditionUpdate},
+    node_state::{DeletionStage, NodeState},
     rollout,
-    set_planner::{DeletionStage, NodeState, SetPlan, SetWait},
+    set_planner::SetPlan,
+    set_wait::{GRAVE, STOPPED, SetWait},
 };
 
 /// Conditions of a set after its first reconciliation.
 pub const CONDITIONS: [&str; 4] = ["Available", "Progressing", "Degraded", "Ready"];
-/// Reasons of waits that degrade a set, most severe first.
-pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
-/// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
-pub const WAITS: [&str; 30] = [
-    "Paused",
-    "ProgressDeadlineExceeded",
-    "TooManySick",
-    "BackOff",
-    "Budget",
-    "MachinesLeaving",
-    "ClassLimit",
-    "RepairLimit",
-    "NotAvailable",
-    "Draining",
-    "Partition",
-    "OnDelete",
-    "ClassNotFound",
-    "ClassUnreadable",
-    "ClassNotAccepted",
-    "InvalidMachine",
-    "InvalidAnnotation",
-    "ReservedTaint",
-    "RevisionNotFound",
-    "RevisionNotRead",
-    "RevisionNotStored",
-    "RevisionNotRaised",
-    "FinalizerNotSet",
-    "RecordNotWritten",
-    "NodeNotRead",
-    "CIDRNotAvailable",
-    "CreateFailed",
-    "DeleteFailed",
-    "AdoptFailed",
-    "UpdateFailed",
-];
 /// Maximum number of Nodes named in a message.
 const NAMED: usize = 3;
-
-/// An obstacle to the reconciliation of the set or of some of its Nodes, until somebody acts or a retry succeeds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Reason for the condition.
-    pub reason: &'static str,
-    /// The object, the cause, and the remedy.
-    pub message: String,
-    /// Number of affected Nodes; 0 if the set itself is affected.
-    pub nodes: usize,
-}
-
-impl Problem {
-    /// A problem of the set itself.
-    #[must_use]
-    pub fn of_set(reason: &'static str, message: String) -> Self {
-        debug_assert!(WAITS.contains(&reason), "{reason} is a value of a metric's label");
-        Self { reason, message, nodes: 0 }
-    }
-}
 
 /// State of a set after a reconciliation.
 #[derive(Clone, Debug)]
@@ -95,14 +41,14 @@ pub struct Report<'a> {
     /// Number of Nodes given up in this reconciliation because they failed to start; their deletion was sent.
     pub given_up: usize,
     /// Problems, the most important first.
-    pub problems: &'a [Problem],
+    pub problems: &'a [SetWait],
     /// Previous status.
     pub old: &'a NodeSetStatus,
 }
 
 /// The status to write.
 #[must_use]
-pub fn stand(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
+pub fn status(report: &Report<'_>, now: Timestamp) -> NodeSetStatus {
     let counts = report.plan.counts;
     let waits = waits(report, now);
     let (progress, health) = (progress(report, &waits), health(report, &waits));
@@ -184,10 +130,7 @@ fn progress(report: &Report<'_>, waits: &[WaitStatus]) -> ConditionUpdate {
         )
     };
     let missing = replicas.saturating_sub(counts.available);
-    let rollout = plan
-        .rollout
-        .as_ref()
-        .filter(|_| !plan.waits.iter().any(|wait| matches!(wait, SetWait::OnDelete { .. })));
+    let rollout = plan.rollout.as_ref().filter(|_| !plan.waits.iter().any(|wait| wait.reason == "OnDelete"));
     let (status, reason, message) = if rollout.is_some_and(|rollout| rollout.halt_time.is_some()) {
         (false, "ProgressDeadlineExceeded", format!("{}{because}", rolled()))
     } else if report.paused && counts.outdated > 0 {
@@ -281,20 +224,21 @@ fn in_trouble(of: &[&NodeState<'_>], with_reason: bool) -> String {
 
 /// Waits, the most important first: problems, what has stopped the set, trouble of its Nodes, its own budget.
 fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
-    let mut waits: Vec<(u8, &str, String, usize)> =
-        report.plan.waits.iter().map(|wait| described(wait, report)).collect();
-    debug_assert!(waits.iter().all(|(_, reason, ..)| WAITS.contains(reason)), "{waits:?}");
-    for (reason, of) in troubles(report.members) {
-        waits.push((1, reason, in_trouble(&of, false), of.len()));
-    }
+    let problems = report.problems.iter().map(|problem| (0, problem));
+    let planned = report.plan.waits.iter().map(|wait| (wait.rank(), wait));
+    let mut waits: Vec<(usize, &str, String, usize)> = problems
+        .chain(planned)
+        .map(|(rank, wait)| (rank, wait.reason, wait.message.clone(), wait.nodes))
+        .collect();
+    let troubles = troubles(report.members).into_iter();
+    waits.extend(troubles.map(|(reason, of)| (STOPPED, reason, in_trouble(&of, false), of.len())));
     waits.sort_by_key(|(rank, ..)| *rank);
-    let problems = report.problems.iter().map(|p| (0, p.reason, p.message.clone(), p.nodes));
-    let waits = problems.chain(waits);
     let since = |reason: &str| {
         let old = report.old.waits.iter().find(|old| old.reason == reason);
         old.map_or(Time(now), |old| old.since.clone())
     };
     waits
+        .into_iter()
         .map(|(_, reason, message, nodes)| WaitStatus {
             since: since(reason),
             reason: reason.to_owned(),
@@ -302,94 +246,6 @@ fn waits(report: &Report<'_>, now: Timestamp) -> Vec<WaitStatus> {
             nodes: i32::try_from(nodes).unwrap_or(i32::MAX),
         })
         .collect()
-}
-
-/// Rank, reason, message and Nodes of a wait. Messages contain no elapsed time, so they change only with the state.
-fn described(wait: &SetWait, report: &Report<'_>) -> (u8, &'static str, String, usize) {
-    match *wait {
-        SetWait::Held { outdated } if report.paused => (
-            0,
-            "Paused",
-            format!("{outdated} nodes keep an older revision while the set is paused"),
-            outdated,
-        ),
-        SetWait::Held { outdated } => (
-            0,
-            "ProgressDeadlineExceeded",
-            format!(
-                "{outdated} nodes keep an older revision: the rollout halted itself because no new node became available in time; correct the class, undo, or resume it"
-            ),
-            outdated,
-        ),
-        SetWait::TooManyUnhealthy { unhealthy, most } => (
-            0,
-            "TooManySick",
-            format!(
-                "{unhealthy} nodes are unhealthy, more than maxUnhealthy ({most}): none is replaced until somebody has looked"
-            ),
-            unhealthy,
-        ),
-        SetWait::BackOff { missing, .. } => (
-            2,
-            "BackOff",
-            format!(
-                "{missing} nodes are missing, and the last ones did not start: the next are made after a while"
-            ),
-            missing,
-        ),
-        SetWait::Budget { waiting, available, least } => (
-            3,
-            "Budget",
-            format!("{waiting} nodes wait to leave: {available} nodes are available and {least} have to be"),
-            waiting,
-        ),
-        SetWait::Room { missing, leaving, most } => (
-            4,
-            "MachinesLeaving",
-            format!(
-                "{missing} nodes are missing, and there may be {most} machines at most: {leaving} have to leave first"
-            ),
-            missing,
-        ),
-        SetWait::ClassLimit { missing, limit } => (
-            4,
-            "ClassLimit",
-            format!(
-                "{missing} nodes are missing, and their NodeClass may have {limit} nodes at most (spec.limits.nodes): have the limit raised, or other nodes of the class removed"
-            ),
-            missing,
-        ),
-        SetWait::RepairLimit { waiting, most } => (
-            5,
-            "RepairLimit",
-            format!("{waiting} unhealthy nodes wait: {most} repairs at most run at once"),
-            waiting,
-        ),
-        SetWait::Unavailable { nodes } => {
-            (6, "NotAvailable", format!("{nodes} nodes are not available yet"), nodes)
-        }
-        SetWait::Leaving { nodes } => {
-            (7, "Draining", format!("{nodes} nodes are being drained and deleted"), nodes)
-        }
-        SetWait::Partition { outdated, keep } => {
-            let replicas = report.replicas;
-            let too_many = if keep > replicas {
-                format!(", which is {keep} of {replicas}: write fewer than {replicas} to have one rolled")
-            } else {
-                String::new()
-            };
-            let message = format!(
-                "{outdated} nodes keep an older revision by strategy.rollingUpdate.partition{too_many}"
-            );
-            (8, "Partition", message, outdated)
-        }
-        SetWait::OnDelete { outdated } => (
-            8,
-            "OnDelete",
-            format!("{outdated} nodes keep an older revision until somebody deletes them"),
-            outdated,
-        ),
-    }
 }
 
 /// As for a `StatefulSet`: the revision before an update, until every Node has the new one.

@@ -1,52 +1,20 @@
-use std::time::Duration;
-
-use kube_node_api::{ReplacementOrder, ScaleDownOrder};
-
 use super::*;
 use crate::{
-    budget::Budget,
-    disruption::DisruptionRules,
-    rollout::ProgressDeadline,
-    set_planner::{self, Creation, DesiredState, RolloutMode},
+    set_planner::{self, DesiredState, RolloutMode},
+    test_fixtures::{at, node, wanted},
 };
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
-
 fn member(name: &'static str, ready_since: Option<i64>) -> NodeState<'static> {
-    NodeState {
-        name,
-        ready_since: ready_since.map(at),
-        started: true,
-        has_kubelet: true,
-        revision: "v1-new",
-        ..NodeState::default()
-    }
+    NodeState { ready_since: ready_since.map(at), ..node(name, "new") }
 }
 
-fn wanted(replicas: usize) -> DesiredState<'static> {
-    DesiredState {
-        replicas,
-        budget: Budget { surge: 1, unavailable: 0 },
-        min_ready: Duration::ZERO,
-        order: ScaleDownOrder::LeastPods,
-        replacement: ReplacementOrder::SurgeFirst,
-        rules: DisruptionRules { revision: Some("v1-new"), ..DisruptionRules::default() },
-        pace: RolloutMode::Rolling { keep: 0 },
-        clock: ProgressDeadline { deadline: Duration::from_mins(10), ..ProgressDeadline::default() },
-        max_unhealthy: usize::MAX,
-        max_repairs: usize::MAX,
-        start_failures: None,
-        class_back_off: Duration::ZERO,
-        creation: Creation::Allowed,
-        class_room: None,
-    }
-}
-
-fn standing(wanted: &DesiredState<'_>, members: &[NodeState<'static>], old: &NodeSetStatus) -> NodeSetStatus {
+fn status_of(
+    wanted: &DesiredState<'_>,
+    members: &[NodeState<'static>],
+    old: &NodeSetStatus,
+) -> NodeSetStatus {
     let plan = set_planner::decide(wanted, members, 0, at(100));
-    stand(&report(wanted, members, &plan, old), at(100))
+    status(&report(wanted, members, &plan, old), at(100))
 }
 
 fn report<'a>(
@@ -78,7 +46,7 @@ fn says<'a>(status: &'a NodeSetStatus, r#type: &str) -> (&'a str, &'a str, &'a s
 #[test]
 fn a_complete_set_says_so() {
     let status =
-        standing(&wanted(2), &[member("a", Some(0)), member("b", Some(0))], &NodeSetStatus::default());
+        status_of(&wanted(2), &[member("a", Some(0)), member("b", Some(0))], &NodeSetStatus::default());
     assert_eq!(says(&status, "Progressing"), ("False", "Complete", "all 2 nodes are available"));
     assert_eq!(says(&status, "Available").0, "True");
     assert_eq!(says(&status, "Degraded").0, "False");
@@ -89,7 +57,7 @@ fn a_complete_set_says_so() {
 fn nodes_that_are_not_ready_are_named() {
     let silent = NodeState { has_kubelet: false, started: false, ..member("c", None) };
     let status =
-        standing(&wanted(3), &[member("a", Some(0)), member("b", None), silent], &NodeSetStatus::default());
+        status_of(&wanted(3), &[member("a", Some(0)), member("b", None), silent], &NodeSetStatus::default());
     assert_eq!(
         says(&status, "Available").2,
         "1 of 3 nodes are available: 1 wait for their machine's first status, 1 are not Ready (b)"
@@ -104,7 +72,7 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
         ..member(name, None)
     };
     let status =
-        standing(&wanted(3), &[member("a", Some(0)), trouble("c"), trouble("b")], &NodeSetStatus::default());
+        status_of(&wanted(3), &[member("a", Some(0)), trouble("c"), trouble("b")], &NodeSetStatus::default());
     assert_eq!(says(&status, "Degraded"), ("True", "NodesInTrouble", "b: OutOfResources: no room (1 more)"));
     let first = &status.waits[0];
     assert_eq!(
@@ -116,12 +84,12 @@ fn trouble_of_nodes_degrades_the_set_and_is_what_it_waits_for() {
 #[test]
 fn a_write_that_was_refused_degrades_the_set_and_is_what_it_waits_for() {
     let message = "cannot change the template of Node a: denied by a policy";
-    let problems = [Problem { reason: "UpdateFailed", message: message.to_owned(), nodes: 1 }];
+    let problems = [SetWait { reason: "UpdateFailed", message: message.to_owned(), nodes: 1 }];
     let (wanted, members) = (wanted(2), [member("a", Some(0)), member("b", Some(0))]);
     let plan = set_planner::decide(&wanted, &members, 0, at(100));
     let old = NodeSetStatus::default();
     let report = Report { problems: &problems, ..report(&wanted, &members, &plan, &old) };
-    let status = stand(&report, at(100));
+    let status = status(&report, at(100));
     assert_eq!(says(&status, "Degraded"), ("True", "UpdateFailed", message));
     assert_eq!(says(&status, "Ready"), ("False", "UpdateFailed", message));
     let (progressing, reason, said) = says(&status, "Progressing");
@@ -137,7 +105,7 @@ fn only_deletions_that_were_sent_count_as_failures_to_start() {
     let old = NodeSetStatus::default();
     let failures = |given_up| {
         let report = Report { given_up, ..report(&wanted, &members, &plan, &old) };
-        stand(&report, at(100)).start_failures.map(|failures| failures.count)
+        status(&report, at(100)).start_failures.map(|failures| failures.count)
     };
     assert_eq!([failures(0), failures(1), failures(30)], [None, Some(1), Some(1)]);
 }
@@ -145,53 +113,53 @@ fn only_deletions_that_were_sent_count_as_failures_to_start() {
 #[test]
 fn leaving_nodes_count_for_nothing_but_progress() {
     let leaving = NodeState { stage: DeletionStage::Draining, ..member("b", Some(0)) };
-    let status = standing(&wanted(1), &[member("a", Some(0)), leaving], &NodeSetStatus::default());
+    let status = status_of(&wanted(1), &[member("a", Some(0)), leaving], &NodeSetStatus::default());
     assert_eq!(status.replicas, 1);
     assert_eq!(says(&status, "Progressing").1, "ScalingDown");
 }
 
 #[test]
 fn a_rollout_says_how_far_it_is_and_what_holds_it_up() {
-    let old_node = |name| NodeState { revision: "v1-old", ..member(name, Some(0)) };
+    let old_node = |name| NodeState { revision: "old", ..member(name, Some(0)) };
     let blocked = NodeState {
         stage: DeletionStage::Draining,
         trouble: Some(("PodDisruptionBudget", "pod default/web-0: its budget web allows no disruption")),
         ..old_node("d")
     };
     let nodes = [member("a", Some(0)), old_node("b"), old_node("c"), blocked];
-    let status = standing(&wanted(3), &nodes, &NodeSetStatus::default());
+    let status = status_of(&wanted(3), &nodes, &NodeSetStatus::default());
     let (progressing, reason, message) = says(&status, "Progressing");
     assert_eq!((progressing, reason), ("True", "RollingOut"));
     assert!(message.contains("pod default/web-0: its budget web allows no disruption"), "{message}");
-    assert_eq!(status.current_revision.as_deref(), Some("v1-old"));
+    assert_eq!(status.current_revision.as_deref(), Some("old"));
     assert_eq!(status.updated_replicas, 1);
-    let done = standing(&wanted(1), &[member("a", Some(0))], &status);
-    assert_eq!(done.current_revision.as_deref(), Some("v1-new"));
+    let done = status_of(&wanted(1), &[member("a", Some(0))], &status);
+    assert_eq!(done.current_revision.as_deref(), Some("new"));
 }
 
 #[test]
 fn the_time_of_a_wait_is_that_of_its_beginning() {
     let waiting = [member("a", Some(0)), NodeState { started: false, ..member("b", None) }];
-    let mut first = standing(&wanted(2), &waiting, &NodeSetStatus::default());
+    let mut first = status_of(&wanted(2), &waiting, &NodeSetStatus::default());
     first.waits[0].since = Time(at(7));
-    let second = standing(&wanted(2), &waiting, &first);
+    let second = status_of(&wanted(2), &waiting, &first);
     assert_eq!(second.waits, first.waits);
 }
 
 #[test]
 fn a_paused_set_with_outdated_nodes_is_not_complete() {
-    let old_node = NodeState { revision: "v1-old", ..member("b", Some(0)) };
+    let old_node = NodeState { revision: "old", ..member("b", Some(0)) };
     let paused = DesiredState { pace: RolloutMode::Held, ..wanted(2) };
-    let status = standing(&paused, &[member("a", Some(0)), old_node], &NodeSetStatus::default());
+    let status = status_of(&paused, &[member("a", Some(0)), old_node], &NodeSetStatus::default());
     assert_eq!(says(&status, "Progressing").1, "Paused");
     assert_eq!(status.waits[0].reason, "Paused");
 }
 
 #[test]
 fn a_partition_above_the_replicas_is_reported() {
-    let old_node = |name| NodeState { revision: "v1-old", ..member(name, Some(0)) };
+    let old_node = |name| NodeState { revision: "old", ..member(name, Some(0)) };
     let wanted = DesiredState { pace: RolloutMode::Rolling { keep: 5 }, ..wanted(2) };
-    let status = standing(&wanted, &[old_node("a"), old_node("b")], &NodeSetStatus::default());
+    let status = status_of(&wanted, &[old_node("a"), old_node("b")], &NodeSetStatus::default());
     assert!(status.waits[0].message.contains("which is 5 of 2: write fewer than 2"), "{:?}", status.waits);
     assert_eq!(says(&status, "Progressing").1, "Complete");
 }
@@ -199,7 +167,7 @@ fn a_partition_above_the_replicas_is_reported() {
 #[test]
 fn a_set_is_ready_once_all_is_as_its_spec_wants_it() {
     fn ready(wanted: &DesiredState<'_>, members: &[NodeState<'static>]) -> (String, String) {
-        let status = standing(wanted, members, &NodeSetStatus::default());
+        let status = status_of(wanted, members, &NodeSetStatus::default());
         let (status, reason, _) = says(&status, "Ready");
         (status.to_owned(), reason.to_owned())
     }

@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
-use kube_node_api::{NodeSetStatus, ReplacementOrder, ScaleDownOrder};
+use kube_node_api::{Drain, GoDuration, NodeSetStatus, ReplacementOrder, ScaleDownOrder, UnhealthyCondition};
 use kube_node_planner::{
     budget::Budget,
-    disruption::{DisruptionReason, DisruptionRules, ObservedCondition, UnhealthyCondition},
-    drain::{self, DrainPolicy, DrainProgress},
+    disruption::{DisruptionReason, DisruptionRules},
+    drain::{self, DrainProgress},
     expectations::Expectations,
     node::{self, Kubelet, NodeStep, Pods},
+    node_state::ObservedCondition,
     rollout::{self, ProgressDeadline},
     set_planner::{self, Creation, DeletionStage, DesiredState, NodeState, RolloutMode},
 };
@@ -147,7 +148,7 @@ impl Operator {
         unhealthy_conditions.extend(setup.sick_after.map(|after| UnhealthyCondition {
             r#type: "Ready".to_owned(),
             status: "Unknown".to_owned(),
-            lasts: seconds(after),
+            r#for: GoDuration(seconds(after)),
         }));
         DesiredState {
             replicas: spec.replicas,
@@ -412,7 +413,7 @@ impl Operator {
         };
         let progress = DrainProgress { began: world.timestamp(), unreachable: false };
         let pods = vec![drain::Pod::default(); pods];
-        let drain = drain::plan(&pods, &DrainPolicy::default(), progress, world.timestamp());
+        let drain = drain::plan(&pods, &Drain::default(), progress, world.timestamp());
         let pods = Pods::Known { drain, attached: node::Attached::default() };
         let plan = node::decide(&state, machine, &pods, Duration::ZERO, world.timestamp());
         if let Some(after) = plan.requeue_after {

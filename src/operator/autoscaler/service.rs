@@ -6,8 +6,7 @@ use jiff::Timestamp;
 use kube_ext::error::chain;
 use kube_node_api::{AutoscalingOptions, GoDuration, names};
 use kube_node_planner::autoscaling::{
-    self, ClassPrice, Code, ErrorClass, GPU_LABEL, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot,
-    Wanted,
+    self, ClassPrice, Code, GPU_LABEL, ReplicaChange, ScaleRefusal, ScaleRequest, SetSnapshot, Wanted,
 };
 use prost::Message;
 use tokio::time::timeout;
@@ -45,19 +44,7 @@ pub(super) struct Service {
 }
 
 fn status(code: Code, message: String) -> Status {
-    let code = match code {
-        Code::InvalidArgument => tonic::Code::InvalidArgument,
-        Code::NotFound => tonic::Code::NotFound,
-        Code::FailedPrecondition => tonic::Code::FailedPrecondition,
-        Code::OutOfRange => tonic::Code::OutOfRange,
-        Code::ResourceExhausted => tonic::Code::ResourceExhausted,
-        Code::Unimplemented => tonic::Code::Unimplemented,
-        Code::Unavailable => tonic::Code::Unavailable,
-        Code::PermissionDenied => tonic::Code::PermissionDenied,
-        Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
-        Code::Internal => tonic::Code::Internal,
-    };
-    Status::new(code, message)
+    Status::new(tonic::Code::from_i32(code as i32), message)
 }
 
 fn refused(refusal: &ScaleRefusal) -> Status {
@@ -314,12 +301,9 @@ fn instance_message(instance: autoscaling::Instance<'_>) -> Instance {
         autoscaling::InstanceState::Deleting => InstanceState::InstanceDeleting,
     };
     let error_info = instance.error.map(|error| InstanceErrorInfo {
-        error_code: error.code.to_owned(),
+        error_code: error.reason.to_owned(),
         error_message: error.message.to_owned(),
-        instance_error_class: match error.class {
-            ErrorClass::OutOfResources => CLASS_OUT_OF_RESOURCES,
-            ErrorClass::Other => CLASS_OTHER,
-        },
+        instance_error_class: if error.is_out_of_resources() { CLASS_OUT_OF_RESOURCES } else { CLASS_OTHER },
     });
     let status = InstanceStatus { instance_state: state.into(), error_info };
     Instance { id: instance.id.into_owned(), status: Some(status) }

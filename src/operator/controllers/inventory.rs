@@ -10,7 +10,7 @@ use std::{
 
 use kube_ext::metrics::computed;
 use kube_node_cache::{Cache, CachedNodeSet, NodeView, Stage};
-use kube_node_planner::set::{CONDITIONS, WAITS};
+use kube_node_planner::{set::CONDITIONS, set_wait::WAITS};
 use prometheus::{Error, Registry};
 
 use crate::providers::Provider;

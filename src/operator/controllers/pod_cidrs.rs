@@ -9,7 +9,7 @@ use kube_ext::metrics::gauges;
 use kube_node_cache::{EventHandler, NodeView};
 use kube_node_planner::{
     pod_cidrs::{PodCidrBlocks, PodCidrRange},
-    set::Problem,
+    set_wait::SetWait,
 };
 use parking_lot::Mutex;
 use prometheus::{IntGaugeVec, Registry};
@@ -46,7 +46,7 @@ impl PodCidrs {
     }
 
     /// `spec.podCIDR` for a Node that is about to be created; the same at each call.
-    pub(super) fn promise(&self, node: &str) -> Result<String, Problem> {
+    pub(super) fn promise(&self, node: &str) -> Result<String, SetWait> {
         let mut blocks = self.blocks.lock();
         let block = blocks.promise(node);
         self.count(&blocks);
@@ -55,7 +55,7 @@ impl PodCidrs {
             let message = format!(
                 "all {count} pod CIDRs of {range} are taken: give the operator a larger --cluster-cidr, or delete Nodes"
             );
-            Problem::of_set(NOT_AVAILABLE, message)
+            SetWait::of_set(NOT_AVAILABLE, message)
         })
     }
 

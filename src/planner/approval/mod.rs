@@ -9,7 +9,10 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 pub use subject::{Subject, SubjectError};
 
@@ -160,7 +163,7 @@ pub fn decide(request: &CertificateRequest, node: Option<&Node>) -> CsrDecision 
         },
     };
     match (checked, node) {
-        (Err(refusal), _) => CsrDecision::Deny(refusal),
+        (Err(denial), _) => CsrDecision::Deny(denial),
         // Only the provider that serves the Node knows its machine.
         (Ok(()), Some(Node { server: NodeServer::Elsewhere, .. })) => CsrDecision::Ignore,
         (Ok(()), _) => CsrDecision::Approve,
@@ -184,20 +187,14 @@ fn asker(request: &CertificateRequest) -> Asker<'_> {
 
 fn binding(request: &CertificateRequest) -> Result<Binding<'_>, Denial> {
     // A pod's token carries the Node that the pod runs on: any pod of that ServiceAccount could pose as its Node.
-    if request.extra.contains_key(EXTRA_POD_NAME) {
-        return Err(refusal(
-            "TokenOfPod",
-            "the token is bound to a pod: only one that is bound to a Node counts",
-        ));
-    }
+    deny_if(request.extra.contains_key(EXTRA_POD_NAME), "TokenOfPod", || {
+        "the token is bound to a pod: only one that is bound to a Node counts".to_owned()
+    })?;
     let one = |key| match request.extra.get(key).map(Vec::as_slice) {
-        Some([value]) if !value.is_empty() => Some(value.as_str()),
-        _ => None,
+        Some([value]) if !value.is_empty() => Ok(value.as_str()),
+        _ => Err(denial("TokenNotBound", "the token is not bound to a Node")),
     };
-    match (one(EXTRA_NODE_NAME), one(EXTRA_NODE_UID)) {
-        (Some(node), Some(uid)) => Ok(Binding { node, uid }),
-        _ => Err(refusal("TokenNotBound", "the token is not bound to a Node")),
-    }
+    Ok(Binding { node: one(EXTRA_NODE_NAME)?, uid: one(EXTRA_NODE_UID)? })
 }
 
 fn begins(
@@ -208,74 +205,64 @@ fn begins(
 ) -> Result<(), Denial> {
     let Binding { node: name, uid } = binding;
     asks_for(request, name)?;
-    let node = node.ok_or_else(|| refusal("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
-    if node.uid != uid {
-        let text = format!("Node {name} has another UID than the token: the one with {uid} is gone");
-        return Err(refusal("NodeReplaced", text));
-    }
+    let node = node.ok_or_else(|| denial("NodeNotFound", format!("there is no Node {name}: it is gone")))?;
+    deny_if(node.uid != uid, "NodeReplaced", || {
+        format!("Node {name} has another UID than the token: the one with {uid} is gone")
+    })?;
     match node.server {
-        NodeServer::Own(own) if own == account => has_machine(name, node),
         NodeServer::Own(own) => {
-            let text =
-                format!("the machine of Node {name} asks by a token of {}, and of no other", own.name());
-            Err(refusal("OtherAccount", text))
+            deny_if(own != account, "OtherAccount", || {
+                format!("the machine of Node {name} asks by a token of {}, and of no other", own.name())
+            })?;
+            has_machine(name, node)
         }
         NodeServer::Elsewhere => Ok(()),
         NodeServer::Shared => {
-            let text = format!("the machine of Node {name} has no identity of its own");
-            Err(refusal("NotAMachine", text))
+            Err(denial("NotAMachine", format!("the machine of Node {name} has no identity of its own")))
         }
     }
 }
 
 fn has_machine(name: &str, node: &Node) -> Result<(), Denial> {
-    if node.has_machine {
-        return Ok(());
-    }
-    Err(refusal("NoMachine", format!("Node {name} has no machine, or one that is being deleted")))
+    deny_if(!node.has_machine, "NoMachine", || {
+        format!("Node {name} has no machine, or one that is being deleted")
+    })
 }
 
 /// Checks that the request asks for no more than the certificate of `node`.
 fn asks_for(request: &CertificateRequest, node: &str) -> Result<(), Denial> {
     let subject =
-        request.subject.as_ref().map_err(|error| refusal("Unreadable", format!("the request {error}")))?;
+        request.subject.as_ref().map_err(|error| denial("Unreadable", format!("the request {error}")))?;
     let wanted = format!("{USER_PREFIX}{node}");
-    if subject.common_names != [wanted.as_str()] {
-        let text = format!("it asks for the name {}, where {wanted} asks", shown(&subject.common_names));
-        return Err(refusal("OtherName", text));
+    deny_if(subject.common_names != [wanted.as_str()], "OtherName", || {
+        format!("it asks for the name {}, where {wanted} asks", shown(&subject.common_names))
+    })?;
+    deny_if(subject.organizations != [GROUP], "OtherGroups", || {
+        format!("it asks for the groups {}: only {GROUP} is granted", shown(&subject.organizations))
+    })?;
+    for (is_wrong, reason, message) in [
+        (subject.has_others, "OtherAttributes", "its subject has more than CN and O"),
+        (subject.has_alternatives, "AlternativeNames", "it asks for subject alternative names"),
+        (subject.has_extensions, "Extensions", "it asks for extensions: usages belong into its spec"),
+    ] {
+        deny_if(is_wrong, reason, || message.to_owned())?;
     }
-    if subject.organizations != [GROUP] {
-        let text =
-            format!("it asks for the groups {}: only {GROUP} is granted", shown(&subject.organizations));
-        return Err(refusal("OtherGroups", text));
-    }
-    if subject.has_others {
-        return Err(refusal("OtherAttributes", "its subject has more than CN and O"));
-    }
-    if subject.has_alternatives {
-        return Err(refusal("AlternativeNames", "it asks for subject alternative names"));
-    }
-    if subject.has_extensions {
-        return Err(refusal("Extensions", "it asks for extensions: usages belong into its spec"));
-    }
-    let mut usages: Vec<&str> = request.usages.iter().map(String::as_str).collect();
-    usages.sort_unstable();
-    let mut granted = USAGES;
-    granted.sort_unstable();
-    if usages != granted {
-        let text = format!("it asks for the usages {}: only {} are granted", shown(&usages), shown(&USAGES));
-        return Err(refusal("OtherUsages", text));
-    }
-    if request.lifetime.is_none_or(|lifetime| lifetime > LIFETIME_MAX) {
-        let text =
-            format!("it must ask for a life (expirationSeconds) of {} s at most", LIFETIME_MAX.as_secs());
-        return Err(refusal("TooLong", text));
-    }
-    Ok(())
+    let usages: BTreeSet<&str> = request.usages.iter().map(String::as_str).collect();
+    let is_exact = usages == BTreeSet::from(USAGES) && request.usages.len() == USAGES.len();
+    deny_if(!is_exact, "OtherUsages", || {
+        format!("it asks for the usages {}: only {} are granted", shown(&request.usages), shown(&USAGES))
+    })?;
+    deny_if(request.lifetime.is_none_or(|lifetime| lifetime > LIFETIME_MAX), "TooLong", || {
+        format!("it must ask for a life (expirationSeconds) of {} s at most", LIFETIME_MAX.as_secs())
+    })
 }
 
-fn refusal(reason: &'static str, message: impl Into<String>) -> Denial {
+fn denial(reason: &'static str, message: impl Into<String>) -> Denial {
     Denial { reason, message: message.into() }
+}
+
+fn deny_if(wrong: bool, reason: &'static str, message: impl FnOnce() -> String) -> Result<(), Denial> {
+    if wrong { Err(denial(reason, message())) } else { Ok(()) }
 }
 
 /// Some of the requester's words, for people; the requester chooses them, so they are truncated.

@@ -26,17 +26,12 @@ pub struct Subject {
 
 /// The request cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubjectError {
-    /// The request is not one PEM block of a certificate request.
-    #[error("is not PEM of a CERTIFICATE REQUEST")]
-    NotPem,
-    /// The content is not PKCS #10.
-    #[error("is no PKCS #10")]
-    NotARequest,
-    /// A name is not text.
-    #[error("has a name that is no text")]
-    NotText,
-}
+#[error("{0}")]
+pub struct SubjectError(&'static str);
+
+const NOT_PEM: SubjectError = SubjectError("is not PEM of a CERTIFICATE REQUEST");
+const NOT_A_REQUEST: SubjectError = SubjectError("is no PKCS #10");
+const NOT_TEXT: SubjectError = SubjectError("has a name that is no text");
 
 impl Subject {
     /// Parses a request in PEM. The API server has verified its signature.
@@ -46,16 +41,16 @@ impl Subject {
             text.starts_with("-----BEGIN CERTIFICATE REQUEST-----") && text.matches("-----BEGIN").count() == 1
         });
         let block = Pem::iter_from_buffer(pem).next().and_then(Result::ok);
-        let block = block.filter(|_| begins).ok_or(SubjectError::NotPem)?;
+        let block = block.filter(|_| begins).ok_or(NOT_PEM)?;
         let (rest, request) =
-            X509CertificationRequest::from_der(&block.contents).map_err(|_| SubjectError::NotARequest)?;
+            X509CertificationRequest::from_der(&block.contents).map_err(|_| NOT_A_REQUEST)?;
         if !rest.is_empty() {
-            return Err(SubjectError::NotARequest);
+            return Err(NOT_A_REQUEST);
         }
         let info = &request.certification_request_info;
         let mut found = Self::default();
         for attribute in info.subject.iter_attributes() {
-            let text = || attribute.as_str().map(str::to_owned).map_err(|_| SubjectError::NotText);
+            let text = || attribute.as_str().map(str::to_owned).map_err(|_| NOT_TEXT);
             let kind = attribute.attr_type();
             if *kind == OID_X509_COMMON_NAME {
                 found.common_names.push(text()?);

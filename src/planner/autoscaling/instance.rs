@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{MOST_VICTIMS, SetSnapshot};
+use super::write_cache::{MOST_VICTIMS, SetSnapshot};
 
 /// Time that trouble must last before it is reported as a failure. A pod waits some seconds for its node, and
 /// a failure makes cluster-autoscaler delete the machine and avoid the group for minutes.
@@ -12,7 +12,7 @@ const TROUBLE_LASTS: SignedDuration = SignedDuration::from_secs(30);
 /// Prefix of a placeholder's id, before `<group>/<number>`.
 const PLACEHOLDER: &str = "kube-node-placeholder://";
 /// Reasons of providers and kubelets for missing capacity.
-const NO_ROOM: [&str; 4] = ["OutOfResources", "Unschedulable", "QuotaExceeded", "Evicted"];
+const OUT_OF_RESOURCES: [&str; 4] = ["OutOfResources", "Unschedulable", "QuotaExceeded", "Evicted"];
 
 /// A Node of the group, as the decisions need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,14 @@ pub struct Trouble<'a> {
     pub since: Option<Timestamp>,
 }
 
+impl Trouble<'_> {
+    /// Returns true if capacity or quota is missing; cluster-autoscaler tells such failures from others.
+    #[must_use]
+    pub fn is_out_of_resources(&self) -> bool {
+        OUT_OF_RESOURCES.contains(&self.reason)
+    }
+}
+
 /// A rollout in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rolling {
@@ -70,26 +78,6 @@ pub enum InstanceState {
     Deleting,
 }
 
-/// Class of a machine's failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorClass {
-    /// Capacity or quota is missing.
-    OutOfResources,
-    /// Any other failure.
-    Other,
-}
-
-/// Failure of a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InstanceError<'a> {
-    /// Reason in `CamelCase`.
-    pub code: &'a str,
-    /// Message for people.
-    pub message: &'a str,
-    /// Class of the failure for cluster-autoscaler.
-    pub class: ErrorClass,
-}
-
 /// An instance as reported to cluster-autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance<'a> {
@@ -98,7 +86,7 @@ pub struct Instance<'a> {
     /// State of the instance.
     pub state: InstanceState,
     /// Failure of the machine, if any.
-    pub error: Option<InstanceError<'a>>,
+    pub error: Option<Trouble<'a>>,
 }
 
 impl GroupNode<'_> {
@@ -157,16 +145,7 @@ pub fn instances<'a>(
                 machine if machine.has_kubelet => InstanceState::Running,
                 _ => InstanceState::Creating,
             };
-            let error =
-                machine.trouble.filter(|_| failed.contains(machine.uid)).map(|trouble| InstanceError {
-                    code: trouble.reason,
-                    message: trouble.message,
-                    class: if NO_ROOM.contains(&trouble.reason) {
-                        ErrorClass::OutOfResources
-                    } else {
-                        ErrorClass::Other
-                    },
-                });
+            let error = machine.trouble.filter(|_| failed.contains(machine.uid));
             Some(Instance { id: machine.provider_id?.into(), state, error })
         })
         .chain(placeholders)

@@ -17,15 +17,14 @@ mod template;
 mod write_cache;
 
 pub use instance::{
-    ErrorClass, GroupNode, Instance, InstanceError, InstanceState, Rolling, Trouble, instances,
-    placeholder_group, staying, target_size,
+    GroupNode, Instance, InstanceState, Rolling, Trouble, instances, placeholder_group, staying, target_size,
 };
 pub use price::{ClassPrice, HOUR, hours, least_pod_price, node_price};
 pub use refusal::{Code, ScaleRefusal};
 pub use scale_request::{ApiCall, ApiResponse, ScaleFailure, ScaleRequest, ScaleStep};
-pub use sizing::{MOST_VICTIMS, ReplicaChange, VictimState, Wanted, decrease, delete, increase, resolve};
+pub use sizing::{ReplicaChange, VictimState, Wanted, decrease, delete, increase, resolve};
 pub use template::{Blueprint, gpu_types, node};
-pub use write_cache::{SetSnapshot, WriteCache, record, victims};
+pub use write_cache::{MOST_VICTIMS, SetSnapshot, WriteCache, record, victims};
 
 /// Label with the GPU type of a Node: cluster-autoscaler waits for the GPU of a Node with this label. The
 /// label is our own, for templates of node groups only: while a Node outside all groups has it and no GPU,

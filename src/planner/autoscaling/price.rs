@@ -1,6 +1,7 @@
 //! Prices of Nodes and pods for cluster-autoscaler's price expander, which compares groups: any unit will do.
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+
 use k8s_pb::api::core::v1::Pod;
 use kube_node_api::Resources;
 
@@ -44,7 +45,7 @@ pub fn least_pod_price(pod: &Pod, prices: &[ClassPrice<'_>], hours: f64) -> f64 
 }
 
 /// Share of a node that the requests fill; None if the node lacks a requested resource.
-fn share(requests: &[(&str, i128)], capacity: &Resources) -> Option<f64> {
+fn share(requests: &BTreeMap<&str, i128>, capacity: &Resources) -> Option<f64> {
     let mut greatest = 0.0_f64;
     for (name, asked) in requests {
         let has = quantity::nanos(capacity.get(*name)?).ok().filter(|has| *has > 0)?;
@@ -54,19 +55,16 @@ fn share(requests: &[(&str, i128)], capacity: &Resources) -> Option<f64> {
 }
 
 /// Sum of the containers' requests; init containers run before and are over.
-fn requests(pod: &Pod) -> Vec<(&str, i128)> {
-    let mut sums: Vec<(&str, i128)> = Vec::new();
+fn requests(pod: &Pod) -> BTreeMap<&str, i128> {
+    let mut sums: BTreeMap<&str, i128> = BTreeMap::new();
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     for (name, amount) in
         containers.flat_map(|container| container.resources.iter().flat_map(|r| &r.requests))
     {
-        let text = amount.string.clone().unwrap_or_default();
-        let Ok(nanos) = quantity::nanos(&Quantity(text)) else { continue };
-        match sums.iter_mut().find(|(known, _)| known == name) {
-            Some((_, sum)) => *sum = sum.saturating_add(nanos),
-            None => sums.push((name, nanos)),
-        }
+        let Ok(nanos) = quantity::nanos_of(amount.string()) else { continue };
+        let sum = sums.entry(name).or_default();
+        *sum = sum.saturating_add(nanos);
     }
-    sums.retain(|(_, sum)| *sum > 0);
+    sums.retain(|_, sum| *sum > 0);
     sums
 }

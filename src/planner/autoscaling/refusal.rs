@@ -1,28 +1,26 @@
 //! Reasons to refuse a scale request, with their gRPC codes.
 
-/// The gRPC codes in use.
+/// The gRPC codes in use, with their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The request is invalid in any state.
-    InvalidArgument,
+    InvalidArgument = 3,
     /// The group does not exist.
-    NotFound,
+    NotFound = 5,
     /// The request is invalid in the current state.
-    FailedPrecondition,
+    FailedPrecondition = 9,
     /// The request exceeds a bound.
-    OutOfRange,
+    OutOfRange = 11,
     /// The request exceeds the limit of one call.
-    ResourceExhausted,
+    ResourceExhausted = 8,
     /// The operation is not supported.
-    Unimplemented,
+    Unimplemented = 12,
     /// Temporarily unavailable.
-    Unavailable,
+    Unavailable = 14,
     /// Permissions are missing.
-    PermissionDenied,
+    PermissionDenied = 7,
     /// The deadline has passed.
-    DeadlineExceeded,
-    /// The stored state is broken.
-    Internal,
+    DeadlineExceeded = 4,
 }
 
 /// Reason why a scale request is refused. A refused request has changed nothing.

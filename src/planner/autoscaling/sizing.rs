@@ -3,10 +3,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use super::{GroupNode, ScaleRefusal, SetSnapshot};
-
-/// Maximum number of Nodes in one call and of victims recorded in a set; cluster-autoscaler names one or a few.
-pub const MOST_VICTIMS: usize = 1_000;
+use super::{GroupNode, MOST_VICTIMS, ScaleRefusal, SetSnapshot};
 
 /// One write of the set.
 #[derive(Clone, Debug, PartialEq, Eq)]

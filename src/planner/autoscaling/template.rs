@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::{
-    api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo},
+    api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo},
     apimachinery::pkg::{api::resource::Quantity as PbQuantity, apis::meta::v1::ObjectMeta},
 };
 use kube_node_api::{NodeTemplate, Resources};
@@ -74,14 +74,7 @@ pub fn node(blueprint: Blueprint<'_>, now: Timestamp) -> Result<Node, ScaleRefus
         status: Some(NodeStatus {
             capacity: encoded(capacity),
             allocatable: encoded(allocatable),
-            conditions: vec![NodeCondition {
-                r#type: Some("Ready".to_owned()),
-                status: Some("True".to_owned()),
-                reason: Some("KubeletReady".to_owned()),
-                last_heartbeat_time: Some(node_builder::at(now)),
-                last_transition_time: Some(node_builder::at(now)),
-                ..NodeCondition::default()
-            }],
+            conditions: vec![node_builder::ready("True", "KubeletReady", None, now)],
             node_info: Some(NodeSystemInfo {
                 kubelet_version: version.map(|kubelet| kubelet.version.clone()),
                 operating_system: Some("linux".to_owned()),

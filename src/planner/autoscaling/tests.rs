@@ -1,6 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_pb::api::core::v1::Pod;
 use kube_node_api::{NodeClassSpec, NodeSet, NodeTemplate, names};
@@ -8,11 +7,8 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 
 use super::*;
+use crate::test_fixtures::at;
 use crate::{revision, template::DesiredTemplate};
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
 
 pub(super) fn snapshot(replicas: i32) -> SetSnapshot {
     SetSnapshot {
@@ -193,13 +189,13 @@ fn a_failure_is_told_where_the_machine_may_go_and_once_it_lasts() {
         // A Node that once worked is judged by its Ready condition.
         GroupNode { trouble: trouble("CrashLoopBackOff"), ..up("up") },
     ];
-    let told = |replicas, rollout, now| -> Vec<(String, ErrorClass)> {
+    let told = |replicas, rollout, now| -> Vec<(String, bool)> {
         let all = instances("s", &snapshot(replicas), &machines, 0, rollout, at(now));
-        all.into_iter().filter_map(|i| Some((i.id.into_owned(), i.error?.class))).collect()
+        all.into_iter().filter_map(|i| Some((i.id.into_owned(), i.error?.is_out_of_resources()))).collect()
     };
     let errors = |replicas, now| told(replicas, false, now);
     assert!(errors(3, 61).is_empty());
-    let both = [("old".to_owned(), ErrorClass::OutOfResources), ("young".to_owned(), ErrorClass::Other)];
+    let both = [("old".to_owned(), true), ("young".to_owned(), false)];
     assert_eq!(errors(3, 90), both);
     assert_eq!(errors(2, 90), both[1..], "only one may go: the one that was asked for last");
     assert!(errors(1, 90).is_empty(), "none may go");

@@ -10,6 +10,9 @@ use kube_node_api::{NodeSet, names::ANNOTATION_VICTIMS};
 
 use super::Bounds;
 
+/// Maximum number of Nodes in one call and of victims recorded in a set; cluster-autoscaler names one or a few.
+pub const MOST_VICTIMS: usize = 1_000;
+
 /// State of a set, as far as scale requests need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetSnapshot {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube_node_api::{ReplacementOrder, RolloutStatus, StartFailures};
 
 use super::{DeletionStage, DesiredState, NodeState};
-use crate::disruption::DisruptionReason;
+use crate::{disruption::DisruptionReason, set_wait::SetWait};
 
 /// A Node to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,84 +15,6 @@ pub struct Deletion<'a> {
     pub name: &'a str,
     /// Reason of the deletion; None if the set shrinks.
     pub cause: Option<DisruptionReason>,
-}
-
-/// Wait of a set, as far as the planner knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetWait {
-    /// Outdated Nodes stay because the rollout is paused or halted.
-    Held {
-        /// Number of outdated Nodes.
-        outdated: usize,
-    },
-    /// Outdated Nodes stay until somebody deletes them.
-    OnDelete {
-        /// Number of outdated Nodes.
-        outdated: usize,
-    },
-    /// Outdated Nodes stay because of the partition.
-    Partition {
-        /// Number of outdated Nodes.
-        outdated: usize,
-        /// The partition.
-        keep: usize,
-    },
-    /// No Node is repaired: so many are unhealthy that the cause lies elsewhere.
-    TooManyUnhealthy {
-        /// Number of unhealthy Nodes.
-        unhealthy: usize,
-        /// Maximum number of unhealthy Nodes.
-        most: usize,
-    },
-    /// Unhealthy Nodes wait for other repairs to end.
-    RepairLimit {
-        /// Number of waiting Nodes.
-        waiting: usize,
-        /// Maximum number of concurrent repairs.
-        most: usize,
-    },
-    /// No Node is created, because the last ones failed to start.
-    BackOff {
-        /// Number of missing Nodes.
-        missing: usize,
-        /// Time left.
-        left: Duration,
-    },
-    /// Nodes are missing, and the maximum number of machines exists: leaving Nodes have to go first.
-    Room {
-        /// Number of missing Nodes.
-        missing: usize,
-        /// Number of leaving Nodes.
-        leaving: usize,
-        /// Maximum number of machines.
-        most: usize,
-    },
-    /// Nodes are missing, and their class has reached its limit.
-    ClassLimit {
-        /// Number of missing Nodes.
-        missing: usize,
-        /// `NodeClass.spec.limits.nodes`.
-        limit: usize,
-    },
-    /// Nodes have to go, and too few Nodes are available.
-    Budget {
-        /// Number of waiting Nodes.
-        waiting: usize,
-        /// Number of available Nodes.
-        available: usize,
-        /// Minimum number of available Nodes.
-        least: usize,
-    },
-    /// Nodes are not available yet.
-    Unavailable {
-        /// Number of Nodes.
-        nodes: usize,
-    },
-    /// Nodes are being drained and deleted.
-    Leaving {
-        /// Number of Nodes.
-        nodes: usize,
-    },
 }
 
 /// Numbers of Nodes by state.
@@ -149,6 +71,11 @@ pub struct SetPlan<'a> {
 }
 
 impl SetPlan<'_> {
+    /// Adds a wait; its message is the number of Nodes and the text.
+    pub(super) fn wait(&mut self, reason: &'static str, nodes: usize, text: &str) {
+        self.waits.push(SetWait::new(reason, nodes, format!("{nodes} {text}")));
+    }
+
     pub(super) fn requeue_in(&mut self, soon: Option<Duration>) {
         self.requeue_after = self.requeue_after.into_iter().chain(soon).min();
     }
@@ -156,7 +83,7 @@ impl SetPlan<'_> {
     /// Number of new Nodes above the replicas that stay although no Node is replaced now: a rollout that is
     /// held, or whose class cannot be used, keeps its surge.
     pub(super) fn kept_surge(&self, wanted: &DesiredState<'_>) -> usize {
-        let held = self.waits.iter().any(|wait| matches!(wait, SetWait::Held { .. }));
+        let held = self.waits.iter().any(|wait| matches!(wait.reason, "Paused" | "ProgressDeadlineExceeded"));
         let stopped = wanted.rules.revision.is_none() && self.rollout.is_some();
         if held || stopped { wanted.budget.surge.min(self.counts.updated) } else { 0 }
     }

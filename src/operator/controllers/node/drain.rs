@@ -14,7 +14,7 @@ use kube_ext::call::{ApiError, call, read};
 use kube_node_api::names;
 use kube_node_cache::{CachedNodeSet, NodeView, PodOwner, PodView, Protobuf, WirePods};
 use kube_node_planner::{
-    drain::{self, Blockage, DrainPolicy, DrainProgress, Fate, Obstacle, PodId},
+    drain::{self, Blockage, DrainProgress, Fate, Obstacle, PodId},
     node::{Attached, MachineState, Pods},
     taints,
 };
@@ -58,7 +58,7 @@ impl NodeController {
         let set = self.set_of(node);
         let settings =
             set.as_ref().and_then(|set| set.object.as_ref().ok()).and_then(|set| set.spec.drain.as_ref());
-        let policy = settings.map(DrainPolicy::from).unwrap_or_default();
+        let policy = settings.cloned().unwrap_or_default();
         let progress = DrainProgress {
             began: drain_began(node),
             unreachable: node.condition("Ready").is_some_and(|ready| &*ready.status == "Unknown"),

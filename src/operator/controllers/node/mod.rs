@@ -19,7 +19,7 @@ use kube_ext::{
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, PodView};
-use kube_node_planner::{back_off::BackOffs, node, wait::NodeWait};
+use kube_node_planner::{machine_backoff::MachineBackoffs, node, wait::NodeWait};
 use parking_lot::Mutex;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,7 @@ pub struct NodeController {
     waits: ReportedWaits,
     writes: Writes,
     attachments: Attachments,
-    back_offs: Mutex<BackOffs>,
+    back_offs: Mutex<MachineBackoffs>,
 }
 
 impl NodeController {

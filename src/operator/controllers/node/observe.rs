@@ -9,7 +9,7 @@ use kube_ext::call::call;
 use kube_node_api::{NodeClass, NodeClassSpec, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
-    back_off::BackOff,
+    machine_backoff::MachineBackoff,
     node::{self, Kubelet, MachineState, Pods},
     revision,
     template::{CurrentTemplate, DesiredTemplate, NodeChange},
@@ -39,7 +39,7 @@ pub(super) struct Observed {
     pub(super) pods: Pods,
     pub(super) deletion_timeout: Duration,
     /// Delay before the Node gets another machine.
-    pub(super) back_off: Option<BackOff>,
+    pub(super) back_off: Option<MachineBackoff>,
     /// Fields that a Node created by hand lacks.
     pub(super) adoption: Option<Adoption>,
     /// Machine spec and settings; None on a leaving Node, unless a restart lost its machine.
@@ -76,7 +76,7 @@ impl Observed {
             cordoned: *unschedulable,
             drain_permit: self.drain_permit,
             volatile: self.provider.is_volatile() && (deleted_at.is_none() || self.request.is_some()),
-            back_off: self.back_off.clone(),
+            back_off: self.back_off.as_ref().map(|backoff| backoff.left),
             taints: taints.clone(),
             kubelet: match kubelet_version {
                 None => Kubelet::Silent,
@@ -153,7 +153,7 @@ impl NodeController {
     }
 
     /// Delay before the Node gets another machine, after the previous ones ended repeatedly.
-    fn back_off(&self, observed: &Observed) -> Option<BackOff> {
+    fn back_off(&self, observed: &Observed) -> Option<MachineBackoff> {
         let (uid, now) = (&observed.node.uid, Timestamp::now());
         let mut all = self.back_offs.lock();
         if observed.machine == MachineState::Dead {

@@ -15,9 +15,9 @@ use kube_ext::call::ApiError;
 use kube_node_api::{NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
-    refusals::{self, Write},
-    set::Problem,
+    failed_writes::{self, Write},
     set_planner::SetPlan,
+    set_wait::SetWait,
     template::{CurrentTemplate, NodeChange},
 };
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ const RETRIES: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     /// Failures, the most important first. Failed writes of Nodes are added from the controller's record of them.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<SetWait>,
     /// True if there is more to do at once.
     pub(super) more: bool,
     /// True if something failed that the next reconciliation repeats.
@@ -56,7 +56,7 @@ impl Applied {
     /// show its cause.
     pub(super) fn failed(&mut self, reason: &'static str, error: &ApiError) {
         if !error.is_conflict() {
-            self.problems.push(Problem::of_set(reason, error.chain()));
+            self.problems.push(SetWait::of_set(reason, error.chain()));
         }
         self.failed = true;
     }
@@ -145,7 +145,7 @@ impl NodeSetController {
             let wanted: HashSet<&str> = changes.iter().map(|(node, _)| &*node.name).collect();
             refusals.keep(write, |node| wanted.contains(node));
             for (node, patch) in changes {
-                let intent = refusals::intent(&(&node.uid, &patch));
+                let intent = failed_writes::intent(&(&node.uid, &patch));
                 match refusals.retry_in(write, &node.name, intent, now) {
                     None => fresh.push((node, patch, intent)),
                     Some(Duration::ZERO) => due.push((node, patch, intent)),

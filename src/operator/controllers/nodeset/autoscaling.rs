@@ -8,7 +8,7 @@ use kube_node_api::{NodeSet, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling::record,
-    set_planner::{SetPlan, SetWait},
+    set_planner::SetPlan,
     template::{DesiredTemplate, is_foreign_annotation},
 };
 use serde_json::json;
@@ -43,7 +43,7 @@ pub(super) fn keeps_off(set: &NodeSet, plan: &SetPlan<'_>) -> bool {
     set.spec.autoscaling.is_some()
         && set.spec.paused != Some(true)
         && rolls
-        && !plan.waits.iter().any(|wait| matches!(wait, SetWait::OnDelete { .. }))
+        && !plan.waits.iter().any(|wait| wait.reason == "OnDelete")
 }
 
 /// The template with the annotation that keeps cluster-autoscaler off. The record of applied template keys

@@ -14,7 +14,7 @@ use kube_ext::{
     wire::{self, Body},
 };
 use kube_node_api::{NodeSet, names};
-use kube_node_planner::{node_builder, refusals::Write, set::Problem, set_planner::SetPlan};
+use kube_node_planner::{failed_writes::Write, node_builder, set_planner::SetPlan, set_wait::SetWait};
 use tracing::{debug, info};
 
 use super::{
@@ -76,7 +76,7 @@ impl NodeSetController {
                 None
             }
             Err(error) => {
-                applied.problems.push(Problem::of_set("RevisionNotRead", chain(&error)));
+                applied.problems.push(SetWait::of_set("RevisionNotRead", chain(&error)));
                 applied.failed = true;
                 None
             }

@@ -12,7 +12,7 @@ use kube_node_cache::NodeView;
 use kube_node_planner::{
     disruption::DisruptionReason,
     expectations::Expectations,
-    refusals::{self, Write},
+    failed_writes::{self, Write},
     set_planner::SetPlan,
 };
 use tracing::info;
@@ -86,7 +86,13 @@ impl NodeSetController {
         if result.as_ref().is_err_and(ApiError::is_not_found) {
             return Ok(());
         }
-        self.record(set, Write::Delete, &node.name, refusals::intent(&node.uid), result.as_ref().copied());
+        self.record(
+            set,
+            Write::Delete,
+            &node.name,
+            failed_writes::intent(&node.uid),
+            result.as_ref().copied(),
+        );
         self.context.metrics.node_deleted(result.as_ref().copied());
         result
     }

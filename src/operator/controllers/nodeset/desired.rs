@@ -1,13 +1,13 @@
 //! Desired state of a NodeSet for the planner: from its spec, its annotations and the recorded status.
 
 use jiff::Timestamp;
-use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, names};
+use kube_node_api::{NodeSet, NodeSetStatus, ReplacementOrder, StrategyType, UnhealthyCondition, names};
 use kube_node_planner::{
     budget::{self, Budget, Round},
-    disruption::{DisruptionRules, UnhealthyCondition},
+    disruption::DisruptionRules,
     rollout::{DEFAULT_DEADLINE, ProgressDeadline},
-    set::Problem,
     set_planner::{DesiredState, RolloutMode},
+    set_wait::SetWait,
     template::reserved_taints,
 };
 
@@ -18,9 +18,8 @@ use super::observe::Observed;
 pub(super) struct Settings {
     restarted_at: Option<Timestamp>,
     resumed_at: Option<Timestamp>,
-    pub(super) unhealthy_conditions: Vec<UnhealthyCondition>,
     /// Annotations that are no time, and reserved taints.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<SetWait>,
 }
 
 impl Settings {
@@ -28,15 +27,6 @@ impl Settings {
         let mut settings = Self::default();
         settings.restarted_at = settings.time(set, names::ANNOTATION_RESTARTED_AT);
         settings.resumed_at = settings.time(set, names::ANNOTATION_RESUMED_AT);
-        let conditions =
-            set.spec.remediation.iter().flat_map(|remediation| &remediation.unhealthy_conditions);
-        settings.unhealthy_conditions = conditions
-            .map(|condition| UnhealthyCondition {
-                r#type: condition.r#type.clone(),
-                status: condition.status.clone(),
-                lasts: condition.r#for.0,
-            })
-            .collect();
         // The schema refuses reserved taints, but the set may be older than that rule.
         let reserved = set.spec.template.as_ref().map(reserved_taints).unwrap_or_default();
         if !reserved.is_empty() {
@@ -44,7 +34,7 @@ impl Settings {
                 "spec.template names taints that others set and remove, so no node gets them: remove {}",
                 reserved.join(", ")
             );
-            settings.problems.push(Problem::of_set("ReservedTaint", message));
+            settings.problems.push(SetWait::of_set("ReservedTaint", message));
         }
         settings
     }
@@ -55,10 +45,15 @@ impl Settings {
         if time.is_err() {
             let message =
                 format!("annotation {annotation} is no time: write for example 2026-01-31T12:00:00Z");
-            self.problems.push(Problem::of_set("InvalidAnnotation", message));
+            self.problems.push(SetWait::of_set("InvalidAnnotation", message));
         }
         time.ok()
     }
+}
+
+/// Conditions that make a Node of the set unhealthy.
+pub(super) fn unhealthy_conditions(set: &NodeSet) -> &[UnhealthyCondition] {
+    set.spec.remediation.as_ref().map(|remediation| &*remediation.unhealthy_conditions).unwrap_or_default()
 }
 
 /// Builds the desired state.
@@ -89,7 +84,7 @@ pub(super) fn state<'a>(
             startup_timeout: remediation
                 .and_then(|remediation| remediation.node_startup_timeout)
                 .map(|t| t.0),
-            unhealthy_conditions: &settings.unhealthy_conditions,
+            unhealthy_conditions: unhealthy_conditions(set),
         },
         pace: if spec.paused == Some(true) {
             RolloutMode::Held

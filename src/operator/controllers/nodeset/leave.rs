@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube_ext::{call::ApiError, work_queue::Action};
 use kube_node_api::{NodeSet, names};
 use kube_node_cache::{CachedNodeSet, NodeView};
-use kube_node_planner::refusals::{self, Write};
+use kube_node_planner::failed_writes::{self, Write};
 
 use super::{
     NodeSetController, ReconcileError,
@@ -56,7 +56,8 @@ impl NodeSetController {
             }
             refusals.keep(Write::Delete, |name| owned.iter().any(|node| *node.name == *name));
             let may_go = |node: &&Arc<NodeView>| {
-                let left = refusals.retry_in(Write::Delete, &node.name, refusals::intent(&node.uid), now);
+                let left =
+                    refusals.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now);
                 node.deleted_at.is_none() && left.is_none_or(|left| left.is_zero())
             };
             owned.iter().filter(may_go).cloned().collect()

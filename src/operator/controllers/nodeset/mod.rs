@@ -22,7 +22,7 @@ use kube_ext::{
 use kube_node_cache::{CachedNodeClass, CachedNodeSet, EventHandler, NodeView, View};
 use kube_node_planner::{
     expectations::Expectations,
-    refusals::{Refusals, Write},
+    failed_writes::{FailedWrites, Write},
     set_planner::{self, NodeState},
 };
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ pub struct NodeSetController {
     /// Last written status of each set: the watch lags behind, and the clock of a rollout must not go back.
     written: Mutex<HashMap<String, status::LastWrite>>,
     /// Failed writes of each set.
-    refusals: Mutex<HashMap<String, Refusals>>,
+    refusals: Mutex<HashMap<String, FailedWrites>>,
     requests: WorkQueue<String>,
 }
 
@@ -90,7 +90,7 @@ impl NodeSetController {
         let old = self.last_status(&set);
         let settings = desired::Settings::of(object);
         let desired = desired::state(object, &settings, &observed, &old);
-        let members: Vec<NodeState<'_>> = self.members(&observed, &settings.unhealthy_conditions);
+        let members: Vec<NodeState<'_>> = self.members(&observed, desired::unhealthy_conditions(object));
         let plan = set_planner::decide(&desired, &members, observed.unseen().count(), Timestamp::now());
         let mut applied = self.apply(object, &observed, &plan).await;
         applied.problems.extend(settings.problems.clone());
@@ -126,7 +126,7 @@ impl NodeSetController {
     }
 
     /// Reads or changes the record of a set's failed writes.
-    fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut Refusals) -> T) -> T {
+    fn refusals<T>(&self, set: &str, with: impl FnOnce(&mut FailedWrites) -> T) -> T {
         with(self.refusals.lock().entry(set.to_owned()).or_default())
     }
 

@@ -1,6 +1,6 @@
 //! Observed state of a NodeSet: its Nodes by their relation to it, its class, and the blueprint of new Nodes.
 //!
-//! Invariant: a class or a revision that cannot be used now is a [`Problem`] of the set and nothing else: its
+//! Invariant: a class or a revision that cannot be used now is a [`SetWait`] of the set and nothing else: its
 //! Nodes are scaled down, repaired and drained all the same.
 
 use std::{
@@ -12,17 +12,17 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube_ext::error::chain;
-use kube_node_api::{NodeClass, NodeSet, names};
+use kube_node_api::{NodeClass, NodeSet, UnhealthyCondition, names};
 use kube_node_cache::NodeView;
 use kube_node_planner::{
     autoscaling,
-    disruption::{ObservedCondition, UnhealthyCondition},
     expectations::Expectations,
-    refusals::{self, Write},
+    failed_writes::{self, Write},
+    node_state::ObservedCondition,
     revision::ResolvedMachine,
     rollout,
-    set::Problem,
     set_planner::{ClassRoom, Creation, DeletionStage, NodeState},
+    set_wait::SetWait,
     template::DesiredTemplate,
     wait::NodeWait,
 };
@@ -89,13 +89,13 @@ pub(super) struct Blueprint {
 impl Blueprint {
     /// Identifies a creation: the API server may accept in another form what it refused.
     pub(super) fn intent(&self) -> u64 {
-        refusals::intent(&(&self.revision, &self.template))
+        failed_writes::intent(&(&self.revision, &self.template))
     }
 }
 
 /// Reason why there is no blueprint.
 pub(super) struct NoBlueprint {
-    pub(super) problem: Problem,
+    pub(super) problem: SetWait,
     /// True if time alone may help: no change of set or class would enqueue the set.
     pub(super) retry: bool,
 }
@@ -198,7 +198,8 @@ impl NodeSetController {
         let now = Timestamp::now();
         self.refusals(&observed.name, |refusals| {
             let waits = |node: &&Arc<NodeView>| {
-                let left = refusals.retry_in(Write::Delete, &node.name, refusals::intent(&node.uid), now);
+                let left =
+                    refusals.retry_in(Write::Delete, &node.name, failed_writes::intent(&node.uid), now);
                 left.is_some_and(|left| !left.is_zero())
             };
             if refusals.has(Write::Delete) {
@@ -224,7 +225,7 @@ impl NodeSetController {
 
     /// Blueprint of new Nodes.
     async fn blueprint(&self, set: &NodeSet) -> Result<Blueprint, NoBlueprint> {
-        let none = |retry, reason, message| NoBlueprint { problem: Problem::of_set(reason, message), retry };
+        let none = |retry, reason, message| NoBlueprint { problem: SetWait::of_set(reason, message), retry };
         let problem = |reason, message| Err(none(false, reason, message));
         let class_name = &set.spec.node_class_name;
         let Some(view) = self.context.classes.get(class_name) else {

@@ -12,8 +12,9 @@ use kube_node_api::{NodeSet, NodeSetStatus, names};
 use kube_node_cache::{CachedNodeSet, NodeView, Written};
 use kube_node_planner::{
     conditions::{self, ConditionUpdate},
-    set::{self, Problem, Report},
+    set::{self, Report},
     set_planner::{Counts, NodeState, SetPlan},
+    set_wait::{GRAVE, SetWait},
 };
 use serde_json::json;
 
@@ -65,7 +66,7 @@ impl NodeSetController {
         {
             // Until this has succeeded, the status keeps the previous revision, so that it is repeated.
             if let Err(error) = self.context.revisions.raise(&set.spec.node_class_name, now).await {
-                applied.problems.push(Problem::of_set("RevisionNotRaised", error.chain()));
+                applied.problems.push(SetWait::of_set("RevisionNotRaised", error.chain()));
                 applied.failed = true;
                 update_revision = Some(before);
             }
@@ -124,10 +125,10 @@ impl NodeSetController {
     }
 
     async fn write(&self, own: &CachedNodeSet, report: &Report<'_>) -> Result<(), ReconcileError> {
-        for Problem { reason, message, .. } in report.problems {
+        for SetWait { reason, message, .. } in report.problems {
             self.context.events.warn(&own.object_ref(&()), reason, "Reconcile", message.clone());
         }
-        let status = set::stand(report, Timestamp::now());
+        let status = set::status(report, Timestamp::now());
         if status == *report.old && !self.is_overwritten(own) {
             return Ok(());
         }
@@ -188,7 +189,7 @@ impl NodeSetController {
             }
             _ => {}
         }
-        for reason in set::GRAVE {
+        for reason in GRAVE {
             let find = |status: &NodeSetStatus| {
                 status.waits.iter().find(|wait| wait.reason == reason).map(|wait| wait.message.clone())
             };

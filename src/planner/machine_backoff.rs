@@ -1,7 +1,7 @@
-//! Back-off between the machines of one Node, as a kubelet's `CrashLoopBackOff`.
+//! Backoff between the machines of one Node, as a kubelet's `CrashLoopBackOff`.
 //!
 //! The first machine that ends soon is replaced at once, later ones after 10 s, doubled up to 5 minutes. Ten
-//! minutes of life reset the back-off.
+//! minutes of life reset the backoff.
 //!
 //! Invariant: the state is in memory only, by Node UID. After a restart the count starts again, which costs
 //! two machines.
@@ -10,18 +10,16 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
-use super::node::until;
+use super::{backoff::Backoff, time::left};
 
-/// Back-off after the second early end in a row.
-const FIRST: Duration = Duration::from_secs(10);
-/// Maximum back-off.
-const LONGEST: Duration = Duration::from_mins(5);
+/// Wait after the second early end in a row; none after the first.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));
 /// Lifetime after which a machine's end is not early.
 const LIFE: Duration = Duration::from_mins(10);
 
 /// Ends of machines by Node UID.
 #[derive(Clone, Debug, Default)]
-pub struct BackOffs(HashMap<Arc<str>, Ends>);
+pub struct MachineBackoffs(HashMap<Arc<str>, Ends>);
 
 #[derive(Clone, Debug, Default)]
 struct Ends {
@@ -35,16 +33,16 @@ struct Ends {
     how: String,
 }
 
-/// Back-off before the next machine.
+/// Backoff before the next machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackOff {
+pub struct MachineBackoff {
     /// Time left.
     pub left: Duration,
-    /// Message for people; unchanged as long as the back-off lasts.
+    /// Message for people; unchanged as long as the backoff lasts.
     pub message: String,
 }
 
-impl BackOffs {
+impl MachineBackoffs {
     /// Records the creation of a machine.
     pub fn made(&mut self, uid: &Arc<str>, now: Timestamp) {
         let ends = self.0.entry(Arc::clone(uid)).or_default();
@@ -57,26 +55,25 @@ impl BackOffs {
         if ends.ended.is_some() {
             return;
         }
-        let lived = ends.made.is_some_and(|made| until(made, LIFE, now).is_zero());
+        let lived = ends.made.is_some_and(|made| left(made, LIFE, now).is_zero());
         ends.count = if lived { 1 } else { ends.count.saturating_add(1) };
         ends.ended = Some(now);
         how.clone_into(&mut ends.how);
     }
 
-    /// Back-off before the Node gets another machine; None if it may get one now.
+    /// Backoff before the Node gets another machine; None if it may get one now.
     #[must_use]
-    pub fn wait(&self, uid: &str, now: Timestamp) -> Option<BackOff> {
+    pub fn wait(&self, uid: &str, now: Timestamp) -> Option<MachineBackoff> {
         let Ends { ended, count, how, .. } = self.0.get(uid)?;
-        let doubled = 2_u32.saturating_pow(count.checked_sub(2)?);
-        let wait = FIRST.saturating_mul(doubled).min(LONGEST);
-        let left = until((*ended)?, wait, now);
+        let wait = BACKOFF.after(count.saturating_sub(1));
+        let left = left((*ended)?, wait, now);
         let message = || {
             format!(
                 "{count} machines in a row ended soon, the next is made after {} s: {how}",
                 wait.as_secs()
             )
         };
-        (!left.is_zero()).then(|| BackOff { left, message: message() })
+        (!left.is_zero()).then(|| MachineBackoff { left, message: message() })
     }
 
     /// Forgets a Node that is gone.
@@ -88,14 +85,11 @@ impl BackOffs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a time")
-    }
+    use crate::test_fixtures::at;
 
     #[test]
     fn machines_that_end_at_once_are_made_ever_more_rarely() {
-        let (mut all, uid) = (BackOffs::default(), Arc::from("uid"));
+        let (mut all, uid) = (MachineBackoffs::default(), Arc::from("uid"));
         let mut now = 0;
         let waits = [(); 8].map(|()| {
             all.made(&uid, at(now));
@@ -120,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_is_said_does_not_change_while_the_wait_lasts() {
-        let (mut all, uid) = (BackOffs::default(), Arc::from("uid"));
+        let (mut all, uid) = (MachineBackoffs::default(), Arc::from("uid"));
         for second in [0, 1] {
             all.made(&uid, at(second));
             all.ended(&uid, "Evicted: low on memory", at(second));

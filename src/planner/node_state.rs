@@ -1,0 +1,82 @@
+//! State of one Node of a NodeSet, as the set planner and the disruption rules see it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::time::left;
+
+/// Progress of a Node's deletion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeletionStage {
+    /// Not deleted.
+    #[default]
+    Staying,
+    /// Deleted, and the drain has not started: the Node still serves its pods.
+    PendingDrain,
+    /// The drain has started.
+    Draining,
+}
+
+/// One Node of the set, as the planner sees it.
+#[derive(Clone, Debug, Default)]
+pub struct NodeState<'a> {
+    /// Name of the Node.
+    pub name: &'a str,
+    /// Revision of the Node.
+    pub revision: &'a str,
+    /// Creation time.
+    pub created: Timestamp,
+    /// Progress of the Node's deletion.
+    pub stage: DeletionStage,
+    /// Last transition of the Ready condition to True; None if Ready is not True.
+    pub ready_since: Option<Timestamp>,
+    /// True if the Node is initialized: it was Ready once and has no startup taint left.
+    pub started: bool,
+    /// True if a kubelet has posted a status.
+    pub has_kubelet: bool,
+    /// True if an admin (`delete-first`) or cluster-autoscaler marked the Node to go first.
+    pub marked: bool,
+    /// True if a scale request named the Node as a victim.
+    pub victim: bool,
+    /// True while cluster-autoscaler drains the Node, to remove it together with its replica.
+    pub autoscaler_drains: bool,
+    /// True if the Node is never repaired.
+    pub skip_remediation: bool,
+    /// Number of pods that a drain would evict.
+    pub pods: usize,
+    /// True if the API server recently refused the Node's deletion or, if leaving, its drain: other Nodes go first.
+    pub deletion_refused: bool,
+    /// Conditions that the set's unhealthy conditions refer to.
+    pub conditions: Vec<ObservedCondition<'a>>,
+    /// Reason and message of an obstacle to the Node's machine or drain.
+    pub trouble: Option<(&'a str, &'a str)>,
+}
+
+impl NodeState<'_> {
+    /// Returns true if the Node is Ready and schedulable.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        self.started && self.ready_since.is_some()
+    }
+
+    /// Time until the Node counts as available; zero if it does, None if it is not Ready or is being drained.
+    #[must_use]
+    pub fn available_in(&self, min_ready: Duration, now: Timestamp) -> Option<Duration> {
+        if !self.started || self.autoscaler_drains || self.stage == DeletionStage::Draining {
+            return None;
+        }
+        Some(left(self.ready_since?, min_ready, now))
+    }
+}
+
+/// A condition of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedCondition<'a> {
+    /// Condition type.
+    pub r#type: &'a str,
+    /// True, False or Unknown.
+    pub status: &'a str,
+    /// Last transition; None counts as now.
+    pub since: Option<Timestamp>,
+}

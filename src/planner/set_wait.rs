@@ -1,0 +1,71 @@
+//! Waits of a NodeSet: each has a reason for conditions and metrics, a message for people, and a number of Nodes.
+
+/// Reasons of waits that degrade a set, most severe first.
+pub const GRAVE: [&str; 4] = ["ProgressDeadlineExceeded", "TooManySick", "BackOff", "ClassLimit"];
+/// Reasons of waits of a set itself, not of its Nodes: first those of its plan, then those of problems.
+pub const WAITS: [&str; 30] = [
+    "Paused",
+    "ProgressDeadlineExceeded",
+    "TooManySick",
+    "BackOff",
+    "Budget",
+    "ClassLimit",
+    "MachinesLeaving",
+    "RepairLimit",
+    "NotAvailable",
+    "Draining",
+    "Partition",
+    "OnDelete",
+    "ClassNotFound",
+    "ClassUnreadable",
+    "ClassNotAccepted",
+    "InvalidMachine",
+    "InvalidAnnotation",
+    "ReservedTaint",
+    "RevisionNotFound",
+    "RevisionNotRead",
+    "RevisionNotStored",
+    "RevisionNotRaised",
+    "FinalizerNotSet",
+    "RecordNotWritten",
+    "NodeNotRead",
+    "CIDRNotAvailable",
+    "CreateFailed",
+    "DeleteFailed",
+    "AdoptFailed",
+    "UpdateFailed",
+];
+/// Rank of the waits that stop a set; trouble of its Nodes follows them.
+pub(super) const STOPPED: usize = 2;
+
+/// An obstacle between a set, or some of its Nodes, and the spec. A wait of a plan ends by itself or by the
+/// user's change of the set; a problem lasts until somebody acts or a retry succeeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetWait {
+    /// Reason for the condition.
+    pub reason: &'static str,
+    /// The object, the cause, and the remedy. Contains no elapsed time, so that it changes only with the state.
+    pub message: String,
+    /// Number of affected Nodes; 0 if the set itself is affected.
+    pub nodes: usize,
+}
+
+impl SetWait {
+    /// A wait of some Nodes.
+    #[must_use]
+    pub fn new(reason: &'static str, nodes: usize, message: String) -> Self {
+        debug_assert!(WAITS.contains(&reason), "{reason} is a value of a metric's label");
+        Self { reason, message, nodes }
+    }
+
+    /// A wait of the set itself.
+    #[must_use]
+    pub fn of_set(reason: &'static str, message: String) -> Self {
+        Self::new(reason, 0, message)
+    }
+
+    /// Position of the plan's waits in the status, by importance.
+    pub(super) fn rank(&self) -> usize {
+        WAITS.iter().position(|reason| *reason == self.reason).unwrap_or(WAITS.len()).max(STOPPED)
+    }
+}
