@@ -1,7 +1,9 @@
-//! Boundaries inside the code: crates depend downwards only, and the modules of each crate import each other without cycles.
+//! Boundaries inside the code: crates depend downwards only, and the modules of each crate import each other without
+//! cycles.
 //!
-//! The compiler accepts cycles inside a crate, and a reader then has to hold all modules of the cycle at once. Edges between a module and its own ancestors do not count: a parent wires its children,
-//! and they use what the parent declares. A re-export counts as an import of the module that it names.
+//! The compiler accepts cycles inside a crate, and a reader then has to hold all modules of the cycle at once. Edges
+//! between a module and its own ancestors do not count: a parent wires its children, and they use what the parent
+//! declares. A re-export counts as an import of the module that it names.
 
 // A test that cannot go on says so by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
