@@ -183,5 +183,5 @@ pub fn ready() -> Value {
 
 /// The version that the write made.
 pub async fn send(client: &Client, method: Method, path: &str, body: Body) -> anyhow::Result<String> {
-    Ok(wire::send::<AnyObject>(client, method, path, body).await?.into_version())
+    Ok(wire::send::<AnyObject>(client, None, method, path, body).await?.into_version())
 }

@@ -37,7 +37,7 @@ pub async fn create(plane: &Plane, nodes: &[Arc<str>], pods: usize) -> anyhow::R
                     },
                 });
                 let body = Body::Options(serde_json::to_vec(&pod)?);
-                wire::send::<AnyObject>(&client, Method::POST, "/api/v1/namespaces/default/pods", body)
+                wire::send::<AnyObject>(&client, None, Method::POST, "/api/v1/namespaces/default/pods", body)
                     .await?;
                 anyhow::Ok(())
             }
@@ -57,7 +57,7 @@ pub async fn run_all(plane: &Plane, pods: &[Arc<PodView>], whole: bool) -> anyho
                 let change = json!({ "metadata": { "uid": *pod.uid }, "status": status });
                 let path = format!("/api/v1/namespaces/default/pods/{}/status", pod.name);
                 let body = Body::StrategicPatch(serde_json::to_vec(&change)?);
-                wire::send::<AnyObject>(&client, Method::PATCH, &path, body).await?;
+                wire::send::<AnyObject>(&client, None, Method::PATCH, &path, body).await?;
                 anyhow::Ok(())
             }
         })

@@ -158,7 +158,7 @@ pub async fn prepared<T: Kind>(
             .await?;
     }
     tokio::time::sleep(crate::SETTLING).await;
-    let listed: T::List = wire::send(client, Method::GET, T::PATH, Body::Object(Vec::new())).await?;
+    let listed: T::List = wire::send(client, None, Method::GET, T::PATH, Body::Object(Vec::new())).await?;
     let list: Value = client.request(http::Request::get(T::PATH).body(Vec::new())?).await?;
     // Both are in the order of their names.
     let jsons = list["items"].as_array().cloned().unwrap_or_default();

@@ -12,7 +12,7 @@ use kube::{
 };
 use kube_ext::{
     error::chain,
-    watch::{self, Ended, InitialList, WatchEvent, WatchRequest},
+    watch::{self, InitialList, WatchError, WatchEvent, WatchRequest},
 };
 use serde::de::DeserializeOwned;
 use tracing::warn;
@@ -79,7 +79,7 @@ pub async fn run_protobuf<V: Protobuf>(
 async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<V>) -> ReflectError {
     let kind = V::KIND;
     let mut listed: Option<BTreeSet<String>> = None;
-    let tell = |told: WatchEvent<'_>| match told {
+    let on_event = |event: WatchEvent<'_>| match event {
         WatchEvent::InitialList => {
             listed = Some(BTreeSet::new());
             cache.begin_list();
@@ -96,8 +96,8 @@ async fn hold<V: Protobuf>(client: &Client, watch: &WatchRequest, cache: &Cache<
         },
         WatchEvent::Complete => cache.complete_list(&listed.take().unwrap_or_default()),
     };
-    let failed = |error: Ended| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
-    watch::follow(client, watch, watch::vital_backoff(), &(), tell, failed).await
+    let failed = |error: WatchError| go_on(error.code().filter(|_| !cache.in_sync()), kind, error);
+    watch::follow(client, watch, watch::vital_backoff(), &(), on_event, failed).await
 }
 
 /// Fills `cache` from a JSON watch of `api`, the only encoding of custom resources; returns as

@@ -52,7 +52,7 @@ impl HollowHost {
         check("--hosts", &self.hosts, 40)?;
         check("--name", &name, 63)?;
         super::block_on(async {
-            let presence = leader::Options {
+            let presence = leader::ElectionOptions {
                 namespace: self.namespace.clone(),
                 name: lease_name(&self.hosts, &name),
                 labels: [(names::LABEL_HOLLOW_HOSTS.to_owned(), self.hosts.clone())].into(),

@@ -163,13 +163,13 @@ struct ElectionArgs {
 }
 
 impl ElectionArgs {
-    fn options(self, namespace: &str) -> anyhow::Result<Option<leader::Options>> {
+    fn options(self, namespace: &str) -> anyhow::Result<Option<leader::ElectionOptions>> {
         let timing = Timing::new(
             self.leader_elect_lease_duration.0,
             self.leader_elect_renew_deadline.0,
             self.leader_elect_retry_period.0,
         )?;
-        Ok(self.leader_elect.then(|| leader::Options {
+        Ok(self.leader_elect.then(|| leader::ElectionOptions {
             namespace: namespace.to_owned(),
             name: self.leader_elect_resource_name,
             labels: BTreeMap::new(),

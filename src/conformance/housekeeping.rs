@@ -6,7 +6,7 @@ use std::{collections::HashSet, time::Duration};
 use http::Method;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
-use kube_ext::wire::{self, AnyObject, Body, WireError};
+use kube_ext::wire::{self, AnyObject, Body};
 use kube_node_api::names;
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
@@ -84,6 +84,6 @@ fn without_startup(node: &Node) -> Value {
 async fn patch(client: &Client, node: &str, change: &Value) -> bool {
     let body = Body::JsonPatch(change.to_string().into_bytes());
     let url = format!("/api/v1/nodes/{node}?fieldManager={FIELD_MANAGER}");
-    let sent = wire::send::<AnyObject>(client, Method::PATCH, &url, body).await;
-    matches!(sent, Ok(_) | Err(WireError::Refused { code: 404, .. }))
+    let sent = wire::send::<AnyObject>(client, None, Method::PATCH, &url, body).await;
+    sent.is_ok() || sent.is_err_and(|error| error.code() == Some(404))
 }

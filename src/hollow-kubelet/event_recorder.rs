@@ -323,7 +323,7 @@ mod tests {
     fn what_comes_again_is_counted_up_or_made_where_it_is_gone() {
         let mut world = World::new();
         world.record(vec![PendingEvent { count: 3, ..event(false, "a") }], PodEvents::All);
-        let gone = WireError::Refused { code: 404, reason: String::new(), message: String::new() };
+        let gone = WireError::Refused(kube::core::Status::default().with_code(404).boxed());
         let first = world.sent(Duration::ZERO, Err(&gone)).unwrap();
         assert!(first.starts_with("PATCH /api/v1/namespaces/n/events/p."), "{first}");
         assert_eq!(world.sent(INTERVAL, Ok("1")).unwrap(), "POST /api/v1/namespaces/n/events");

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     fn refused(code: u16) -> WireError {
-        WireError::Refused { code, reason: String::new(), message: String::new() }
+        WireError::Refused(kube::core::Status::default().with_code(code).boxed())
     }
 
     fn method(lease: &NodeLease) -> Method {

@@ -36,10 +36,7 @@ pub struct Request {
 pub async fn send(client: &Client, rate: Option<&Rate>, requests: Vec<Request>) -> Result<String, WireError> {
     let mut version = None;
     for Request { method, path, body } in requests {
-        let answer: AnyObject = match rate {
-            Some(rate) => wire::send_in_turn((client, rate), method, &path, body).await?,
-            None => wire::send(client, method, &path, body).await?,
-        };
+        let answer: AnyObject = wire::send(client, rate, method, &path, body).await?;
         version.get_or_insert_with(|| answer.into_version());
     }
     Ok(version.unwrap_or_default())
@@ -57,7 +54,7 @@ pub async fn send_dedicated(
         _ => None,
     };
     if let Some(pod) = read.filter(|path| path.contains("/pods/")) {
-        let _dropped = wire::send_in_turn::<AnyObject>((client, rate), Method::GET, pod, Body::None).await;
+        let _dropped = wire::send::<AnyObject>(client, Some(rate), Method::GET, pod, Body::None).await;
     }
     send(client, Some(rate), requests).await
 }

@@ -185,13 +185,10 @@ async fn exchange<T: Message + Default>(
     body: Body,
 ) -> Result<T, ApiError> {
     let span = debug_span!("call", %action);
-    wire::send(client, method, url, body).instrument(span).await.map_err(|error| {
+    wire::send(client, None, method, url, body).instrument(span).await.map_err(|error| {
         let action = action.to_string();
         match error {
-            WireError::Refused { code, reason, message } => ApiError::Refused {
-                action,
-                status: Status::failure(&message, &reason).with_code(code).boxed(),
-            },
+            WireError::Refused(status) => ApiError::Refused { action, status },
             source => ApiError::Failed { action, source: Box::new(source) },
         }
     })

@@ -26,7 +26,7 @@ use rustls::{client::Resumption, pki_types::ServerName};
 use tower::{BoxError, ServiceBuilder, filter::AsyncFilterLayer};
 
 use super::{
-    leader::{Fence, Passing},
+    leader::{Fence, FencedBody},
     rate::{HadTurn, Rate},
 };
 
@@ -47,17 +47,20 @@ const PING_AFTER: Duration = Duration::from_secs(30);
 /// Time limit for the reply to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Sets our limits.
-fn limited(mut config: Config) -> Config {
+/// Sets our limits. Our connectors know no proxy.
+fn limited(mut config: Config) -> kube::Result<Config> {
     // kube takes the proxy from HTTPS_PROXY and ignores NO_PROXY; a proxy does not lead to this machine.
     if config.cluster_url.host().is_some_and(is_loopback) {
         config.proxy_url = None;
+    }
+    if let Some(url) = config.proxy_url {
+        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
     }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Retries are up to each caller: not every write may be repeated.
     config.default_retry = false;
-    config
+    Ok(config)
 }
 
 /// TCP connector whose dead connections are detected.
@@ -81,16 +84,13 @@ pub fn client(config: Config) -> kube::Result<Client> {
 /// that cannot be extended, where a request that passed the fence in time may wait. So this client is
 /// assembled from kube's parts, with the fence next to the connections.
 pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
-    let config = limited(config);
-    if let Some(url) = config.proxy_url {
-        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
-    }
+    let config = limited(config)?;
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let connections: legacy::Client<_, Passing> =
+    let connections: legacy::Client<_, FencedBody> =
         legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -106,10 +106,7 @@ pub fn fenced(config: Config, fence: &Fence) -> kube::Result<Client> {
 /// identity, limited by `rate` unless the request has passed that limit before ([`HadTurn`]). It writes only
 /// while `fence` is open.
 pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::Result<Client> {
-    let config = limited(config);
-    if let Some(url) = config.proxy_url {
-        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url) });
-    }
+    let config = limited(config)?;
     let mut tls = config.rustls_client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
     // A kubelet resumes no TLS sessions either, and their cache takes more memory than the rest of a
@@ -121,7 +118,7 @@ pub fn like_a_kubelet(config: Config, fence: &Fence, rate: &Arc<Rate>) -> kube::
         None => Arc::new(DefaultServerNameResolver::default()),
     };
     let connector = HttpsConnector::new(tcp(), tls, false, resolver);
-    let connections: legacy::Client<_, Passing> = legacy::Client::builder(TokioExecutor::new())
+    let connections: legacy::Client<_, FencedBody> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_only(true)
         .http2_keep_alive_interval(PING_AFTER)

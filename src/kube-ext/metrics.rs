@@ -4,7 +4,7 @@
 use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
-    core::{Collector, Desc},
+    core::{Collector, Desc, MetricVec, MetricVecBuilder},
     proto::MetricFamily,
 };
 
@@ -32,11 +32,7 @@ pub fn counters<const N: usize>(
     labels: [&str; N],
     known: impl IntoIterator<Item = [&'static str; N]>,
 ) -> Result<IntCounterVec, Error> {
-    let counters = IntCounterVec::new(Opts::new(name, help), &labels)?;
-    for values in known {
-        counters.get_metric_with_label_values(&values)?;
-    }
-    registered(registry, counters)
+    with_known(registry, IntCounterVec::new(Opts::new(name, help), &labels)?, known)
 }
 
 /// Registers a gauge.
@@ -51,11 +47,7 @@ pub fn gauges<const N: usize>(
     labels: [&str; N],
     known: impl IntoIterator<Item = [&'static str; N]>,
 ) -> Result<IntGaugeVec, Error> {
-    let gauges = IntGaugeVec::new(Opts::new(name, help), &labels)?;
-    for values in known {
-        gauges.get_metric_with_label_values(&values)?;
-    }
-    registered(registry, gauges)
+    with_known(registry, IntGaugeVec::new(Opts::new(name, help), &labels)?, known)
 }
 
 /// Registers gauges with labels that `update` computes at each scrape; those of `known` start at zero.
@@ -111,11 +103,19 @@ pub fn histograms(
     known: impl IntoIterator<Item = &'static str>,
 ) -> Result<HistogramVec, Error> {
     let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
-    let histograms = HistogramVec::new(options, &[label])?;
-    for value in known {
-        histograms.get_metric_with_label_values(&[value])?;
+    with_known(registry, HistogramVec::new(options, &[label])?, known.into_iter().map(|value| [value]))
+}
+
+/// Registers metrics with labels, with those of `known`.
+fn with_known<B: MetricVecBuilder + 'static, const N: usize>(
+    registry: &Registry,
+    metrics: MetricVec<B>,
+    known: impl IntoIterator<Item = [&'static str; N]>,
+) -> Result<MetricVec<B>, Error> {
+    for values in known {
+        metrics.get_metric_with_label_values(&values)?;
     }
-    registered(registry, histograms)
+    registered(registry, metrics)
 }
 
 /// Registers a metric and returns it.

@@ -13,8 +13,8 @@ use parking_lot::RwLock;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
-    server::{VerifierBuilderError, WebPkiClientVerifier},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
     sign::CertifiedKey,
     version::TLS13,
 };
@@ -25,6 +25,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 pub use tokio_rustls::server::TlsStream;
+use tower::BoxError;
 use x509_parser::{
     extensions::GeneralName,
     prelude::{FromDer, X509Certificate},
@@ -43,77 +44,34 @@ pub struct Files {
 
 /// Unusable certificates.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A file contains no PEM of the expected type.
-    #[error("{} holds no {wanted} in PEM", path.display())]
-    Pem {
-        /// Path of the file.
-        path: PathBuf,
-        /// Expected content.
-        wanted: &'static str,
-        /// Parse error; None if the file contains nothing of that type.
-        #[source]
-        source: Option<pem::Error>,
-    },
-    /// A certificate cannot be read.
-    #[error("{} holds a certificate that cannot be read", path.display())]
-    Certificate {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// A certificate is expired or not valid yet.
-    #[error("the certificate in {} is valid from {from} to {until} alone: renew it", path.display())]
-    NotValid {
-        /// Path of the file.
-        path: PathBuf,
-        /// Start of its validity.
-        from: Timestamp,
-        /// End of its validity.
-        until: Timestamp,
-    },
-    /// The key does not belong to the certificate.
-    #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
-    Mismatch {
-        /// Path of the key.
-        key: PathBuf,
-        /// Path of the certificate.
-        cert: PathBuf,
-        /// Error of the TLS library.
-        source: rustls::Error,
-    },
-    /// The certificate authority cannot verify clients.
-    #[error("{} is no authority to know clients by", path.display())]
-    Authority {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the TLS library.
-        source: VerifierBuilderError,
-    },
-    /// The TLS configuration cannot be built.
-    #[error("TLS cannot be set up")]
-    Setup(#[source] rustls::Error),
+#[error("{message}")]
+pub struct TlsError {
+    reason: &'static str,
+    message: String,
+    source: Option<BoxError>,
 }
 
 impl TlsError {
+    fn new(reason: &'static str, message: String) -> Self {
+        Self { reason, message, source: None }
+    }
+
+    fn invalid(message: String) -> Self {
+        Self::new("CertificatesInvalid", message)
+    }
+
+    fn because(self, source: impl Into<BoxError>) -> Self {
+        Self { source: Some(source.into()), ..self }
+    }
+
+    fn setup(source: rustls::Error) -> Self {
+        Self::invalid("TLS cannot be set up".to_owned()).because(source)
+    }
+
     /// Reason, as a metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "CertificatesUnreadable",
-            Self::Pem { .. } | Self::Certificate { .. } | Self::Authority { .. } | Self::Setup(_) => {
-                "CertificatesInvalid"
-            }
-            Self::NotValid { .. } => "CertificateExpired",
-            Self::Mismatch { .. } => "CertificateMismatch",
-        }
+        self.reason
     }
 }
 
@@ -129,7 +87,9 @@ pub struct Pem {
 impl Pem {
     /// Reads the file.
     pub fn read(path: &Path) -> Result<Self, TlsError> {
-        let text = fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })?;
+        let text = fs::read(path).map_err(|source| {
+            TlsError::new("CertificatesUnreadable", format!("cannot read {}", path.display())).because(source)
+        })?;
         Ok(Self { path: path.to_owned(), text })
     }
 }
@@ -185,7 +145,7 @@ impl Certificates {
     pub fn load(material: &Material, now: Timestamp) -> Result<Self, TlsError> {
         let loaded = load(material, None, now)?;
         // Without a known hash `load` always returns a configuration.
-        let Some(loaded) = loaded else { return Err(TlsError::Setup(rustls::Error::HandshakeNotComplete)) };
+        let Some(loaded) = loaded else { return Err(TlsError::setup(rustls::Error::HandshakeNotComplete)) };
         Ok(Self { now: RwLock::new(loaded) })
     }
 
@@ -252,15 +212,21 @@ fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<
     if known == Some(content) {
         return Ok(None);
     }
-    let no_key =
-        |source| TlsError::Pem { path: key.path.clone(), wanted: "private key", source: Some(source) };
-    let private = PrivateKeyDer::from_pem_slice(&key.text).map_err(no_key)?;
+    let private = PrivateKeyDer::from_pem_slice(&key.text)
+        .map_err(|source| holds_no(&key.path, "private key").because(source))?;
     let provider = Arc::new(ring::default_provider());
-    let mismatch = |source| TlsError::Mismatch { key: key.path.clone(), cert: cert.path.clone(), source };
+    let mismatch = |source: rustls::Error| {
+        let message = format!(
+            "the key in {} is not that of the certificate in {}",
+            key.path.display(),
+            cert.path.display()
+        );
+        TlsError::new("CertificateMismatch", message).because(source)
+    };
     CertifiedKey::from_der(chain.clone(), private.clone_key(), &provider).map_err(mismatch)?;
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&TLS13])
-        .map_err(TlsError::Setup)?;
+        .map_err(TlsError::setup)?;
     let config = match authority {
         None => config.with_no_client_auth(),
         Some(authority) => {
@@ -270,11 +236,14 @@ fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<
                 Clients::Known(_) => verifier,
                 Clients::Any(_) => verifier.allow_unauthenticated(),
             };
-            let unfit = |source| TlsError::Authority { path: authority.path.clone(), source };
-            config.with_client_cert_verifier(verifier.build().map_err(unfit)?)
+            let verifier = verifier.build().map_err(|source| {
+                let message = format!("{} is no authority to know clients by", authority.path.display());
+                TlsError::invalid(message).because(source)
+            })?;
+            config.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = config.with_single_cert(chain, private).map_err(TlsError::Setup)?;
+    let mut config = config.with_single_cert(chain, private).map_err(TlsError::setup)?;
     config.alpn_protocols = vec![protocol.to_vec()];
     // No session tickets: a resumed connection would not present its client certificate again.
     config.send_tls13_tickets = 0;
@@ -287,7 +256,7 @@ fn roots(authority: &Pem, now: Timestamp) -> Result<RootCertStore, TlsError> {
     let (mut roots, mut over) = (RootCertStore::empty(), None);
     for own in certificates(&authority.path, &authority.text)? {
         match check_validity(&authority.path, &own, now) {
-            Ok(()) => roots.add(own).map_err(TlsError::Setup)?,
+            Ok(()) => roots.add(own).map_err(TlsError::setup)?,
             Err(error) => over = Some(error),
         }
     }
@@ -298,14 +267,18 @@ fn roots(authority: &Pem, now: Timestamp) -> Result<RootCertStore, TlsError> {
 }
 
 fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let none = |source| TlsError::Pem { path: path.to_owned(), wanted: "certificate", source };
-    let found: Vec<_> =
-        CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|error| none(Some(error)))?;
-    if found.is_empty() { Err(none(None)) } else { Ok(found) }
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let found = found.map_err(|source| holds_no(path, "certificate").because(source))?;
+    if found.is_empty() { Err(holds_no(path, "certificate")) } else { Ok(found) }
+}
+
+fn holds_no(path: &Path, wanted: &str) -> TlsError {
+    TlsError::invalid(format!("{} holds no {wanted} in PEM", path.display()))
 }
 
 fn check_validity(path: &Path, certificate: &CertificateDer<'_>, now: Timestamp) -> Result<(), TlsError> {
-    let unreadable = || TlsError::Certificate { path: path.to_owned() };
+    let unreadable =
+        || TlsError::invalid(format!("{} holds a certificate that cannot be read", path.display()));
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| unreadable())?;
     let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp());
     let validity = parsed.validity();
@@ -314,7 +287,9 @@ fn check_validity(path: &Path, certificate: &CertificateDer<'_>, now: Timestamp)
     if from <= now && now <= until {
         Ok(())
     } else {
-        Err(TlsError::NotValid { path: path.to_owned(), from, until })
+        let message =
+            format!("the certificate in {} is valid from {from} to {until} alone: renew it", path.display());
+        Err(TlsError::new("CertificateExpired", message))
     }
 }
 

@@ -4,11 +4,12 @@
 //! A setting that is not supported is an error at the start. An unreachable collector delays nothing: spans
 //! wait in a queue, spans beyond its capacity are dropped, and the log reports that at intervals.
 
-use std::{fs, io, time::Duration};
+use std::{fs, time::Duration};
 
+use anyhow::{Context, bail};
 use opentelemetry::{Key, KeyValue, trace::TracerProvider};
 use opentelemetry_otlp::{
-    ExporterBuildError, SpanExporter, WithTonicConfig,
+    SpanExporter, WithTonicConfig,
     tonic_types::transport::{Certificate, ClientTlsConfig, Identity},
 };
 use opentelemetry_sdk::{
@@ -31,37 +32,6 @@ const PROCESS: [(&str, &str); 2] =
 /// Time limit for exporting the last spans at the end.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// Unusable trace settings in the environment.
-#[derive(Debug, thiserror::Error)]
-pub enum TracesError {
-    /// A value that is not supported.
-    #[error("{variable} is {value}: {instead}")]
-    Value {
-        /// Environment variable.
-        variable: String,
-        /// Its value.
-        value: String,
-        /// Advice to the user.
-        instead: &'static str,
-    },
-    /// A client certificate without its key, or the reverse.
-    #[error("set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither")]
-    HalfIdentity,
-    /// A file that cannot be read.
-    #[error("cannot read {path}, which {variable} names")]
-    File {
-        /// Environment variable.
-        variable: String,
-        /// Path, the value of the variable.
-        path: String,
-        /// Cause.
-        source: io::Error,
-    },
-    /// Any other error of the exporter library.
-    #[error("cannot export traces as the variables OTEL_EXPORTER_OTLP_… say")]
-    Exporter(#[from] ExporterBuildError),
-}
-
 /// Trace exporter of this process.
 pub struct Traces {
     provider: SdkTracerProvider,
@@ -69,13 +39,15 @@ pub struct Traces {
 
 impl Traces {
     /// The exporter that the environment configures, None if it configures none. Needs a runtime.
-    pub fn from_environment() -> Result<Option<Self>, TracesError> {
-        let Some(asked) = Asked::read(|name| std::env::var(name).ok())? else { return Ok(None) };
+    pub fn from_environment() -> anyhow::Result<Option<Self>> {
+        let Some(settings) = Settings::read(|name| std::env::var(name).ok())? else { return Ok(None) };
         let mut exporter = SpanExporter::builder().with_tonic();
-        if let Some(tls) = asked.tls()? {
+        if let Some(tls) = settings.tls()? {
             exporter = exporter.with_tls_config(tls);
         }
-        let exporter = Telling { exporter: exporter.build()?, failure: Mutex::default() };
+        let exporter =
+            exporter.build().context("cannot export traces as the variables OTEL_EXPORTER_OTLP_… say")?;
+        let exporter = LoggingExporter { exporter, failure: Mutex::default() };
         let provider = SdkTracerProvider::builder()
             .with_resource(resource())
             .with_span_processor(BatchSpanProcessor::builder(exporter).build())
@@ -117,52 +89,40 @@ fn is_part(metadata: &Metadata<'_>) -> bool {
 fn resource() -> Resource {
     let found = Resource::builder().build();
     // The library makes up a name if none is set.
-    let is_said =
+    let is_set =
         |key| found.get(&Key::new(key)).is_some_and(|value| !value.as_str().starts_with("unknown_service"));
-    let ours = PROCESS.into_iter().filter(|(key, _)| !is_said(*key));
+    let ours = PROCESS.into_iter().filter(|(key, _)| !is_set(*key));
     Resource::builder().with_attributes(ours.map(|(key, value)| KeyValue::new(key, value))).build()
 }
 
-/// A file that an environment variable names.
-#[derive(Debug, PartialEq, Eq)]
-struct File {
-    variable: String,
-    path: String,
+/// Path of a file, and the environment variable that names it.
+type File = (String, String);
+
+fn read((path, variable): &File) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {path}, which {variable} names"))
 }
 
-impl File {
-    fn read(&self) -> Result<Vec<u8>, TracesError> {
-        let Self { variable, path } = self;
-        fs::read(path).map_err(|source| TracesError::File {
-            variable: variable.clone(),
-            path: path.clone(),
-            source,
-        })
-    }
-}
-
-/// Settings that the library does not read from the environment by itself.
+/// Settings that the exporter library does not read from the environment by itself. It reads the others:
+/// endpoint, headers, time limit, sampler, batches and limits of spans.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct Settings {
     /// True if the collector is reached by TLS.
     is_encrypted: bool,
     /// Certificate authority of the collector; those of this machine where absent.
-    authority: Option<File>,
+    ca: Option<File>,
     /// Client certificate and key.
     identity: Option<(File, File)>,
 }
 
-impl Asked {
+impl Settings {
     /// Returns None if no export is configured.
-    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, TracesError> {
+    fn read(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<Self>> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         // A variable for traces alone overrides the one for all signals.
         let of_exporter = |name: &str| {
             let names = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].map(|of| format!("{of}{name}"));
             names.into_iter().find_map(|name| Some((set(&name)?, name)))
         };
-        let file = |name: &str| of_exporter(name).map(|(path, variable)| File { variable, path });
-        let refused = |variable: String, value, instead| Err(TracesError::Value { variable, value, instead });
 
         let is_off = set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let exporter = set("OTEL_TRACES_EXPORTER").unwrap_or_else(|| "otlp".to_owned());
@@ -170,38 +130,40 @@ impl Asked {
             return Ok(None);
         };
         if exporter != "otlp" {
-            return refused("OTEL_TRACES_EXPORTER".to_owned(), exporter, "write otlp or none");
+            bail!("OTEL_TRACES_EXPORTER is {exporter}: write otlp or none");
         }
         if let Some((protocol, name)) = of_exporter("PROTOCOL").filter(|(protocol, _)| protocol != "grpc") {
-            let instead = "write grpc, and the collector's port for it, which is 4317 most often";
-            return refused(name, protocol, instead);
+            bail!(
+                "{name} is {protocol}: write grpc, and the collector's port for it, which is 4317 most often"
+            );
         }
         if let Some((compression, name)) = of_exporter("COMPRESSION").filter(|(how, _)| how != "none") {
-            return refused(name, compression, "traces are sent as they are: leave it out");
+            bail!("{name} is {compression}: traces are sent as they are: leave it out");
         }
         let is_encrypted = endpoint.starts_with("https://");
         if !is_encrypted && !endpoint.starts_with("http://") {
-            return refused(name, endpoint, "begin it with http:// or https://");
+            bail!("{name} is {endpoint}: begin it with http:// or https://");
         }
-        let identity = match (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY")) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => return Err(TracesError::HalfIdentity),
-        };
-        Ok(Some(Self { is_encrypted, authority: file("CERTIFICATE"), identity }))
+        let (certificate, key) = (of_exporter("CLIENT_CERTIFICATE"), of_exporter("CLIENT_KEY"));
+        if certificate.is_some() != key.is_some() {
+            bail!(
+                "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither"
+            );
+        }
+        Ok(Some(Self { is_encrypted, ca: of_exporter("CERTIFICATE"), identity: certificate.zip(key) }))
     }
 
-    fn tls(&self) -> Result<Option<ClientTlsConfig>, TracesError> {
+    fn tls(&self) -> anyhow::Result<Option<ClientTlsConfig>> {
         if !self.is_encrypted {
             return Ok(None);
         }
         let mut tls = ClientTlsConfig::new();
-        tls = match &self.authority {
-            Some(file) => tls.ca_certificate(Certificate::from_pem(file.read()?)),
+        tls = match &self.ca {
+            Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
             None => tls.with_native_roots(),
         };
         if let Some((certificate, key)) = &self.identity {
-            tls = tls.identity(Identity::from_pem(certificate.read()?, key.read()?));
+            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
         }
         Ok(Some(tls))
     }
@@ -209,12 +171,12 @@ impl Asked {
 
 /// Exporter that logs failures and recovery.
 #[derive(Debug)]
-struct Telling {
+struct LoggingExporter {
     exporter: SpanExporter,
     failure: Mutex<LogOnce>,
 }
 
-impl opentelemetry_sdk::trace::SpanExporter for Telling {
+impl opentelemetry_sdk::trace::SpanExporter for LoggingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let result = self.exporter.export(batch).await;
@@ -249,9 +211,9 @@ mod tests {
 
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<Asked>, String> {
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
         let all: HashMap<_, _> = variables.iter().copied().collect();
-        Asked::read(|name| all.get(name).map(|&value| value.to_owned())).map_err(|error| error.to_string())
+        Settings::read(|name| all.get(name).map(|&value| value.to_owned())).map_err(|error| error.to_string())
     }
 
     const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
@@ -272,8 +234,8 @@ mod tests {
 
     #[test]
     fn what_is_asked_for() {
-        let file = |variable: &str, path: &str| File { variable: variable.to_owned(), path: path.to_owned() };
-        assert_eq!(read(&[ENDPOINT]), Ok(Some(Asked::default())));
+        let file = |variable: &str, path: &str| (path.to_owned(), variable.to_owned());
+        assert_eq!(read(&[ENDPOINT]), Ok(Some(Settings::default())));
         let asked = read(&[
             ENDPOINT,
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector:4317"),
@@ -283,9 +245,9 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert"),
             ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key"),
         ]);
-        let wanted = Asked {
+        let wanted = Settings {
             is_encrypted: true,
-            authority: Some(file("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca")),
+            ca: Some(file("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca")),
             identity: Some((
                 file("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert"),
                 file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key"),

@@ -6,20 +6,20 @@
 
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use http::{
     Method, Request, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
 };
 use k8s_pb::apimachinery::pkg::{
-    apis::meta::v1::Status,
+    apis::meta::v1,
     runtime::{TypeMeta, Unknown},
 };
-use kube::{Client, client::Body as Bytes};
+use kube::{Client, client::Body as Bytes, core::Status};
 use prost::Message;
-use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::rate::{HadTurn, Rate};
+use crate::rate::Rate;
 
 /// Time limit of a request, its response included.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -53,15 +53,8 @@ pub enum Body {
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The API server refused the request.
-    #[error("the API server answers {code} {reason}: {message}")]
-    Refused {
-        /// HTTP status.
-        code: u16,
-        /// Machine-readable reason, such as `AlreadyExists`; empty where the server gives none.
-        reason: String,
-        /// Message of the API server.
-        message: String,
-    },
+    #[error("the API server answers {} {}: {}", .0.code, .0.reason, .0.message)]
+    Refused(Box<Status>),
     /// No response in time.
     #[error("no answer within {} s", TIME_LIMIT.as_secs())]
     Late,
@@ -74,6 +67,9 @@ pub enum WireError {
     /// The response cannot be decoded as the expected message.
     #[error("the answer cannot be decoded")]
     Decode(#[from] prost::DecodeError),
+    /// A frame of a watch has an impossible length, in bytes.
+    #[error("a frame of {0} bytes")]
+    TooLong(usize),
     /// The request cannot be built.
     #[error("not a request")]
     Request(#[from] http::Error),
@@ -84,7 +80,7 @@ impl WireError {
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         match self {
-            Self::Refused { code, .. } => Some(*code),
+            Self::Refused(status) => Some(status.code),
             _ => None,
         }
     }
@@ -92,24 +88,22 @@ impl WireError {
     /// Returns true if the server is overloaded or unreachable, so that other requests would fare no better.
     #[must_use]
     pub fn is_overload(&self) -> bool {
-        match self {
-            Self::Refused { code, .. } => *code == 429 || *code >= 500,
-            Self::Late | Self::Unreachable(_) => true,
-            _ => false,
-        }
+        matches!(self.label(), "overload" | "late" | "unreachable")
     }
 
     /// Metric label, from a small set of values.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Refused { code: 404, .. } => "gone",
-            Self::Refused { code: 409, .. } => "conflict",
-            Self::Refused { code: 429 | 500.., .. } => "overload",
-            Self::Refused { .. } => "refused",
+            Self::Refused(status) => match status.code {
+                404 => "gone",
+                409 => "conflict",
+                429 | 500.. => "overload",
+                _ => "refused",
+            },
             Self::Late => "late",
             Self::Unreachable(_) => "unreachable",
-            Self::NoEnvelope | Self::Decode(_) | Self::Request(_) => "invalid",
+            Self::NoEnvelope | Self::Decode(_) | Self::TooLong(_) | Self::Request(_) => "invalid",
         }
     }
 }
@@ -152,34 +146,16 @@ pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8>
     bytes
 }
 
-/// Sends `body` to `path` of the API server and decodes the response.
+/// Sends `body` to `path` of the API server and decodes the response. With a `rate`, the request waits for
+/// the rate limit first, and the time limit starts after that.
 pub async fn send<T: Message + Default>(
     client: &Client,
+    rate: Option<&Rate>,
     method: Method,
     path: &str,
     body: Body,
 ) -> Result<T, WireError> {
-    exchange(client, method, path, body, None).await
-}
-
-/// Like [`send`], within the rate limit: the time limit starts after the wait for it.
-pub async fn send_in_turn<T: Message + Default>(
-    (client, rate): (&Client, &Rate),
-    method: Method,
-    path: &str,
-    body: Body,
-) -> Result<T, WireError> {
-    let turn = rate.turn(path).await;
-    exchange(client, method, path, body, Some(turn)).await
-}
-
-async fn exchange<T: Message + Default>(
-    client: &Client,
-    method: Method,
-    path: &str,
-    body: Body,
-    turn: Option<HadTurn>,
-) -> Result<T, WireError> {
+    let turn = OptionFuture::from(rate.map(|rate| rate.turn(path))).await;
     let exchange = async {
         let (content_type, bytes) = match body {
             Body::None => (PROTOBUF, Vec::new()),
@@ -218,23 +194,22 @@ pub fn unwrap(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
 
 /// Error of a refusal: as protobuf, as JSON (from proxies), or as plain text (from the server's filters).
 #[must_use]
-pub fn refusal(status: StatusCode, bytes: &[u8]) -> WireError {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Json {
-        reason: String,
-        message: String,
-    }
-    let said = match open::<Status>(bytes) {
-        Ok(status) => {
-            Json { reason: status.reason.unwrap_or_default(), message: status.message.unwrap_or_default() }
-        }
-        Err(_) => serde_json::from_slice(bytes).unwrap_or_else(|_| Json {
-            reason: status.canonical_reason().unwrap_or_default().to_owned(),
-            message: String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT)]).trim().to_owned(),
+pub fn refusal(code: StatusCode, bytes: &[u8]) -> WireError {
+    let status = match open(bytes) {
+        Ok(status) => status_of(status),
+        Err(_) => serde_json::from_slice(bytes).unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT)]);
+            Status::failure(text.trim(), code.canonical_reason().unwrap_or_default())
         }),
     };
-    WireError::Refused { code: status.as_u16(), reason: said.reason, message: said.message }
+    WireError::Refused(status.with_code(code.as_u16()).boxed())
+}
+
+/// Converts a status without its details, which nobody reads of requests in protobuf.
+pub(crate) fn status_of(status: v1::Status) -> Status {
+    let (message, reason) = (status.message.unwrap_or_default(), status.reason.unwrap_or_default());
+    let code = status.code.and_then(|code| u16::try_from(code).ok()).unwrap_or_default();
+    Status::failure(&message, &reason).with_code(code)
 }
 
 #[cfg(test)]
@@ -247,6 +222,7 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
+    use crate::rate::HadTurn;
 
     /// A request that waited longer for the rate limit than its time limit is not late, and does not wait for
     /// it again.
@@ -260,12 +236,12 @@ mod tests {
         let (client, rate) = (Client::new(server, "default"), Rate::default());
         let began = Instant::now();
         let calls = (0..1_000).map(|_| {
-            send_in_turn::<AnyObject>((&client, &rate), Method::GET, "/api/v1/pods", Body::Object(vec![]))
+            send::<AnyObject>(&client, Some(&rate), Method::GET, "/api/v1/pods", Body::Object(vec![]))
         });
         let answers = join_all(calls).await;
         assert!(began.elapsed() > TIME_LIMIT, "{:?}", began.elapsed());
         assert!(answers.iter().all(|answer| matches!(answer, Err(error) if error.code() == Some(410))));
-        let other = send::<AnyObject>(&client, Method::GET, "/api/v1/pods", Body::Object(vec![])).await;
+        let other = send::<AnyObject>(&client, None, Method::GET, "/api/v1/pods", Body::Object(vec![])).await;
         assert_eq!(other.unwrap_err().code(), Some(429));
     }
 
@@ -287,10 +263,10 @@ mod tests {
 
     #[test]
     fn a_refusal_is_read_in_every_form() {
-        let status = Status {
+        let status = v1::Status {
             reason: Some("NotFound".to_owned()),
             message: Some("no".to_owned()),
-            ..Status::default()
+            ..v1::Status::default()
         };
         for (bytes, reason, message) in [
             (envelope("v1", "Status", &status), "NotFound", "no"),
@@ -298,10 +274,8 @@ mod tests {
             (b"too many\n".to_vec(), "Not Found", "too many"),
         ] {
             let error = refusal(StatusCode::NOT_FOUND, &bytes);
-            assert!(
-                matches!(&error, WireError::Refused { code: 404, reason: r, message: m } if r == reason && m == message),
-                "{error}"
-            );
+            let WireError::Refused(status) = &error else { panic!("{error}") };
+            assert_eq!((status.code, &*status.reason, &*status.message), (404, reason, message));
             assert_eq!(error.label(), "gone");
         }
     }

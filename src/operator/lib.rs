@@ -64,7 +64,7 @@ pub struct Options {
     /// Options of the server for cluster-autoscaler; None: no server.
     pub autoscaler: Option<autoscaler::Options>,
     /// Options of leader election; None: this is the only operator.
-    pub election: Option<leader::Options>,
+    pub election: Option<leader::ElectionOptions>,
 }
 
 /// Runs the operator until `shutdown`.
@@ -132,7 +132,7 @@ async fn check(options: &mut Options, client: &Client) -> anyhow::Result<String>
     operator.rights(preflight::OPERATOR).await?;
     kubelets.rights(preflight::HOLLOW).await?;
     *endpoints = kubelets.endpoints(endpoints.take()).await?;
-    if let Some(leader::Options { namespace, name, .. }) = election {
+    if let Some(leader::ElectionOptions { namespace, name, .. }) = election {
         Preflight { namespace, ..operator }.election(name).await?;
     }
     let election = election.as_ref().map(|election| (election.namespace.as_str(), election.name.as_str()));

@@ -22,7 +22,7 @@ use kube_node_testing::{Fixture, LONG, class_spec, create, delete, eventually, p
 async fn both<T: Message + Default + DeserializeOwned>(client: &Client, path: &str) -> [T; 2] {
     let request = http::Request::get(path).body(vec![]).unwrap();
     let json = client.request::<T>(request).await.unwrap();
-    let protobuf = wire::send::<T>(client, http::Method::GET, path, Body::None).await.unwrap();
+    let protobuf = wire::send::<T>(client, None, http::Method::GET, path, Body::None).await.unwrap();
     [json, protobuf]
 }
 

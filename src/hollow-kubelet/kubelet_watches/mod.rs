@@ -19,7 +19,7 @@ use kube::{Client, runtime::watcher::DefaultBackoff};
 use kube_ext::{
     error::chain,
     rate::Rate,
-    watch::{Ended, WatchEvent, WatchRequest, follow},
+    watch::{WatchError, WatchEvent, WatchRequest, follow},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -59,7 +59,7 @@ async fn hold(
     meter: &Meter,
     on_event: impl FnMut(WatchEvent<'_>),
 ) -> Infallible {
-    let failed = |error: Ended| {
+    let failed = |error: WatchError| {
         debug!(path = watch.path, error = chain(&error), "a watch ended");
         Ok(())
     };

@@ -13,38 +13,12 @@ use super::clock::Moment;
 
 /// Polls per renewal interval made by standbys: the delay until they see that the Lease was given back, and
 /// the most by which they see a renewal late.
-const LOOKS: u32 = 4;
+const POLLS: u32 = 4;
 
 /// Contradictory election times.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TimingError {
-    /// A standby would take over before leadership ends.
-    #[error(
-        "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({deadline:?}): the one who waits must wait longer than the one who leads goes on"
-    )]
-    Lease {
-        /// Lease duration.
-        lease: Duration,
-        /// Renew deadline.
-        deadline: Duration,
-    },
-    /// A single failed renewal would end leadership.
-    #[error(
-        "--leader-elect-renew-deadline ({deadline:?}) must be longer than twice --leader-elect-retry-period ({retry:?}): a renewal that fails has to have a second try"
-    )]
-    Deadline {
-        /// Renew deadline.
-        deadline: Duration,
-        /// Time between two renewals.
-        retry: Duration,
-    },
-    /// The time between two renewals is too short.
-    #[error("--leader-elect-retry-period ({0:?}) must be at least 100ms")]
-    Retry(Duration),
-    /// The lease duration does not fit the Lease, which has whole seconds.
-    #[error("--leader-elect-lease-duration ({0:?}) must be whole seconds, at most a day")]
-    Seconds(Duration),
-}
+#[error("{0}")]
+pub struct TimingError(String);
 
 /// Times of an election, with the meaning they have in kube-controller-manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,17 +40,24 @@ impl Timing {
     /// Lease duration (standbys wait that long after the last renewal), renew deadline (the leader leads that
     /// long after it), and time between two renewals.
     pub fn new(lease: Duration, deadline: Duration, retry: Duration) -> Result<Self, TimingError> {
-        if lease <= deadline {
-            Err(TimingError::Lease { lease, deadline })
+        Err(TimingError(if lease <= deadline {
+            // A standby would take over before leadership ends.
+            format!(
+                "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({deadline:?}): the one who waits must wait longer than the one who leads goes on"
+            )
         } else if deadline <= retry * 2 {
-            Err(TimingError::Deadline { deadline, retry })
+            // A single failed renewal would end leadership.
+            format!(
+                "--leader-elect-renew-deadline ({deadline:?}) must be longer than twice --leader-elect-retry-period ({retry:?}): a renewal that fails has to have a second try"
+            )
         } else if retry < Duration::from_millis(100) {
-            Err(TimingError::Retry(retry))
+            format!("--leader-elect-retry-period ({retry:?}) must be at least 100ms")
         } else if lease.subsec_nanos() != 0 || lease > Duration::from_hours(24) {
-            Err(TimingError::Seconds(lease))
+            // The Lease has whole seconds.
+            format!("--leader-elect-lease-duration ({lease:?}) must be whole seconds, at most a day")
         } else {
-            Ok(Self { lease, deadline, retry })
-        }
+            return Ok(Self { lease, deadline, retry });
+        }))
     }
 
     /// Lease duration.
@@ -93,7 +74,7 @@ impl Timing {
 
     /// Time limit of one request: a second try must fit within the renew deadline.
     #[must_use]
-    pub fn patience(self) -> Duration {
+    pub fn request_timeout(self) -> Duration {
         self.deadline / 2
     }
 }
@@ -111,7 +92,7 @@ pub struct Record {
 
 /// Request to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum LeaseRequest {
     /// Read the Lease.
     Read,
     /// Create the Lease with this process as its holder.
@@ -122,9 +103,9 @@ pub enum Request {
 
 /// Response of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Response {
+pub enum LeaseResponse {
     /// The Lease as read; None if it does not exist.
-    Stands(Option<Record>),
+    Read(Option<Record>),
     /// The write succeeded.
     Written,
     /// Another process wrote meanwhile.
@@ -135,9 +116,9 @@ pub enum Response {
 
 /// Next step of the elector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ElectorStep {
     /// Send this request now.
-    Request(Request),
+    Request(LeaseRequest),
     /// Wait for this time.
     Wait(Duration),
     /// Stop leading.
@@ -205,36 +186,35 @@ impl Elector {
 
     /// The next step at `now`.
     #[must_use]
-    pub fn next(&self, now: Moment) -> Step {
+    pub fn next(&self, now: Moment) -> ElectorStep {
         if let Some(by) = &self.taken {
-            return Step::Lost(Loss::Taken(by.clone()));
+            return ElectorStep::Lost(Loss::Taken(by.clone()));
         }
         if self.held.is_some_and(|until| now >= until) {
-            return Step::Lost(Loss::Late(self.timing.deadline));
+            return ElectorStep::Lost(Loss::Late(self.timing.deadline));
         }
         if now < self.due {
-            return Step::Wait(now.until(self.held.map_or(self.due, |until| until.min(self.due))));
+            return ElectorStep::Wait(now.until(self.held.map_or(self.due, |until| until.min(self.due))));
         }
         let may_have_it = self.held.is_some() || self.others_are_over(now);
-        Step::Request(match self.known {
-            Known::Absent if may_have_it => Request::Create,
-            Known::Others if may_have_it => Request::Replace,
-            Known::Free => Request::Replace,
-            Known::Nothing | Known::Absent | Known::Others => Request::Read,
+        ElectorStep::Request(match self.known {
+            Known::Absent if may_have_it => LeaseRequest::Create,
+            Known::Others if may_have_it => LeaseRequest::Replace,
+            Known::Free => LeaseRequest::Replace,
+            Known::Nothing | Known::Absent | Known::Others => LeaseRequest::Read,
         })
     }
 
     /// Takes the response to the request sent at `sent`.
-    pub fn heard(&mut self, sent: Moment, now: Moment, heard: Response) {
-        let look = self.timing.retry / LOOKS;
-        self.due = now.after(look);
-        match heard {
-            Response::Stands(None) => {
+    pub fn take_response(&mut self, sent: Moment, now: Moment, response: LeaseResponse) {
+        self.due = now.after(self.timing.retry / POLLS);
+        match response {
+            LeaseResponse::Read(None) => {
                 self.known = Known::Absent;
                 // The Lease was deleted under its holder, which may still lead until the former expiry.
                 self.due = self.due.min(self.others_end(now));
             }
-            Response::Stands(Some(Record { version, holder, lasts })) => match holder {
+            LeaseResponse::Read(Some(Record { version, holder, lasts })) => match holder {
                 Some(by) if by != self.identity => {
                     self.known = Known::Others;
                     if self.others.as_ref().is_none_or(|(seen, _)| *seen != version) {
@@ -245,7 +225,7 @@ impl Elector {
                 }
                 _ => (self.known, self.others, self.due) = (Known::Free, None, now),
             },
-            Response::Written => {
+            LeaseResponse::Written => {
                 (self.known, self.others) = (Known::Free, None);
                 let until = sent.after(self.timing.deadline);
                 // Leadership that has ended stays ended, and a response after the deadline grants none.
@@ -254,13 +234,13 @@ impl Elector {
                     self.due = sent.after(self.timing.retry);
                 }
             }
-            Response::Conflict => {
+            LeaseResponse::Conflict => {
                 self.known = Known::Nothing;
                 if self.held.is_some() {
                     self.due = now;
                 }
             }
-            Response::Nothing => {}
+            LeaseResponse::Nothing => {}
         }
     }
 

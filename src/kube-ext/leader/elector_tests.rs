@@ -17,23 +17,23 @@ fn at(millis: u64) -> Moment {
     Moment::BEGINNING.after(Duration::from_millis(millis))
 }
 
-fn held_by(holder: &str, version: u64) -> Response {
+fn held_by(holder: &str, version: u64) -> LeaseResponse {
     let holder = Some(holder.to_owned()).filter(|holder| !holder.is_empty());
-    Response::Stands(Some(Record { version: version.to_string(), holder, lasts: Some(LEASE) }))
+    LeaseResponse::Read(Some(Record { version: version.to_string(), holder, lasts: Some(LEASE) }))
 }
 
 /// Asserts the next request at this time and passes the response to the elector.
-fn told(claim: &mut Elector, asked: Request, millis: u64, heard: Response) {
-    assert_eq!(claim.next(at(millis)), Step::Request(asked), "at {millis} ms: {claim:?}");
-    claim.heard(at(millis), at(millis), heard);
+fn told(elector: &mut Elector, asked: LeaseRequest, millis: u64, response: LeaseResponse) {
+    assert_eq!(elector.next(at(millis)), ElectorStep::Request(asked), "at {millis} ms: {elector:?}");
+    elector.take_response(at(millis), at(millis), response);
 }
 
 /// An elector that leads since time 0.
 fn leader() -> Elector {
-    let mut claim = Elector::new("a".to_owned(), timing());
-    told(&mut claim, Request::Read, 0, Response::Stands(None));
-    told(&mut claim, Request::Create, 0, Response::Written);
-    claim
+    let mut elector = Elector::new("a".to_owned(), timing());
+    told(&mut elector, LeaseRequest::Read, 0, LeaseResponse::Read(None));
+    told(&mut elector, LeaseRequest::Create, 0, LeaseResponse::Written);
+    elector
 }
 
 #[test]
@@ -51,105 +51,109 @@ fn times_that_contradict_each_other() {
 
 #[test]
 fn the_first_one_leads_at_once_and_renews() {
-    let mut claim = leader();
-    assert_eq!(claim.held(), Some(at(10_000)));
-    assert_eq!(claim.next(at(500)), Step::Wait(Duration::from_millis(1_500)));
-    told(&mut claim, Request::Replace, 2_000, Response::Written);
-    assert_eq!(claim.held(), Some(at(12_000)));
+    let mut elector = leader();
+    assert_eq!(elector.held(), Some(at(10_000)));
+    assert_eq!(elector.next(at(500)), ElectorStep::Wait(Duration::from_millis(1_500)));
+    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(12_000)));
 }
 
 #[test]
 fn a_claim_counts_from_before_its_renewal_was_sent() {
-    let mut claim = leader();
-    claim.heard(at(2_000), at(6_000), Response::Written);
-    assert_eq!(claim.held(), Some(at(12_000)));
+    let mut elector = leader();
+    elector.take_response(at(2_000), at(6_000), LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(12_000)));
 }
 
 #[test]
 fn a_leader_that_cannot_renew_tries_until_its_claim_is_over() {
-    let mut claim = leader();
+    let mut elector = leader();
     for millis in [2_000, 2_500, 6_000, 9_999] {
-        told(&mut claim, Request::Replace, millis, Response::Nothing);
+        told(&mut elector, LeaseRequest::Replace, millis, LeaseResponse::Nothing);
     }
-    assert_eq!(claim.next(at(9_999)), Step::Wait(Duration::from_millis(1)), "no longer than the claim");
-    assert_eq!(claim.next(at(10_000)), Step::Lost(Loss::Late(DEADLINE)));
+    assert_eq!(
+        elector.next(at(9_999)),
+        ElectorStep::Wait(Duration::from_millis(1)),
+        "no longer than the elector"
+    );
+    assert_eq!(elector.next(at(10_000)), ElectorStep::Lost(Loss::Late(DEADLINE)));
     // A response after the deadline does not restore leadership.
-    claim.heard(at(9_999), at(10_001), Response::Written);
-    assert_eq!(claim.next(at(10_001)), Step::Lost(Loss::Late(DEADLINE)));
+    elector.take_response(at(9_999), at(10_001), LeaseResponse::Written);
+    assert_eq!(elector.next(at(10_001)), ElectorStep::Lost(Loss::Late(DEADLINE)));
 }
 
 #[test]
 fn an_answer_that_comes_too_late_makes_no_leader() {
-    let mut claim = Elector::new("a".to_owned(), timing());
-    told(&mut claim, Request::Read, 0, Response::Stands(None));
-    claim.heard(at(0), at(10_000), Response::Written);
-    assert_eq!(claim.held(), None);
+    let mut elector = Elector::new("a".to_owned(), timing());
+    told(&mut elector, LeaseRequest::Read, 0, LeaseResponse::Read(None));
+    elector.take_response(at(0), at(10_000), LeaseResponse::Written);
+    assert_eq!(elector.held(), None);
     // The process holds the Lease all the same, and may renew it.
-    told(&mut claim, Request::Replace, 11_000, Response::Written);
-    assert_eq!(claim.held(), Some(at(21_000)));
+    told(&mut elector, LeaseRequest::Replace, 11_000, LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(21_000)));
 }
 
 #[test]
 fn whoever_comes_second_waits_the_whole_lease_after_each_renewal() {
-    let mut claim = Elector::new("b".to_owned(), timing());
-    told(&mut claim, Request::Read, 0, held_by("a", 1));
-    assert!(claim.waits(at(0)));
-    told(&mut claim, Request::Read, 500, held_by("a", 2));
+    let mut elector = Elector::new("b".to_owned(), timing());
+    told(&mut elector, LeaseRequest::Read, 0, held_by("a", 1));
+    assert!(elector.waits(at(0)));
+    told(&mut elector, LeaseRequest::Read, 500, held_by("a", 2));
     for millis in (1_000..15_500).step_by(500) {
-        told(&mut claim, Request::Read, millis, held_by("a", 2));
-        assert!(claim.waits(at(millis)));
+        told(&mut elector, LeaseRequest::Read, millis, held_by("a", 2));
+        assert!(elector.waits(at(millis)));
     }
-    told(&mut claim, Request::Replace, 15_500, Response::Written);
-    assert_eq!(claim.held(), Some(at(25_500)));
+    told(&mut elector, LeaseRequest::Replace, 15_500, LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(25_500)));
 }
 
 #[test]
 fn a_lease_that_was_given_back_is_taken_at_the_next_look() {
-    let mut claim = Elector::new("b".to_owned(), timing());
-    told(&mut claim, Request::Read, 0, held_by("a", 1));
-    told(&mut claim, Request::Read, 500, held_by("", 2));
-    told(&mut claim, Request::Replace, 500, Response::Written);
-    assert_eq!(claim.held(), Some(at(10_500)));
+    let mut elector = Elector::new("b".to_owned(), timing());
+    told(&mut elector, LeaseRequest::Read, 0, held_by("a", 1));
+    told(&mut elector, LeaseRequest::Read, 500, held_by("", 2));
+    told(&mut elector, LeaseRequest::Replace, 500, LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(10_500)));
 }
 
 #[test]
 fn of_two_that_take_it_one_waits_again() {
-    let mut claim = Elector::new("b".to_owned(), timing());
-    told(&mut claim, Request::Read, 0, held_by("", 1));
-    told(&mut claim, Request::Replace, 0, Response::Conflict);
-    told(&mut claim, Request::Read, 500, held_by("c", 2));
-    assert!(claim.waits(at(500)));
+    let mut elector = Elector::new("b".to_owned(), timing());
+    told(&mut elector, LeaseRequest::Read, 0, held_by("", 1));
+    told(&mut elector, LeaseRequest::Replace, 0, LeaseResponse::Conflict);
+    told(&mut elector, LeaseRequest::Read, 500, held_by("c", 2));
+    assert!(elector.waits(at(500)));
 }
 
 #[test]
 fn a_renewal_whose_answer_was_lost_is_recognised() {
-    let mut claim = leader();
-    told(&mut claim, Request::Replace, 2_000, Response::Nothing);
-    told(&mut claim, Request::Replace, 2_500, Response::Conflict);
-    told(&mut claim, Request::Read, 2_500, held_by("a", 2));
-    told(&mut claim, Request::Replace, 2_500, Response::Written);
-    assert_eq!(claim.held(), Some(at(12_500)));
+    let mut elector = leader();
+    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Nothing);
+    told(&mut elector, LeaseRequest::Replace, 2_500, LeaseResponse::Conflict);
+    told(&mut elector, LeaseRequest::Read, 2_500, held_by("a", 2));
+    told(&mut elector, LeaseRequest::Replace, 2_500, LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(12_500)));
 }
 
 #[test]
 fn whoever_finds_another_in_its_place_is_no_leader() {
-    let mut claim = leader();
-    told(&mut claim, Request::Replace, 2_000, Response::Conflict);
-    told(&mut claim, Request::Read, 2_000, held_by("b", 7));
-    assert_eq!(claim.next(at(2_000)), Step::Lost(Loss::Taken("b".to_owned())));
+    let mut elector = leader();
+    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Conflict);
+    told(&mut elector, LeaseRequest::Read, 2_000, held_by("b", 7));
+    assert_eq!(elector.next(at(2_000)), ElectorStep::Lost(Loss::Taken("b".to_owned())));
 }
 
 #[test]
 fn a_lease_that_somebody_deleted_still_protects_its_holder() {
-    let mut claim = leader();
-    told(&mut claim, Request::Replace, 2_000, Response::Stands(None));
-    told(&mut claim, Request::Create, 2_000, Response::Written);
-    assert_eq!(claim.held(), Some(at(12_000)));
+    let mut elector = leader();
+    told(&mut elector, LeaseRequest::Replace, 2_000, LeaseResponse::Read(None));
+    told(&mut elector, LeaseRequest::Create, 2_000, LeaseResponse::Written);
+    assert_eq!(elector.held(), Some(at(12_000)));
     let mut other = Elector::new("b".to_owned(), timing());
-    told(&mut other, Request::Read, 0, held_by("a", 1));
-    told(&mut other, Request::Read, 14_900, Response::Stands(None));
-    assert_eq!(other.next(at(14_900)), Step::Wait(Duration::from_millis(100)));
-    told(&mut other, Request::Create, 15_000, Response::Written);
+    told(&mut other, LeaseRequest::Read, 0, held_by("a", 1));
+    told(&mut other, LeaseRequest::Read, 14_900, LeaseResponse::Read(None));
+    assert_eq!(other.next(at(14_900)), ElectorStep::Wait(Duration::from_millis(100)));
+    told(&mut other, LeaseRequest::Create, 15_000, LeaseResponse::Written);
 }
 
 /// Events of the simulation below.
@@ -159,13 +163,13 @@ enum Happens {
     /// A request reaches the API server.
     Arrives(Question),
     /// The response reaches the candidate.
-    Answered { by: usize, sent: u64, heard: Response, version: u64 },
+    Answered { by: usize, sent: u64, response: LeaseResponse, version: u64 },
 }
 
 struct Question {
     by: usize,
     name: String,
-    ask: Request,
+    ask: LeaseRequest,
     /// Resource version that the request names.
     version: u64,
     sent: u64,
@@ -182,19 +186,21 @@ struct Server {
 
 impl Server {
     /// The response, and the Lease's version after it.
-    fn asked(&mut self, question: &Question) -> (Response, u64) {
-        let heard = match (question.ask, &self.lease) {
-            (Request::Read | Request::Replace, None) => Response::Stands(None),
-            (Request::Read, Some((version, holder))) => held_by(holder, *version),
-            (Request::Create, Some(_)) => Response::Conflict,
-            (Request::Replace, Some((version, _))) if *version != question.version => Response::Conflict,
-            (Request::Create, None) | (Request::Replace, Some(_)) => {
+    fn asked(&mut self, question: &Question) -> (LeaseResponse, u64) {
+        let response = match (question.ask, &self.lease) {
+            (LeaseRequest::Read | LeaseRequest::Replace, None) => LeaseResponse::Read(None),
+            (LeaseRequest::Read, Some((version, holder))) => held_by(holder, *version),
+            (LeaseRequest::Create, Some(_)) => LeaseResponse::Conflict,
+            (LeaseRequest::Replace, Some((version, _))) if *version != question.version => {
+                LeaseResponse::Conflict
+            }
+            (LeaseRequest::Create, None) | (LeaseRequest::Replace, Some(_)) => {
                 self.versions += 1;
                 self.lease = Some((self.versions, question.name.clone()));
-                Response::Written
+                LeaseResponse::Written
             }
         };
-        (heard, self.lease.as_ref().map_or(0, |(version, _)| *version))
+        (response, self.lease.as_ref().map_or(0, |(version, _)| *version))
     }
 }
 
@@ -230,7 +236,7 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
             break;
         }
         let leaders = |millis: u64| {
-            claims.iter().filter(|claim| claim.held().is_some_and(|until| at(millis) < until)).count()
+            claims.iter().filter(|elector| elector.held().is_some_and(|until| at(millis) < until)).count()
         };
         // Between two events leadership can only end.
         assert!(leaders(before) <= 1, "seed {seed}: two lead at {before} ms: {claims:?}");
@@ -242,40 +248,40 @@ fn simulate(seed: u64, candidates: usize, trouble: f64, end: u64) -> u64 {
         };
         match what {
             Happens::Turn(by) => match claims[by].next(at(now)) {
-                Step::Lost(_) => {
+                ElectorStep::Lost(_) => {
                     // The process ends and restarts with no knowledge.
                     names[by].push('+');
                     claims[by] = Elector::new(names[by].clone(), timing());
                     future.put(now + takes(2_000, 60_000), Happens::Turn(by));
                 }
-                Step::Wait(time) => {
+                ElectorStep::Wait(time) => {
                     let wait = u64::try_from(time.as_millis()).unwrap();
                     future.put(now + wait + takes(1, 40_000), Happens::Turn(by));
                 }
-                Step::Request(ask) => {
+                ElectorStep::Request(ask) => {
                     let awaited = takes(0, 3) < 2;
                     let (name, version) = (names[by].clone(), known[by]);
                     let question = Question { by, name, ask, version, sent: now, awaited };
                     // The request may arrive late, even after its sender has stopped waiting.
                     future.put(now + takes(20, 30_000), Happens::Arrives(question));
                     if !awaited {
-                        let heard = Response::Nothing;
-                        future.put(now + 5_000, Happens::Answered { by, sent: now, heard, version: 0 });
+                        let response = LeaseResponse::Nothing;
+                        future.put(now + 5_000, Happens::Answered { by, sent: now, response, version: 0 });
                     }
                 }
             },
             Happens::Arrives(question) => {
-                let (heard, version) = server.asked(&question);
+                let (response, version) = server.asked(&question);
                 let Question { by, sent, awaited, .. } = question;
                 if awaited {
-                    future.put(now + takes(20, 30_000), Happens::Answered { by, sent, heard, version });
+                    future.put(now + takes(20, 30_000), Happens::Answered { by, sent, response, version });
                 }
             }
-            Happens::Answered { by, sent, heard, version } => {
-                if !matches!(heard, Response::Nothing | Response::Conflict) {
+            Happens::Answered { by, sent, response, version } => {
+                if !matches!(response, LeaseResponse::Nothing | LeaseResponse::Conflict) {
                     known[by] = version;
                 }
-                claims[by].heard(at(sent), at(now), heard);
+                claims[by].take_response(at(sent), at(now), response);
                 future.put(now + takes(1, 40_000), Happens::Turn(by));
             }
         }

@@ -64,23 +64,23 @@ impl Fence {
 }
 
 impl<S> Layer<S> for Fence {
-    type Service = Fenced<S>;
+    type Service = FencedService<S>;
 
-    fn layer(&self, inner: S) -> Fenced<S> {
-        Fenced { fence: self.clone(), inner }
+    fn layer(&self, inner: S) -> FencedService<S> {
+        FencedService { fence: self.clone(), inner }
     }
 }
 
 /// A service that sends writes only while this process leads.
 #[derive(Clone, Debug)]
-pub struct Fenced<S> {
+pub struct FencedService<S> {
     fence: Fence,
     inner: S,
 }
 
-impl<S> Service<Request<Body>> for Fenced<S>
+impl<S> Service<Request<Body>> for FencedService<S>
 where
-    S: Service<Request<Passing>>,
+    S: Service<Request<FencedBody>>,
     S::Error: Into<BoxError>,
 {
     type Response = S::Response;
@@ -96,20 +96,20 @@ where
         if let Some(Err(error)) = fence.as_ref().map(Fence::check) {
             return Either::Left(future::err(error.into()));
         }
-        let request = request.map(|body| Passing { fence, body });
+        let request = request.map(|body| FencedBody { fence, body });
         Either::Right(self.inner.call(request).map_err(Into::into))
     }
 }
 
 /// Request body that checks the fence when it is sent.
 #[derive(Debug)]
-pub struct Passing {
+pub struct FencedBody {
     /// None for a read.
     fence: Option<Fence>,
     body: Body,
 }
 
-impl http_body::Body for Passing {
+impl http_body::Body for FencedBody {
     type Data = <Body as http_body::Body>::Data;
     type Error = BoxError;
 
@@ -158,7 +158,7 @@ mod tests {
     fn client(fence: &Fence) -> (Client, Arc<Mutex<Vec<Method>>>) {
         let arrived: Arc<Mutex<Vec<Method>>> = Arc::default();
         let into = Arc::clone(&arrived);
-        let server = service_fn(move |request: Request<Passing>| {
+        let server = service_fn(move |request: Request<FencedBody>| {
             into.lock().push(request.method().clone());
             async { Ok::<_, Infallible>(Response::new(Body::empty())) }
         });
@@ -192,9 +192,9 @@ mod tests {
         for (method, is_stopped) in [(Method::POST, true), (Method::GET, false)] {
             let fence = Fence::closed();
             fence.open_until(Moment::now().after(Duration::from_mins(1)));
-            let waiting: Arc<Mutex<Option<Passing>>> = Arc::default();
+            let waiting: Arc<Mutex<Option<FencedBody>>> = Arc::default();
             let into = Arc::clone(&waiting);
-            let mut fenced = fence.layer(service_fn(move |request: Request<Passing>| {
+            let mut fenced = fence.layer(service_fn(move |request: Request<FencedBody>| {
                 *into.lock() = Some(request.into_body());
                 future::ready(Ok::<_, Infallible>(()))
             }));

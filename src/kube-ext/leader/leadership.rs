@@ -66,7 +66,7 @@ impl Leadership {
     }
 
     /// Sets the observed leader, and whether this process leads.
-    pub(super) fn shows(&self, leader: Option<String>, leads: bool) {
+    pub(super) fn observed(&self, leader: Option<String>, leads: bool) {
         self.leads.set(i64::from(leads));
         *self.leader.write() = leader;
     }

@@ -26,12 +26,12 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 pub use elector::{Loss, Timing, TimingError};
-pub use fence::{Fence, Fenced, NotLeading, Passing};
+pub use fence::{Fence, FencedBody, FencedService, NotLeading};
 pub use leadership::{LEADER, Leadership, MEMBER};
 
 use self::{
     clock::Moment,
-    elector::{Elector, Record, Request, Response, Step},
+    elector::{Elector, ElectorStep, LeaseRequest, LeaseResponse, Record},
 };
 use crate::{error::chain, log_once::LogOnce};
 
@@ -43,7 +43,7 @@ const RELEASED_SECONDS: i32 = 1;
 
 /// Settings of an election.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ElectionOptions {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
@@ -68,40 +68,40 @@ pub struct LostError {
 /// This process's part in an election.
 pub struct Election {
     api: Api<Lease>,
-    options: Options,
-    claim: Elector,
+    options: ElectionOptions,
+    elector: Elector,
     /// The Lease as last read or written.
     lease: Option<Lease>,
-    standing: Arc<Leadership>,
+    leadership: Arc<Leadership>,
     failure: LogOnce,
 }
 
 impl Election {
-    /// Sends no request yet. `client` must not go through the fence of `standing`, which the election itself
+    /// Sends no request yet. `client` must not go through the fence of `leadership`, which the election itself
     /// opens.
     #[must_use]
-    pub fn new(client: Client, options: Options, standing: Arc<Leadership>) -> Self {
+    pub fn new(client: Client, options: ElectionOptions, leadership: Arc<Leadership>) -> Self {
         Self {
             api: Api::namespaced(client, &options.namespace),
-            claim: Elector::new(options.identity.clone(), options.timing),
+            elector: Elector::new(options.identity.clone(), options.timing),
             options,
             lease: None,
-            standing,
+            leadership,
             failure: LogOnce::default(),
         }
     }
 
     /// Takes the Lease if it is free. Returns true if this process leads now, false if another one does.
     pub async fn begin(&mut self) -> Result<bool, LostError> {
-        while self.claim.held().is_none() && !self.claim.waits(Moment::now()) {
+        while self.elector.held().is_none() && !self.elector.waits(Moment::now()) {
             self.step().await?;
         }
-        Ok(self.claim.held().is_some())
+        Ok(self.elector.held().is_some())
     }
 
     /// Waits until this process leads.
     pub async fn win(&mut self) -> Result<(), LostError> {
-        while self.claim.held().is_none() {
+        while self.elector.held().is_none() {
             self.step().await?;
         }
         Ok(())
@@ -117,42 +117,42 @@ impl Election {
     }
 
     async fn step(&mut self) -> Result<(), LostError> {
-        match self.claim.next(Moment::now()) {
-            Step::Wait(time) => sleep(time).await,
-            Step::Lost(source) => {
-                self.standing.fence().close();
-                let Options { identity, namespace, name, .. } = &self.options;
+        match self.elector.next(Moment::now()) {
+            ElectorStep::Wait(time) => sleep(time).await,
+            ElectorStep::Lost(source) => {
+                self.leadership.fence().close();
+                let ElectionOptions { identity, namespace, name, .. } = &self.options;
                 let lease = format!("{namespace}/{name}");
                 return Err(LostError { identity: identity.clone(), lease, source });
             }
-            Step::Request(ask) => {
+            ElectorStep::Request(request) => {
                 let sent = Moment::now();
-                let left = self.claim.held().map_or(Duration::MAX, |until| sent.until(until));
-                let patience = self.options.timing.patience().min(left);
-                let answer = timeout(patience, self.ask(ask)).await;
-                let heard = self.understood(ask, answer.ok());
-                let led = self.claim.held().is_some();
-                self.claim.heard(sent, Moment::now(), heard);
-                if let Some(until) = self.claim.held() {
-                    self.standing.fence().open_until(until);
+                let left = self.elector.held().map_or(Duration::MAX, |until| sent.until(until));
+                let limit = self.options.timing.request_timeout().min(left);
+                let answer = timeout(limit, self.send(request)).await;
+                let response = self.interpret(request, answer.ok());
+                let led = self.elector.held().is_some();
+                self.elector.take_response(sent, Moment::now(), response);
+                if let Some(until) = self.elector.held() {
+                    self.leadership.fence().open_until(until);
                     if !led {
-                        let Options { namespace, name, identity, .. } = &self.options;
+                        let ElectionOptions { namespace, name, identity, .. } = &self.options;
                         info!(identity, lease = format!("{namespace}/{name}"), "has the Lease");
                     }
                 }
                 let holder = self.lease.as_ref().and_then(holder);
-                self.standing.shows(holder, self.claim.held().is_some());
+                self.leadership.observed(holder, self.elector.held().is_some());
             }
         }
         Ok(())
     }
 
-    async fn ask(&self, ask: Request) -> kube::Result<Option<Lease>> {
+    async fn send(&self, request: LeaseRequest) -> kube::Result<Option<Lease>> {
         let params = PostParams::default();
-        match ask {
-            Request::Read => self.api.get_opt(&self.options.name).await,
-            Request::Create => self.api.create(&params, &self.written(None)).await.map(Some),
-            Request::Replace => self
+        match request {
+            LeaseRequest::Read => self.api.get_opt(&self.options.name).await,
+            LeaseRequest::Create => self.api.create(&params, &self.written(None)).await.map(Some),
+            LeaseRequest::Replace => self
                 .api
                 .replace(&self.options.name, &params, &self.written(self.lease.as_ref()))
                 .await
@@ -161,39 +161,52 @@ impl Election {
     }
 
     /// Interprets a response; None stands for a timeout.
-    fn understood(&mut self, ask: Request, answer: Option<kube::Result<Option<Lease>>>) -> Response {
-        let (heard, result) = match answer {
+    fn interpret(
+        &mut self,
+        request: LeaseRequest,
+        answer: Option<kube::Result<Option<Lease>>>,
+    ) -> LeaseResponse {
+        let (response, result) = match answer {
             Some(Ok(lease)) => {
                 self.lease = lease;
                 let record = self.lease.as_ref().map(record);
-                (if ask == Request::Read { Response::Stands(record) } else { Response::Written }, "success")
+                (
+                    if request == LeaseRequest::Read {
+                        LeaseResponse::Read(record)
+                    } else {
+                        LeaseResponse::Written
+                    },
+                    "success",
+                )
             }
             // 404 to a replace: the Lease is gone. 404 to a create is a failure: the namespace does not
             // exist.
-            Some(Err(kube::Error::Api(status))) if status.code == 404 && ask == Request::Replace => {
+            Some(Err(kube::Error::Api(status))) if status.code == 404 && request == LeaseRequest::Replace => {
                 self.lease = None;
-                (Response::Stands(None), "conflict")
+                (LeaseResponse::Read(None), "conflict")
             }
-            Some(Err(kube::Error::Api(status))) if status.code == 409 => (Response::Conflict, "conflict"),
+            Some(Err(kube::Error::Api(status))) if status.code == 409 => {
+                (LeaseResponse::Conflict, "conflict")
+            }
             failed => {
                 let text = match failed {
                     Some(Err(error)) => chain(&error),
-                    _ => format!("no answer within {:?}", self.options.timing.patience()),
+                    _ => format!("no answer within {:?}", self.options.timing.request_timeout()),
                 };
                 if self.failure.is_new(&text) {
-                    let Options { namespace, name, .. } = &self.options;
+                    let ElectionOptions { namespace, name, .. } = &self.options;
                     warn!(lease = format!("{namespace}/{name}"), error = text, "cannot ask for the Lease");
                 }
-                (Response::Nothing, "failure")
+                (LeaseResponse::Nothing, "failure")
             }
         };
-        if heard != Response::Nothing {
+        if response != LeaseResponse::Nothing {
             self.failure.ended();
         }
-        if ask != Request::Read {
-            self.standing.wrote(result);
+        if request != LeaseRequest::Read {
+            self.leadership.wrote(result);
         }
-        heard
+        response
     }
 
     /// The Lease with this process as its holder.
@@ -223,8 +236,8 @@ impl Election {
     /// Gives the Lease back if this process holds it, so that the next leader need not wait for its expiry.
     /// Call this once no work is under way: the next leader starts at once.
     pub async fn release(mut self) {
-        self.standing.fence().close();
-        self.standing.shows(None, false);
+        self.leadership.fence().close();
+        self.leadership.observed(None, false);
         match timeout(RELEASE_LIMIT, self.give_back()).await {
             Ok(Ok(false)) => {}
             Ok(Ok(true)) => info!(identity = self.options.identity, "gave the Lease back"),

@@ -6,13 +6,14 @@ use std::{future::poll_fn, pin::Pin};
 
 use http::{Request, StatusCode, header::ACCEPT, header::USER_AGENT};
 use http_body::Body as _;
+use k8s_pb::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{Client, client::Body, runtime::utils::Backoff};
 use prost::Message;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::{
     InitialList, Meter, WatchRequest,
-    frames::{Frame, FrameError, Frames},
+    frames::{Frame, Frames},
 };
 use crate::wire::{self, AGENT, WireError};
 
@@ -45,7 +46,7 @@ pub enum WatchEvent<'a> {
 
 /// Early end of a watch.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum WatchError {
     /// The API server no longer has the resource version.
     #[error("the version is too old")]
     Expired,
@@ -58,26 +59,17 @@ pub enum Ended {
     /// The connection is open, but nothing comes any more.
     #[error("the watch has been silent for {} s", .0.as_secs())]
     Silent(Duration),
-    /// The API server refused the watch, or ended it with this error.
-    #[error("the watch is refused")]
-    Refused(#[source] WireError),
-    /// The API server cannot be reached, or the connection was lost.
-    #[error("the API server cannot be reached")]
-    Unreachable(#[source] Box<kube::Error>),
-    /// A frame cannot be decoded.
+    /// The API server cannot be reached, refused the watch, or sent what cannot be decoded.
     #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// A list cannot be decoded.
-    #[error(transparent)]
-    List(#[from] WireError),
+    Wire(#[from] WireError),
 }
 
-impl Ended {
+impl WatchError {
     /// HTTP status of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         match self {
-            Self::Refused(error) => error.code(),
+            Self::Wire(error) => error.code(),
             _ => None,
         }
     }
@@ -86,29 +78,29 @@ impl Ended {
     /// again, since it might be refused for ever: a resource version that the API server has not reached yet,
     /// as after a restore of etcd, is refused with 504.
     fn keeps_place(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Silent(_)) || self.code() == Some(429)
+        matches!(self, Self::Wire(WireError::Unreachable(_)) | Self::Silent(_)) || self.code() == Some(429)
     }
 }
 
-/// Runs a watch for as long as it is polled and passes its events to `tell`. Continues after every failure
+/// Runs a watch for as long as it is polled and passes its events to `on_event`. Continues after every failure
 /// that `failed` accepts, after a wait.
 pub async fn follow<E>(
     client: &Client,
     watch: &WatchRequest,
     mut backoff: impl Backoff,
     meter: &impl Meter,
-    mut tell: impl FnMut(WatchEvent<'_>),
-    mut failed: impl FnMut(Ended) -> Result<(), E>,
+    mut on_event: impl FnMut(WatchEvent<'_>),
+    mut failed: impl FnMut(WatchError) -> Result<(), E>,
 ) -> E {
     let mut since = None;
     loop {
         let ended = match (&since, watch.initial_list) {
-            (None, InitialList::List) => Err(Ended::NoLists),
-            _ => once(client, watch, meter, &mut since, &mut tell).await,
+            (None, InitialList::List) => Err(WatchError::NoLists),
+            _ => watch_once(client, watch, meter, &mut since, &mut on_event).await,
         };
         let error = match ended {
             Ok(()) => continue,
-            Err(Ended::NoLists) => match fill(client, watch, meter, &mut tell).await {
+            Err(WatchError::NoLists) => match list(client, watch, meter, &mut on_event).await {
                 Ok(version) => {
                     since = Some(version);
                     continue;
@@ -129,23 +121,23 @@ pub async fn follow<E>(
 
 /// Runs one watch to its end; `since` is its resource version at the start and, updated, that of the next
 /// watch.
-async fn once(
+async fn watch_once(
     client: &Client,
     watch: &WatchRequest,
     meter: &impl Meter,
     since: &mut Option<Box<str>>,
-    tell: &mut impl FnMut(WatchEvent<'_>),
-) -> Result<(), Ended> {
+    on_event: &mut impl FnMut(WatchEvent<'_>),
+) -> Result<(), WatchError> {
     let began = Instant::now();
     let life = watch.min_timeout.mul_f64(rand::random_range(1.0..2.0));
     if since.is_none() {
-        tell(WatchEvent::InitialList);
+        on_event(WatchEvent::InitialList);
     }
     let (status, mut body) = get(client, &watch.request(since.as_deref(), life)).await?;
     match status.as_u16() {
         200 => {}
-        410 => return Err(Ended::Expired),
-        400 | 422 if since.is_none() => return Err(Ended::NoLists),
+        410 => return Err(WatchError::Expired),
+        400 | 422 if since.is_none() => return Err(WatchError::NoLists),
         _ => return Err(refused(status, body).await),
     }
     let _open = meter.open();
@@ -154,8 +146,8 @@ async fn once(
     let mut limit = life + LATE;
     loop {
         let next = timeout(limit, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
-        let Some(part) = next.map_err(|_| Ended::Silent(limit))? else { break };
-        let part = part.map_err(|error| Ended::Unreachable(Box::new(error)))?;
+        let Some(part) = next.map_err(|_| WatchError::Silent(limit))? else { break };
+        let part = part.map_err(unreachable)?;
         let Ok(bytes) = part.into_data() else { continue };
         meter.bytes(bytes.len());
         frames.push(&bytes);
@@ -163,56 +155,56 @@ async fn once(
         while let Some(frame) = frames.next() {
             meter.event();
             is_empty = false;
-            match frame? {
-                Frame::Object { version, deleted, raw } => {
-                    tell(WatchEvent::Object { raw: &raw, deleted });
+            match frame {
+                Ok(Frame::Object { version, deleted, raw }) => {
+                    on_event(WatchEvent::Object { raw: &raw, deleted });
                     // A watch cannot resume within an incomplete initial list.
                     if let Some(since) = since {
                         *since = version.into();
                     }
                 }
-                Frame::Bookmark { version, ends_list } => {
+                Ok(Frame::Bookmark { version, ends_list }) => {
                     // The bookmark that ends the initial list does not imply the periodic ones of a watch
                     // cache.
                     if !ends_list {
                         limit = SILENCE;
                     }
                     if since.is_none() && ends_list {
-                        tell(WatchEvent::Complete);
+                        on_event(WatchEvent::Complete);
                         *since = Some(version.into());
                     } else if let Some(since) = since {
                         *since = version.into();
                     }
                 }
-                Frame::Error(error) if error.code() == Some(410) => return Err(Ended::Expired),
-                Frame::Error(error) => return Err(Ended::Refused(error)),
+                Err(error) if error.code() == Some(410) => return Err(WatchError::Expired),
+                Err(error) => return Err(error.into()),
             }
         }
     }
-    if is_empty && began.elapsed() < SHORT { Err(Ended::AtOnce) } else { Ok(()) }
+    if is_empty && began.elapsed() < SHORT { Err(WatchError::AtOnce) } else { Ok(()) }
 }
 
 /// Lists all objects page by page; returns the resource version of the list.
-async fn fill(
+async fn list(
     client: &Client,
     watch: &WatchRequest,
     meter: &impl Meter,
-    tell: &mut impl FnMut(WatchEvent<'_>),
-) -> Result<Box<str>, Ended> {
-    tell(WatchEvent::InitialList);
+    on_event: &mut impl FnMut(WatchEvent<'_>),
+) -> Result<Box<str>, WatchError> {
+    on_event(WatchEvent::InitialList);
     let mut token: Option<String> = None;
     loop {
         let page = page(client, &watch.list(token.as_deref()), meter).await?;
         for raw in &page.items {
             meter.event();
-            tell(WatchEvent::Object { raw, deleted: false });
+            on_event(WatchEvent::Object { raw, deleted: false });
         }
-        let Meta { resource_version, r#continue } = page.metadata.unwrap_or_default();
-        if r#continue.is_empty() {
-            tell(WatchEvent::Complete);
-            return Ok(resource_version.into());
+        let ListMeta { resource_version, r#continue, .. } = page.metadata.unwrap_or_default();
+        token = r#continue.filter(|token| !token.is_empty());
+        if token.is_none() {
+            on_event(WatchEvent::Complete);
+            return Ok(resource_version.unwrap_or_default().into());
         }
-        token = Some(r#continue);
     }
 }
 
@@ -220,46 +212,41 @@ async fn fill(
 #[derive(Clone, PartialEq, Message)]
 struct AnyList {
     #[prost(message, optional, tag = "1")]
-    metadata: Option<Meta>,
+    metadata: Option<ListMeta>,
     #[prost(bytes = "vec", repeated, tag = "2")]
     items: Vec<Vec<u8>>,
 }
 
-/// Tags of meta/v1 `ListMeta`.
-#[derive(Clone, PartialEq, Eq, Message)]
-struct Meta {
-    #[prost(string, tag = "2")]
-    resource_version: String,
-    #[prost(string, tag = "3")]
-    r#continue: String,
-}
-
-async fn page(client: &Client, uri: &str, meter: &impl Meter) -> Result<AnyList, Ended> {
+async fn page(client: &Client, uri: &str, meter: &impl Meter) -> Result<AnyList, WatchError> {
     let (status, body) = get(client, uri).await?;
     match status {
         StatusCode::OK => {}
-        StatusCode::GONE => return Err(Ended::Expired),
+        StatusCode::GONE => return Err(WatchError::Expired),
         _ => return Err(refused(status, body).await),
     }
-    let bytes = body.collect_bytes().await.map_err(|error| Ended::Unreachable(Box::new(error)))?;
+    let bytes = body.collect_bytes().await.map_err(unreachable)?;
     meter.bytes(bytes.len());
     let raw = wire::unwrap(&bytes)?;
     drop(bytes);
     Ok(AnyList::decode(raw.as_slice()).map_err(WireError::Decode)?)
 }
 
-async fn refused(status: StatusCode, body: Body) -> Ended {
+async fn refused(status: StatusCode, body: Body) -> WatchError {
     match body.collect_bytes().await {
-        Ok(bytes) => Ended::Refused(wire::refusal(status, &bytes)),
-        Err(error) => Ended::Unreachable(Box::new(error)),
+        Ok(bytes) => wire::refusal(status, &bytes).into(),
+        Err(error) => unreachable(error).into(),
     }
 }
 
-async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), Ended> {
+async fn get(client: &Client, uri: &str) -> Result<(StatusCode, Body), WatchError> {
     let request = Request::get(uri).header(ACCEPT, ACCEPTED).header(USER_AGENT, AGENT).body(Body::empty());
     let request = request.map_err(WireError::Request)?;
-    let answer = client.send(request).await.map_err(|error| Ended::Unreachable(Box::new(error)))?;
+    let answer = client.send(request).await.map_err(unreachable)?;
     Ok((answer.status(), answer.into_body()))
+}
+
+fn unreachable(error: kube::Error) -> WireError {
+    WireError::Unreachable(Box::new(error))
 }
 
 #[cfg(test)]
@@ -269,6 +256,7 @@ mod tests {
     use bytes::Bytes;
     use futures::{StreamExt, stream};
     use http::Response;
+    use kube::core::Status;
     use parking_lot::Mutex;
 
     use super::{
@@ -278,12 +266,11 @@ mod tests {
 
     #[test]
     fn a_watch_goes_on_only_where_nothing_was_said_against_it() {
-        let refused =
-            |code| Ended::Refused(WireError::Refused { code, reason: String::new(), message: String::new() });
-        let unreachable = Ended::Unreachable(Box::new(kube::Error::LinesCodecMaxLineLengthExceeded));
-        assert!(unreachable.keeps_place() && refused(429).keeps_place());
-        let over = [Ended::Expired, Ended::AtOnce, Ended::NoLists, refused(403), refused(500)];
-        for ended in over.into_iter().chain([refused(504), Ended::List(WireError::NoEnvelope)]) {
+        let refused = |code| WatchError::Wire(WireError::Refused(Status::default().with_code(code).boxed()));
+        let away = WatchError::from(unreachable(kube::Error::LinesCodecMaxLineLengthExceeded));
+        assert!(away.keeps_place() && refused(429).keeps_place());
+        let over = [WatchError::Expired, WatchError::AtOnce, WatchError::NoLists, refused(403), refused(500)];
+        for ended in over.into_iter().chain([refused(504), WatchError::Wire(WireError::NoEnvelope)]) {
             assert!(!ended.keeps_place(), "{ended}");
         }
     }
@@ -313,8 +300,8 @@ mod tests {
             min_timeout: Duration::from_mins(5),
         };
         let mut failures = 0;
-        let failed = |ended: Ended| {
-            assert!(matches!(ended, Ended::Silent(_)), "{ended}");
+        let failed = |ended: WatchError| {
+            assert!(matches!(ended, WatchError::Silent(_)), "{ended}");
             failures += 1;
             if failures == 2 { Err(()) } else { Ok(()) }
         };

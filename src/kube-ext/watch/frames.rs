@@ -1,8 +1,6 @@
 //! Decoder of a watch stream: frames of Kubernetes' protobuf, each preceded by its length.
 
-use std::collections::HashMap;
-
-use k8s_pb::apimachinery::pkg::apis::meta::v1::{Status, WatchEvent};
+use k8s_pb::apimachinery::pkg::apis::meta::v1::{PartialObjectMetadata, Status, WatchEvent};
 use prost::Message;
 
 use crate::wire::{self, AnyObject, WireError};
@@ -35,35 +33,6 @@ pub enum Frame {
         /// True if the initial list is complete.
         ends_list: bool,
     },
-    /// The API server ends the watch with this error.
-    Error(WireError),
-}
-
-/// Undecodable frame.
-#[derive(Debug, thiserror::Error)]
-pub enum FrameError {
-    /// Impossible length, in bytes.
-    #[error("a frame of {0} bytes")]
-    TooLong(usize),
-    /// The frame is no watch event.
-    #[error("a frame cannot be decoded")]
-    Decode(#[from] prost::DecodeError),
-    /// The object of an event cannot be decoded.
-    #[error("the object of an event cannot be decoded")]
-    Object(#[from] WireError),
-}
-
-/// Fields of a bookmark that are read besides its resource version. Tags of meta/v1 `ObjectMeta`.
-#[derive(Clone, PartialEq, Message)]
-struct Bookmark {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<BookmarkMeta>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct BookmarkMeta {
-    #[prost(map = "string, string", tag = "12")]
-    annotations: HashMap<String, String>,
 }
 
 /// Received bytes, split into frames.
@@ -71,28 +40,28 @@ struct BookmarkMeta {
 pub struct Frames {
     buffer: Vec<u8>,
     /// Number of bytes in the buffer that were decoded already.
-    told: usize,
+    decoded: usize,
 }
 
 impl Frames {
     /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.drain(..self.told);
-        self.told = 0;
+        self.buffer.drain(..self.decoded);
+        self.decoded = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame.
-    pub fn next(&mut self) -> Option<Result<Frame, FrameError>> {
-        let (length, rest) = self.buffer.get(self.told..)?.split_first_chunk::<LENGTH>()?;
+    /// The next complete frame; an error if the API server ends the watch with one.
+    pub fn next(&mut self) -> Option<Result<Frame, WireError>> {
+        let (length, rest) = self.buffer.get(self.decoded..)?.split_first_chunk::<LENGTH>()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         if length > LONGEST {
-            return Some(Err(FrameError::TooLong(length)));
+            return Some(Err(WireError::TooLong(length)));
         }
         let frame = read(rest.get(..length)?);
-        self.told += LENGTH + length;
-        if self.told == self.buffer.len() {
-            self.told = 0;
+        self.decoded += LENGTH + length;
+        if self.decoded == self.buffer.len() {
+            self.decoded = 0;
             self.buffer.clear();
             self.buffer.shrink_to(KEPT);
         }
@@ -100,22 +69,18 @@ impl Frames {
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
+fn read(bytes: &[u8]) -> Result<Frame, WireError> {
     let WatchEvent { r#type, object } = WatchEvent::decode(bytes)?;
     let raw = wire::unwrap(&object.and_then(|object| object.raw).unwrap_or_default())?;
     let kind = r#type.unwrap_or_default();
     if kind == "ERROR" {
-        let Status { code, reason, message, .. } = Status::decode(raw.as_slice())?;
-        return Ok(Frame::Error(WireError::Refused {
-            code: u16::try_from(code.unwrap_or_default()).unwrap_or_default(),
-            reason: reason.unwrap_or_default(),
-            message: message.unwrap_or_default(),
-        }));
+        let status = wire::status_of(Status::decode(raw.as_slice())?);
+        return Err(WireError::Refused(status.boxed()));
     }
     let version = AnyObject::decode(raw.as_slice())?.into_version();
     Ok(if kind == "BOOKMARK" {
-        let BookmarkMeta { annotations } = Bookmark::decode(raw.as_slice())?.metadata.unwrap_or_default();
-        Frame::Bookmark { version, ends_list: annotations.contains_key(END_OF_LIST) }
+        let metadata = PartialObjectMetadata::decode(raw.as_slice())?.metadata.unwrap_or_default();
+        Frame::Bookmark { version, ends_list: metadata.annotations.contains_key(END_OF_LIST) }
     } else {
         Frame::Object { version, deleted: kind == "DELETED", raw }
     })
@@ -166,18 +131,18 @@ pub(super) mod tests {
             for part in stream.chunks(cut) {
                 frames.push(part);
                 while let Some(frame) = frames.next() {
-                    seen.push(frame.unwrap());
+                    seen.push(frame);
                 }
             }
             let shown: Vec<String> = seen
                 .iter()
                 .map(|frame| match frame {
-                    Frame::Object { version, deleted, raw } => {
+                    Ok(Frame::Object { version, deleted, raw }) => {
                         let same = ConfigMap::decode(raw.as_slice()).is_ok();
                         format!("{version} {deleted} {same}")
                     }
-                    Frame::Bookmark { version, ends_list } => format!("{version} {ends_list}"),
-                    Frame::Error(error) => error.code().unwrap().to_string(),
+                    Ok(Frame::Bookmark { version, ends_list }) => format!("{version} {ends_list}"),
+                    Err(error) => error.code().unwrap().to_string(),
                 })
                 .collect();
             assert_eq!(shown, ["5 false true", "6 true", "7 true true", "8 false", "410"], "cut at {cut}");
@@ -189,9 +154,9 @@ pub(super) mod tests {
     fn what_is_no_frame_is_an_error() {
         let mut frames = Frames::default();
         frames.push(b"<html>");
-        assert!(matches!(frames.next(), Some(Err(FrameError::TooLong(_)))));
+        assert!(matches!(frames.next(), Some(Err(WireError::TooLong(_)))));
         let mut frames = Frames::default();
         frames.push(&[0, 0, 0, 2, 0xff, 0xff]);
-        assert!(matches!(frames.next(), Some(Err(FrameError::Decode(_)))));
+        assert!(matches!(frames.next(), Some(Err(WireError::Decode(_)))));
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use form_urlencoded::byte_serialize;
 use kube::runtime::utils::ResetTimerBackoff;
 
-pub use self::follow::{Ended, WatchEvent, follow};
+pub use self::follow::{WatchError, WatchEvent, follow};
 use crate::backoff::Backoff;
 
 /// Collection to list and watch.

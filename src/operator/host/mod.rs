@@ -50,7 +50,7 @@ pub struct Options {
     /// Listen address of health and metrics.
     pub admin_address: SocketAddr,
     /// Lease by which the worker is present.
-    pub presence: leader::Options,
+    pub presence: leader::ElectionOptions,
 }
 
 /// Runs machines until `shutdown`.
@@ -82,7 +82,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
 
     let client = access.client()?;
     let checked = async {
-        let leader::Options { name, .. } = &presence;
+        let leader::ElectionOptions { name, .. } = &presence;
         let preflight = access.preflight(&client, &namespace);
         preflight.reach().await?;
         preflight.rights(preflight::HOST).await?;

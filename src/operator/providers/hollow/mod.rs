@@ -67,7 +67,7 @@ impl HollowProvider {
         let change = json!({ "metadata": { "uid": &**uid, "labels": missing } });
         let path = format!("/api/v1/nodes/{node}?fieldManager={}", names::FIELD_MANAGER);
         let body = Body::MergePatch(change.to_string().into_bytes());
-        let answer = wire::send::<AnyObject>(&self.client, Method::PATCH, &path, body).await;
+        let answer = wire::send::<AnyObject>(&self.client, None, Method::PATCH, &path, body).await;
         answer.map(drop).map_err(|error| ProviderError::Retryable(Box::new(error)))
     }
 }
