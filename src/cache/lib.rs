@@ -31,13 +31,13 @@ use tokio::sync::Notify;
 
 pub use custom_object::{CachedNodeClass, CachedNodeSet, CustomObject};
 pub use interner::{InternedStr, intern};
-pub use node::{ConditionView, NodeView, Stage, WireNode};
+pub use node::{ConditionView, NodeStage, NodeView, WireNode};
 pub use pod::{
     HOLLOW_ANNOTATIONS, LONGEST_ANNOTATION, PodOwner, PodView, WirePod, WirePods, hollow_annotation,
 };
 pub use pod_spec::{
-    Container, ContainerResources, Mount, NodeTerm, PodSpecView, Probe, Requirement, RestartPolicy,
-    TOKEN_VOLUME, Toleration,
+    Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
+    RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount,
 };
 pub use pod_status::{BACK_OFF, ContainerState, ContainerView, Ended, PodCondition, PodStatus, Qos};
 pub use reflect::{ReflectError, run, run_protobuf};

@@ -60,7 +60,7 @@ pub struct NodeView {
 
 /// Stage in the life of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum NodeStage {
     /// No machine of the Node has reported yet.
     Provisioning,
     /// The Node is Ready.
@@ -71,7 +71,7 @@ pub enum Stage {
     Leaving,
 }
 
-impl Stage {
+impl NodeStage {
     /// All stages, in this order.
     pub const ALL: [Self; 4] = [Self::Provisioning, Self::Ready, Self::NotReady, Self::Leaving];
 
@@ -135,15 +135,15 @@ impl NodeView {
 
     /// Stage in the Node's life.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> NodeStage {
         if self.deleted_at.is_some() {
-            Stage::Leaving
+            NodeStage::Leaving
         } else if self.is_ready() {
-            Stage::Ready
+            NodeStage::Ready
         } else if self.kubelet_version.is_none() {
-            Stage::Provisioning
+            NodeStage::Provisioning
         } else {
-            Stage::NotReady
+            NodeStage::NotReady
         }
     }
 

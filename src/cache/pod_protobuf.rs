@@ -11,8 +11,9 @@ use prost::Message;
 use serde::Deserialize;
 
 use super::{
-    Container, ContainerResources, Mount, NodeTerm, PodSpecView, Probe, Requirement, ResourceList,
-    RestartPolicy, TOKEN_VOLUME, Toleration, intern, interner::Interner, protobuf::Amount,
+    Container, ContainerResources, NodeSelectorRequirement, NodeSelectorTerm, PodSpecView, Probe,
+    ResourceList, RestartPolicy, TOKEN_VOLUME, Toleration, VolumeMount, intern, interner::Interner,
+    protobuf::Amount,
 };
 
 /// Interned specs of all pods in this process.
@@ -99,7 +100,7 @@ struct WireContainer {
     #[prost(message, optional, tag = "8")]
     resources: Option<WireResources>,
     #[prost(message, repeated, tag = "9")]
-    volume_mounts: Vec<Mount>,
+    volume_mounts: Vec<VolumeMount>,
     #[prost(message, optional, tag = "11")]
     readiness_probe: Option<Probe>,
     #[prost(message, optional, tag = "12")]
@@ -189,9 +190,9 @@ struct Terms {
 #[serde(rename_all = "camelCase", default)]
 struct WireTerm {
     #[prost(message, repeated, tag = "1")]
-    match_expressions: Vec<Requirement>,
+    match_expressions: Vec<NodeSelectorRequirement>,
     #[prost(message, repeated, tag = "2")]
-    match_fields: Vec<Requirement>,
+    match_fields: Vec<NodeSelectorRequirement>,
 }
 
 impl WireSpec {
@@ -327,9 +328,9 @@ impl From<WireContainer> for Container {
 
 impl WireTerm {
     /// The only field that exists is the Node's name, which is known.
-    fn view(self, node: &str) -> NodeTerm {
+    fn view(self, node: &str) -> NodeSelectorTerm {
         let Self { match_expressions, match_fields } = self;
-        NodeTerm {
+        NodeSelectorTerm {
             possible: !(match_expressions.is_empty() && match_fields.is_empty())
                 && match_fields.iter().all(|field| field.matches(Some(node))),
             labels: match_expressions.into(),

@@ -34,7 +34,7 @@ pub struct PodSpecView {
     /// Labels that the Node must have.
     pub node_selector: Box<[(Box<str>, Box<str>)]>,
     /// Node affinity terms, one of which must match; None without required node affinity.
-    pub node_terms: Option<Box<[NodeTerm]>>,
+    pub node_terms: Option<Box<[NodeSelectorTerm]>>,
     /// Tolerations.
     pub tolerations: Box<[Toleration]>,
     /// Annotations under [`kube_node_api::names::HOLLOW_PREFIX`], which set the behaviour of hollow
@@ -60,7 +60,7 @@ pub struct Container {
     /// Sleep time of the `preStop` hook; zero for hooks of other kinds.
     pub pre_stop: Duration,
     /// Volume mounts.
-    pub mounts: Box<[Mount]>,
+    pub mounts: Box<[VolumeMount]>,
 }
 
 /// Prefix of the token volume's name, which ends differently in each pod: see [`super::PodView::token`].
@@ -70,7 +70,7 @@ pub const TOKEN_VOLUME: &str = "kube-api-access-";
 #[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-pub struct Mount {
+pub struct VolumeMount {
     /// Name of the volume; [`TOKEN_VOLUME`] for the token volume.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -85,7 +85,7 @@ pub struct Mount {
     pub recursive_read_only: String,
 }
 
-impl Mount {
+impl VolumeMount {
     /// Returns true if mounts below a read-only mount are read-only, too.
     #[must_use]
     pub fn is_recursive(&self) -> bool {
@@ -170,18 +170,18 @@ impl RestartPolicy {
 
 /// Node affinity term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeTerm {
+pub struct NodeSelectorTerm {
     /// False if the term matches no Node: it is empty, or excludes the name of the pod's Node.
     pub possible: bool,
     /// Requirements on labels.
-    pub labels: Box<[Requirement]>,
+    pub labels: Box<[NodeSelectorRequirement]>,
 }
 
-/// Requirement on one label.
+/// NodeSelectorRequirement on one label.
 #[derive(Clone, PartialEq, Eq, Hash, Message, Deserialize)]
 #[prost(prost_path = "crate::lossy")]
 #[serde(rename_all = "camelCase", default)]
-pub struct Requirement {
+pub struct NodeSelectorRequirement {
     /// Key of the label.
     #[prost(string, tag = "1")]
     pub key: String,
@@ -212,7 +212,7 @@ pub struct Toleration {
     pub effect: String,
 }
 
-impl Requirement {
+impl NodeSelectorRequirement {
     /// Returns true if the label's value matches; None stands for a missing label. An unknown operator matches
     /// no value.
     #[must_use]
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_label_is_compared_as_the_scheduler_does() {
-        let requirement = |operator: &str, values: &[&str]| Requirement {
+        let requirement = |operator: &str, values: &[&str]| NodeSelectorRequirement {
             key: "k".into(),
             operator: operator.into(),
             values: values.iter().map(|&value| value.into()).collect(),

@@ -28,27 +28,11 @@ const JSON_LIFE: u32 = 115;
 
 /// Permanent failure of a watch: a missing permission, or a kind that is not installed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReflectError {
-    /// The API server refuses to list and watch the kind.
-    #[error("may not list and watch {kind}: grant the operator that right (see the chart's ClusterRole)")]
-    Forbidden {
-        /// Plural of the kind.
-        kind: String,
-        /// Error of the API server, which names user and verb.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// The API server does not know the kind.
-    #[error(
-        "the API server has no {kind}: install the CustomResourceDefinitions first (kube-node crds | kubectl apply --server-side -f -)"
-    )]
-    NotInstalled {
-        /// Plural of the kind.
-        kind: String,
-        /// Error of the API server.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
+#[error("{message}")]
+pub struct ReflectError {
+    message: String,
+    /// Error of the API server, which names user and verb.
+    source: Box<dyn Error + Send + Sync>,
 }
 
 /// Fills `cache` from a protobuf watch of the objects that `config` selects. Returns only if the first list
@@ -162,15 +146,19 @@ fn go_on(
     kind: &str,
     error: impl Error + Send + Sync + 'static,
 ) -> Result<(), ReflectError> {
-    let kind_of = || kind.to_owned();
-    match code {
-        Some(403) => Err(ReflectError::Forbidden { kind: kind_of(), source: Box::new(error) }),
-        Some(404) => Err(ReflectError::NotInstalled { kind: kind_of(), source: Box::new(error) }),
+    let message = match code {
+        Some(403) => format!(
+            "may not list and watch {kind}: grant the operator that right (see the chart's ClusterRole)"
+        ),
+        Some(404) => format!(
+            "the API server has no {kind}: install the CustomResourceDefinitions first (kube-node crds | kubectl apply --server-side -f -)"
+        ),
         _ => {
             warn!(kind, error = chain(&error), "watch failed, trying again");
-            Ok(())
+            return Ok(());
         }
-    }
+    };
+    Err(ReflectError { message, source: Box::new(error) })
 }
 
 /// Key of an object, as in [`View::key`].

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use kube_ext::{
     leader::{self, Timing},
     telemetry::{self, LogFormat},
-    tls::Files,
+    tls::TlsFiles,
     traces::Traces,
 };
 use kube_node_api::{GoDuration, names};
@@ -122,7 +122,7 @@ impl AutoscalerArgs {
     fn options(self) -> anyhow::Result<Option<autoscaler::Options>> {
         let Some(address) = self.autoscaler_address else { return Ok(None) };
         let tls = match (self.autoscaler_cert, self.autoscaler_key, self.autoscaler_client_ca) {
-            (Some(cert), Some(key), Some(client_ca)) => Some(Files { cert, key, client_ca }),
+            (Some(cert), Some(key), Some(client_ca)) => Some(TlsFiles { cert, key, client_ca }),
             _ if !self.autoscaler_plaintext => bail!(
                 "--autoscaler-address needs --autoscaler-cert, --autoscaler-key and --autoscaler-client-ca; on loopback or a unix socket --autoscaler-plaintext does without"
             ),

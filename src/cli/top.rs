@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta, runtime::watcher};
 use kube_ext::call::call;
 use kube_node_api::{GoDuration, NodeSet};
-use kube_node_cache::{Cache, CustomObject, NodeView, ReflectError, Stage};
+use kube_node_cache::{Cache, CustomObject, NodeStage, NodeView, ReflectError};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -184,7 +184,7 @@ impl Shown {
         };
         let nodes = nodes.all();
         let of_classes = || nodes.iter().filter(|node| node.class().is_some());
-        let counts = Stage::ALL.map(|stage| {
+        let counts = NodeStage::ALL.map(|stage| {
             let count = of_classes().filter(|node| node.stage() == stage).count();
             format!("{count} {}", stage.name().replace('_', " "))
         });

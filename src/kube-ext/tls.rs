@@ -33,7 +33,7 @@ use x509_parser::{
 
 /// Paths of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub struct TlsFiles {
     /// Server certificate, with its intermediate certificates (PEM).
     pub cert: PathBuf,
     /// Private key of the server (PEM).
@@ -96,7 +96,7 @@ impl Pem {
 
 /// Client authentication.
 #[derive(Clone, Debug)]
-pub enum Clients {
+pub enum ClientAuth {
     /// Clients need a certificate of this certificate authority.
     Known(Pem),
     /// Any client is admitted; a certificate it presents must be of this certificate authority. None: no
@@ -106,24 +106,24 @@ pub enum Clients {
 
 /// Certificates, client authentication and protocol of a server.
 #[derive(Clone, Debug)]
-pub struct Material {
+pub struct TlsMaterial {
     /// Server certificate, with its intermediate certificates.
     pub cert: Pem,
     /// Private key of the server.
     pub key: Pem,
     /// Client authentication.
-    pub clients: Clients,
+    pub clients: ClientAuth,
     /// ALPN name of the protocol.
     pub protocol: &'static [u8],
 }
 
-impl Files {
+impl TlsFiles {
     /// Reads the files.
-    pub fn read(&self) -> Result<Material, TlsError> {
-        Ok(Material {
+    pub fn read(&self) -> Result<TlsMaterial, TlsError> {
+        Ok(TlsMaterial {
             cert: Pem::read(&self.cert)?,
             key: Pem::read(&self.key)?,
-            clients: Clients::Known(Pem::read(&self.client_ca)?),
+            clients: ClientAuth::Known(Pem::read(&self.client_ca)?),
             protocol: b"h2",
         })
     }
@@ -142,7 +142,7 @@ pub struct Certificates {
 
 impl Certificates {
     /// Loads the certificates for the first time.
-    pub fn load(material: &Material, now: Timestamp) -> Result<Self, TlsError> {
+    pub fn load(material: &TlsMaterial, now: Timestamp) -> Result<Self, TlsError> {
         let loaded = load(material, None, now)?;
         // Without a known hash `load` always returns a configuration.
         let Some(loaded) = loaded else { return Err(TlsError::setup(rustls::Error::HandshakeNotComplete)) };
@@ -170,7 +170,7 @@ impl Certificates {
     }
 
     /// Loads the certificates again. Returns true if they have changed.
-    pub fn reload(&self, material: &Material, now: Timestamp) -> Result<bool, TlsError> {
+    pub fn reload(&self, material: &TlsMaterial, now: Timestamp) -> Result<bool, TlsError> {
         let content = self.now.read().content;
         let Some(loaded) = load(material, Some(content), now)? else { return Ok(false) };
         *self.now.write() = loaded;
@@ -193,11 +193,11 @@ pub fn names_of(certificate: &[u8]) -> Vec<String> {
 }
 
 /// Returns None if the content is unchanged and the certificate still valid.
-fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
-    let Material { cert, key, clients, protocol } = material;
+fn load(material: &TlsMaterial, known: Option<[u8; 32]>, now: Timestamp) -> Result<Option<Loaded>, TlsError> {
+    let TlsMaterial { cert, key, clients, protocol } = material;
     let authority = match clients {
-        Clients::Known(authority) => Some(authority),
-        Clients::Any(authority) => authority.as_ref(),
+        ClientAuth::Known(authority) => Some(authority),
+        ClientAuth::Any(authority) => authority.as_ref(),
     };
     let mut hash = Sha256::new();
     for part in [Some(cert), Some(key), authority].into_iter().flatten() {
@@ -233,8 +233,8 @@ fn load(material: &Material, known: Option<[u8; 32]>, now: Timestamp) -> Result<
             let roots = Arc::new(roots(authority, now)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
             let verifier = match clients {
-                Clients::Known(_) => verifier,
-                Clients::Any(_) => verifier.allow_unauthenticated(),
+                ClientAuth::Known(_) => verifier,
+                ClientAuth::Any(_) => verifier.allow_unauthenticated(),
             };
             let verifier = verifier.build().map_err(|source| {
                 let message = format!("{} is no authority to know clients by", authority.path.display());
@@ -310,21 +310,21 @@ mod tests {
         (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
     }
 
-    fn folder(name: &str) -> (PathBuf, Files) {
+    fn folder(name: &str) -> (PathBuf, TlsFiles) {
         let dir = std::env::temp_dir().join(format!("kube-node-tls-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = |file: &str| dir.join(file);
-        let files = Files { cert: path("tls.crt"), key: path("tls.key"), client_ca: path("ca.crt") };
+        let files = TlsFiles { cert: path("tls.crt"), key: path("tls.key"), client_ca: path("ca.crt") };
         (dir, files)
     }
 
-    fn write(files: &Files, (cert, key): &(String, String), ca: &str) {
+    fn write(files: &TlsFiles, (cert, key): &(String, String), ca: &str) {
         fs::write(&files.cert, cert).unwrap();
         fs::write(&files.key, key).unwrap();
         fs::write(&files.client_ca, ca).unwrap();
     }
 
-    fn reason(files: &Files) -> &'static str {
+    fn reason(files: &TlsFiles) -> &'static str {
         let loaded = files.read().and_then(|material| Certificates::load(&material, Timestamp::now()));
         loaded.err().map_or("serves", |error| error.reason())
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
-use kube_node_cache::{NodeTerm, PodSpecView, PodView, Toleration};
+use kube_node_cache::{NodeSelectorTerm, PodSpecView, PodView, Toleration};
 use kube_node_planner::label_map::LabelMap;
 
 use super::{
@@ -117,7 +117,7 @@ fn unfit(pod: &PodSpecView, node: NodeInfo<'_>) -> Option<(&'static str, &'stati
 
 fn matches_affinity(pod: &PodSpecView, labels: &LabelMap) -> bool {
     let selected = pod.node_selector.iter().all(|(key, wanted)| labels.get(key) == Some(&**wanted));
-    let matches = |term: &NodeTerm| {
+    let matches = |term: &NodeSelectorTerm| {
         term.possible
             && term.labels.iter().all(|requirement| requirement.matches(labels.get(&requirement.key)))
     };

@@ -1,6 +1,6 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::Resources;
-use kube_node_cache::{Qos, Requirement, ResourceList};
+use kube_node_cache::{NodeSelectorRequirement, Qos, ResourceList};
 use proptest::prelude::*;
 
 use super::*;
@@ -98,11 +98,15 @@ fn a_node_has_to_be_as_the_pod_wants_it() {
     assert_eq!(message, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
 
     let term = |possible, zone: &str| {
-        let requirement =
-            Requirement { key: "zone".into(), operator: "In".into(), values: [zone.into()].into() };
-        NodeTerm { possible, labels: [requirement].into() }
+        let requirement = NodeSelectorRequirement {
+            key: "zone".into(),
+            operator: "In".into(),
+            values: [zone.into()].into(),
+        };
+        NodeSelectorTerm { possible, labels: [requirement].into() }
     };
-    let wants = |terms: &[NodeTerm]| PodSpecView { node_terms: Some(terms.into()), ..PodSpecView::default() };
+    let wants =
+        |terms: &[NodeSelectorTerm]| PodSpecView { node_terms: Some(terms.into()), ..PodSpecView::default() };
     assert_eq!(result(wants(&[term(true, "b"), term(true, "a")]), &[]), AdmitResult::Admitted, "one of them");
     assert_eq!(
         refusal(result(wants(&[term(false, "a")]), &[])).0,

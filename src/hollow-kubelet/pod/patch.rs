@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use kube_node_api::{ContainerDefaults, GoDuration};
 use kube_node_cache::{
-    BACK_OFF, Container, ContainerState, ContainerView, Ended, Mount, PodStatus, PodView, TOKEN_VOLUME,
+    BACK_OFF, Container, ContainerState, ContainerView, Ended, PodStatus, PodView, TOKEN_VOLUME, VolumeMount,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -131,8 +131,8 @@ fn container(pod: &PodView, specs: &[Container], view: &ContainerView) -> Value 
     shown
 }
 
-fn mounted(pod: &PodView, mount: &Mount) -> Value {
-    let Mount { name, mount_path, read_only, .. } = mount;
+fn mounted(pod: &PodView, mount: &VolumeMount) -> Value {
+    let VolumeMount { name, mount_path, read_only, .. } = mount;
     let suffix = pod.token.filter(|_| name == TOKEN_VOLUME).unwrap_or_default();
     let suffix = str::from_utf8(&suffix).unwrap_or_default().trim_end_matches('\0');
     let mut shown = json!({ "name": format!("{name}{suffix}"), "mountPath": mount_path });
@@ -291,7 +291,11 @@ mod tests {
 
     #[test]
     fn the_volumes_of_a_container_are_named_as_the_pod_has_them() {
-        let mount = |volume: &str, read_only| Mount { name: volume.into(), read_only, ..Mount::default() };
+        let mount = |volume: &str, read_only| VolumeMount {
+            name: volume.into(),
+            read_only,
+            ..VolumeMount::default()
+        };
         let mounts = [mount(TOKEN_VOLUME, true), mount("data", false)].into();
         let spec = PodSpecView {
             containers: [Container { name: "a".into(), mounts, ..Container::default() }].into(),

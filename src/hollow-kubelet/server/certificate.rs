@@ -86,7 +86,7 @@ fn make(address: IpAddr) -> Result<(Pem, Pem), rcgen::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube_ext::tls::{Certificates, Clients, Material};
+    use kube_ext::tls::{Certificates, ClientAuth, TlsMaterial};
 
     #[test]
     fn one_of_its_own_serves_and_is_made_anew_in_time() {
@@ -95,7 +95,7 @@ mod tests {
         let (cert, key) = source.take(now).unwrap();
         assert_eq!(source.take(now).unwrap().0.text, cert.text);
         let material =
-            Material { cert: cert.clone(), key, clients: Clients::Any(None), protocol: b"http/1.1" };
+            TlsMaterial { cert: cert.clone(), key, clients: ClientAuth::Any(None), protocol: b"http/1.1" };
         Certificates::load(&material, now).unwrap();
         let later = now + SignedDuration::from_hours(301 * 24);
         assert_ne!(source.take(later).unwrap().0.text, cert.text);

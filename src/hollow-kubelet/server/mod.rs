@@ -39,7 +39,7 @@ use kube_ext::{
     call::{ApiError, call},
     error::chain,
     log_once::LogOnce,
-    tls::{Certificates, Clients, Material, Pem, TlsError},
+    tls::{Certificates, ClientAuth, Pem, TlsError, TlsMaterial},
 };
 use prometheus::Registry;
 use tokio::time::sleep;
@@ -189,7 +189,7 @@ impl Server {
     fn renew(&self, source: &mut Source, authority: Option<Pem>) -> Result<bool, RefreshError> {
         let now = Timestamp::now();
         let (cert, key) = source.take(now)?;
-        let material = Material { cert, key, clients: Clients::Any(authority), protocol: b"http/1.1" };
+        let material = TlsMaterial { cert, key, clients: ClientAuth::Any(authority), protocol: b"http/1.1" };
         if let Some(certificates) = self.certificates.get() {
             return Ok(certificates.reload(&material, now)?);
         }

@@ -16,26 +16,26 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from
 /// Longest wait of any kind: `Instant` cannot represent every time.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
-/// Place among the waiting keys: due time and arrival number.
-type Place = (Instant, u64);
+/// Position among the waiting keys: due time and arrival number.
+type Position = (Instant, u64);
 
 /// Keys of a queue. Each operation costs at most the logarithm of the number of waiting keys.
 #[derive(Debug)]
 pub struct Schedule<K> {
     /// Waiting keys, the first to start first. A running key is never among them.
-    waiting: BTreeMap<Place, K>,
-    keys: HashMap<K, State>,
+    waiting: BTreeMap<Position, K>,
+    keys: HashMap<K, KeyState>,
     /// Keys within their interval, by its end; they are remembered until then.
     started: VecDeque<(Instant, K)>,
     /// Next arrival number.
     arrivals: u64,
 }
 
-/// State of a key that waits, runs, has failed, or started within its interval.
+/// KeyState of a key that waits, runs, has failed, or started within its interval.
 #[derive(Debug)]
-struct State {
-    /// Place of the key; while the key runs, its place afterwards.
-    place: Option<Place>,
+struct KeyState {
+    /// Position of the key; while the key runs, its position afterwards.
+    position: Option<Position>,
     is_running: bool,
     /// End of the interval.
     not_before: Option<Instant>,
@@ -52,21 +52,21 @@ impl<K> Default for Schedule<K> {
 impl<K: Eq + Hash + Clone> Schedule<K> {
     /// Requests a start of `key`. Returns true if the key became the first to start.
     pub fn add(&mut self, key: K, now: Instant) -> bool {
-        let place = self.place_at(now);
-        let state = self.keys.entry(key.clone()).or_insert_with(State::idle);
-        let place = state.allowed(place);
-        if state.place.is_some_and(|present| present <= place) {
+        let position = self.position_at(now);
+        let state = self.keys.entry(key.clone()).or_insert_with(KeyState::idle);
+        let position = state.allowed(position);
+        if state.position.is_some_and(|present| present <= position) {
             return false;
         }
-        let former = state.place.replace(place);
+        let former = state.position.replace(position);
         if state.is_running {
             return false;
         }
         if let Some(former) = former {
             self.waiting.remove(&former);
         }
-        self.waiting.insert(place, key);
-        self.first() == Some(place)
+        self.waiting.insert(position, key);
+        self.first() == Some(position)
     }
 
     /// Takes the first due key. The key does not start again before [`Self::finish`], nor before
@@ -76,8 +76,8 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         let key = first.remove();
         // Every waiting key has a state.
-        let state = self.keys.entry(key.clone()).or_insert_with(State::idle);
-        state.place = None;
+        let state = self.keys.entry(key.clone()).or_insert_with(KeyState::idle);
+        state.position = None;
         state.is_running = true;
         if !min_interval.is_zero() {
             let not_before = now + min_interval;
@@ -102,10 +102,10 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
             self.arrivals += 1;
             state.allowed((now + delay.min(LONGEST), self.arrivals))
         });
-        state.place = state.place.into_iter().chain(again).min();
-        match state.place {
-            Some(place) => {
-                self.waiting.insert(place, entry.key().clone());
+        state.position = state.position.into_iter().chain(again).min();
+        match state.position {
+            Some(position) => {
+                self.waiting.insert(position, entry.key().clone());
             }
             None if state.is_forgettable(now) => {
                 entry.remove();
@@ -132,11 +132,11 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
         self.keys.len()
     }
 
-    fn first(&self) -> Option<Place> {
-        self.waiting.first_key_value().map(|(place, _)| *place)
+    fn first(&self) -> Option<Position> {
+        self.waiting.first_key_value().map(|(position, _)| *position)
     }
 
-    fn place_at(&mut self, due: Instant) -> Place {
+    fn position_at(&mut self, due: Instant) -> Position {
         self.arrivals += 1;
         (due, self.arrivals)
     }
@@ -153,18 +153,20 @@ impl<K: Eq + Hash + Clone> Schedule<K> {
     }
 }
 
-impl State {
+impl KeyState {
     const fn idle() -> Self {
-        Self { place: None, is_running: false, not_before: None, failures: 0 }
+        Self { position: None, is_running: false, not_before: None, failures: 0 }
     }
 
-    /// The place, moved to the end of the interval.
-    fn allowed(&self, (due, arrival): Place) -> Place {
+    /// The position, moved to the end of the interval.
+    fn allowed(&self, (due, arrival): Position) -> Position {
         (self.not_before.map_or(due, |not_before| due.max(not_before)), arrival)
     }
 
     /// Returns true if a new state would be the same. A failed key waits, so its failures are kept.
     fn is_forgettable(&self, now: Instant) -> bool {
-        self.place.is_none() && !self.is_running && self.not_before.is_none_or(|not_before| not_before <= now)
+        self.position.is_none()
+            && !self.is_running
+            && self.not_before.is_none_or(|not_before| not_before <= now)
     }
 }

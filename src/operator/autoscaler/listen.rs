@@ -270,7 +270,7 @@ mod tests {
         use tokio_rustls::TlsConnector;
 
         use super::super::*;
-        use kube_ext::tls::{self, Material, Pem};
+        use kube_ext::tls::{self, Pem, TlsMaterial};
         use local_cluster::pki::AutoscalerCertificates;
 
         struct Served {
@@ -283,10 +283,10 @@ mod tests {
         async fn serve(names: &[&str]) -> Served {
             let all = AutoscalerCertificates::make(&["localhost"], &[]).unwrap();
             let pem = |text: &str| Pem { path: "test".into(), text: text.as_bytes().to_vec() };
-            let material = Material {
+            let material = TlsMaterial {
                 cert: pem(&all.server.certificate),
                 key: pem(&all.server.key),
-                clients: tls::Clients::Known(pem(&all.ca)),
+                clients: tls::ClientAuth::Known(pem(&all.ca)),
                 protocol: b"h2",
             };
             let certificates = Arc::new(Certificates::load(&material, Timestamp::now()).unwrap());

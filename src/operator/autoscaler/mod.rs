@@ -18,7 +18,7 @@ use std::{io, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kube_ext::{
     error::chain,
-    tls::{Certificates, Files, TlsError},
+    tls::{Certificates, TlsError, TlsFiles},
 };
 use prometheus::Registry;
 use tokio::{sync::mpsc, time::sleep};
@@ -65,7 +65,7 @@ pub struct Options {
     /// Listen address.
     pub address: Address,
     /// Certificates; None: plaintext, on this machine only.
-    pub tls: Option<Files>,
+    pub tls: Option<TlsFiles>,
     /// Allowed names: a client's certificate must have one of them.
     pub client_names: Vec<String>,
     /// True if options of sets are served: cluster-autoscaler must be a release that understands the answer.

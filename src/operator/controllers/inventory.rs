@@ -9,7 +9,7 @@ use std::{
 };
 
 use kube_ext::metrics::computed;
-use kube_node_cache::{Cache, CachedNodeSet, NodeView, Stage};
+use kube_node_cache::{Cache, CachedNodeSet, NodeStage, NodeView};
 use kube_node_planner::{set::CONDITIONS, set_wait::WAITS};
 use prometheus::{Error, Registry};
 
@@ -20,7 +20,7 @@ const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 
 /// Registers the gauges of Nodes.
 pub fn register_nodes(registry: &Registry, nodes: Arc<Cache<NodeView>>) -> Result<(), Error> {
-    let stages = Stage::ALL.map(|stage| [stage.name()]);
+    let stages = NodeStage::ALL.map(|stage| [stage.name()]);
     let name = ("kube_node_nodes", "Nodes of NodeClasses, by their stage");
     computed(registry, name, ["stage"], stages, move |gauges| {
         for node in nodes.all().iter().filter(|node| node.class().is_some()) {
