@@ -13,6 +13,10 @@ use std::{
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CHART: &str = "charts/kube-node/Chart.yaml";
+const SECURITY: &str = "SECURITY.md";
+/// Stands in SECURITY.md until a maintainer has written an address there.
+const PLACEHOLDER: &str = "SECURITY-CONTACT";
+const CONTACT: &str = "security@example.com";
 /// This machine, and the one that is cross-compiled for.
 const HOST: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
 const OTHER: (&str, &str) =
@@ -20,7 +24,8 @@ const OTHER: (&str, &str) =
 /// What the script calls until it has decided.
 const TOOLS: [&str; 8] = ["bash", "dirname", "git", "grep", "head", "sed", "tr", "uname"];
 
-/// A repository with the files that a version is in, all committed, in which the changelog's entries are those of that version.
+/// A repository with the files that a version is in, all committed: the changelog's entries are those of that version, and
+/// SECURITY.md has a contact.
 struct Scene {
     dir: PathBuf,
 }
@@ -30,7 +35,7 @@ impl Scene {
         let dir =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("release-{name}-{}", std::process::id()));
         let scene = Self { dir };
-        for file in [".ci/release", "Cargo.toml", CHART, "CHANGELOG.md"] {
+        for file in [".ci/release", "Cargo.toml", CHART, "CHANGELOG.md", SECURITY] {
             let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join(file), scene.dir.join(file));
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             fs::copy(from, to).unwrap();
@@ -43,6 +48,9 @@ impl Scene {
                 &format!("## [Unreleased]\n{heading}2026-12-01\n"),
             );
         }
+        let security = fs::read_to_string(scene.dir.join(SECURITY)).unwrap();
+        let filled_in = security.replace(PLACEHOLDER, CONTACT) + "\n" + CONTACT;
+        fs::write(scene.dir.join(SECURITY), filled_in).unwrap();
         scene.git(&["init", "--quiet"]);
         scene.commit();
         scene
@@ -143,6 +151,13 @@ fn what_does_not_agree_is_refused() {
             "## [Unreleased]\n".to_owned(),
             "## [Unreleased]\n\n### Added\n\n- A thing.\n".to_owned(),
             format!("CHANGELOG.md has entries below Unreleased: move them to {VERSION}"),
+        ),
+        (
+            "contact",
+            SECURITY,
+            CONTACT.to_owned(),
+            PLACEHOLDER.to_owned(),
+            format!("SECURITY.md has the placeholder {PLACEHOLDER}: write the address for private reports there"),
         ),
     ] {
         let scene = Scene::new(name);
