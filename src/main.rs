@@ -1,17 +1,16 @@
-//! The `kube-node` binary: parse the command line, dispatch, print one clear line when a command fails.
+//! The `kube-node` binary: runs the command of the command line, and prints one clear line when it fails.
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use kube_ext::{pause::pause, process::report};
-use kube_node_cli::Cli;
 use local_cluster::images;
 
 fn main() -> ExitCode {
-    // Before all else: beside every pod one of these sleeps, and each page it touches is paid for as often.
+    // Before all else: a process of this command runs beside every pod, and each page it touches is paid for as often.
     if std::env::args_os().nth(1).is_some_and(|command| command == "pause") {
         return report(pause().map(|()| ExitCode::SUCCESS).context("cannot wait for signals"));
     }
     images::set_build(concat!(env!("CARGO_PKG_VERSION"), " (", env!("KUBE_NODE_STAMP"), ")"));
-    report(Cli::read().run())
+    report(kube_node_cli::run())
 }

@@ -157,7 +157,9 @@ fn what_does_not_agree_is_refused() {
             SECURITY,
             CONTACT.to_owned(),
             PLACEHOLDER.to_owned(),
-            format!("SECURITY.md has the placeholder {PLACEHOLDER}: write the address for private reports there"),
+            format!(
+                "SECURITY.md has the placeholder {PLACEHOLDER}: write the address for private reports there"
+            ),
         ),
     ] {
         let scene = Scene::new(name);

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use kube_ext::process::block_on;
 
 use super::access::ClusterArgs;
 
@@ -18,7 +17,7 @@ pub struct Conformance {
 
 impl Conformance {
     /// Returns exit code 0 if no clause is broken, else 1.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        block_on(async { self.check.run(self.cluster.client().await?).await })
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        self.check.run(self.cluster.client().await?).await
     }
 }

@@ -23,32 +23,30 @@ pub struct Down {
 
 impl Down {
     /// Stops the cluster.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        super::block_on(async {
-            let layout = Layout::new(self.data_dir.as_deref())?;
-            let Some(state) = layout.load()? else {
-                super::say(format_args!("There is no cluster in {}.", layout.dir().display()));
-                return Ok(ExitCode::SUCCESS);
-            };
-            let supervisor = supervisor(&state);
-            if let Some(supervisor) = supervisor {
-                supervisor.signal(Signal::SIGTERM).context("cannot stop the cluster")?;
-                if !supervisor.wait_gone(LIMIT).await {
-                    bail!("pid {} does not end: see {}", supervisor.pid, layout.log("up").display());
-                }
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        let Some(state) = layout.load()? else {
+            super::say(format_args!("There is no cluster in {}.", layout.dir().display()));
+            return Ok(ExitCode::SUCCESS);
+        };
+        let supervisor = supervisor(&state);
+        if let Some(supervisor) = supervisor {
+            supervisor.signal(Signal::SIGTERM).context("cannot stop the cluster")?;
+            if !supervisor.wait_gone(LIMIT).await {
+                bail!("pid {} does not end: see {}", supervisor.pid, layout.log("up").display());
             }
-            let lock = layout.lock().await?;
-            let leftovers = layout.stop_leftovers(&lock).await?;
-            if supervisor.is_some() || leftovers > 0 {
-                super::say(format_args!("The cluster in {} has ended.", layout.dir().display()));
-            } else {
-                super::say(format_args!("The cluster in {} was not running.", layout.dir().display()));
-            }
-            if self.delete {
-                fs::remove_dir_all(layout.dir())
-                    .with_context(|| format!("cannot delete {}", layout.dir().display()))?;
-            }
-            Ok(ExitCode::SUCCESS)
-        })
+        }
+        let lock = layout.lock().await?;
+        let leftovers = layout.stop_leftovers(&lock).await?;
+        if supervisor.is_some() || leftovers > 0 {
+            super::say(format_args!("The cluster in {} has ended.", layout.dir().display()));
+        } else {
+            super::say(format_args!("The cluster in {} was not running.", layout.dir().display()));
+        }
+        if self.delete {
+            fs::remove_dir_all(layout.dir())
+                .with_context(|| format!("cannot delete {}", layout.dir().display()))?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }

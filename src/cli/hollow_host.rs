@@ -1,21 +1,17 @@
 //! `kube-node hollow-host`: a worker that runs hollow machines in the operator's place.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::bail;
 use clap::Args;
 use kube_ext::{
     leader::{self, Timing},
-    telemetry::{self, LogFormat},
+    telemetry,
 };
 use kube_node_api::names;
-use kube_node_operator::{Access, host, hosts::lease_name};
+use kube_node_operator::{host, hosts::lease_name};
 
-use super::{
-    endpoint_args::EndpointArgs,
-    operator::{identity, place},
-    room_args::RoomArgs,
-};
+use super::process_args::{ProcessArgs, host_name, identity};
 
 /// Arguments of `hollow-host`.
 #[derive(Debug, Args)]
@@ -26,64 +22,48 @@ pub struct HollowHost {
     /// Name of this worker, unique in its group; that of the pod or the machine when absent
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Kubeconfig of the worker; KUBECONFIG or the pod's own identity when absent
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Namespace of the operator, which holds the revisions and the Leases that announce workers
-    #[arg(long, default_value = "kube-node-system", env = "POD_NAMESPACE")]
-    namespace: String,
     /// Listen address of /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     admin_address: SocketAddr,
-    /// Format of the logs
-    #[arg(long, value_enum, default_value_t)]
-    log_format: LogFormat,
     #[command(flatten)]
-    room: RoomArgs,
-    #[command(flatten)]
-    endpoints: EndpointArgs,
+    process: ProcessArgs,
 }
 
 impl HollowHost {
     /// Runs until SIGINT or SIGTERM.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        telemetry::start(self.log_format);
-        let name = self.name.unwrap_or_else(place);
-        check("--hosts", &self.hosts, 40)?;
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let Self { hosts: group, name, admin_address, process } = self;
+        telemetry::start(process.log_format);
+        let name = name.unwrap_or_else(host_name);
+        check("--hosts", &group, 40)?;
         check("--name", &name, 63)?;
-        super::block_on(async {
-            let presence = leader::ElectionOptions {
-                namespace: self.namespace.clone(),
-                name: lease_name(&self.hosts, &name),
-                labels: [(names::LABEL_HOLLOW_HOSTS.to_owned(), self.hosts.clone())].into(),
-                identity: identity(&name),
-                timing: Timing::HOST,
-            };
-            let options = host::Options {
-                client: Access::new(self.kubeconfig.as_deref()).await?,
-                endpoints: self.endpoints.options(),
-                max_machines: self.room.max_machines(),
-                namespace: self.namespace,
-                group: self.hosts,
-                name,
-                admin_address: self.admin_address,
-                presence,
-            };
-            Box::pin(host::run(options, kube_ext::process::signals()?)).await?;
-            Ok(ExitCode::SUCCESS)
-        })
+        let presence = leader::ElectionOptions {
+            namespace: process.namespace.clone(),
+            name: lease_name(&group, &name),
+            labels: [(names::LABEL_HOLLOW_HOSTS.to_owned(), group.clone())].into(),
+            identity: identity(&name),
+            timing: Timing::HOST,
+        };
+        let options = host::Options {
+            client: process.access().await?,
+            endpoints: process.endpoints(),
+            max_machines: process.max_machines(),
+            namespace: process.namespace,
+            group,
+            name,
+            admin_address,
+            presence,
+        };
+        Box::pin(host::run(options, kube_ext::process::signals()?)).await?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Checks a part of the name of a Lease.
 fn check(flag: &str, name: &str, longest: usize) -> anyhow::Result<()> {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if name.is_empty()
-        || name.len() > longest
-        || !name.chars().all(inner)
-        || name.starts_with('-')
-        || name.ends_with('-')
-    {
+    let is_name = (1..=longest).contains(&name.len()) && name.chars().all(inner);
+    if !is_name || name.starts_with('-') || name.ends_with('-') {
         bail!(
             "{flag} is \"{name}\": write up to {longest} lower case letters, digits and hyphens, with a letter or digit at both ends"
         );

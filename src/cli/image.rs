@@ -75,7 +75,7 @@ impl Which {
 
 impl Image {
     /// Writes the archives and prints their names.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
         let shell = self.shell.as_deref().map(|path| {
             Program::check(path, "name a static one, such as /bin/busybox of the package busybox-static")
         });
@@ -91,7 +91,7 @@ impl Image {
                 (images::Image::KubeNode | images::Image::Pause, Some((whole, machine))) => {
                     (whole.clone(), machine.as_ref())
                 }
-                _ => (self.kubemark()?, None),
+                _ => (self.kubemark().await?, None),
             };
             // The sandbox runs one program and no user's commands.
             let shell = shell.as_ref().filter(|_| image != images::Image::Pause);
@@ -126,11 +126,9 @@ impl Image {
         Ok((whole, Some(machine)))
     }
 
-    fn kubemark(&self) -> anyhow::Result<Program> {
+    async fn kubemark(&self) -> anyhow::Result<Program> {
         let progress = Progress::stderr();
-        let found = super::block_on(async {
-            Ok(Binaries::locate(self.binaries.as_deref(), &binaries::KUBEMARK, &progress).await?)
-        });
+        let found = Binaries::locate(self.binaries.as_deref(), &binaries::KUBEMARK, &progress).await;
         progress.finish();
         Ok(Program::check(&found?.path("kubemark"), "build it with CGO_ENABLED=0, or leave --binaries away")?)
     }

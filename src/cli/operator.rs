@@ -7,7 +7,7 @@ use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use kube_ext::{
     leader::{self, Timing},
-    telemetry::{self, LogFormat},
+    telemetry,
     tls::TlsFiles,
     traces::Traces,
 };
@@ -20,23 +20,17 @@ use kube_node_operator::{
 use kube_node_planner::pod_cidrs::PodCidrRange;
 use local_cluster::images;
 
-use super::{endpoint_args::EndpointArgs, room_args::RoomArgs};
+use super::process_args::{ProcessArgs, host_name, identity};
 
 /// Arguments of `operator`.
 #[derive(Debug, Args)]
 pub struct Operator {
-    /// Kubeconfig of the operator; KUBECONFIG or the pod's own identity when absent
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
     /// Kubeconfig of the hollow kubelets, which need fewer rights than the operator; the operator's when absent
     #[arg(long, value_name = "FILE")]
     hollow_kubeconfig: Option<PathBuf>,
     /// ServiceAccount in --namespace that the hollow kubelets impersonate; for a pod, which has only one identity
     #[arg(long, value_name = "NAME", conflicts_with = "hollow_kubeconfig")]
     hollow_service_account: Option<String>,
-    /// Namespace of the operator, which holds the revisions
-    #[arg(long, default_value = names::OPERATOR_NAMESPACE, env = "POD_NAMESPACE")]
-    namespace: String,
     /// Listen address of /healthz, /readyz, /leader and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     admin_address: SocketAddr,
@@ -55,16 +49,11 @@ pub struct Operator {
     #[command(flatten)]
     pod_cidrs: PodCidrArgs,
     #[command(flatten)]
-    room: RoomArgs,
-    #[command(flatten)]
-    endpoints: EndpointArgs,
-    #[command(flatten)]
     autoscaler: AutoscalerArgs,
     #[command(flatten)]
     election: ElectionArgs,
-    /// Format of the logs
-    #[arg(long, value_enum, default_value_t)]
-    log_format: LogFormat,
+    #[command(flatten)]
+    process: ProcessArgs,
 }
 
 /// Arguments for pod CIDRs, named as those of kube-controller-manager.
@@ -173,71 +162,57 @@ impl ElectionArgs {
             namespace: namespace.to_owned(),
             name: self.leader_elect_resource_name,
             labels: BTreeMap::new(),
-            identity: identity(&place()),
+            identity: identity(&host_name()),
             timing,
         }))
     }
 }
 
-/// Name of the pod or the machine that runs this process.
-pub(super) fn place() -> String {
-    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default()
-}
-
-/// Unique identity of this process: a readable name and a random part.
-pub(super) fn identity(name: &str) -> String {
-    format!("{name}_{}", uuid::Uuid::new_v4())
-}
-
 impl Operator {
     /// Runs until SIGINT or SIGTERM.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
         let pod_cidrs = self.pod_cidrs.range()?;
         let autoscaler = self.autoscaler.options()?;
-        let election = self.election.options(&self.namespace)?;
-        super::block_on(async {
-            let traces = Traces::from_environment()?;
-            match &traces {
-                Some(traces) => telemetry::start_with(self.log_format, traces),
-                None => telemetry::start(self.log_format),
+        let process = self.process;
+        let election = self.election.options(&process.namespace)?;
+        let traces = Traces::from_environment()?;
+        match &traces {
+            Some(traces) => telemetry::start_with(process.log_format, traces),
+            None => telemetry::start(process.log_format),
+        }
+        let client = process.access().await?;
+        let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
+            (Some(path), _) => Some(Access::new(Some(path), None).await?),
+            (None, Some(name)) => {
+                Some(client.clone().acting_as(format!("system:serviceaccount:{}:{name}", process.namespace)))
             }
-            let kubeconfig = self.kubeconfig.as_deref();
-            let client = Access::new(kubeconfig).await?;
-            let hollow = match (self.hollow_kubeconfig.as_deref(), self.hollow_service_account) {
-                (Some(path), _) => Some(Access::new(Some(path)).await?),
-                (None, Some(name)) => {
-                    let user = format!("system:serviceaccount:{}:{name}", self.namespace);
-                    Some(Access::new(kubeconfig).await?.acting_as(user))
-                }
-                (None, None) => None,
-            };
-            let options = Options {
-                client,
-                hollow,
-                endpoints: self.endpoints.options(),
-                max_machines: self.room.max_machines(),
-                namespace: self.namespace,
-                admin_address: self.admin_address,
-                pod_cidrs,
-                provider_id_prefix: match self.provider_id_prefix {
-                    None => ProviderIdPrefix::Provider,
-                    Some(prefix) if prefix.is_empty() => ProviderIdPrefix::None,
-                    Some(prefix) => ProviderIdPrefix::Text(prefix),
-                },
-                machine_image: self.machine_image,
-                machine_api_server: self.machine_api_server,
-                insecure_credentials: self.insecure_credentials,
-                autoscaler,
-                election,
-            };
-            let ended = Box::pin(kube_node_operator::run(options, kube_ext::process::signals()?)).await;
-            if let Some(traces) = traces {
-                traces.end().await;
-            }
-            ended?;
-            Ok(ExitCode::SUCCESS)
-        })
+            (None, None) => None,
+        };
+        let options = Options {
+            client,
+            hollow,
+            endpoints: process.endpoints(),
+            max_machines: process.max_machines(),
+            namespace: process.namespace,
+            admin_address: self.admin_address,
+            pod_cidrs,
+            provider_id_prefix: match self.provider_id_prefix {
+                None => ProviderIdPrefix::Provider,
+                Some(prefix) if prefix.is_empty() => ProviderIdPrefix::None,
+                Some(prefix) => ProviderIdPrefix::Text(prefix),
+            },
+            machine_image: self.machine_image,
+            machine_api_server: self.machine_api_server,
+            insecure_credentials: self.insecure_credentials,
+            autoscaler,
+            election,
+        };
+        let ended = Box::pin(kube_node_operator::run(options, kube_ext::process::signals()?)).await;
+        if let Some(traces) = traces {
+            traces.end().await;
+        }
+        ended?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

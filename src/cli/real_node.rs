@@ -15,16 +15,16 @@ pub struct RealNode {
 #[derive(Debug, Subcommand)]
 enum Part {
     /// Run the part in the host's namespaces: cgroups, link and TCP proxy
-    Host(Described),
+    Host(NodeDir),
     /// Run the first process inside the node
-    Init(Described),
+    Init(NodeDir),
     /// Supervise containerd, kubelet and kube-proxy inside the node
-    Daemons(Described),
+    Daemons(NodeDir),
 }
 
 /// The node of the process.
 #[derive(Debug, Args)]
-struct Described {
+struct NodeDir {
     /// Folder with the node's description
     dir: PathBuf,
 }
@@ -33,14 +33,12 @@ impl RealNode {
     /// Runs until a signal, or until a required process has ended.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.part {
-            Part::Host(Described { dir }) => {
-                super::block_on(async { Ok(real_node::run_host(&dir).await?) })?;
-                Ok(ExitCode::SUCCESS)
-            }
-            Part::Init(Described { dir }) => match real_node::run_init(&dir)? {},
-            Part::Daemons(Described { dir }) => {
+            Part::Host(NodeDir { dir }) => super::block_on(async { Ok(real_node::run_host(&dir).await?) })?,
+            Part::Init(NodeDir { dir }) => match real_node::run_init(&dir)? {},
+            Part::Daemons(NodeDir { dir }) => {
                 match super::block_on(async { Ok(real_node::run_daemons(&dir).await?) })? {}
             }
         }
+        Ok(ExitCode::SUCCESS)
     }
 }

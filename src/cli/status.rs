@@ -57,16 +57,14 @@ struct Row {
 
 impl Status {
     /// Prints the report. Returns exit code 0 if the cluster runs, else 3.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        super::block_on(async {
-            let layout = Layout::new(self.data_dir.as_deref())?;
-            let report = report(&layout).await?;
-            match self.output {
-                Output::Json => super::say(serde_json::to_string_pretty(&report)?),
-                Output::Text => print(&report),
-            }
-            Ok(if report.running { ExitCode::SUCCESS } else { ExitCode::from(NOT_RUNNING) })
-        })
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        let report = report(&layout).await?;
+        match self.output {
+            Output::Json => super::say(serde_json::to_string_pretty(&report)?),
+            Output::Text => print(&report),
+        }
+        Ok(if report.running { ExitCode::SUCCESS } else { ExitCode::from(NOT_RUNNING) })
     }
 }
 

@@ -14,7 +14,7 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta, runtime::watcher};
-use kube_ext::call::call;
+use kube_ext::objects::list;
 use kube_node_api::{GoDuration, NodeSet};
 use kube_node_cache::{Cache, CustomObject, NodeStage, NodeView, ReflectError};
 use tokio::{
@@ -24,10 +24,15 @@ use tokio::{
 
 use super::{
     access::ClusterArgs,
-    age, say,
+    say,
+    set_status::{condition, degraded, delay},
     table::{Table, terminal_size},
+    text::age,
 };
 
+/// Headings of the table.
+const COLUMNS: [&str; 9] =
+    ["NODESET", "CLASS", "WANTED", "NODES", "READY", "UPDATED", "AGE", "STATUS", "WAITS FOR"];
 /// Minimum of `--interval`.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// Interval of checks whether the initial lists are complete.
@@ -61,26 +66,24 @@ struct Shown {
 
 impl Top {
     /// Shows the NodeSets until Ctrl-C.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
         let GoDuration(every) = self.interval;
         if every < SHORTEST {
             bail!("--interval is too short: give {} or more", GoDuration(SHORTEST));
         }
-        super::block_on(async {
-            let client = self.cluster.client().await?;
-            let mut watches = JoinSet::new();
-            let shown = Shown::follow(&client, &mut watches).await?;
-            tokio::select! {
-                () = shown.in_sync() => {}
-                Some(ended) = watches.join_next() => ended??,
-            }
-            if self.once || terminal_size().is_none() {
-                say(shown.text(None, Timestamp::now(), None));
-            } else {
-                shown.draw(&client, every).await?;
-            }
-            Ok(ExitCode::SUCCESS)
-        })
+        let client = self.cluster.client().await?;
+        let mut watches = JoinSet::new();
+        let shown = Shown::follow(&client, &mut watches).await?;
+        tokio::select! {
+            () = shown.in_sync() => {}
+            Some(ended) = watches.join_next() => ended??,
+        }
+        if self.once || terminal_size().is_none() {
+            say(shown.text(None, Timestamp::now(), None));
+        } else {
+            shown.draw(&client, every).await?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -91,23 +94,17 @@ impl Shown {
         watches: &mut JoinSet<Result<(), ReflectError>>,
     ) -> anyhow::Result<Self> {
         let one = ListParams::default().limit(1);
-        let sets = Api::<PartialObjectMeta<NodeSet>>::all(client.clone());
-        call("list NodeSets", sets.list(&one)).await?;
-        let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
-        let may_see_nodes = match call("list Nodes", nodes.list(&one)).await {
-            Ok(_) => true,
+        list(&Api::<PartialObjectMeta<NodeSet>>::all(client.clone()), "NodeSets", &one).await?;
+        let nodes = list(&Api::<PartialObjectMeta<Node>>::all(client.clone()), "Nodes", &one).await;
+        let may_list_nodes = match nodes {
             Err(error) if error.is(403) => false,
-            Err(error) => return Err(error.into()),
+            nodes => nodes.map(|_| true)?,
         };
-        let shown = Self { nodes: may_see_nodes.then(Arc::default), ..Self::default() };
+        let shown = Self { nodes: may_list_nodes.then(Arc::default), ..Self::default() };
         let api: Api<CustomObject<NodeSet>> = Api::all(client.clone());
         watches.spawn(kube_node_cache::run(api, watcher::Config::default(), Arc::clone(&shown.sets)));
-        if let Some(nodes) = &shown.nodes {
-            watches.spawn(kube_node_cache::run_protobuf(
-                client.clone(),
-                watcher::Config::default(),
-                Arc::clone(nodes),
-            ));
+        if let Some(nodes) = shown.nodes.clone() {
+            watches.spawn(kube_node_cache::run_protobuf(client.clone(), watcher::Config::default(), nodes));
         }
         Ok(shown)
     }
@@ -123,10 +120,10 @@ impl Shown {
     async fn draw(&self, client: &Client, every: Duration) -> anyhow::Result<()> {
         let stop = kube_ext::process::signals()?;
         let screen = Screen::enter()?;
-        let mut turns = interval(every);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silent_since = None;
-        while stop.run_until_cancelled(turns.tick()).await.is_some() {
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let now = Timestamp::now();
             let text = self.text(terminal_size(), now, silent_since);
             screen.show(&text)?;
@@ -149,25 +146,14 @@ impl Shown {
         let wanted: i32 = rows.iter().map(|row| row.wanted).sum();
         let mut lines = vec![format!("NodeSets {}   {}", rows.len(), self.nodes(wanted))];
         if let Some(since) = silent_since {
-            lines
-                .push(format!("The API server has not answered for {}: this is old", age::since(since, now)));
+            lines.push(format!("The API server has not answered for {}: this is old", age(since, now)));
         }
         lines.push(String::new());
         let (width, height) = size.unzip();
         // Keep space for the heading of the table and for the line that counts hidden rows.
         let room = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 2).max(1));
         let rest = rows.len().saturating_sub(room);
-        let mut table = Table::new(&[
-            "NODESET",
-            "CLASS",
-            "WANTED",
-            "NODES",
-            "READY",
-            "UPDATED",
-            "AGE",
-            "STATUS",
-            "WAITS FOR",
-        ]);
+        let mut table = Table::new(&COLUMNS);
         for row in rows.into_iter().take(room) {
             table.row(row.cells);
         }
@@ -201,46 +187,41 @@ struct Row {
 }
 
 impl Row {
-    fn of(own: &CustomObject<NodeSet>, now: Timestamp) -> Self {
-        let name = own.name().to_owned();
-        let created = own.metadata.creation_timestamp.as_ref();
-        let age = created.map_or_else(|| "-".to_owned(), |created| age::since(created.0, now));
-        let set = match &own.object {
+    fn of(object: &CustomObject<NodeSet>, now: Timestamp) -> Self {
+        let name = object.name().to_owned();
+        let created = object.metadata.creation_timestamp.as_ref();
+        let age = created.map_or_else(|| "-".to_owned(), |created| age(created.0, now));
+        let set = match &object.object {
             Ok(set) => set,
             Err(error) => {
-                let unknown = || "?".to_owned();
                 let mut cells = vec![name];
-                cells.extend(std::iter::repeat_with(unknown).take(5));
+                cells.resize(6, "?".to_owned());
                 cells.extend([age, "Unreadable".to_owned(), error.clone()]);
                 return Self { wanted: 0, is_settled: false, cells };
             }
         };
         let wanted = set.spec.replicas;
         let status = set.status.clone().unwrap_or_default();
-        let condition = |r#type: &str| status.conditions.iter().find(|condition| condition.type_ == r#type);
-        let degraded = condition("Degraded").filter(|degraded| degraded.status == "True");
-        let progressing = condition("Progressing");
-        let said = if own.is_leaving() {
-            "Leaving".to_owned()
-        } else {
-            let shown = degraded.or(progressing);
-            shown.map_or_else(|| "-".to_owned(), |condition| condition.reason.clone())
+        let (degraded, progressing) = (degraded(&status), condition(&status, "Progressing"));
+        let reason = match degraded.or(progressing) {
+            _ if object.is_leaving() => "Leaving",
+            Some(condition) => &condition.reason,
+            None => "-",
         };
-        let waits = match status.waits.split_first() {
-            Some((first, [])) => first.message.clone(),
-            Some((first, rest)) => format!("{} ({} more)", first.message, rest.len()),
-            None => degraded.map_or_else(|| "-".to_owned(), |degraded| degraded.message.clone()),
+        let more = match status.waits.len() {
+            0 | 1 => String::new(),
+            count => format!(" ({} more)", count - 1),
         };
-        let is_settled = !own.is_leaving()
+        let waits_for = delay(&status).map_or("-", |(_, message)| message).to_owned() + &more;
+        let is_settled = !object.is_leaving()
             && degraded.is_none()
             && status.observed_generation == set.metadata.generation
             && progressing.is_some_and(|progressing| progressing.status == "False")
             && (status.replicas, status.ready_replicas) == (wanted, wanted);
-        let class = set.spec.node_class_name.clone();
         let counts = [wanted, status.replicas, status.ready_replicas, status.updated_replicas];
-        let mut cells = vec![name, class];
+        let mut cells = vec![name, set.spec.node_class_name.clone()];
         cells.extend(counts.map(|count| count.to_string()));
-        cells.extend([age, said, waits]);
+        cells.extend([age, reason.to_owned(), waits_for]);
         Self { wanted, is_settled, cells }
     }
 }

@@ -107,10 +107,8 @@ impl RealNode {
 
 impl Up {
     /// Starts the cluster and supervises it, or leaves it to a background process.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        super::block_on(async {
-            if self.detach { self.in_background().await } else { self.in_foreground().await }
-        })
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        if self.detach { self.in_background().await } else { self.in_foreground().await }
     }
 
     async fn in_foreground(self) -> anyhow::Result<ExitCode> {

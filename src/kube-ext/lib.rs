@@ -12,6 +12,7 @@ pub mod leader;
 pub mod log_once;
 pub mod memory;
 pub mod metrics;
+pub mod objects;
 pub mod pause;
 pub mod process;
 pub mod rate;

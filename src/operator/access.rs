@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use kube::{
     Client, Config,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
@@ -23,21 +23,32 @@ pub struct Access {
 
 impl Access {
     /// Reads the kubeconfig; without one, infers the configuration from `KUBECONFIG` or the pod's ServiceAccount.
-    pub async fn new(kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
-        let config = match kubeconfig {
-            Some(path) => {
-                let unusable = || format!("the kubeconfig {} cannot be used", path.display());
-                let file = Kubeconfig::read_from(path).with_context(unusable)?;
-                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                    .await
-                    .with_context(unusable)?
-            }
-            None => Config::infer()
-                .await
-                .context("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")?,
-        };
+    /// `context` selects a context of the kubeconfig in place of its current one.
+    pub async fn new(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Self> {
         let identity = kubeconfig
             .map_or_else(|| "this identity".to_owned(), |path| format!("the identity of {}", path.display()));
+        let name = kubeconfig
+            .map_or_else(|| "of KUBECONFIG or ~/.kube/config".to_owned(), |path| path.display().to_string());
+        let config = if kubeconfig.is_none() && context.is_none() {
+            Config::infer()
+                .await
+                .context("no way to an API server: give --kubeconfig, set KUBECONFIG, or run in a pod")?
+        } else {
+            let unusable = || format!("the kubeconfig {name} cannot be used");
+            let file =
+                kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from).with_context(unusable)?;
+            if let Some(context) = context {
+                let contexts: Vec<&str> = file.contexts.iter().map(|named| named.name.as_str()).collect();
+                ensure!(
+                    contexts.contains(&context),
+                    "the kubeconfig {name} has no context {context}; it has: {}",
+                    contexts.join(", ")
+                );
+            }
+            let options =
+                KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+            Config::from_custom_kubeconfig(file, &options).await.with_context(unusable)?
+        };
         Ok(Self { url: config.cluster_url.to_string(), config, identity })
     }
 
@@ -84,5 +95,40 @@ impl Access {
     pub(super) fn ca(&self) -> String {
         let certificates = self.config.root_cert.iter().flatten();
         certificates.map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: one
+contexts:
+- {name: one, context: {cluster: one, user: u}}
+- {name: two, context: {cluster: two, user: u}}
+clusters:
+- {name: one, cluster: {server: 'https://one.example.com'}}
+- {name: two, cluster: {server: 'https://two.example.com'}}
+users:
+- {name: u, user: {token: t}}
+";
+
+    #[tokio::test]
+    async fn a_context_is_one_of_the_kubeconfig() {
+        let file = std::env::temp_dir().join(format!("kube-node-contexts-{}", std::process::id()));
+        std::fs::write(&file, KUBECONFIG).unwrap();
+        for (context, url) in [(None, "https://one.example.com/"), (Some("two"), "https://two.example.com/")]
+        {
+            assert_eq!(Access::new(Some(&file), context).await.unwrap().url, url);
+        }
+        let error = Access::new(Some(&file), Some("three")).await.err().unwrap().to_string();
+        assert_eq!(
+            error,
+            format!("the kubeconfig {} has no context three; it has: one, two", file.display())
+        );
+        std::fs::remove_file(&file).unwrap();
     }
 }

@@ -194,18 +194,32 @@ fn bash_completes_commands_and_arguments() {
 }
 
 #[test]
+fn a_context_is_one_of_the_kubeconfig() {
+    let kubeconfig = CLUSTER.dir.join("kubeconfig");
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    for command in
+        [&["top", "--once"][..], &["list"], &["rollout", "history", "a"], &["import", "--from-cluster"]]
+    {
+        let said = refusal(&[command, &["--kubeconfig", kubeconfig, "--context", "elsewhere"]].concat());
+        let wanted =
+            format!("error: the kubeconfig {kubeconfig} has no context elsewhere; it has: kube-node\n");
+        assert_eq!(said, wanted, "{command:?}");
+    }
+    let own = kube_node(&["top", "--once", "--kubeconfig", kubeconfig, "--context", "kube-node"]);
+    assert!(own.status.success(), "{}", String::from_utf8_lossy(&own.stderr));
+    assert_eq!(kube_node(&["list", "--data-dir", "/a", "--context", "b"]).status.code(), Some(2));
+}
+
+#[test]
 fn every_command_that_help_names_has_a_page_of_man() {
     let dir = scratch("man");
     let said = kube_node(&["man", "--output-dir", dir.to_str().unwrap()]);
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let help = String::from_utf8(kube_node(&["help"]).stdout).unwrap();
-    let (_, commands) = help.split_once("Commands:\n").unwrap();
-    let commands: Vec<&str> = commands
+    let commands: Vec<&str> = help
         .lines()
-        .take_while(|line| !line.is_empty())
-        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with([' ', '-'])))
         .filter_map(|line| line.split_whitespace().next())
-        .filter(|command| *command != "help")
         .collect();
     assert!(commands.len() > 20, "{commands:?}");
     for command in commands {

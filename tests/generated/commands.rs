@@ -63,13 +63,11 @@ fn collect(command_path: &[String], commands: &mut Vec<(Vec<String>, String)>) {
     }
 }
 
-/// The commands below one, by its help.
+/// The commands below one, by its help: no other line of it begins with two spaces and a letter.
 fn subcommands(help: &str) -> Vec<String> {
-    let listed =
-        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // A line that goes on is further in.
-    let subcommands = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    subcommands
+    let listed = help.lines().filter_map(|line| line.strip_prefix("  "));
+    let named = listed.filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
+    named
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
         .map(str::to_owned)

@@ -4,16 +4,11 @@
 //! of every ServiceAccount in the namespace. Valid certificates are kept, so that an upgrade changes nothing.
 //! Otherwise both are made again, since one certificate authority signs both and its key is discarded.
 
-use std::process::ExitCode;
-
-use anyhow::bail;
+use anyhow::Context;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
-use kube_ext::{call::call, process::say};
+use kube::{Api, Client};
+use kube_ext::{objects, process::say};
 use local_cluster::pki::{AutoscalerCertificates, Identity, RENEW_BEFORE};
 use serde_json::json;
 use time::OffsetDateTime;
@@ -32,7 +27,7 @@ const CA: &str = "ca.crt";
 
 /// Arguments of `chart certificates`.
 #[derive(Debug, Args)]
-pub struct Certificates {
+pub(super) struct Certificates {
     /// Namespace of the operator
     #[arg(long, env = "POD_NAMESPACE")]
     namespace: String,
@@ -52,62 +47,50 @@ pub struct Certificates {
 
 impl Certificates {
     /// Returns when both Secrets hold valid certificates.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        kube_ext::process::block_on(async {
-            let client = kube_node_operator::Access::new(None).await?.reached().await?;
-            let server = Place { namespace: &self.namespace, name: &self.server_secret };
-            let caller = Place { namespace: &self.client_namespace, name: &self.client_secret };
-            let there = (server.read(&client).await?, caller.read(&client).await?);
-            let names: Vec<&str> = self.server_name.iter().map(String::as_str).collect();
-            match flaw(&there.0, &there.1, &names, OffsetDateTime::now_utc()) {
-                None => say("The certificates are kept."),
-                Some(why) => {
-                    let all = AutoscalerCertificates::make(&names, &[])?;
-                    server.write(&client, &there.0, &all.ca, &all.server).await?;
-                    caller.write(&client, &there.1, &all.ca, &all.client).await?;
-                    say(format_args!("Certificates are made: {why}."));
-                }
+    pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let server = SecretRef::new(client, &self.namespace, &self.server_secret);
+        let caller = SecretRef::new(client, &self.client_namespace, &self.client_secret);
+        let present = (server.read().await?, caller.read().await?);
+        let names: Vec<&str> = self.server_name.iter().map(String::as_str).collect();
+        match flaw(&present.0, &present.1, &names, OffsetDateTime::now_utc()) {
+            None => say("The certificates are kept."),
+            Some(why) => {
+                let all = AutoscalerCertificates::make(&names, &[])?;
+                server.write(&present.0, &all.ca, &all.server).await?;
+                caller.write(&present.1, &all.ca, &all.client).await?;
+                say(format_args!("Certificates are made: {why}."));
             }
-            Ok(ExitCode::SUCCESS)
-        })
+        }
+        Ok(())
     }
 }
 
-/// Namespace and name of a Secret.
-#[derive(Clone, Copy)]
-struct Place<'a> {
+/// A Secret by namespace and name.
+struct SecretRef<'a> {
+    api: Api<Secret>,
     namespace: &'a str,
     name: &'a str,
 }
 
-impl Place<'_> {
-    async fn read(self, client: &Client) -> anyhow::Result<Secret> {
-        let Self { namespace, name } = self;
-        let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-        match call(format_args!("read Secret {name} in {namespace}"), api.get(name)).await {
-            Err(error) if error.is(404) => {
-                bail!("there is no Secret {name} in {namespace}: the chart makes it, so upgrade the release")
-            }
-            other => Ok(other?),
-        }
+impl<'a> SecretRef<'a> {
+    fn new(client: &Client, namespace: &'a str, name: &'a str) -> Self {
+        Self { api: Api::namespaced(client.clone(), namespace), namespace, name }
     }
 
-    /// Fills the Secret, unless it has changed since it was `seen`.
-    async fn write(
-        self,
-        client: &Client,
-        seen: &Secret,
-        ca: &str,
-        identity: &Identity,
-    ) -> anyhow::Result<()> {
-        let Self { namespace, name } = self;
-        let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let change = Patch::Merge(json!({
-            "metadata": { "resourceVersion": seen.metadata.resource_version },
+    async fn read(&self) -> anyhow::Result<Secret> {
+        objects::read(&self.api, self.name).await?.with_context(|| {
+            let Self { namespace, name, .. } = self;
+            format!("there is no Secret {name} in {namespace}: the chart makes it, so upgrade the release")
+        })
+    }
+
+    /// Fills the Secret, unless it has changed since it was read.
+    async fn write(&self, read: &Secret, ca: &str, identity: &Identity) -> anyhow::Result<()> {
+        let change = json!({
+            "metadata": { "resourceVersion": read.metadata.resource_version },
             "stringData": { (CERT): identity.certificate, (KEY): identity.key, (CA): ca },
-        }));
-        call(format_args!("fill Secret {name} in {namespace}"), api.patch(name, &params, &change)).await?;
+        });
+        objects::patch(&self.api, self.name, FIELD_MANAGER, change).await?;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod uninstall;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use kube_node_operator::Access;
 
 /// Arguments of `chart`.
 #[derive(Debug, Args)]
@@ -23,11 +24,13 @@ enum Job {
 }
 
 impl Chart {
-    /// Runs the job.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    /// Runs the job as the identity of its pod.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = Access::new(None, None).await?.reached().await?;
         match self.job {
-            Job::Certificates(job) => job.run(),
-            Job::Uninstall(job) => job.run(),
+            Job::Certificates(job) => job.run(&client).await?,
+            Job::Uninstall(job) => job.run(&client).await?,
         }
+        Ok(ExitCode::SUCCESS)
     }
 }

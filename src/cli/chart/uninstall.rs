@@ -4,22 +4,18 @@
 //! drains Nodes and deletes machines. They must therefore go first; deleting them is the decision of the
 //! user, who knows their workloads.
 
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams},
-};
-use kube_ext::{
-    call::{ApiError, call},
-    process::say,
-};
+use kube::{Client, api::ListParams};
+use kube_ext::process::say;
 use kube_node_api::{GoDuration, NodeClass, NodeSet, names};
 use local_cluster::release_secrets;
 use tokio::time::{Instant, sleep};
+
+use crate::{kind::Kind, text};
 
 /// Poll interval for objects that are being deleted.
 const POLL: Duration = Duration::from_millis(500);
@@ -28,7 +24,7 @@ const NAMES_MAX: usize = 5;
 
 /// Arguments of `chart uninstall`.
 #[derive(Debug, Args)]
-pub struct Uninstall {
+pub(super) struct Uninstall {
     /// Delete the remaining NodeSets, Nodes and NodeClasses instead of refusing
     #[arg(long)]
     delete_nodes: bool,
@@ -39,95 +35,55 @@ pub struct Uninstall {
 
 impl Uninstall {
     /// Returns when no object needs the operator.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        kube_ext::process::block_on(async {
-            let client = kube_node_operator::Access::new(None).await?.reached().await?;
-            let mut kinds = [
-                Kind::of::<NodeSet>(&client, ListParams::default()),
-                Kind::of::<Node>(&client, ListParams::default().labels(names::LABEL_NODECLASS)),
-                Kind::of::<NodeClass>(&client, ListParams::default()),
-            ];
-            for kind in &mut kinds {
-                kind.look().await?;
+    pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let all = ListParams::default;
+        let kinds = [
+            Kind::of::<NodeSet>(client, all()),
+            Kind::of::<Node>(client, all().labels(names::LABEL_NODECLASS)),
+            Kind::of::<NodeClass>(client, all()),
+        ];
+        let mut left = Vec::new();
+        for kind in &kinds {
+            left.extend(named(kind.name(), &kind.names().await?));
+        }
+        let left = left.join(", ");
+        if left.is_empty() {
+            say("No node of kube-node is left.");
+        } else if self.delete_nodes {
+            say(format_args!("Deleting {left}"));
+            let deadline = Instant::now() + self.timeout.0;
+            for kind in &kinds {
+                delete_all(kind, deadline).await?;
             }
-            let there = kinds.iter().filter_map(Kind::named).collect::<Vec<_>>().join(", ");
-            if there.is_empty() {
-                say("No node of kube-node is left.");
-            } else if self.delete_nodes {
-                say(format_args!("Deleting {there}"));
-                let deadline = Instant::now() + self.timeout.0;
-                for kind in &mut kinds {
-                    kind.take_away(deadline).await?;
-                }
-                say("All nodes are gone.");
-            } else {
-                bail!(
-                    "there are {there}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
-                );
-            }
-            release_secrets(&client).await?;
-            Ok(ExitCode::SUCCESS)
-        })
+            say("All nodes are gone.");
+        } else {
+            bail!(
+                "there are {left}, which need the operator to be drained and deleted: delete them first (kubectl delete nodesets,nodeclasses --all), or upgrade the release with --set uninstall.deleteNodes=true; then uninstall again"
+            );
+        }
+        Ok(release_secrets(client).await?)
     }
 }
 
-/// Objects of one kind that need the operator.
-struct Kind {
-    resource: ApiResource,
-    api: Api<DynamicObject>,
-    which: ListParams,
-    there: Vec<String>,
-}
-
-impl Kind {
-    fn of<K: Resource<DynamicType = ()>>(client: &Client, which: ListParams) -> Self {
-        let resource = ApiResource::erase::<K>(&());
-        let api = Api::all_with(client.clone(), &resource);
-        Self { resource, api, which, there: Vec::new() }
+/// Deletes the present objects of a kind and waits until none is left.
+async fn delete_all(kind: &Kind, deadline: Instant) -> anyhow::Result<()> {
+    for name in kind.names().await? {
+        kind.delete(&name).await?;
     }
-
-    /// Lists the objects.
-    async fn look(&mut self) -> Result<(), ApiError> {
-        let kind = &self.resource.kind;
-        let listed = call(format_args!("list {kind} objects"), self.api.list_metadata(&self.which)).await;
-        self.there = match listed {
-            // The kind is not installed.
-            Err(error) if error.is(404) => Vec::new(),
-            listed => listed?.items.iter().map(ResourceExt::name_any).collect(),
-        };
-        Ok(())
-    }
-
-    /// Count and names of the objects as text.
-    fn named(&self) -> Option<String> {
-        named(&self.resource.kind, &self.there)
-    }
-
-    /// Deletes the present objects and waits until none is left.
-    async fn take_away(&mut self, deadline: Instant) -> anyhow::Result<()> {
-        self.look().await?;
-        for name in &self.there {
-            let action = format!("delete {} {name}", self.resource.kind);
-            match call(action, self.api.delete(name, &DeleteParams::default())).await {
-                Err(error) if !error.is(404) => return Err(error.into()),
-                _ => {}
-            }
+    let mut count = usize::MAX;
+    loop {
+        let left = kind.names().await?;
+        let Some(named) = named(kind.name(), &left) else { return Ok(()) };
+        if Instant::now() >= deadline {
+            bail!(
+                "still there: {named}; kubectl describe says what holds them, and without a running operator nothing lets them go"
+            );
         }
-        let mut left = usize::MAX;
-        loop {
-            self.look().await?;
-            let Some(named) = self.named() else { return Ok(()) };
-            if Instant::now() >= deadline {
-                bail!(
-                    "still there: {named}; kubectl describe says what holds them, and without a running operator nothing lets them go"
-                );
-            }
-            if self.there.len() != left {
-                left = self.there.len();
-                say(format_args!("Waiting for {named}"));
-            }
-            sleep(POLL).await;
+        if left.len() != count {
+            count = left.len();
+            say(format_args!("Waiting for {named}"));
         }
+        sleep(POLL).await;
     }
 }
 
@@ -139,9 +95,7 @@ fn named(kind: &str, names: &[String]) -> Option<String> {
         ("NodeClass", _) => "NodeClasses".to_owned(),
         (kind, _) => format!("{kind}s"),
     };
-    let shown = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
-    let more = if names.len() > NAMES_MAX { ", …" } else { "" };
-    Some(format!("{} {plural} ({shown}{more})", names.len()))
+    Some(format!("{} {plural} ({})", names.len(), text::names(names, NAMES_MAX)))
 }
 
 #[cfg(test)]

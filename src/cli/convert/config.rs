@@ -2,12 +2,14 @@
 //!
 //! The fields mean what the README of the Cluster API kubemark provider says; kube-node has the same semantics.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_node_api::GoDuration;
 use kube_node_planner::quantity;
 use local_cluster::binaries::KUBERNETES_VERSION;
 use serde_json::{Map, Value, json};
 
 use super::fields::{KNOWN, advice};
+use crate::manifest::object;
 
 /// Kind of a provider configuration.
 const KIND: &str = "KubemarkMachineProviderConfig";
@@ -56,13 +58,7 @@ pub(super) fn convert(name: &str, config: &Value) -> Converted {
         spec["kubemark"] = json!({ "image": image });
     }
     let Reading { lost, notes, .. } = reading;
-    let class = json!({
-        "apiVersion": "kube-node.io/v1alpha1",
-        "kind": "NodeClass",
-        "metadata": { "name": name },
-        "spec": spec,
-    });
-    Converted { class, lost, notes }
+    Converted { class: object("NodeClass", name, &spec), lost, notes }
 }
 
 /// State of one conversion.
@@ -73,16 +69,23 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
+    /// Reports a setting that is not converted.
+    fn lose(&mut self, text: impl Into<String>) {
+        self.lost.push(text.into());
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
     fn check_fields(&mut self) {
         for (field, value) in self.config {
             match field.as_str() {
                 "kind" | "metadata" => {}
                 "apiVersion" if value == API_VERSION => {}
-                "apiVersion" => {
-                    self.notes.push(format!("its apiVersion is {value}; it is read as {API_VERSION}"));
-                }
+                "apiVersion" => self.note(format!("its apiVersion is {value}; it is read as {API_VERSION}")),
                 field if KNOWN.contains(&field) => {}
-                field => self.lost.push(format!("unknown field {field}: {}", advice(field))),
+                field => self.lose(format!("unknown field {field}: {}", advice(field))),
             }
         }
     }
@@ -95,51 +98,41 @@ impl<'a> Reading<'a> {
     fn duration(&mut self, field: &str) -> Option<GoDuration> {
         let value = self.get(field)?;
         let Some(text) = value.as_str() else {
-            self.lost.push(format!("{field}: {value} has no unit: write for example 30s"));
+            self.lose(format!("{field}: {value} has no unit: write for example 30s"));
             return None;
         };
-        text.parse().map_err(|error| self.lost.push(format!("{field}: {error}"))).ok()
+        text.parse().map_err(|error| self.lose(format!("{field}: {error}"))).ok()
     }
 
     fn flag(&mut self, field: &str) -> bool {
-        match self.get(field) {
-            None => false,
-            Some(Value::Bool(flag)) => *flag,
-            Some(other) => {
-                self.lost.push(format!("{field}: {other} is neither true nor false"));
-                false
-            }
-        }
+        let value = self.get(field).unwrap_or(&Value::Bool(false));
+        value.as_bool().unwrap_or_else(|| {
+            self.lose(format!("{field}: {value} is neither true nor false"));
+            false
+        })
     }
 
     /// A quantity as text, if it is present and valid.
-    fn amount(&mut self, field: &str, example: &str) -> Option<String> {
-        let text = match self.get(field)? {
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            other => other.to_string(),
-        };
-        let amount = k8s_openapi::apimachinery::pkg::api::resource::Quantity(text.clone());
-        match quantity::nanos(&amount) {
-            Ok(nanos) if nanos > 0 => Some(text),
-            _ => {
-                self.lost.push(format!("{field}: {text:?} is no amount: write for example {example}"));
-                None
-            }
+    fn quantity(&mut self, field: &str, example: &str) -> Option<String> {
+        let value = self.get(field)?;
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        if quantity::nanos(&Quantity(text.clone())).is_ok_and(|nanos| nanos > 0) {
+            return Some(text);
         }
+        self.lose(format!("{field}: {text:?} is no amount: write for example {example}"));
+        None
     }
 
     fn capacity(&mut self) -> Value {
-        let cpu = self.amount("numCores", "4");
-        let memory = self.amount("memoryCapacity", "16Gi");
-        for (amount, resource, default) in [(&cpu, "cpu", DEFAULT_CPU), (&memory, "memory", DEFAULT_MEMORY)] {
-            if amount.is_none() {
-                self.notes.push(format!("spec.capacity.{resource} is {default}, kubemark's own default"));
-            }
-        }
+        let mut quantity = |field, example, resource, default: &str| {
+            self.quantity(field, example).unwrap_or_else(|| {
+                self.note(format!("spec.capacity.{resource} is {default}, kubemark's own default"));
+                default.to_owned()
+            })
+        };
         json!({
-            "cpu": cpu.as_deref().unwrap_or(DEFAULT_CPU),
-            "memory": memory.as_deref().unwrap_or(DEFAULT_MEMORY),
+            "cpu": quantity("numCores", "4", "cpu", DEFAULT_CPU),
+            "memory": quantity("memoryCapacity", "16Gi", "memory", DEFAULT_MEMORY),
             "pods": DEFAULT_PODS,
         })
     }
@@ -149,16 +142,13 @@ impl<'a> Reading<'a> {
         let healthy = self.duration("healthyDuration");
         let (periodically, after) = (self.flag("turnUnhealthyPeriodically"), self.flag("turnUnhealthyAfter"));
         if periodically && after {
-            self.lost.push(
-                "turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them"
-                    .to_owned(),
-            );
+            self.lose("turnUnhealthyPeriodically and turnUnhealthyAfter exclude each other: set one of them");
             return None;
         }
         if !periodically && !after {
             if unhealthy.is_some() || healthy.is_some() {
-                self.notes.push(
-                    "without turnUnhealthyPeriodically or turnUnhealthyAfter the durations have no effect: spec.failures is left out".to_owned(),
+                self.note(
+                    "without turnUnhealthyPeriodically or turnUnhealthyAfter the durations have no effect: spec.failures is left out",
                 );
             }
             return None;
@@ -166,39 +156,35 @@ impl<'a> Reading<'a> {
         let Some(unhealthy) = unhealthy else {
             // An invalid duration has been reported already.
             if self.get("unhealthyDuration").is_none() {
-                self.lost.push(
-                    "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy"
-                        .to_owned(),
+                self.lose(
+                    "unhealthyDuration is missing: it says how long, or after what time, nodes are unhealthy",
                 );
             }
             return None;
         };
-        if after {
-            if healthy.is_some() {
-                self.notes.push("healthyDuration has no effect beside turnUnhealthyAfter".to_owned());
-            }
-            return Some(json!({ "unhealthyDuration": unhealthy, "turnUnhealthyAfter": true }));
+        match (after, &healthy) {
+            (true, Some(_)) => self.note("healthyDuration has no effect beside turnUnhealthyAfter"),
+            (false, None) => self.note("without healthyDuration nodes are never healthy"),
+            _ => {}
         }
-        if healthy.is_none() {
-            self.notes.push("without healthyDuration nodes are never healthy".to_owned());
-        }
-        Some(json!({
-            "unhealthyDuration": unhealthy,
-            "healthyDuration": healthy.unwrap_or_default(),
-            "turnUnhealthyPeriodically": true,
-        }))
+        Some(if after {
+            json!({ "unhealthyDuration": unhealthy, "turnUnhealthyAfter": true })
+        } else {
+            let healthy = healthy.unwrap_or_default();
+            json!({ "unhealthyDuration": unhealthy, "healthyDuration": healthy, "turnUnhealthyPeriodically": true })
+        })
     }
 
     fn image(&mut self) -> Option<String> {
         let value = self.get("image")?;
         let Some(image) = value.as_str().filter(|image| !image.is_empty()) else {
-            self.lost.push(format!("image: {value} is no name of an image"));
+            self.lose(format!("image: {value} is no name of an image"));
             return None;
         };
         let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
         let wanted = KUBERNETES_VERSION.rsplit_once('.').map_or(KUBERNETES_VERSION, |(minor, _)| minor);
         if !tag.trim_start_matches('v').starts_with(&format!("{wanted}.")) {
-            self.notes.push(format!(
+            self.note(format!(
                 "kube-node is tried with kubemark {wanted}; {image} may not know its arguments. No patched one is needed: without spec.kubemark.image our own hollow kubelet runs"
             ));
         }

@@ -3,12 +3,7 @@
 mod config;
 mod fields;
 
-use std::{
-    fs,
-    io::{self, Read},
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -16,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::config::{Converted, convert, find};
+use super::manifest;
 
 /// Arguments of `convert`.
 #[derive(Debug, Args)]
@@ -31,11 +27,11 @@ pub struct Convert {
 impl Convert {
     /// Prints the NodeClasses. Returns exit code 1 if a setting could not be converted.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let text = self.read()?;
+        let text = manifest::read(&self.file)?;
         let mut losses = 0;
-        for Named { name, config } in self.configs(&text)? {
+        for (name, config) in self.configs(&text)? {
             let Converted { class, lost, notes } = convert(&name, &config);
-            super::say(super::yaml::document(&class)?);
+            super::say(manifest::document(&class)?);
             losses += lost.len();
             for text in &lost {
                 eprintln!("{name}: not converted: {text}");
@@ -47,17 +43,8 @@ impl Convert {
         Ok(if losses == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn read(&self) -> anyhow::Result<String> {
-        if self.file == Path::new("-") {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-            return Ok(text);
-        }
-        fs::read_to_string(&self.file).with_context(|| format!("cannot read {}", self.file.display()))
-    }
-
     /// Configurations of all documents, each with the name of its class.
-    fn configs(&self, text: &str) -> anyhow::Result<Vec<Named>> {
+    fn configs(&self, text: &str) -> anyhow::Result<Vec<(String, Value)>> {
         let mut found = Vec::new();
         for (at, document) in serde_norway::Deserializer::from_str(text).enumerate() {
             let document = Value::deserialize(document)
@@ -78,16 +65,10 @@ impl Convert {
             // Equal names would make each class replace the one before.
             let is_shared = self.name.is_some() || name.is_none();
             let name = if many && is_shared { format!("{base}-{}", at + 1) } else { base.to_owned() };
-            Named { name: object_name(&name), config }
+            (object_name(&name), config)
         });
         Ok(named.collect())
     }
-}
-
-/// A configuration and the name of its class.
-struct Named {
-    name: String,
-    config: Value,
 }
 
 /// Makes an object name of a text: lower-case letters, digits and dashes.
@@ -104,7 +85,7 @@ mod tests {
 
     fn names(name: Option<&str>, file: &str, text: &str) -> Vec<String> {
         let command = Convert { file: file.into(), name: name.map(str::to_owned) };
-        command.configs(text).unwrap().into_iter().map(|named| named.name).collect()
+        command.configs(text).unwrap().into_iter().map(|(name, _)| name).collect()
     }
 
     const ONE: &str = "kind: KubemarkMachineProviderConfig\n";

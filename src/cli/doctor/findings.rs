@@ -25,7 +25,7 @@ const NAMES_MAX: usize = 5;
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Verdict {
+pub(super) enum Severity {
     Good,
     /// A possible problem, or a check without a result.
     Odd,
@@ -36,7 +36,8 @@ pub(super) enum Verdict {
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    pub(super) verdict: Verdict,
+    #[serde(rename = "verdict")]
+    pub(super) severity: Severity,
     /// Subject of the check, in a word or two.
     pub(super) topic: &'static str,
     pub(super) says: String,
@@ -46,8 +47,22 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(verdict: Verdict, topic: &'static str, says: impl Into<String>) -> Self {
-        Self { verdict, topic, says: says.into(), hints: Vec::new() }
+    pub(super) fn good(says: impl Into<String>) -> Self {
+        Self { severity: Severity::Good, topic: "", says: says.into(), hints: Vec::new() }
+    }
+
+    pub(super) fn odd(says: impl Into<String>) -> Self {
+        Self { severity: Severity::Odd, ..Self::good(says) }
+    }
+
+    pub(super) fn bad(says: impl Into<String>) -> Self {
+        Self { severity: Severity::Bad, ..Self::good(says) }
+    }
+
+    /// Result of a check under its topic. A check that could not be made is a finding, too.
+    pub(super) fn of(topic: &'static str, checked: anyhow::Result<Self>) -> Self {
+        let finding = checked.unwrap_or_else(|error| Self::odd(format!("not known: {error:#}")));
+        Self { topic, ..finding }
     }
 
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -55,18 +70,18 @@ impl Finding {
         self
     }
 
-    /// Finding of a check that could not be made.
-    pub(super) fn unknown(topic: &'static str, error: impl Into<anyhow::Error>) -> Self {
-        Self::new(Verdict::Odd, topic, format!("not known: {:#}", error.into()))
+    pub(super) fn hints(mut self, hints: impl IntoIterator<Item = String>) -> Self {
+        self.hints.extend(hints);
+        self
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = match self.verdict {
-            Verdict::Good => "ok",
-            Verdict::Odd => "note",
-            Verdict::Bad => "BAD",
+        let mark = match self.severity {
+            Severity::Good => "ok",
+            Severity::Odd => "note",
+            Severity::Bad => "BAD",
         };
         write!(f, "{mark:<5}{:<13}{}", self.topic, self.says)?;
         for hint in &self.hints {
@@ -103,17 +118,17 @@ pub(super) fn speaker(pod: &Pod) -> Option<(String, bool)> {
 }
 
 /// Secrets that a pod mounts and cannot start without.
-pub(super) fn secrets(pod: &Pod) -> Vec<String> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let named = volumes.flat_map(|volume| {
-        let whole = volume.secret.iter().filter(|secret| secret.optional != Some(true));
-        let whole = whole.filter_map(|secret| secret.secret_name.clone());
+pub(super) fn needed_secrets(pod: &Pod) -> Vec<String> {
+    let mut secrets = Vec::new();
+    for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+        let whole = volume.secret.as_ref().filter(|secret| secret.optional != Some(true));
+        secrets.extend(whole.and_then(|secret| secret.secret_name.clone()));
         let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
         let parts = sources.filter_map(|source| source.secret.as_ref());
-        let parts = parts.filter(|secret| secret.optional != Some(true)).map(|secret| secret.name.clone());
-        whole.chain(parts).collect::<Vec<_>>()
-    });
-    named.collect()
+        secrets
+            .extend(parts.filter(|secret| secret.optional != Some(true)).map(|secret| secret.name.clone()));
+    }
+    secrets
 }
 
 /// Node of a certificate signing request; `None` for requests that are not of a node.
@@ -123,25 +138,19 @@ pub(super) fn node_of(csr: &CertificateSigningRequest) -> Option<&str> {
     own.or_else(|| bound?.first().map(String::as_str))
 }
 
-/// Reason why a certificate signing request gets no certificate; `None` if it has one or may soon get one.
+/// Reason why a certificate signing request gets no certificate, with advice; `None` if it has one or may soon get
+/// one.
 pub(super) fn refusal(csr: &CertificateSigningRequest, now: Timestamp) -> Option<(String, &'static str)> {
     let status = csr.status.clone().unwrap_or_default();
     let condition = |r#type: &str| status.conditions.iter().flatten().find(|c| c.type_ == r#type);
-    let says = |what: &str, c: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| {
-        format!(
-            "{what}: {}: {}",
-            c.reason.as_deref().unwrap_or_default(),
-            c.message.as_deref().unwrap_or_default()
-        )
-    };
-    if let Some(denied) = condition("Denied") {
-        return Some((
-            says("denied", denied),
-            "the approver compares it with the Node: delete the pod to begin anew",
-        ));
-    }
-    if let Some(failed) = condition("Failed") {
-        return Some((says("the signer failed", failed), "look at the logs of kube-controller-manager"));
+    for (r#type, what, advice) in [
+        ("Denied", "denied", "the approver compares it with the Node: delete the pod to begin anew"),
+        ("Failed", "the signer failed", "look at the logs of kube-controller-manager"),
+    ] {
+        if let Some(c) = condition(r#type) {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            return Some((format!("{what}: {}: {}", text(&c.reason), text(&c.message)), advice));
+        }
     }
     let age = csr.metadata.creation_timestamp.as_ref().map_or(0, |time| now.duration_since(time.0).as_secs());
     if status.certificate.is_some() || age < SIGNED_WITHIN {
@@ -168,22 +177,19 @@ pub(super) fn age(lease: &Lease, now: Timestamp) -> Option<i64> {
 
 /// Checks that machines with running pods reach the API server, where each renews its Lease.
 pub(super) fn reachability(ages: &BTreeMap<String, Option<i64>>) -> Finding {
-    let stale: Vec<String> = ages
-        .iter()
-        .filter(|(_, age)| age.is_none_or(|age| age >= LEASE_LIFE))
-        .map(|(node, age)| match age {
-            Some(age) => format!("{node} (Lease {age} s old)"),
-            None => format!("{node} (no Lease)"),
-        })
-        .collect();
+    let stale = ages.iter().filter_map(|(node, age)| match age {
+        Some(age) if *age < LEASE_LIFE => None,
+        Some(age) => Some(format!("{node} (Lease {age} s old)")),
+        None => Some(format!("{node} (no Lease)")),
+    });
+    let (all, stale) = (ages.len(), stale.collect::<Vec<_>>());
     if stale.is_empty() {
-        return Finding::new(
-            Verdict::Good,
-            "network",
-            format!("the machines of {} pods renew their Leases: they reach the API server", ages.len()),
-        );
+        return Finding::good(format!(
+            "the machines of {all} pods renew their Leases: they reach the API server"
+        ));
     }
-    Finding::new(Verdict::Bad, "network", format!("{} of {} machines whose pods run do not reach the API server: {}", stale.len(), ages.len(), list(&stale)))
+    let (count, stale) = (stale.len(), list(&stale));
+    Finding::bad(format!("{count} of {all} machines whose pods run do not reach the API server: {stale}"))
         .hint("see the logs of their pods: kubectl logs -n kubemark -l name=hollow-node --tail=50")
         .hint("a NetworkPolicy, a DNS name or a certificate without the server's in-cluster address can be the cause; a machine in a silent phase (spec.failures.mode) looks the same")
 }

@@ -56,7 +56,7 @@ fn secrets_are_found_in_volumes_of_both_kinds() {
         {"name": "c", "emptyDir": {}},
     ]}}))
     .unwrap();
-    assert_eq!(secrets(&pod), ["one", "two"]);
+    assert_eq!(needed_secrets(&pod), ["one", "two"]);
 }
 
 fn csr(status: &Value) -> CertificateSigningRequest {
@@ -89,13 +89,13 @@ fn a_request_that_is_stuck_says_who_has_to_answer() {
 #[test]
 fn a_machine_without_a_fresh_lease_does_not_reach_the_server() {
     let good = reachability(&BTreeMap::from([("a".to_owned(), Some(39))]));
-    assert_eq!(good.verdict, Verdict::Good);
+    assert_eq!(good.severity, Severity::Good);
     let bad = reachability(&BTreeMap::from([
         ("a".to_owned(), Some(3)),
         ("b".to_owned(), Some(40)),
         ("c".to_owned(), None),
     ]));
-    assert_eq!(bad.verdict, Verdict::Bad);
+    assert_eq!(bad.severity, Severity::Bad);
     assert!(
         bad.says.contains("2 of 3 machines") && bad.says.contains("b (Lease 40 s old), c (no Lease)"),
         "{}",
@@ -105,8 +105,10 @@ fn a_machine_without_a_fresh_lease_does_not_reach_the_server() {
 
 #[test]
 fn findings_read_as_lines() {
-    let finding = Finding::new(Verdict::Bad, "operator", "none answers").hint("start one");
+    let finding = Finding::of("operator", Ok(Finding::bad("none answers").hint("start one")));
     assert_eq!(finding.to_string(), "BAD  operator     none answers\n                  start one");
+    let unknown = Finding::of("rights", Err(anyhow::anyhow!("no answer").context("cannot ask")));
+    assert_eq!(unknown.to_string(), "note rights       not known: cannot ask: no answer");
     let names: Vec<String> = (0..7).map(|n| n.to_string()).collect();
     assert_eq!(list(&names), "0, 1, 2, 3, 4 and 2 more");
 }

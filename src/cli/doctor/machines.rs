@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
-    core::v1::{Node, Pod, Secret},
+    core::v1::{Pod, Secret},
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -17,6 +17,7 @@ use kube_ext::{
     call::{ApiError, call},
     error::chain,
     leader::Fence,
+    objects,
 };
 use kube_node_api::{
     NodeClass,
@@ -25,11 +26,11 @@ use kube_node_api::{
 use kube_node_operator::providers::kubemark::credentials::{Credentials, CredentialsError};
 use local_cluster::NAMESPACE as OPERATOR_NAMESPACE;
 
-use super::cluster::checks;
-use super::findings::{
-    Finding, Verdict, age, list, node_of, reachability, refusal, secrets, speaker, trouble,
+use super::{
+    cluster::checks,
+    findings::{Finding, age, list, needed_secrets, node_of, reachability, refusal, speaker, trouble},
 };
-use crate::fleet::{Row, row};
+use crate::hollow_nodes::{Row, row};
 
 /// Namespace of machines that are pods.
 const NAMESPACE: &str = MACHINE_NAMESPACE;
@@ -43,7 +44,7 @@ const LOGS_MAX: usize = 3;
 const LEAVING_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// A cluster that runs pods of machines.
-struct Place {
+struct HostingCluster {
     client: Client,
     /// Suffix for messages; empty for this cluster.
     whose: String,
@@ -52,23 +53,50 @@ struct Place {
 
 /// Runs all checks of nodes and machines.
 pub(super) async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
-    let mut found = vec![nodes(client).await];
-    let (places, unseen) = places(client, now).await;
-    let is_all = unseen.is_empty();
-    found.extend(unseen);
-    if places.is_empty() {
-        found.extend(is_all.then(|| Finding::new(Verdict::Good, "pods", "no machine is a pod here")));
-        return found;
+    let mut found = vec![Finding::of("nodes", nodes(client).await)];
+    // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
+    let own = match checks(client).cluster_id().await {
+        Ok(own) => own,
+        Err(error) => return vec![found.remove(0), Finding::of("pods", Err(error.into()))],
+    };
+    let (mut clusters, count) = (Vec::new(), found.len());
+    match pods(client, &ListParams::default().labels(LABEL)).await {
+        Ok(mut pods) => {
+            // In this cluster a pod without the label may be one of its own machines, too.
+            pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == own));
+            clusters.push(HostingCluster { client: client.clone(), whose: String::new(), pods });
+        }
+        Err(error) => found.push(Finding::of("pods", Err(error.into()))),
     }
-    for place in &places {
-        found.extend(pods_in_trouble(place).await);
-        found.push(credentials(place).await.unwrap_or_else(|error| Finding::unknown("credentials", error)));
+    let ours = ListParams::default().labels(&format!("{LABEL},{LABEL_CLUSTER}={own}"));
+    match secrets_of_classes(client).await {
+        Ok(secrets) => {
+            for secret in secrets {
+                match hosted(client, &secret, &ours).await {
+                    Ok(cluster) => clusters.push(cluster),
+                    Err(unreachable) => found.push(Finding::of("hosting", unreachable)),
+                }
+            }
+        }
+        Err(error) => found.push(Finding::of("hosting", Err(error.into()))),
     }
-    let pods: Vec<&Pod> = places.iter().flat_map(|place| &place.pods).collect();
-    found.push(
-        requests(client, &pods, now).await.unwrap_or_else(|error| Finding::unknown("certificates", error)),
-    );
-    found.push(leases(client, &pods, now).await.unwrap_or_else(|error| Finding::unknown("network", error)));
+    for cluster in &mut clusters {
+        cluster.pods.retain(|pod| !is_ending(pod, now));
+    }
+    clusters.retain(|cluster| !cluster.pods.is_empty());
+    if clusters.is_empty() && found.len() == count {
+        found.push(Finding::of("pods", Ok(Finding::good("no machine is a pod here"))));
+    }
+    for cluster in &clusters {
+        let failing = failing_pods(cluster).await.into_iter();
+        found.extend(failing.map(|finding| Finding::of("pods", Ok(finding))));
+        found.push(Finding::of("credentials", credentials(cluster).await));
+    }
+    let pods: Vec<&Pod> = clusters.iter().flat_map(|cluster| &cluster.pods).collect();
+    if !pods.is_empty() {
+        found.push(Finding::of("certificates", requests(client, &pods, now).await));
+        found.push(Finding::of("network", leases(client, &pods, now).await));
+    }
     found
 }
 
@@ -78,107 +106,62 @@ fn is_ending(pod: &Pod, now: Timestamp) -> bool {
     deleted.is_some_and(|deleted| now.duration_since(deleted.0) < LEAVING_MAX)
 }
 
-/// Clusters that run machines of this cluster as pods, and findings about those that cannot be read.
-async fn places(client: &Client, now: Timestamp) -> (Vec<Place>, Vec<Finding>) {
-    // Pods of machines of other clusters may run beside them; those do not connect to this cluster.
-    let cluster = match checks(client).cluster_id().await {
-        Ok(cluster) => cluster,
-        Err(error) => return (Vec::new(), vec![Finding::unknown("pods", error)]),
+/// Names of the Secrets that lead to the hosting clusters of NodeClasses; none if the CRDs are not installed, which
+/// another finding reports.
+async fn secrets_of_classes(client: &Client) -> Result<BTreeSet<String>, ApiError> {
+    let api = Api::<NodeClass>::all(client.clone());
+    let classes = match objects::list(&api, "NodeClasses", &ListParams::default()).await {
+        Err(error) if error.is_not_found() => Vec::new(),
+        classes => classes?,
     };
-    let all = ListParams::default().labels(LABEL);
-    let ours = ListParams::default().labels(&format!("{LABEL},{LABEL_CLUSTER}={cluster}"));
-    let (mut places, mut unseen) = (Vec::new(), Vec::new());
-    match pods(client, &all).await {
-        Ok(mut pods) => {
-            // In this cluster a pod without the label may be one of its own machines, too.
-            pods.retain(|pod| pod.labels().get(LABEL_CLUSTER).is_none_or(|of| *of == cluster));
-            places.push(Place { client: client.clone(), whose: String::new(), pods });
-        }
-        Err(error) => unseen.push(Finding::unknown("pods", error)),
-    }
-    let classes = Api::<NodeClass>::all(client.clone());
-    let classes = match call("list NodeClasses", classes.list(&ListParams::default())).await {
-        Ok(classes) => classes.items,
-        // The CRDs are not installed, which another finding reports.
-        Err(error) if error.is(404) => Vec::new(),
-        Err(error) => {
-            unseen.push(Finding::unknown("hosting", error));
-            Vec::new()
-        }
-    };
-    let named = classes.into_iter().filter(|class| class.spec.node_controller == "kubemark");
-    let named = named.filter_map(|class| class.spec.credentials_secret_ref).map(|secret| secret.name);
-    for name in named.collect::<BTreeSet<_>>() {
-        match hosted(client, &name, &ours).await {
-            Ok(place) => places.push(place),
-            Err(finding) => unseen.push(finding),
-        }
-    }
-    for place in &mut places {
-        place.pods.retain(|pod| !is_ending(pod, now));
-    }
-    places.retain(|place| !place.pods.is_empty());
-    (places, unseen)
+    let kubemark = classes.into_iter().filter(|class| class.spec.node_controller == "kubemark");
+    Ok(kubemark.filter_map(|class| class.spec.credentials_secret_ref).map(|secret| secret.name).collect())
 }
 
-/// The machines in the hosting cluster that a Secret leads to.
-async fn hosted(client: &Client, secret: &str, ours: &ListParams) -> Result<Place, Finding> {
-    const TOPIC: &str = "hosting";
+/// The machines in the hosting cluster that a Secret leads to; if it cannot be read, the result of the check.
+async fn hosted(
+    client: &Client,
+    secret: &str,
+    ours: &ListParams,
+) -> Result<HostingCluster, anyhow::Result<Finding>> {
     let credentials = Credentials::new(client, OPERATOR_NAMESPACE, secret, &Fence::open(), false);
     let (there, _) = credentials.connect().await.map_err(|error| match error {
-        CredentialsError::Read { .. } => Finding::unknown(TOPIC, error),
-        error => Finding::new(Verdict::Bad, TOPIC, chain(&error)),
+        CredentialsError::Read { .. } => Err(error.into()),
+        error => Ok(Finding::bad(chain(&error))),
     })?;
     let pods = pods(&there, ours).await.map_err(|error| {
-        Finding::new(Verdict::Bad, TOPIC, format!("the cluster of Secret {secret}: {}", chain(&error)))
-            .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here")
+        Ok(Finding::bad(format!("the cluster of Secret {secret}: {}", error.chain()))
+            .hint("its kubeconfig needs the rights of docs/hosting-cluster.yaml, and an address that is reached from here"))
     })?;
-    Ok(Place { client: there, whose: format!(" (cluster of Secret {secret})"), pods })
+    Ok(HostingCluster { client: there, whose: format!(" (cluster of Secret {secret})"), pods })
 }
 
 async fn pods(client: &Client, ours: &ListParams) -> Result<Vec<Pod>, ApiError> {
-    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-    Ok(call(format_args!("list pods in {NAMESPACE}"), api.list(ours)).await?.items)
+    objects::list(&Api::namespaced(client.clone(), NAMESPACE), &format!("pods in {NAMESPACE}"), ours).await
 }
 
 /// Checks that the Nodes of our providers are Ready; groups the others by reason.
-async fn nodes(client: &Client) -> Finding {
-    const TOPIC: &str = "nodes";
-    let api = Api::<Node>::all(client.clone());
+async fn nodes(client: &Client) -> anyhow::Result<Finding> {
     let ours = ListParams::default().labels(&format!("{LABEL_NODE_CONTROLLER} in (hollow, kubemark)"));
-    let rows: Vec<Row> = match call("list Nodes", api.list(&ours)).await {
-        Ok(nodes) => nodes.items.iter().map(row).collect(),
-        Err(error) => return Finding::unknown(TOPIC, error),
-    };
+    let nodes = objects::list(&Api::all(client.clone()), "Nodes", &ours).await?;
+    let (ready, others): (Vec<Row>, Vec<Row>) = nodes.iter().map(row).partition(|row| row.ready);
     let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for Row { name, reason, message, .. } in rows.iter().filter(|row| !row.ready) {
-        reasons.entry(format!("{reason}: {message}")).or_default().push(name.clone());
+    for Row { name, reason, message, .. } in others {
+        reasons.entry(format!("{reason}: {message}")).or_default().push(name);
     }
-    let ready = rows.iter().filter(|row| row.ready).count();
-    let verdict = if reasons.is_empty() { Verdict::Good } else { Verdict::Odd };
-    let finding = Finding::new(verdict, TOPIC, format!("{ready} of {} are Ready", rows.len()));
-    reasons
-        .into_iter()
-        .fold(finding, |finding, (reason, names)| finding.hint(format!("{reason} ({})", list(&names))))
+    let finding = if reasons.is_empty() { Finding::good } else { Finding::odd };
+    Ok(finding(format!("{} of {} are Ready", ready.len(), nodes.len()))
+        .hints(reasons.into_iter().map(|(reason, names)| format!("{reason} ({})", list(&names)))))
 }
 
 /// Findings about the pods that do not work, with the end of their logs.
-async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> {
-    const TOPIC: &str = "pods";
+async fn failing_pods(HostingCluster { client, whose, pods }: &HostingCluster) -> Vec<Finding> {
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-    let troubled: Vec<(&Pod, String)> = pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))).collect();
-    if troubled.is_empty() {
-        return vec![Finding::new(
-            Verdict::Good,
-            TOPIC,
-            format!("{} carry a machine each{whose}", pods.len()),
-        )];
-    }
     let mut found = Vec::new();
-    for (at, (pod, why)) in troubled.into_iter().enumerate() {
+    for (pod, why) in pods.iter().filter_map(|pod| Some((pod, trouble(pod)?))) {
         let name = pod.name_any();
-        let mut finding = Finding::new(Verdict::Bad, TOPIC, format!("{name}{whose}: {why}"));
-        if let Some((container, previous)) = speaker(pod).filter(|_| at < LOGS_MAX) {
+        let mut finding = Finding::bad(format!("{name}{whose}: {why}"));
+        if let Some((container, previous)) = speaker(pod).filter(|_| found.len() < LOGS_MAX) {
             let params = LogParams {
                 container: Some(container),
                 previous,
@@ -186,76 +169,70 @@ async fn pods_in_trouble(Place { client, whose, pods }: &Place) -> Vec<Finding> 
                 ..LogParams::default()
             };
             // A missing log is not worth a finding.
-            if let Ok(log) = call(format_args!("read the log of {name}"), api.logs(&name, &params)).await {
-                finding = log.lines().fold(finding, |finding, line| finding.hint(format!("| {line}")));
-            }
+            let log = call(format_args!("read the log of {name}"), api.logs(&name, &params)).await;
+            finding = finding.hints(log.unwrap_or_default().lines().map(|line| format!("| {line}")));
         }
         found.push(finding.hint(format!("kubectl -n {NAMESPACE} describe pod {name} says more{whose}")));
+    }
+    if found.is_empty() {
+        found.push(Finding::good(format!("{} carry a machine each{whose}", pods.len())));
     }
     found
 }
 
 /// Checks that the Secrets that the pods need to start exist.
-async fn credentials(Place { client, whose, pods }: &Place) -> Result<Finding, ApiError> {
-    const TOPIC: &str = "credentials";
+async fn credentials(HostingCluster { client, whose, pods }: &HostingCluster) -> anyhow::Result<Finding> {
     let api = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
-    let there =
-        call(format_args!("list Secrets in {NAMESPACE}"), api.list_metadata(&ListParams::default())).await?;
-    let there: Vec<String> = there.iter().map(ResourceExt::name_any).collect();
+    let all = ListParams::default();
+    let secrets = call(format_args!("list Secrets in {NAMESPACE}"), api.list_metadata(&all)).await?;
+    let existing: BTreeSet<String> = secrets.iter().map(ResourceExt::name_any).collect();
     let mut missing: Vec<String> = Vec::new();
     for pod in pods {
-        let absent = secrets(pod).into_iter().filter(|secret| !there.contains(secret));
+        let absent = needed_secrets(pod).into_iter().filter(|secret| !existing.contains(secret));
         missing.extend(absent.map(|secret| format!("{secret} of pod {}", pod.name_any())));
     }
-    Ok(if missing.is_empty() {
-        Finding::new(Verdict::Good, TOPIC, format!("every pod has the Secrets that it mounts{whose}"))
-    } else {
-        Finding::new(Verdict::Bad, TOPIC, format!("missing Secrets{whose}: {}", list(&missing)))
-            .hint("the operator writes those of machines; those of provisioning.files are yours")
-    })
+    if missing.is_empty() {
+        return Ok(Finding::good(format!("every pod has the Secrets that it mounts{whose}")));
+    }
+    Ok(Finding::bad(format!("missing Secrets{whose}: {}", list(&missing)))
+        .hint("the operator writes those of machines; those of provisioning.files are yours"))
 }
 
 /// Checks the certificate signing requests of the machines.
-async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, ApiError> {
-    const TOPIC: &str = "certificates";
+async fn requests(client: &Client, pods: &[&Pod], now: Timestamp) -> anyhow::Result<Finding> {
     let api = Api::<CertificateSigningRequest>::all(client.clone());
-    let all = call("list CertificateSigningRequests", api.list(&ListParams::default())).await?.items;
+    let mut all = objects::list(&api, "CertificateSigningRequests", &ListParams::default()).await?;
     // Only the newest request of each Node counts.
-    let mut newest: BTreeMap<&str, &CertificateSigningRequest> = BTreeMap::new();
-    for csr in &all {
-        let Some(node) = node_of(csr) else { continue };
-        let before = newest.entry(node).or_insert(csr);
-        if csr.metadata.creation_timestamp > before.metadata.creation_timestamp {
-            *before = csr;
-        }
-    }
-    let nodes: Vec<String> = pods.iter().copied().filter_map(machine).collect();
-    let stuck: Vec<(String, (String, &str))> =
-        nodes.iter().filter_map(|node| Some((node.clone(), refusal(newest.get(&**node)?, now)?))).collect();
+    all.sort_by_key(|csr| csr.metadata.creation_timestamp.clone());
+    let newest: BTreeMap<&str, &CertificateSigningRequest> =
+        all.iter().filter_map(|csr| Some((node_of(csr)?, csr))).collect();
+    let stuck: Vec<(&str, (String, &str))> = pods
+        .iter()
+        .filter_map(|pod| node_name(pod))
+        .filter_map(|node| Some((node, refusal(newest.get(node)?, now)?)))
+        .collect();
     if stuck.is_empty() {
-        return Ok(Finding::new(Verdict::Good, TOPIC, "no request of a machine waits or was refused"));
+        return Ok(Finding::good("no request of a machine waits or was refused"));
     }
-    let finding = Finding::new(Verdict::Bad, TOPIC, format!("{} machines have none", stuck.len()));
-    Ok(stuck
-        .into_iter()
-        .take(LOGS_MAX)
-        .fold(finding, |finding, (node, (says, hint))| finding.hint(format!("{node}: {says}")).hint(hint)))
+    let hints = stuck.iter().take(LOGS_MAX);
+    let hints = hints.flat_map(|(node, (says, hint))| [format!("{node}: {says}"), (*hint).to_owned()]);
+    Ok(Finding::bad(format!("{} machines have none", stuck.len())).hints(hints))
 }
 
 /// Checks that the machines with running pods renew their Leases.
-async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> Result<Finding, ApiError> {
+async fn leases(client: &Client, pods: &[&Pod], now: Timestamp) -> anyhow::Result<Finding> {
     let api = Api::<Lease>::namespaced(client.clone(), "kube-node-lease");
-    let leases = call("list Leases", api.list(&ListParams::default())).await?.items;
-    let ages: BTreeMap<String, Option<i64>> =
-        leases.iter().map(|lease| (lease.name_any(), age(lease, now))).collect();
+    let leases = objects::list(&api, "Leases", &ListParams::default()).await?;
+    let ages: BTreeMap<String, i64> =
+        leases.iter().filter_map(|lease| Some((lease.name_any(), age(lease, now)?))).collect();
     let is_running =
-        |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-    let machines =
-        pods.iter().copied().filter(is_running).filter(|pod| trouble(pod).is_none()).filter_map(machine);
-    Ok(reachability(&machines.map(|node| (node.clone(), ages.get(&node).copied().flatten())).collect()))
+        |pod: &&&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    let running = pods.iter().filter(is_running).filter(|pod| trouble(pod).is_none());
+    let machines = running.filter_map(|pod| node_name(pod));
+    Ok(reachability(&machines.map(|node| (node.to_owned(), ages.get(node).copied())).collect()))
 }
 
 /// Name of the Node of a pod.
-fn machine(pod: &Pod) -> Option<String> {
-    pod.annotations().get(ANNOTATION_NODE).cloned()
+fn node_name(pod: &Pod) -> Option<&str> {
+    pod.annotations().get(ANNOTATION_NODE).map(String::as_str)
 }

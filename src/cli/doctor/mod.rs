@@ -13,7 +13,7 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
 
-use self::findings::{Finding, Verdict};
+use self::findings::{Finding, Severity};
 use super::{Output, access::ClusterArgs, say};
 
 /// Arguments of `doctor`.
@@ -28,36 +28,44 @@ pub struct Doctor {
 
 impl Doctor {
     /// Prints the findings. Returns exit code 1 if a problem keeps nodes from working.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        super::block_on(async {
-            let client = self.cluster.client().await?;
-            let found = examine(&client, Timestamp::now()).await;
-            match self.output {
-                Output::Json => say(serde_json::to_string_pretty(&found)?),
-                Output::Text => {
-                    for finding in &found {
-                        say(finding);
-                    }
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        let found = examine(&client, Timestamp::now()).await;
+        match self.output {
+            Output::Json => say(serde_json::to_string_pretty(&found)?),
+            Output::Text => {
+                for finding in &found {
+                    say(finding);
                 }
             }
-            let is_sick = found.iter().any(|finding| finding.verdict == Verdict::Bad);
-            Ok(if is_sick { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-        })
+        }
+        let is_bad = found.iter().any(|finding| finding.severity == Severity::Bad);
+        Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 
 /// Runs all checks. Without our CRDs the later checks have no objects to read.
 async fn examine(client: &Client, now: Timestamp) -> Vec<Finding> {
-    let mut found = vec![cluster::server(client).await];
-    let kinds = cluster::kinds(client).await;
-    let is_installed = kinds.verdict == Verdict::Good;
-    found.push(kinds);
-    found.push(cluster::manifests(client).await);
-    found.push(cluster::rights(client).await);
+    let kinds = Finding::of("kinds", cluster::kinds(client).await);
+    let is_installed = kinds.severity == Severity::Good;
+    let mut found = vec![
+        Finding::of("API server", cluster::server(client).await),
+        kinds,
+        Finding::of("setup", cluster::manifests(client).await),
+        Finding::of("rights", cluster::rights(client).await),
+    ];
     if is_installed {
-        found.push(cluster::operator(client).await);
-        found.extend(cluster::sets(client).await);
+        found.push(Finding::of("operator", cluster::operator(client).await));
+        found.extend(all("NodeSets", cluster::sets(client).await));
     }
     found.extend(machines::examine(client, now).await);
     found
+}
+
+/// Results of a check that may find several things.
+fn all(topic: &'static str, checked: anyhow::Result<Vec<Finding>>) -> Vec<Finding> {
+    match checked {
+        Ok(found) => found.into_iter().map(|finding| Finding::of(topic, Ok(finding))).collect(),
+        Err(error) => vec![Finding::of(topic, Err(error))],
+    }
 }

@@ -3,19 +3,23 @@
 
 mod hints;
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{
+    fmt::{Display, Write as _},
+    process::ExitCode,
+};
 
 use clap::Args;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube_node_api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
 
 pub(super) use self::hints::hint;
 use super::{
     access::{ClusterArgs, read_set, set_name},
-    age,
     rollout::is_resumed_since,
+    set_status::{condition, degraded, name},
+    text::age,
 };
-use kube_node_api::{NodeSet, NodeSetStatus, RolloutStatus, StartFailures, WaitStatus};
 
 /// Conditions of a NodeSet, the most urgent first.
 const CONDITIONS: [&str; 3] = ["Degraded", "Progressing", "Available"];
@@ -34,26 +38,22 @@ pub struct Explain {
 
 impl Explain {
     /// Prints the explanation.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        super::block_on(async {
-            let client = self.cluster.client().await?;
-            let set = read_set(&client, &self.name).await?;
-            super::say(explain(&set, Timestamp::now()).trim_end());
-            Ok(ExitCode::SUCCESS)
-        })
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        let set = read_set(&client, &self.name).await?;
+        super::say(explain(&set, Timestamp::now()).trim_end());
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Explains the status of a NodeSet.
 #[must_use]
 pub fn explain(set: &NodeSet, now: Timestamp) -> String {
-    let name = set.metadata.name.as_deref().unwrap_or_default();
-    let empty = NodeSetStatus::default();
-    let status = set.status.as_ref().unwrap_or(&empty);
-    let class = &set.spec.node_class_name;
-    let headline = headline(set, status, now);
-    let mut text =
-        Text { lines: format!("NodeSet {name} of NodeClass {class}: {headline}\n"), hints: Vec::new() };
+    let status = set.status.clone().unwrap_or_default();
+    let (set_name, class) = (name(set), &set.spec.node_class_name);
+    let headline = headline(set, &status, now);
+    let lines = format!("NodeSet {set_name} of NodeClass {class}: {headline}\n");
+    let mut text = Text { set: set_name, now, lines, hints: Vec::new() };
     if status.observed_generation.is_some() && status.observed_generation != set.metadata.generation {
         text.row(
             "Note",
@@ -62,145 +62,124 @@ pub fn explain(set: &NodeSet, now: Timestamp) -> String {
     }
     if set.spec.paused == Some(true) {
         text.row("Paused", "spec.paused stops the rollout; scaling and repair go on");
-        text.hint("Paused", name);
+        text.hint("Paused");
     }
     if let Some(revision) = &set.spec.revision {
-        text.row("Pinned", &format!("spec.revision keeps {revision}, whatever the class says"));
-        text.hint("Pinned", name);
+        text.row("Pinned", format!("spec.revision keeps {revision}, whatever the class says"));
+        text.hint("Pinned");
     }
-    for r#type in CONDITIONS {
-        if let Some(condition) = condition(status, r#type) {
-            text.condition(condition, name, now);
-        }
+    for condition in CONDITIONS.iter().filter_map(|r#type| condition(&status, r#type)) {
+        text.condition(condition);
     }
     if set.status.is_some() {
-        text.row("Nodes", &counts(set, status));
+        let wanted = set.spec.replicas;
+        let NodeSetStatus { replicas, ready_replicas: ready, available_replicas: available, .. } = status;
+        let (updated, unavailable) = (status.updated_replicas, status.unavailable_replicas);
+        text.row("Nodes", format!("{wanted} wanted, {replicas} there, {ready} Ready, {available} available, {updated} updated, {unavailable} unavailable"));
     }
     if let Some(rollout) = &status.rollout {
-        text.rollout(set, status, rollout, now);
+        text.rollout(set, &status, rollout);
     }
-    for wait in &status.waits {
-        text.wait(wait, name, now);
+    for WaitStatus { reason, message, nodes, since } in &status.waits {
+        let nodes = match nodes {
+            ..=0 => String::new(),
+            1 => ", 1 node".to_owned(),
+            nodes => format!(", {nodes} nodes"),
+        };
+        text.row("Waits for", format!("{reason} for {}{nodes}: {message}", text.age(since)));
+        text.hint(reason);
     }
     if let Some(StartFailures { revision, count, last_time }) = &status.start_failures {
-        let last = age::since(last_time.0, now);
-        text.row("Failed starts", &format!("{count} of {revision} one after the other, the last {last} ago"));
-        text.hint("BackOff", name);
+        let last = text.age(last_time);
+        text.row("Failed starts", format!("{count} of {revision} one after the other, the last {last} ago"));
+        text.hint("BackOff");
     }
     text.lines
 }
 
 /// The state in a few words.
 fn headline(set: &NodeSet, status: &NodeSetStatus, now: Timestamp) -> String {
-    if let Some(since) = &set.metadata.deletion_timestamp {
-        return format!("being deleted for {}", age::since(since.0, now));
+    if let Some(deleted) = &set.metadata.deletion_timestamp {
+        return format!("being deleted for {}", age(deleted.0, now));
     }
-    let is =
-        |r#type: &str, wanted: &str| condition(status, r#type).filter(|condition| condition.status == wanted);
+    let is = |r#type: &str, wanted: &str| condition(status, r#type).filter(|found| found.status == wanted);
     let halted = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
-    let (state, of) = if let Some(degraded) = is("Degraded", "True") {
+    let (state, of) = if let Some(degraded) = degraded(status) {
         ("degraded", degraded)
     } else if let Some(halted) = halted {
-        return format!("its rollout halted itself {} ago", age::since(halted.0, now));
+        return format!("its rollout halted itself {} ago", age(halted.0, now));
     } else if let Some(progressing) = is("Progressing", "True") {
         ("progressing", progressing)
     } else if let Some(available) = is("Available", "False") {
         ("not available", available)
     } else if let Some(complete) = is("Progressing", "False") {
-        let state = if complete.reason == "Complete" { "complete" } else { "at rest" };
-        (state, complete)
+        (if complete.reason == "Complete" { "complete" } else { "at rest" }, complete)
     } else {
         return "the operator has said nothing about it yet; does it run?".to_owned();
     };
-    format!("{state} for {} ({})", age::since(of.last_transition_time.0, now), of.reason)
-}
-
-fn condition<'a>(status: &'a NodeSetStatus, r#type: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == r#type)
-}
-
-fn counts(set: &NodeSet, status: &NodeSetStatus) -> String {
-    let NodeSetStatus {
-        replicas,
-        ready_replicas,
-        available_replicas,
-        updated_replicas,
-        unavailable_replicas,
-        ..
-    } = status;
-    format!(
-        "{} wanted, {replicas} there, {ready_replicas} Ready, {available_replicas} available, {updated_replicas} updated, {unavailable_replicas} unavailable",
-        set.spec.replicas
-    )
+    format!("{state} for {} ({})", age(of.last_transition_time.0, now), of.reason)
 }
 
 /// The explanation, built line by line.
-struct Text {
+struct Text<'a> {
+    /// Name of the NodeSet.
+    set: &'a str,
+    now: Timestamp,
     lines: String,
     /// Hints already printed: each is printed once.
     hints: Vec<&'static str>,
 }
 
-impl Text {
-    fn row(&mut self, label: &str, text: &str) {
+impl Text<'_> {
+    fn age(&self, since: &Time) -> String {
+        age(since.0, self.now)
+    }
+
+    fn row(&mut self, label: &str, text: impl Display) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.lines, "{label:<LABEL$} {text}");
     }
 
     /// Adds advice for a reason, if there is some.
-    fn hint(&mut self, reason: &str, set: &str) {
+    fn hint(&mut self, reason: &str) {
         if let Some(hint) = hint(reason).filter(|hint| !self.hints.contains(hint)) {
             self.hints.push(hint);
-            self.row("", &format!("-> {}", hint.replace("NODESET", set)));
+            self.row("", format!("-> {}", hint.replace("NODESET", self.set)));
         }
     }
 
-    fn condition(&mut self, condition: &Condition, set: &str, now: Timestamp) {
+    fn condition(&mut self, condition: &Condition) {
         let Condition { type_, status, reason, message, last_transition_time, .. } = condition;
-        let since = age::since(last_transition_time.0, now);
-        self.row(type_, &format!("{status} for {since}, {reason}: {message}"));
+        self.row(type_, format!("{status} for {}, {reason}: {message}", self.age(last_transition_time)));
         if type_ == "Degraded" && status == "True" {
             // The message of NodesInTrouble names the Nodes, then their reason.
             let inner = message.split(": ").nth(1).unwrap_or_default();
-            self.hint(if reason == "NodesInTrouble" { inner } else { reason }, set);
+            self.hint(if reason == "NodesInTrouble" { inner } else { reason });
         }
     }
 
-    fn rollout(&mut self, set: &NodeSet, status: &NodeSetStatus, rollout: &RolloutStatus, now: Timestamp) {
+    fn rollout(&mut self, set: &NodeSet, status: &NodeSetStatus, rollout: &RolloutStatus) {
         let RolloutStatus { revision, start_time, progress_time, available, outdated, halt_time } = rollout;
         let way = match status.current_revision.as_ref().filter(|current| *current != revision) {
             Some(current) => format!("from {current} to {revision}"),
             None => format!("to {revision}"),
         };
-        self.row("Rollout", &format!("{way}, began {} ago", age::since(start_time.0, now)));
-        let progress = age::since(progress_time.0, now);
+        let (started, progress) = (self.age(start_time), self.age(progress_time));
+        self.row("Rollout", format!("{way}, began {started} ago"));
         self.row(
             "",
-            &format!(
+            format!(
                 "last progress {progress} ago; new nodes available: {available}, old nodes left: {outdated}"
             ),
         );
         if let Some(halted) = halt_time {
-            let since = age::since(halted.0, now);
-            self.row("", &format!("halted itself {since} ago: progressDeadline was over"));
+            self.row("", format!("halted itself {} ago: progressDeadline was over", self.age(halted)));
             if is_resumed_since(set, halted.0) {
                 self.row("", "-> It has been resumed since: the operator has not looked at that yet.");
             } else {
-                self.hint("ProgressDeadlineExceeded", set.metadata.name.as_deref().unwrap_or_default());
+                self.hint("ProgressDeadlineExceeded");
             }
         }
-    }
-
-    fn wait(&mut self, wait: &WaitStatus, set: &str, now: Timestamp) {
-        let WaitStatus { reason, message, nodes, since } = wait;
-        let nodes = match nodes {
-            ..=0 => String::new(),
-            1 => ", 1 node".to_owned(),
-            nodes => format!(", {nodes} nodes"),
-        };
-        let since = age::since(since.0, now);
-        self.row("Waits for", &format!("{reason} for {since}{nodes}: {message}"));
-        self.hint(reason, set);
     }
 }
 

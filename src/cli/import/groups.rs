@@ -12,6 +12,7 @@ use kube_node_planner::quantity::{self, ParseQuantityError};
 use serde_json::{Value, json};
 
 use super::machine_template::{MachineTemplate, Shape};
+use crate::manifest::object;
 
 /// Maximum difference of close amounts, in percent.
 const CLOSE_PERCENT: i128 = 2;
@@ -50,12 +51,13 @@ impl Import {
                 None => shapes.push(Group::new(machine_template)),
             }
         }
-        let (mut names, mut import) = (Names::default(), Self { classes: Vec::new(), sets: Vec::new() });
+        let (mut class_names, mut set_names) = (Names::default(), Names::default());
+        let mut import = Self { classes: Vec::new(), sets: Vec::new() };
         for group in shapes {
-            let name =
-                names.class(&format!("{prefix}{}", group.least.machine_type.as_deref().unwrap_or("node")));
+            let machine_type = group.least.machine_type.as_deref().unwrap_or("node");
+            let name = class_names.free(&format!("{prefix}{machine_type}"));
             import.classes.push(object("NodeClass", &name, &group.spec(node_controller)?));
-            import.sets.extend(group.sets(prefix, &name, &mut names));
+            import.sets.extend(group.sets(prefix, &name, &mut set_names));
         }
         Ok(import)
     }
@@ -124,7 +126,7 @@ impl<'a> Group<'a> {
             let MachineTemplate { labels, taints, .. } = machine_template;
             let pool = POOLS.iter().find_map(|key| labels.get(*key)).map(|pool| format!("{prefix}{pool}"));
             let zone = labels.get(ZONE).map(|zone| format!("-{zone}")).unwrap_or_default();
-            let name = names.set(&format!("{}{zone}", pool.as_deref().unwrap_or(class)));
+            let name = names.free(&format!("{}{zone}", pool.as_deref().unwrap_or(class)));
             let mut spec = json!({ "nodeClassName": class, "replicas": replicas });
             if !labels.is_empty() {
                 spec["template"]["labels"] = json!(labels);
@@ -136,10 +138,6 @@ impl<'a> Group<'a> {
         };
         alike.into_iter().map(object_of).collect()
     }
-}
-
-fn object(kind: &str, name: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
 }
 
 /// Returns true for the same resources in close amounts. Countable resources must be equal.
@@ -163,34 +161,24 @@ fn take_least(amounts: &mut Resources, others: &Resources) {
     }
 }
 
-/// Names in use, by kind.
+/// Names in use of one kind, each with the number of objects that wanted it.
 #[derive(Debug, Default)]
-struct Names {
-    taken: [BTreeMap<String, usize>; 2],
-}
+struct Names(BTreeMap<String, usize>);
 
 impl Names {
-    fn class(&mut self, text: &str) -> String {
-        Self::free(&mut self.taken[0], text)
-    }
-
-    fn set(&mut self, text: &str) -> String {
-        Self::free(&mut self.taken[1], text)
-    }
-
     /// Makes a free name of lower-case letters, digits and hyphens; appends a number if the name is taken.
-    fn free(taken: &mut BTreeMap<String, usize>, text: &str) -> String {
+    fn free(&mut self, text: &str) -> String {
         let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let whole: String = text.chars().map(fit).collect();
         // Leaves space for a number.
         let base: String = whole.trim_matches('-').chars().take(SET_NAME_MAX - 5).collect();
         let base = base.trim_end_matches('-');
         loop {
-            let count = taken.entry(base.to_owned()).or_default();
+            let count = self.0.entry(base.to_owned()).or_default();
             *count += 1;
             let name = if *count == 1 { base.to_owned() } else { format!("{base}-{count}") };
-            if *count == 1 || !taken.contains_key(&name) {
-                taken.entry(name.clone()).or_insert(1);
+            if *count == 1 || !self.0.contains_key(&name) {
+                self.0.entry(name.clone()).or_insert(1);
                 return name;
             }
         }
@@ -256,11 +244,11 @@ mod tests {
     fn names_fit_and_are_free() {
         let mut names = Names::default();
         assert_eq!(
-            [names.set("a"), names.set("a"), names.set("a-2"), names.set("A")],
+            [names.free("a"), names.free("a"), names.free("a-2"), names.free("A")],
             ["a", "a-2", "a-2-2", "a-3"]
         );
         let long = "x".repeat(90);
-        assert_eq!((names.set(&long).len(), names.set(&long).len()), (51, 53));
-        assert_eq!(names.class("a"), "a", "each kind has names of its own");
+        assert_eq!((names.free(&long).len(), names.free(&long).len()), (51, 53));
+        assert_eq!(Names::default().free("a"), "a", "each kind has names of its own");
     }
 }

@@ -1,10 +1,7 @@
 //! Node template: the part of a Node that other Nodes can share (shape, labels and taints). Node-specific and
 //! temporary parts are left out and reported.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube_node_api::{Resources, names};
@@ -54,49 +51,16 @@ pub(super) struct Shape {
     pub(super) allocatable: Resources,
 }
 
-/// A part that was left out.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Left {
-    /// A label that identifies its Node.
-    Name(String),
-    /// A label that the user excluded.
-    Asked(String),
-    /// A label that admission policies forbid in templates.
-    Protected(String),
-    /// A taint that reflects the state of a Node.
-    Taint(String),
-    /// A Node that reports no capacity.
-    Silent(String),
-    /// Machines of another architecture or operating system than hollow nodes of this program report.
-    System(String),
-}
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(key) => write!(f, "label {key} is left out: it differs from Node to Node"),
-            Self::Asked(key) => write!(f, "label {key} is left out, as asked"),
-            Self::Protected(key) => {
-                write!(f, "label {key} is left out: a NodeClass may not make pods trust its nodes")
-            }
-            Self::Taint(key) => write!(f, "taint {key} is left out: it says how a Node stands just now"),
-            Self::Silent(node) => write!(f, "Node {node} is left out: it has not said what it has"),
-            Self::System(system) => {
-                write!(f, "some Nodes are {system}: hollow ones say what this program runs on")
-            }
-        }
-    }
-}
-
-/// Templates of all Nodes sorted by name, and the parts left out.
-pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplate>, Vec<Left>) {
-    let (mut machine_templates, mut left) = (Vec::new(), Vec::new());
+/// Templates of all Nodes sorted by name, and a sentence for each part that is left out.
+pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplate>, Vec<String>) {
+    let (mut machine_templates, mut omitted) = (Vec::new(), Vec::new());
     let naming = naming_labels(nodes);
     let mut nodes: Vec<&Node> = nodes.iter().collect();
     nodes.sort_by_key(|node| node.metadata.name.as_deref());
     for node in nodes {
         let Some(shape) = Shape::of(node) else {
-            left.push(Left::Silent(node.metadata.name.clone().unwrap_or_default()));
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            omitted.push(format!("Node {name} is left out: it has not said what it has"));
             continue;
         };
         let mut labels = node.metadata.labels.clone().unwrap_or_default();
@@ -105,15 +69,15 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
                 return false;
             }
             let why = if naming.contains(key) {
-                Left::Name
+                ": it differs from Node to Node"
             } else if unwanted.contains(key) {
-                Left::Asked
+                ", as asked"
             } else if is_protected(key) {
-                Left::Protected
+                ": a NodeClass may not make pods trust its nodes"
             } else {
                 return true;
             };
-            left.push(why(key.clone()));
+            omitted.push(format!("label {key} is left out{why}"));
             false
         });
         let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
@@ -121,15 +85,17 @@ pub(super) fn of_all(nodes: &[Node], unwanted: &[String]) -> (Vec<MachineTemplat
             taint.time_added = None;
             let is_passing = PASSING_TAINTS.iter().any(|prefix| taint.key.starts_with(prefix));
             if is_passing {
-                left.push(Left::Taint(taint.key.clone()));
+                omitted.push(format!("taint {} is left out: it says how a Node stands just now", taint.key));
             }
             !is_passing
         });
         taints.sort_by(|a, b| (&a.key, &a.effect).cmp(&(&b.key, &b.effect)));
-        left.extend(foreign_system(node).map(Left::System));
+        if let Some(system) = foreign_system(node) {
+            omitted.push(format!("some Nodes are {system}: hollow ones say what this program runs on"));
+        }
         machine_templates.push(MachineTemplate { shape, labels, taints });
     }
-    (machine_templates, left)
+    (machine_templates, omitted)
 }
 
 /// Returns true for the labels that the admission policy kube-node-protected-labels forbids.
@@ -227,7 +193,7 @@ mod tests {
     #[test]
     fn what_is_a_nodes_own_stays_behind() {
         let nodes: Vec<Node> = ["a", "b", "c", "d"].map(|name| node(name, &json!({}))).into();
-        let (machine_templates, left) = of_all(&nodes, &["pool".to_owned()]);
+        let (machine_templates, omitted) = of_all(&nodes, &["pool".to_owned()]);
         assert_eq!(machine_templates.len(), 4);
         let machine_template = &machine_templates[1];
         let labels: Vec<&str> = machine_template.labels.keys().map(String::as_str).collect();
@@ -238,7 +204,7 @@ mod tests {
         assert_eq!(shape.machine_type.as_deref(), Some("m.large"));
         assert_eq!(shape.runtime, Some(("containerd".to_owned(), "2.1.0".to_owned())));
         assert!(!shape.capacity.contains_key("hugepages-1Gi"));
-        let said: BTreeSet<String> = left.iter().map(Left::to_string).collect();
+        let said: BTreeSet<String> = omitted.into_iter().collect();
         assert_eq!(
             said.into_iter().collect::<Vec<_>>(),
             [
@@ -257,9 +223,9 @@ mod tests {
     fn who_says_nothing_or_something_else_is_named() {
         let mut foreign = node("a", &json!({}));
         foreign.status.as_mut().unwrap().node_info.as_mut().unwrap().operating_system = "windows".to_owned();
-        let (machine_templates, left) = of_all(&[foreign, node("b", &json!({"status": {}}))], &[]);
+        let (machine_templates, omitted) = of_all(&[foreign, node("b", &json!({"status": {}}))], &[]);
         assert_eq!(machine_templates.len(), 1);
-        assert!(left.contains(&Left::System("windows/amd64".to_owned())));
-        assert!(left.contains(&Left::Silent("b".to_owned())));
+        assert!(omitted.iter().any(|text| text.starts_with("some Nodes are windows/amd64: ")));
+        assert!(omitted.iter().any(|text| text.starts_with("Node b is left out: ")));
     }
 }

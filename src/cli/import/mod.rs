@@ -6,13 +6,7 @@
 mod groups;
 mod machine_template;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{self, Read},
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -21,11 +15,8 @@ use kube::{Api, api::ListParams};
 use kube_ext::call::call;
 use serde::Deserialize;
 
-use self::{
-    groups::Import as Imported,
-    machine_template::{Left, MachineTemplate},
-};
-use super::{access::ClusterArgs, yaml};
+use self::{groups::Import as Imported, machine_template::MachineTemplate};
+use super::{access::ClusterArgs, manifest};
 
 /// Nodes per page: a list of thousands is megabytes.
 const PAGE: u32 = 500;
@@ -65,20 +56,28 @@ struct Source {
 
 impl Import {
     /// Prints the objects, and on standard error the parts of the Nodes that are left out.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
         let nodes = match &self.source.file {
-            Some(file) => read(file)?,
-            None => super::block_on(self.list())?,
+            Some(file) => {
+                let list: Nodes = serde_norway::from_str(&manifest::read(file)?).with_context(|| {
+                    format!(
+                        "{} is no list of Nodes: write it with kubectl get nodes --output=json",
+                        file.display()
+                    )
+                })?;
+                list.items
+            }
+            None => self.list().await?,
         };
-        let (machine_templates, left) = machine_template::of_all(&nodes, &self.drop_label);
+        let (machine_templates, omitted) = machine_template::of_all(&nodes, &self.drop_label);
         if machine_templates.is_empty() {
             bail!("there is no Node that says what it has: name another cluster, file or --selector");
         }
         let imported = Imported::new(&machine_templates, &self.prefix, &self.node_controller)?;
         for object in imported.classes.iter().chain(&imported.sets) {
-            super::say(yaml::document(object)?);
+            super::say(manifest::document(object)?);
         }
-        for text in left.iter().map(Left::to_string).collect::<BTreeSet<_>>() {
+        for text in omitted.into_iter().collect::<BTreeSet<_>>() {
             eprintln!("note: {text}");
         }
         let (nodes, sets, classes) = (machine_templates.len(), imported.sets.len(), imported.classes.len());
@@ -88,8 +87,8 @@ impl Import {
 
     async fn list(&self) -> anyhow::Result<Vec<Node>> {
         let api: Api<Node> = Api::all(self.cluster.client().await?);
-        let params = ListParams { label_selector: self.selector.clone(), ..ListParams::default() };
-        let (mut nodes, mut params) = (Vec::new(), params.limit(PAGE));
+        let (selector, mut nodes) = (self.selector.clone(), Vec::new());
+        let mut params = ListParams { label_selector: selector, limit: Some(PAGE), ..ListParams::default() };
         loop {
             let page = call("list Nodes", api.list(&params)).await?;
             nodes.extend(page.items);
@@ -105,20 +104,6 @@ impl Import {
 #[derive(Debug, Deserialize)]
 struct Nodes {
     items: Vec<Node>,
-}
-
-fn read(file: &Path) -> anyhow::Result<Vec<Node>> {
-    let text = if file == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-        text
-    } else {
-        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?
-    };
-    let list: Nodes = serde_norway::from_str(&text).with_context(|| {
-        format!("{} is no list of Nodes: write it with kubectl get nodes --output=json", file.display())
-    })?;
-    Ok(list.items)
 }
 
 /// Parses a name prefix.

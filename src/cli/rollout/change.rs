@@ -9,6 +9,7 @@ use kube_node_api::{
 use serde_json::{Value, json};
 
 use super::access::Change;
+use crate::set_status::name;
 
 /// Pauses the rollout.
 pub(super) fn pause(set: &NodeSet) -> anyhow::Result<Change> {
@@ -54,12 +55,7 @@ pub(super) fn next_second(now: Timestamp) -> Timestamp {
 }
 
 fn change(set: &NodeSet, done: &str, patch: Value) -> Change {
-    Change { patch: Some(patch), said: format!("{} {done}", subject(set)) }
-}
-
-/// Name of the NodeSet.
-pub(super) fn name(set: &NodeSet) -> &str {
-    set.metadata.name.as_deref().unwrap_or_default()
+    Change { patch: Some(patch), message: format!("{} {done}", subject(set)) }
 }
 
 /// The NodeSet in the form in which kubectl names changed objects.
@@ -162,7 +158,7 @@ pub(super) mod tests {
     #[test]
     fn a_set_is_paused_once() {
         let change = pause(&set(&json!({}))).unwrap();
-        assert_eq!(change.said, "nodeset.kube-node.io/workers paused");
+        assert_eq!(change.message, "nodeset.kube-node.io/workers paused");
         assert_eq!(change.patch, Some(json!({"spec": {"paused": true}})));
         assert!(pause(&set(&json!({"spec": {"paused": false}}))).is_ok());
         let paused = set(&json!({"spec": {"paused": true}}));
@@ -175,7 +171,7 @@ pub(super) mod tests {
         assert!(said.contains("\"workers\" is not paused"), "{said}");
         let change = resume(&set(&json!({"spec": {"paused": true}})), now()).unwrap();
         assert_eq!(change.patch, Some(json!({"spec": {"paused": null}})));
-        assert_eq!(change.said, "nodeset.kube-node.io/workers resumed");
+        assert_eq!(change.message, "nodeset.kube-node.io/workers resumed");
     }
 
     #[test]
@@ -205,7 +201,7 @@ pub(super) mod tests {
     fn a_restart_is_a_time() {
         let at = next_second(now());
         let change = restart(&set(&json!({})), at).unwrap();
-        assert_eq!(change.said, "nodeset.kube-node.io/workers restarted");
+        assert_eq!(change.message, "nodeset.kube-node.io/workers restarted");
         let patch = change.patch.unwrap();
         assert_eq!(
             patch,

@@ -3,10 +3,7 @@
 //!
 //! Revisions belong to the class: NodeSets with `classOverrides` have their revisions in the same list.
 
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Write as _},
-};
+use std::{collections::BTreeMap, fmt};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -17,7 +14,7 @@ use kube::{
     api::ListParams,
     core::{ObjectMeta, PartialObjectMeta},
 };
-use kube_ext::call::call;
+use kube_ext::objects::list;
 use kube_node_api::{
     NodeSet,
     names::{LABEL_NODECLASS, LABEL_NODESET, LABEL_REVISION},
@@ -25,10 +22,11 @@ use kube_node_api::{
 use serde_json::Value;
 
 use super::{Namespace, Set, access::read_set, change::subject};
-use crate::age;
-
-/// Maximum number of revisions in an error, newest first.
-const LISTED_MAX: usize = 10;
+use crate::{
+    set_status::name,
+    table::Table,
+    text::{NAMES_MAX, age, names},
+};
 
 /// Arguments of `rollout history`.
 #[derive(Debug, Args)]
@@ -64,7 +62,7 @@ pub(super) struct History {
     /// Sorted by number; revisions that only Nodes name come first.
     entries: Vec<Entry>,
     /// Number of the NodeSet's Nodes with another class.
-    strangers: usize,
+    of_other_classes: usize,
 }
 
 /// One revision.
@@ -108,15 +106,14 @@ impl Entry {
 impl History {
     /// Reads the revisions from the cluster.
     pub(super) async fn read(client: &Client, set: &NodeSet, namespace: &str) -> anyhow::Result<Self> {
-        let class = &set.spec.node_class_name;
-        let name = super::change::name(set);
+        let (class, name) = (&set.spec.node_class_name, name(set));
         let api = Api::<ControllerRevision>::namespaced(client.clone(), namespace);
         let of_class = ListParams::default().labels(&format!("{LABEL_NODECLASS}={class}"));
-        let action = format_args!("list the revisions of NodeClass {class} in namespace {namespace}");
-        let revisions = call(action, api.list(&of_class)).await?.items;
+        let what = format!("the revisions of NodeClass {class} in namespace {namespace}");
+        let revisions = list(&api, &what, &of_class).await?;
         let api = Api::<PartialObjectMeta<Node>>::all(client.clone());
         let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={name}"));
-        let nodes = call(format_args!("list the Nodes of NodeSet {name}"), api.list(&of_set)).await?.items;
+        let nodes = list(&api, &format!("the Nodes of NodeSet {name}"), &of_set).await?;
         Ok(Self::new(set, namespace, revisions, nodes.iter().map(|node| &node.metadata)))
     }
 
@@ -140,14 +137,14 @@ impl History {
             };
             entries.insert(name.to_owned(), Entry { stored: Some(stored), ..entry(name) });
         }
-        let mut strangers = 0;
+        let mut of_other_classes = 0;
         for node in nodes {
             let label = |key: &str| node.labels.as_ref().and_then(|labels| labels.get(key));
             match label(LABEL_REVISION) {
                 Some(name) if label(LABEL_NODECLASS) == Some(&class) => {
                     entries.entry(name.clone()).or_insert_with(|| entry(name)).nodes += 1;
                 }
-                _ => strangers += 1,
+                _ => of_other_classes += 1,
             }
         }
         if let Some(pinned) = &set.spec.revision {
@@ -155,7 +152,7 @@ impl History {
         }
         let mut entries: Vec<Entry> = entries.into_values().collect();
         entries.sort_by_key(|entry| entry.stored.as_ref().map(|stored| stored.number));
-        Self { class, namespace: namespace.to_owned(), entries, strangers }
+        Self { class, namespace: namespace.to_owned(), entries, of_other_classes }
     }
 
     /// Stored revisions, oldest first.
@@ -177,66 +174,48 @@ impl History {
 
     /// The available revisions, as the end of a sentence.
     pub(super) fn there_are(&self) -> String {
-        let mut there: Vec<String> = self.stored().rev().map(|(entry, _)| entry.to_string()).collect();
-        if there.is_empty() {
+        // Newest first.
+        let stored: Vec<String> = self.stored().rev().map(|(entry, _)| entry.to_string()).collect();
+        if stored.is_empty() {
             return format!(
                 "namespace {} has none of NodeClass {}; another one can be named with --namespace",
                 self.namespace, self.class
             );
         }
-        let more = if there.len() > LISTED_MAX { ", …" } else { "" };
-        there.truncate(LISTED_MAX);
-        format!("NodeClass {} has {}{more}", self.class, there.join(", "))
+        format!("NodeClass {} has {}", self.class, names(&stored, NAMES_MAX))
     }
 
     fn table(&self, set: &NodeSet, now: Timestamp) -> String {
-        // Writing to a String cannot fail.
-        let mut text = format!("{}, revisions of NodeClass {}", subject(set), self.class);
+        let heading = format!("{}, revisions of NodeClass {}", subject(set), self.class);
         if self.entries.is_empty() {
-            let _ = write!(text, "\nThere are none: {}", self.there_are());
-            return text;
+            return format!("{heading}\nThere are none: {}", self.there_are());
         }
-        let status = set.status.as_ref();
-        let is = |of: Option<&String>, entry: &Entry| of == Some(&entry.name);
-        let mut rows = vec![["REVISION", "NAME", "AGE", "NODES", "NOTE"].map(str::to_owned)];
+        let status = set.status.clone().unwrap_or_default();
+        let mut table = Table::new(&["REVISION", "NAME", "AGE", "NODES", "NOTE"]);
         for entry in &self.entries {
+            let is = |name: &Option<String>| name.as_ref() == Some(&entry.name);
             let notes = [
-                ("current", is(status.and_then(|status| status.current_revision.as_ref()), entry)),
-                ("update", is(status.and_then(|status| status.update_revision.as_ref()), entry)),
-                ("pinned", is(set.spec.revision.as_ref(), entry)),
+                ("current", is(&status.current_revision)),
+                ("update", is(&status.update_revision)),
+                ("pinned", is(&set.spec.revision)),
                 ("gone", entry.stored.is_none()),
             ];
-            let notes: Vec<&str> =
-                notes.into_iter().filter(|(_, holds)| *holds).map(|(note, _)| note).collect();
-            let dash = || "-".to_owned();
+            let notes: Vec<_> = notes.into_iter().filter(|(_, holds)| *holds).map(|(note, _)| note).collect();
             let stored = entry.stored.as_ref();
-            rows.push([
-                stored.map_or_else(dash, |stored| stored.number.to_string()),
+            let created = stored.and_then(|stored| stored.created);
+            table.row([
+                stored.map_or_else(|| "-".to_owned(), |stored| stored.number.to_string()),
                 entry.name.clone(),
-                stored
-                    .and_then(|stored| stored.created)
-                    .map_or_else(dash, |created| age::since(created, now)),
+                created.map_or_else(|| "-".to_owned(), |created| age(created, now)),
                 entry.nodes.to_string(),
                 notes.join(", "),
             ]);
         }
-        let mut widths = [0; 5];
-        for row in &rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = cell.len().max(*width);
-            }
-        }
-        for row in rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(widths) {
-                let _ = write!(line, "{cell:<width$}   ");
-            }
-            let _ = write!(text, "\n{}", line.trim_end());
-        }
-        if self.strangers > 0 {
-            let _ = write!(text, "\nNodes of another class: {}", self.strangers);
-        }
-        text
+        let others = match self.of_other_classes {
+            0 => String::new(),
+            count => format!("\nNodes of another class: {count}"),
+        };
+        format!("{heading}\n{}{others}", table.text(None))
     }
 }
 

@@ -5,9 +5,9 @@
 
 mod change;
 mod history;
+mod state;
 mod status;
 mod undo;
-mod verdict;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -61,28 +61,26 @@ struct Namespace {
 
 impl Rollout {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        super::block_on(async {
-            let client = self.cluster.client().await?;
-            let said = match self.action {
-                Action::Status(status) => return status.run(&client).await,
-                Action::History(show) => show.run(&client).await?,
-                Action::Undo(undo) => undo.run(&client).await?,
-                Action::Restart(Set { name }) => {
-                    let now = Timestamp::now();
-                    let at = change::next_second(now);
-                    let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-                    tokio::time::sleep(left).await;
-                    access::change_set(&client, &name, |set| change::restart(set, at)).await?
-                }
-                Action::Pause(Set { name }) => access::change_set(&client, &name, change::pause).await?,
-                Action::Resume(Set { name }) => {
-                    access::change_set(&client, &name, |set| change::resume(set, Timestamp::now())).await?
-                }
-            };
-            super::say(said);
-            Ok(ExitCode::SUCCESS)
-        })
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        let said = match self.action {
+            Action::Status(status) => return status.run(&client).await,
+            Action::History(show) => show.run(&client).await?,
+            Action::Undo(undo) => undo.run(&client).await?,
+            Action::Restart(Set { name }) => {
+                let now = Timestamp::now();
+                let at = change::next_second(now);
+                let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                tokio::time::sleep(left).await;
+                access::change_set(&client, &name, |set| change::restart(set, at)).await?
+            }
+            Action::Pause(Set { name }) => access::change_set(&client, &name, change::pause).await?,
+            Action::Resume(Set { name }) => {
+                access::change_set(&client, &name, |set| change::resume(set, Timestamp::now())).await?
+            }
+        };
+        super::say(said);
+        Ok(ExitCode::SUCCESS)
     }
 }
 

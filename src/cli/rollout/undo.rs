@@ -4,16 +4,17 @@
 use anyhow::bail;
 use clap::Args;
 use kube::{Api, Client, api::ListParams};
-use kube_ext::call::call;
+use kube_ext::objects::list;
 use kube_node_api::{ClassOverrides, NodeSet};
 use serde_json::{Value, json};
 
 use super::{
     Namespace, Set,
     access::{Change, change_set, read_set},
-    change::{is_paused, name, subject},
+    change::{is_paused, subject},
     history::{Entry, History},
 };
+use crate::set_status::name;
 
 /// Arguments of `rollout undo`.
 #[derive(Debug, Args)]
@@ -42,7 +43,7 @@ impl Undo {
         let api = Api::<NodeSet>::all(client.clone());
         let others = match to_revision {
             Some(_) => Vec::new(),
-            None => call("list NodeSets", api.list(&ListParams::default())).await?.items,
+            None => list(&api, "NodeSets", &ListParams::default()).await?,
         };
         change_set(client, &name, |set| {
             let entry = match &to_revision {
@@ -101,7 +102,7 @@ fn pin(set: &NodeSet, entry: &Entry) -> Change {
     if set.spec.revision.as_ref() == Some(&entry.name) {
         return Change {
             patch: None,
-            said: format!("{} skipped rollback (already pinned to revision {entry})", subject(set)),
+            message: format!("{} skipped rollback (already pinned to revision {entry})", subject(set)),
         };
     }
     let paused = if is_paused(set) {
@@ -111,17 +112,17 @@ fn pin(set: &NodeSet, entry: &Entry) -> Change {
     };
     Change {
         patch: Some(json!({"spec": {"revision": entry.name}})),
-        said: format!("{} rolled back to revision {entry}{paused}", subject(set)),
+        message: format!("{} rolled back to revision {entry}{paused}", subject(set)),
     }
 }
 
 fn unpin(set: &NodeSet) -> Change {
     if set.spec.revision.is_none() {
-        return Change { patch: None, said: format!("{} skipped (no revision is pinned)", subject(set)) };
+        return Change { patch: None, message: format!("{} skipped (no revision is pinned)", subject(set)) };
     }
     Change {
         patch: Some(json!({"spec": {"revision": Value::Null}})),
-        said: format!("{} follows NodeClass {} again", subject(set), set.spec.node_class_name),
+        message: format!("{} follows NodeClass {} again", subject(set), set.spec.node_class_name),
     }
 }
 
@@ -212,16 +213,16 @@ mod tests {
         let entry = history.find("2").unwrap();
         let change = pin(&free, entry);
         assert_eq!(change.patch, Some(json!({"spec": {"revision": "v1-bb"}})));
-        assert_eq!(change.said, "nodeset.kube-node.io/workers rolled back to revision 2 (v1-bb)");
+        assert_eq!(change.message, "nodeset.kube-node.io/workers rolled back to revision 2 (v1-bb)");
         let pinned = set(&json!({"spec": {"revision": "v1-bb"}}));
         assert_eq!(pin(&pinned, entry).patch, None);
         assert_eq!(unpin(&pinned).patch, Some(json!({"spec": {"revision": null}})));
         assert_eq!(unpin(&free).patch, None);
         let paused = pin(&set(&json!({"spec": {"paused": true}})), entry);
         assert!(
-            paused.said.contains("its nodes follow after `kube-node rollout resume workers`"),
+            paused.message.contains("its nodes follow after `kube-node rollout resume workers`"),
             "{}",
-            paused.said
+            paused.message
         );
     }
 }

@@ -136,7 +136,7 @@ pub(super) fn proxy(blueprint: &Blueprint<'_>) -> Container {
 /// this container runs as root, and only if a file has a foreign owner.
 pub(super) fn carrier(blueprint: &Blueprint<'_>, files: &[File]) -> Container {
     let mut args = vec![
-        "carry-files".to_owned(),
+        "install-files".to_owned(),
         format!("--from={}", volumes::SECRET_FILES_DIR),
         format!("--to={}", volumes::FILES_DIR),
     ];

@@ -4,18 +4,16 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use kube::{Api, Client};
-use kube_ext::{call::call, process::say};
-use kube_node_api::NodeSet;
+use kube_ext::process::say;
 use serde::Serialize;
 
 use super::{
-    ClusterArgs, FLEET,
+    ClusterArgs, NAME, read_set,
     rows::{Row, read},
 };
 use crate::{
-    age,
     table::{Table, terminal_width},
+    text::age,
 };
 
 /// Arguments of `list`.
@@ -52,33 +50,26 @@ struct Report {
 
 impl List {
     /// Prints the Nodes.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        kube_ext::process::block_on(async {
-            let report = report(&self.cluster.client().await?).await?;
-            match self.output {
-                Some(Output::Json) => say(serde_json::to_string_pretty(&report)?),
-                Some(Output::Yaml) => say(serde_norway::to_string(&report)?.trim_end()),
-                Some(Output::Wide) => say(text(&report, true, None, Timestamp::now())),
-                None => say(text(&report, false, terminal_width(), Timestamp::now())),
-            }
-            Ok(ExitCode::SUCCESS)
-        })
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        let (set, nodes) = (read_set(&client).await?, read(&client).await?);
+        let ready = nodes.iter().filter(|row| row.ready).count();
+        let report = Report { node_set: NAME, wanted: set.map(|set| set.spec.replicas), ready, nodes };
+        match self.output {
+            Some(Output::Json) => say(serde_json::to_string_pretty(&report)?),
+            Some(Output::Yaml) => say(serde_norway::to_string(&report)?.trim_end()),
+            Some(Output::Wide) => say(text(&report, true, None, Timestamp::now())),
+            None => say(text(&report, false, terminal_width(), Timestamp::now())),
+        }
+        Ok(ExitCode::SUCCESS)
     }
-}
-
-async fn report(client: &Client) -> anyhow::Result<Report> {
-    let sets = Api::<NodeSet>::all(client.clone());
-    let set = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await?;
-    let nodes = read(client).await?;
-    let ready = nodes.iter().filter(|row| row.ready).count();
-    Ok(Report { node_set: FLEET, wanted: set.map(|set| set.spec.replicas), ready, nodes })
 }
 
 fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> String {
     let Report { wanted, ready, nodes, .. } = report;
     let summary = match wanted {
-        Some(wanted) => format!("NodeSet {FLEET}: {ready} of {wanted} nodes are Ready"),
-        None => format!("There is no NodeSet {FLEET}: kube-node create makes one"),
+        Some(wanted) => format!("NodeSet {NAME}: {ready} of {wanted} nodes are Ready"),
+        None => format!("There is no NodeSet {NAME}: kube-node create makes one"),
     };
     if nodes.is_empty() {
         return summary;
@@ -93,7 +84,7 @@ fn text(report: &Report, wide: bool, width: Option<usize>, now: Timestamp) -> St
         let Row {
             name, status, created, version, runtime, node_controller, address, reason, message, ..
         } = row.clone();
-        let age = created.map_or_else(|| "-".to_owned(), |created| age::since(created, now));
+        let age = created.map_or_else(|| "-".to_owned(), |created| age(created, now));
         let mut cells = vec![name, status, age, version];
         if wide {
             cells.extend([node_controller, address, runtime]);
@@ -110,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn fleet() -> Report {
+    fn report() -> Report {
         let node = |name: &str, status: &str| {
             super::super::rows::tests::of(json!({
                 "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -124,7 +115,7 @@ mod tests {
             }))
         };
         let nodes = vec![node("hollow-nodes-b", "True"), node("hollow-nodes-c", "False")];
-        Report { node_set: FLEET, wanted: Some(3), ready: 1, nodes }
+        Report { node_set: NAME, wanted: Some(3), ready: 1, nodes }
     }
 
     fn at() -> Timestamp {
@@ -134,22 +125,22 @@ mod tests {
     #[test]
     fn the_table_says_who_is_ready_and_why_others_are_not() {
         assert_eq!(
-            text(&fleet(), false, None, at()),
+            text(&report(), false, None, at()),
             "NAME             STATUS     AGE   VERSION   WHY\n\
              hollow-nodes-b   Ready      60s   v1.36.3   -\n\
              hollow-nodes-c   NotReady   60s   v1.36.3   KubeletNotReady: an unhealthy phase\n\
              \n\
              NodeSet hollow-nodes: 1 of 3 nodes are Ready"
         );
-        let wide = text(&fleet(), true, None, at());
+        let wide = text(&report(), true, None, at());
         assert!(wide.contains("NODECONTROLLER") && wide.contains("containerd://2.1.0"), "{wide}");
-        let narrow = text(&fleet(), false, Some(60), at());
+        let narrow = text(&report(), false, Some(60), at());
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }
 
     #[test]
     fn without_a_set_the_next_step_is_named() {
-        let none = Report { node_set: FLEET, wanted: None, ready: 0, nodes: Vec::new() };
+        let none = Report { node_set: NAME, wanted: None, ready: 0, nodes: Vec::new() };
         assert!(text(&none, false, None, at()).contains("kube-node create"));
     }
 }

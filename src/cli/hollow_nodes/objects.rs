@@ -1,20 +1,25 @@
-//! NodeClass and NodeSet of the fleet, as `create` applies them.
+//! NodeClass and NodeSet, as `create` applies them.
 
+use clap::Args;
 use serde_json::{Value, json};
 
-use super::FLEET;
+use super::NAME;
+use crate::manifest::object;
 
 /// Registry path of the published images of upstream kubemark.
 const UPSTREAM: &str = "registry.k8s.io/kubemark";
 
-/// Kind of nodes to create.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Kind of nodes to create, as arguments.
+#[derive(Debug, Args)]
 pub(super) struct Kind {
-    /// Provider of the machines.
+    /// Provider of the nodes' machines
+    #[arg(long, value_enum, default_value_t)]
     pub(super) node_controller: NodeController,
-    /// Version of the kubelet, such as `v1.36.3`; the operator's choice if `None`.
-    pub(super) version: Option<String>,
-    /// Image of the machines; kube-node's own if both this and `version` are absent.
+    /// Version of upstream kubemark, which is the tag of its image; kube-node's own hollow kubelet when absent
+    #[arg(long, value_name = "VERSION", env = "KUBEMARK_VERSION", value_parser = version)]
+    pub(super) kubemark_version: Option<String>,
+    /// Image of kubemark; its tag, if any, takes precedence over --kubemark-version
+    #[arg(long, value_name = "IMAGE")]
     pub(super) image: Option<String>,
 }
 
@@ -41,7 +46,7 @@ impl NodeController {
 impl Kind {
     /// Image of a machine that is a pod; `None` for kube-node's own.
     pub(super) fn image(&self) -> Option<String> {
-        match (&self.image, &self.version) {
+        match (&self.image, &self.kubemark_version) {
             (Some(image), Some(version)) if !has_tag(image) => Some(format!("{image}:{version}")),
             (Some(image), _) => Some(image.clone()),
             (None, Some(version)) => Some(format!("{UPSTREAM}:{version}")),
@@ -57,23 +62,19 @@ impl Kind {
             "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
             "reserved": {"cpu": "100m", "memory": "512Mi"},
         });
-        if let Some(version) = &self.version {
+        if let Some(version) = &self.kubemark_version {
             spec["provisioning"] = json!({ "kubelet": { "version": version } });
         }
         if let Some(image) = self.image().filter(|_| self.node_controller == NodeController::Kubemark) {
             spec["kubemark"] = json!({ "image": image });
         }
-        object("NodeClass", &spec)
+        object("NodeClass", NAME, &spec)
     }
 }
 
 /// The NodeSet as JSON.
 pub(super) fn set(replicas: i32) -> Value {
-    object("NodeSet", &json!({ "nodeClassName": FLEET, "replicas": replicas }))
-}
-
-fn object(kind: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": FLEET }, "spec": spec })
+    object("NodeSet", NAME, &json!({ "nodeClassName": NAME, "replicas": replicas }))
 }
 
 /// Returns true if an image name has a tag or a digest; the port of a registry is neither.
@@ -82,7 +83,7 @@ fn has_tag(image: &str) -> bool {
 }
 
 /// Parses a version of Kubernetes in the form of `KUBEMARK_VERSION`.
-pub(super) fn version(text: &str) -> Result<String, String> {
+fn version(text: &str) -> Result<String, String> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let rest = text.strip_prefix('v').unwrap_or_default();
     let mut parts = rest.splitn(3, '.');
@@ -101,7 +102,11 @@ mod tests {
     use kube_node_api::{NodeClass, NodeSet};
 
     fn kind(node_controller: NodeController, version: Option<&str>, image: Option<&str>) -> Kind {
-        Kind { node_controller, version: version.map(str::to_owned), image: image.map(str::to_owned) }
+        Kind {
+            node_controller,
+            kubemark_version: version.map(str::to_owned),
+            image: image.map(str::to_owned),
+        }
     }
 
     #[test]
@@ -113,8 +118,8 @@ mod tests {
             assert_eq!(read.spec.kubemark.is_some(), node_controller == NodeController::Kubemark);
         }
         let set: NodeSet = serde_json::from_value(set(7)).unwrap();
-        assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, FLEET));
-        assert!(FLEET.starts_with("hollow-"), "so do the names of the nodes");
+        assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, NAME));
+        assert!(NAME.starts_with("hollow-"), "so do the names of the nodes");
     }
 
     #[test]

@@ -1,65 +1,43 @@
-//! State of a rollout, read from the NodeSet alone: done, failed, or waiting. No I/O.
+//! Progress of a rollout, read from the NodeSet alone: done, failed, or waiting. No I/O.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_node_api::{NodeSet, NodeSetStatus, StrategyType};
 
-use super::change::{is_paused, is_resumed_since, name, restarted_at};
+use super::change::{is_paused, is_resumed_since, restarted_at};
+use crate::{
+    progress::{Progress, Waiting},
+    set_status::{condition, delay, name},
+};
 
 /// Reason of a rollout that halted itself.
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 
-/// State of a rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The rollout is complete.
-    Done(String),
-    /// The rollout cannot complete by itself.
-    Failed(String),
-    /// The rollout is in progress.
-    Waiting(Waiting),
-}
-
-/// Progress of a rollout and what it waits for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waiting {
-    /// Status line in kubectl's words.
-    pub(super) line: String,
-    /// Reason and message of a delay.
-    pub(super) why: Option<String>,
-    /// Progress in a few words.
-    pub(super) counts: String,
-    /// Number of new Nodes that are available.
-    pub(super) done: u64,
-    /// Number of wanted Nodes.
-    pub(super) total: u64,
-}
-
 /// State of a NodeSet's rollout.
-pub(super) fn verdict(set: &NodeSet) -> Verdict {
+pub(super) fn state(set: &NodeSet) -> Progress {
     let name = name(set);
     if set.metadata.deletion_timestamp.is_some() {
-        return Verdict::Failed(format!("nodeset {name:?} is being deleted"));
+        return Progress::Failed(format!("nodeset {name:?} is being deleted"));
     }
     let empty = NodeSetStatus::default();
     let status = set.status.as_ref().unwrap_or(&empty);
     // Earlier delays say nothing about a change that is not observed yet.
-    let unseen = |what: &str| {
+    let unobserved = |what: &str| {
         let line = format!("Waiting for {what} to be observed...");
-        Verdict::Waiting(Waiting { why: None, ..waiting(set, status, line) })
+        Progress::Waiting(Waiting { delay: None, ..waiting(set, status, line) })
     };
     if status.observed_generation.is_none() || status.observed_generation != set.metadata.generation {
-        return unseen("nodeset spec update");
+        return unobserved("nodeset spec update");
     }
-    let progressing = status.conditions.iter().find(|condition| condition.type_ == "Progressing");
+    let progressing = condition(status, "Progressing");
     let late =
         progressing.filter(|condition| condition.status == "False" && condition.reason == DEADLINE_EXCEEDED);
     let halt = status.rollout.as_ref().and_then(|rollout| rollout.halt_time.as_ref());
     if let Some(halted) = halt.or(late.map(|condition| &condition.last_transition_time)) {
         if is_resumed_since(set, halted.0) {
-            return unseen("the resumption");
+            return unobserved("the resumption");
         }
         let why = late.map_or_else(String::new, |condition| format!(": {}", condition.message));
-        return Verdict::Failed(format!("nodeset {name:?} exceeded its progress deadline{why}"));
+        return Progress::Failed(format!("nodeset {name:?} exceeded its progress deadline{why}"));
     }
     let complete = progressing.filter(|condition| {
         status.rollout.is_none() && condition.status == "False" && condition.reason == "Complete"
@@ -72,18 +50,18 @@ pub(super) fn verdict(set: &NodeSet) -> Verdict {
                 && replicas > 0
                 && restarted_at(set).is_some_and(|restarted| restarted > complete.last_transition_time.0) =>
         {
-            unseen("the restart")
+            unobserved("the restart")
         }
         Some(_) if status.updated_replicas >= replicas => {
-            Verdict::Done(format!("nodeset {name:?} successfully rolled out"))
+            Progress::Done(format!("nodeset {name:?} successfully rolled out"))
         }
         // The partition keeps old Nodes on purpose.
-        Some(_) if partition(set) > 0 && !is_on_delete(set) => Verdict::Done(format!(
+        Some(_) if partition(set) > 0 && !is_on_delete(set) => Progress::Done(format!(
             "partitioned roll out complete: {} new nodes have been updated",
             status.updated_replicas
         )),
-        Some(complete) => Verdict::Done(format!("nodeset {name:?} rolled out: {}", complete.message)),
-        None => Verdict::Waiting(waiting(set, status, finish(set, status, progressing))),
+        Some(complete) => Progress::Done(format!("nodeset {name:?} rolled out: {}", complete.message)),
+        None => Progress::Waiting(waiting(set, status, finish(set, status, progressing))),
     }
 }
 
@@ -122,23 +100,19 @@ fn waiting(set: &NodeSet, status: &NodeSetStatus, line: String) -> Waiting {
     let rollout = status.rollout.as_ref();
     let old = rollout.map_or(0, |rollout| rollout.outdated);
     let done = rollout.map_or(status.available_replicas, |rollout| rollout.available).min(set.spec.replicas);
-    let degraded = || {
-        let mut conditions = status.conditions.iter();
-        conditions.find(|condition| condition.type_ == "Degraded" && condition.status == "True")
-    };
-    let first = status.waits.first().map(|wait| (&wait.reason, &wait.message));
-    let first = first.or_else(|| degraded().map(|degraded| (&degraded.reason, &degraded.message)));
     // The condition's message may be part of the line already.
-    let why = first.filter(|(_, message)| !line.contains(message.as_str()));
+    let delay = delay(status).filter(|(_, message)| !line.contains(message));
+    let steps = |count: i32| u64::try_from(count).unwrap_or(0);
     Waiting {
         line,
-        why: why.map(|(reason, message)| format!("{reason}: {message}")),
+        delay: delay.map(|(reason, message)| format!("{reason}: {message}")),
         counts: format!(
-            "updated {}, available {}, old {old}",
-            status.updated_replicas, status.available_replicas
+            "{done}/{}: updated {}, available {}, old {old}",
+            set.spec.replicas, status.updated_replicas, status.available_replicas
         ),
-        done: u64::try_from(done).unwrap_or(0),
-        total: u64::try_from(set.spec.replicas).unwrap_or(0),
+        done: steps(done),
+        total: steps(set.spec.replicas),
+        is_observed: true,
     }
 }
 
@@ -171,23 +145,23 @@ mod tests {
     }
 
     fn line(change: &Value) -> String {
-        match verdict(&set(change)) {
-            Verdict::Waiting(waiting) => waiting.line,
+        match state(&set(change)) {
+            Progress::Waiting(waiting) => waiting.line,
             other => panic!("{other:?}"),
         }
     }
 
     fn failure(change: &Value) -> String {
-        match verdict(&set(change)) {
-            Verdict::Failed(why) => why,
+        match state(&set(change)) {
+            Progress::Failed(why) => why,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_complete_set_is_done() {
-        let done = Verdict::Done("nodeset \"workers\" successfully rolled out".to_owned());
-        assert_eq!(verdict(&set(&json!({}))), done);
+        let done = Progress::Done("nodeset \"workers\" successfully rolled out".to_owned());
+        assert_eq!(state(&set(&json!({}))), done);
     }
 
     #[test]
@@ -215,10 +189,10 @@ mod tests {
         let restarted = |at: &str| json!({"metadata": {"annotations": {"kube-node.io/restarted-at": at}}});
         assert_eq!(line(&restarted("2026-01-02T03:00:01Z")), "Waiting for the restart to be observed...");
         for at in ["2026-01-02T03:00:00Z", "2026-01-02T02:59:59Z", "yesterday"] {
-            assert!(matches!(verdict(&set(&restarted(at))), Verdict::Done(_)), "{at}");
+            assert!(matches!(state(&set(&restarted(at))), Progress::Done(_)), "{at}");
         }
         let nobody = with(restarted("2026-01-02T03:00:01Z"), "spec", json!({"replicas": 0}));
-        assert!(matches!(verdict(&set(&nobody)), Verdict::Done(_)));
+        assert!(matches!(state(&set(&nobody)), Progress::Done(_)));
     }
 
     #[test]
@@ -241,8 +215,8 @@ mod tests {
         let kept = "all 3 nodes are available, 2 of them keep an older revision";
         let complete =
             json!({"status": {"updatedReplicas": 1, "conditions": [progressing("False", "Complete", kept)]}});
-        let done = |spec: Value| match verdict(&set(&with(complete.clone(), "spec", spec))) {
-            Verdict::Done(text) => text,
+        let done = |spec: Value| match state(&set(&with(complete.clone(), "spec", spec))) {
+            Progress::Done(text) => text,
             other => panic!("{other:?}"),
         };
         let partition = json!({"strategy": {"rollingUpdate": {"partition": 2}}});
@@ -252,7 +226,7 @@ mod tests {
         // A restart leaves the Nodes outdated and changes no condition.
         let mut restarted = with(complete.clone(), "spec", on_delete.clone());
         restarted["metadata"] = json!({"annotations": {"kube-node.io/restarted-at": "2026-01-02T03:04:05Z"}});
-        assert!(matches!(verdict(&set(&restarted)), Verdict::Done(_)));
+        assert!(matches!(state(&set(&restarted)), Progress::Done(_)));
         let says = |change, spec| line(&with(change, "spec", spec));
         assert!(says(rolling(1, 3, 3), partition.clone()).contains("1 old nodes are pending termination"));
         assert!(says(rolling(0, 3, 2), partition).contains("0 out of 3 new nodes"));
@@ -267,8 +241,8 @@ mod tests {
 
     #[test]
     fn the_first_wait_is_shown_or_else_what_degrades_the_set() {
-        let why = |change: &Value| match verdict(&set(change)) {
-            Verdict::Waiting(waiting) => waiting.why,
+        let why = |change: &Value| match state(&set(change)) {
+            Progress::Waiting(waiting) => waiting.delay,
             other => panic!("{other:?}"),
         };
         let mut change = rolling(1, 3, 2);
@@ -288,8 +262,8 @@ mod tests {
         assert_eq!(why(&change), None, "the condition says it");
         change["status"]["updatedReplicas"] = json!(1);
         change["status"]["rollout"]["outdated"] = json!(2);
-        let Verdict::Waiting(waiting) = verdict(&set(&change)) else { panic!("it waits") };
+        let Progress::Waiting(waiting) = state(&set(&change)) else { panic!("it waits") };
         assert_eq!((waiting.done, waiting.total), (1, 3));
-        assert_eq!(waiting.counts, "updated 1, available 3, old 2");
+        assert_eq!(waiting.counts, "1/3: updated 1, available 3, old 2");
     }
 }

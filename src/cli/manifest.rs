@@ -1,14 +1,31 @@
-//! YAML for kubectl, which reads YAML 1.1. YAML 1.1 has more words that are not strings than 1.2: a label
-//! `on` would be read as a boolean and refused.
+//! Manifests: objects as JSON, YAML for kubectl, and the files that commands read.
+//!
+//! kubectl reads YAML 1.1, which has more words that are not strings than 1.2: a label `on` would be read as a boolean
+//! and refused.
+
+use std::{fs, io, path::Path};
 
 use anyhow::Context;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Booleans of YAML 1.1 that are strings in 1.2.
 const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
 /// Private-use characters that mark a string for quotes; no Kubernetes object contains them.
 const QUOTES: [char; 2] = ['\u{f8fe}', '\u{f8ff}'];
+
+/// An object of our API group.
+pub(super) fn object(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "kube-node.io/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
+}
+
+/// Text of a file; `-` is standard input.
+pub(super) fn read(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        return io::read_to_string(io::stdin()).context("cannot read standard input");
+    }
+    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
 
 /// A YAML document with its `---` line.
 pub(super) fn document(object: &impl Serialize) -> anyhow::Result<String> {
@@ -43,8 +60,6 @@ fn is_misread(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

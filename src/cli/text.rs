@@ -1,17 +1,26 @@
-//! Durations as kubectl prints them: two units while the larger one is small, else one.
+//! Words that several commands share: lists of names, and ages as kubectl prints them.
 
 use jiff::Timestamp;
 
+/// Usual maximum number of names in a message.
+pub(super) const NAMES_MAX: usize = 10;
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// Time since `then`; zero if this clock is behind.
-pub(super) fn since(then: Timestamp, now: Timestamp) -> String {
-    human(now.duration_since(then).as_secs().max(0))
+/// The names, or the first `max` of them and an ellipsis.
+pub(super) fn names(names: &[String], max: usize) -> String {
+    let more = if names.len() > max { ", …" } else { "" };
+    names[..names.len().min(max)].join(", ") + more
 }
 
+/// Age as kubectl prints it; zero if this clock is behind.
+pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
+    human(now.duration_since(since).as_secs().max(0))
+}
+
+/// Two units while the larger one is small, else one.
 fn human(seconds: i64) -> String {
     let two = |large: i64, l: &str, small: i64, s: &str| match seconds % large / small {
         0 => format!("{}{l}", seconds / large),
@@ -35,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_as_kubectl_has_them() {
+    fn ages_read_as_kubectl_prints_them() {
         for (seconds, text) in [
             (0, "0s"),
             (119, "119s"),
@@ -52,6 +61,14 @@ mod tests {
             assert_eq!(human(seconds), text);
         }
         let at = |second| Timestamp::from_second(second).unwrap();
-        assert_eq!(since(at(5), at(1)), "0s");
+        assert_eq!(age(at(5), at(1)), "0s");
+    }
+
+    #[test]
+    fn a_list_of_names_has_an_end() {
+        let all = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(names(&all, 3), "a, b, c");
+        assert_eq!(names(&all, 2), "a, b, …");
+        assert_eq!(names(&[], 2), "");
     }
 }

@@ -4,15 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use kube::Api;
-use kube_ext::{call::call, process::say};
-use kube_node_api::NodeSet;
+use kube_ext::process::say;
 
 use super::{
-    ClusterArgs, FLEET, Wait,
-    progress::{Goal, follow, stand},
+    ClusterArgs, Goal, NAME, Wait, goal, progress, read_set,
     rows::{Row, read},
 };
+use crate::progress::Progress;
 
 /// Maximum number of Nodes in the output.
 const NAMED_MAX: usize = 10;
@@ -31,35 +29,33 @@ pub struct Verify {
 
 impl Verify {
     /// Returns exit code 0 if all nodes are Ready, else 1.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        kube_ext::process::block_on(async {
-            let client = self.cluster.client().await?;
-            let sets = Api::<NodeSet>::all(client.clone());
-            let Some(set) = call(format_args!("read NodeSet {FLEET}"), sets.get_opt(FLEET)).await? else {
-                bail!("there is no NodeSet {FLEET}: make it with kube-node create");
-            };
-            if self.wait {
-                follow(&client, Goal::Ready, self.limit.timeout).await?;
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        let Some(set) = read_set(&client).await? else {
+            bail!("there is no NodeSet {NAME}: make it with kube-node create");
+        };
+        if self.wait {
+            goal::follow(&client, Goal::Ready, self.limit.timeout).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        match progress(Goal::Ready, Some(&set)) {
+            Progress::Done(text) => {
+                say(text);
                 return Ok(ExitCode::SUCCESS);
             }
-            let stand = stand(Goal::Ready, Some(&set));
-            say(&stand.counts);
-            if stand.is_done {
-                return Ok(ExitCode::SUCCESS);
+            Progress::Failed(why) => bail!(why),
+            Progress::Waiting(waiting) => {
+                say(waiting.line);
+                if !waiting.is_observed {
+                    say(
+                        "The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.",
+                    );
+                }
+                waiting.delay.into_iter().for_each(say);
+                others(&read(&client).await?).into_iter().for_each(say);
             }
-            if !stand.is_seen {
-                say(
-                    "The operator has not looked at the NodeSet as it is now: kube-node doctor finds out why.",
-                );
-            }
-            if let Some(why) = &stand.why {
-                say(why);
-            }
-            for line in others(&read(&client).await?) {
-                say(line);
-            }
-            Ok(ExitCode::FAILURE)
-        })
+        }
+        Ok(ExitCode::FAILURE)
     }
 }
 

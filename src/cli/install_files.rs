@@ -1,5 +1,5 @@
-//! `kube-node carry-files`: in the pod of a machine, copies the class's files to the machine's folder, with
-//! owner and mode. Run by pods only.
+//! `kube-node install-files`: copies the files of a NodeClass to the folder of a machine, with owner and mode. Run by
+//! the pods of machines.
 
 use std::{
     fs,
@@ -12,9 +12,9 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 
-/// Arguments of `carry-files`.
+/// Arguments of `install-files`.
 #[derive(Debug, Args)]
-pub struct CarryFiles {
+pub struct InstallFiles {
     /// Folder to copy the files from
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
@@ -23,19 +23,19 @@ pub struct CarryFiles {
     to: PathBuf,
     /// Name, owner and mode of a file to copy; may be repeated
     #[arg(long = "file", value_name = "NAME:USER:GROUP:MODE")]
-    files: Vec<Carried>,
+    files: Vec<InstalledFile>,
 }
 
 /// Name, owner and mode of a file to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Carried {
+struct InstalledFile {
     name: String,
     user: u32,
     group: u32,
     mode: u32,
 }
 
-impl FromStr for Carried {
+impl FromStr for InstalledFile {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -53,12 +53,12 @@ impl FromStr for Carried {
     }
 }
 
-impl CarryFiles {
+impl InstallFiles {
     /// Copies all files.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        for Carried { name, user, group, mode } in &self.files {
+        for InstalledFile { name, user, group, mode } in &self.files {
             let (from, to) = (self.from.join(name), self.to.join(name));
-            let carry = || {
+            let install = || {
                 // A file copied before a restart may not be writable for this user.
                 fs::remove_file(&to).or_else(|error| match error.kind() {
                     std::io::ErrorKind::NotFound => Ok(()),
@@ -68,7 +68,7 @@ impl CarryFiles {
                 fs::set_permissions(&to, fs::Permissions::from_mode(*mode))?;
                 chown(&to, Some(*user), Some(*group))
             };
-            carry().with_context(|| format!("cannot bring {} to {}", from.display(), to.display()))?;
+            install().with_context(|| format!("cannot bring {} to {}", from.display(), to.display()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -82,24 +82,25 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let good: Carried = "file-0:0:65532:640".parse().unwrap();
+        let good: InstalledFile = "file-0:0:65532:640".parse().unwrap();
         assert_eq!((good.user, good.group, good.mode), (0, 65_532, 0o640));
         for wrong in ["file-0", "a/b:0:0:600", ":0:0:600", "f:root:0:600", "f:0:0:999"] {
-            assert!(wrong.parse::<Carried>().is_err(), "{wrong}");
+            assert!(wrong.parse::<InstalledFile>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn files_arrive_with_their_mode_and_again_after_a_restart() {
-        let dir = std::env::temp_dir().join(format!("kube-node-carry-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("kube-node-install-{}", std::process::id()));
         let (from, to) = (dir.join("from"), dir.join("to"));
         fs::create_dir_all(&from).unwrap();
         fs::create_dir_all(&to).unwrap();
         fs::write(from.join("f"), "content").unwrap();
         let owner = fs::metadata(&from).unwrap();
-        let files = vec![Carried { name: "f".into(), user: owner.uid(), group: owner.gid(), mode: 0o400 }];
+        let files =
+            vec![InstalledFile { name: "f".into(), user: owner.uid(), group: owner.gid(), mode: 0o400 }];
         for _ in 0..2 {
-            CarryFiles { from: from.clone(), to: to.clone(), files: files.clone() }.run().unwrap();
+            InstallFiles { from: from.clone(), to: to.clone(), files: files.clone() }.run().unwrap();
             assert_eq!(fs::metadata(to.join("f")).unwrap().mode() & 0o777, 0o400);
         }
         assert_eq!(fs::read_to_string(to.join("f")).unwrap(), "content");

@@ -1,13 +1,13 @@
-//! The fleet's Nodes as table rows: reading needs the API, formatting no I/O.
+//! Nodes as table rows: reading needs the API, formatting no I/O.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::{Api, Client, api::ListParams};
-use kube_ext::call::call;
+use kube_ext::objects::list;
 use kube_node_api::names::{CONDITION_DRAINED, CONDITION_MACHINE, LABEL_NODE_CONTROLLER, LABEL_NODESET};
 use serde::Serialize;
 
-use super::FLEET;
+use super::NAME;
 
 /// A Node as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -28,11 +28,11 @@ pub(crate) struct Row {
     pub(crate) message: String,
 }
 
-/// Nodes of the fleet, sorted by name.
+/// Nodes of our NodeSet, sorted by name.
 pub(super) async fn read(client: &Client) -> anyhow::Result<Vec<Row>> {
     let api = Api::<Node>::all(client.clone());
-    let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={FLEET}"));
-    let nodes = call(format_args!("list the Nodes of NodeSet {FLEET}"), api.list(&of_set)).await?.items;
+    let of_set = ListParams::default().labels(&format!("{LABEL_NODESET}={NAME}"));
+    let nodes = list(&api, &format!("the Nodes of NodeSet {NAME}"), &of_set).await?;
     let mut rows: Vec<Row> = nodes.iter().map(row).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
@@ -84,7 +84,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::fleet) fn of(node: Value) -> Row {
+    pub(in crate::hollow_nodes) fn of(node: Value) -> Row {
         row(&serde_json::from_value(node).unwrap())
     }
 

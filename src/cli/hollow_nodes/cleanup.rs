@@ -1,0 +1,63 @@
+//! `kube-node cleanup`: deletes the nodes, and with `--all` everything that `setup` installed.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use kube::{Api, Client, api::ListParams};
+use kube_ext::{objects::delete, process::say};
+use kube_node_api::{NodeClass, NodeSet};
+use local_cluster::uninstall;
+
+use super::{ClusterArgs, Goal, NAME, Wait, goal::follow};
+use crate::{
+    kind::Kind,
+    text::{NAMES_MAX, names},
+};
+
+/// Arguments of `cleanup`.
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Also delete what setup installed: CRDs, roles, policies, and the namespaces with everything in them
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    limit: Wait,
+}
+
+impl Cleanup {
+    /// Returns when everything is gone.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        if self.all {
+            nothing_else(&client).await?;
+        }
+        if delete(&Api::<NodeSet>::all(client.clone()), NAME).await? {
+            follow(&client, Goal::Gone, self.limit.timeout).await?;
+        } else {
+            say(format_args!("There is no NodeSet {NAME}."));
+        }
+        delete(&Api::<NodeClass>::all(client.clone()), NAME).await?;
+        if self.all {
+            uninstall(&client).await?;
+            say("All that setup installed is gone.");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Refuses if other NodeSets or NodeClasses exist: they and their Nodes would be deleted with the CRDs.
+async fn nothing_else(client: &Client) -> anyhow::Result<()> {
+    let mut others = Vec::new();
+    let all = ListParams::default;
+    for kind in [Kind::of::<NodeSet>(client, all()), Kind::of::<NodeClass>(client, all())] {
+        let names = kind.names().await?.into_iter().filter(|name| name != NAME);
+        others.extend(names.map(|name| format!("{} {name}", kind.name())));
+    }
+    if others.is_empty() {
+        return Ok(());
+    }
+    bail!("there is more than this fleet: delete {} first, or leave --all out", names(&others, NAMES_MAX))
+}

@@ -1,0 +1,43 @@
+//! `kube-node scale N`: changes the number of nodes by the scale subresource, which developers may use.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use kube_ext::{call::call, process::say};
+use kube_node_api::NodeSet;
+use serde_json::json;
+
+use super::{ClusterArgs, NAME, OptionalWait, read_set, replicas};
+
+/// Arguments of `scale`.
+#[derive(Debug, Args)]
+pub struct Scale {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// New number of nodes
+    #[arg(value_name = "NODES", value_parser = replicas())]
+    nodes: i32,
+    #[command(flatten)]
+    wait: OptionalWait,
+}
+
+impl Scale {
+    /// Returns when all wanted nodes are Ready and surplus nodes are gone.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.cluster.client().await?;
+        let Some(before) = read_set(&client).await? else {
+            bail!("there is no NodeSet {NAME}: make it with kube-node create {}", self.nodes);
+        };
+        let patch = Patch::Merge(json!({ "spec": { "replicas": self.nodes } }));
+        let (sets, params) = (Api::<NodeSet>::all(client.clone()), PatchParams::default());
+        call(format_args!("scale NodeSet {NAME}"), sets.patch_scale(NAME, &params, &patch)).await?;
+        say(format_args!("NodeSet {NAME}: from {} to {} nodes", before.spec.replicas, self.nodes));
+        self.wait.until_ready(&client).await?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
