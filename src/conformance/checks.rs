@@ -4,10 +4,10 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Object
 use kube::ResourceExt;
 use kube_node_api::names;
 
-use super::objects::{KEY, MARK_TAINT, STARTUP_TAINT};
+use super::manifests::{KEY, MARK_TAINT, STARTUP_TAINT};
 
 /// `Ok`: the observation that keeps the clause. `Err`: the observation that breaks it.
-pub(super) type Judgement = Result<String, String>;
+pub(super) type Checked = Result<String, String>;
 
 /// Returns true if a kubelet has posted a status.
 pub(super) fn has_posted(node: &Node) -> bool {
@@ -60,7 +60,7 @@ fn has_machine(node: &Node) -> bool {
 }
 
 /// Clause 2.1, checked on a Node of another controller's class.
-pub(super) fn untouched(states: &[Node]) -> Judgement {
+pub(super) fn untouched(states: &[Node]) -> Checked {
     for node in states {
         let touched = if has_posted(node) {
             "a kubelet posted a status"
@@ -85,7 +85,7 @@ pub(super) fn untouched(states: &[Node]) -> Judgement {
 }
 
 /// Clause 2.3: everything that the Node's creator and this test run have written stays.
-pub(super) fn rest_stays(states: &[Node]) -> Judgement {
+pub(super) fn rest_stays(states: &[Node]) -> Checked {
     let Some(first) = states.first() else { return Ok(String::new()) };
     let name = first.name_any();
     let own = |key: &str| key.starts_with("kube-node.io/") || key == KEY;
@@ -123,7 +123,7 @@ pub(super) fn rest_stays(states: &[Node]) -> Judgement {
 }
 
 /// Clause 3.1.
-pub(super) fn finalizer_first(states: &[Node]) -> Judgement {
+pub(super) fn finalizer_first(states: &[Node]) -> Checked {
     match states.iter().find(|node| has_machine(node)) {
         Some(node) if has_finalizer(node) => Ok(format!("{} had it before its machine", node.name_any())),
         Some(node) => Err(format!("{} has a machine and no finalizer", node.name_any())),
@@ -132,7 +132,7 @@ pub(super) fn finalizer_first(states: &[Node]) -> Judgement {
 }
 
 /// Clause 4.2.
-pub(super) fn no_execute(states: &[Node]) -> Judgement {
+pub(super) fn no_execute(states: &[Node]) -> Checked {
     let is_there = |node: &&Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoExecute"));
     let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
     match states.iter().find(|node| !is_there(node)) {
@@ -143,7 +143,7 @@ pub(super) fn no_execute(states: &[Node]) -> Judgement {
 }
 
 /// Clause 4.3. The writes of the kubelet and of the controller may appear in one state or in two.
-pub(super) fn no_schedule(states: &[Node]) -> Judgement {
+pub(super) fn no_schedule(states: &[Node]) -> Checked {
     let is_there = |node: &Node| has_taint(node, names::TAINT_UNINITIALIZED, Some("NoSchedule"));
     let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
     let Some(at) = states.iter().position(|node| !is_there(node)) else {
@@ -158,7 +158,7 @@ pub(super) fn no_schedule(states: &[Node]) -> Judgement {
 }
 
 /// Clause 3.5, checked on every Node that pods may be scheduled to.
-pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Judgement {
+pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Checked {
     let mut ids = Vec::new();
     for states in nodes {
         let Some(open) = states.iter().find(|node| is_initialized(node)) else { continue };
@@ -177,7 +177,7 @@ pub(super) fn provider_ids(nodes: &[Vec<Node>]) -> Judgement {
 }
 
 /// Clause 5.1, checked on a Node that was drained and is gone.
-pub(super) fn cordoned_first(states: &[Node]) -> Judgement {
+pub(super) fn cordoned_first(states: &[Node]) -> Checked {
     let name = states.first().map(ResourceExt::name_any).unwrap_or_default();
     if states.iter().any(|node| is_cordoned(node) && !is_leaving(node)) {
         return Err(format!("{name} was closed to the scheduler before its deletion was asked for"));
@@ -190,7 +190,7 @@ pub(super) fn cordoned_first(states: &[Node]) -> Judgement {
 }
 
 /// Clause 3.2: Nodes report a resource that only the new revision has. `None` if no such Node was observed.
-pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Option<Judgement> {
+pub(super) fn from_revisions(nodes: &[Node], resource: &str, with: &str) -> Option<Checked> {
     let reports = |node: &Node| {
         node.status
             .as_ref()

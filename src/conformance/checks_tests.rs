@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{super::objects::ROLLOUT_RESOURCE, *};
+use super::{super::manifests::ROLLOUT_RESOURCE, *};
 
 /// A new Node of a NodeSet, with `change` merged into it.
 fn node(change: &[(&str, Value)]) -> Node {
@@ -61,8 +61,8 @@ fn good() -> Vec<Node> {
 #[test]
 fn a_good_life_breaks_nothing() {
     let states = good();
-    for judge in [rest_stays, finalizer_first, no_execute, no_schedule] {
-        judge(&states).unwrap();
+    for check in [rest_stays, finalizer_first, no_execute, no_schedule] {
+        check(&states).unwrap();
     }
     provider_ids(std::slice::from_ref(&states)).unwrap();
     assert!(untouched(&states).is_err(), "of somebody else it would be too much");
@@ -159,9 +159,9 @@ fn machines_of_two_revisions_are_told_apart() {
             ("/status/capacity", capacity),
         ])
     };
-    let judge = |nodes: &[Node]| from_revisions(nodes, ROLLOUT_RESOURCE, "new");
-    judge(&[made("old", false), made("new", true)]).unwrap().unwrap();
-    judge(&[made("old", true), made("new", true)]).unwrap().unwrap_err();
-    judge(&[made("new", false), made("new", true)]).unwrap().unwrap_err();
-    assert_eq!(judge(&[made("old", false), made("new", false)]), None, "these machines do not show it");
+    let check = |nodes: &[Node]| from_revisions(nodes, ROLLOUT_RESOURCE, "new");
+    check(&[made("old", false), made("new", true)]).unwrap().unwrap();
+    check(&[made("old", true), made("new", true)]).unwrap().unwrap_err();
+    check(&[made("new", false), made("new", true)]).unwrap().unwrap_err();
+    assert_eq!(check(&[made("old", false), made("new", false)]), None, "these machines do not show it");
 }

@@ -1,7 +1,7 @@
 //! Clauses of the contract with the numbers and words of docs/node-controllers.md; a test compares the two.
 
 /// One clause of the contract.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clause {
     /// Number of the clause.
     pub(super) number: &'static str,

@@ -9,12 +9,11 @@ use kube::{Client, ResourceExt};
 use kube_ext::wire::{self, AnyObject, Body};
 use kube_node_api::names;
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
 
 use super::{
     checks::{has_taint, is_initialized},
-    objects::{MARK_TAINT, NOBODY, STARTUP_TAINT},
-    record::Shared,
+    manifests::{MARK_TAINT, NOBODY, STARTUP_TAINT},
+    record::{AbortOnDrop, Shared, existing},
 };
 use crate::FIELD_MANAGER;
 
@@ -24,40 +23,26 @@ const AGAIN: Duration = Duration::from_millis(300);
 /// Upper bound of a test run.
 const LONGEST_RUN: Duration = Duration::from_hours(24);
 
-/// Background task; ends when dropped.
-pub(super) struct Housekeeping(AbortHandle);
-
-impl Drop for Housekeeping {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Housekeeping {
-    pub(super) fn new(client: Client, seen: Shared<Node>) -> Self {
-        let task = tokio::spawn(async move {
-            let mut marked = HashSet::new();
-            loop {
-                let due = seen.until(LONGEST_RUN, |all| {
-                    let living = all.values().filter(|history| history.gone.is_none());
-                    let nodes = living.filter_map(|history| history.last().cloned());
-                    let nodes: Vec<Node> = nodes.filter(|node| is_due(node, &marked)).collect();
-                    (!nodes.is_empty()).then_some(nodes)
-                });
-                let Some(due) = due.await else { return };
-                for node in due {
-                    let change =
-                        if marked.contains(&node.uid()) { without_startup(&node) } else { marking() };
-                    if patch(&client, &node.name_any(), &change).await {
-                        marked.insert(node.uid());
-                    } else {
-                        tokio::time::sleep(AGAIN).await;
-                    }
+/// Starts the changes; they end with the returned task.
+pub(super) fn start(client: Client, nodes: Shared<Node>) -> AbortOnDrop {
+    AbortOnDrop::spawn(async move {
+        let mut marked = HashSet::new();
+        loop {
+            let due = nodes.until(LONGEST_RUN, |all| {
+                let due: Vec<Node> = existing(all).into_iter().filter(|node| is_due(node, &marked)).collect();
+                (!due.is_empty()).then_some(due)
+            });
+            let Some(due) = due.await else { return };
+            for node in due {
+                let change = if marked.contains(&node.uid()) { without_startup(&node) } else { marking() };
+                if patch(&client, &node.name_any(), &change).await {
+                    marked.insert(node.uid());
+                } else {
+                    tokio::time::sleep(AGAIN).await;
                 }
             }
-        });
-        Self(task.abort_handle())
-    }
+        }
+    })
 }
 
 /// Returns true if the Node needs a change.

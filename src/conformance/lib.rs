@@ -9,7 +9,7 @@ mod checks;
 mod cleanup;
 mod contract;
 mod housekeeping;
-mod objects;
+mod manifests;
 mod record;
 mod report;
 mod steps;
@@ -21,7 +21,7 @@ use std::{path::Path, process::ExitCode};
 use anyhow::{Context, bail};
 use clap::{Args, value_parser};
 use kube::{Api, Client};
-use kube_ext::call::call;
+use kube_ext::objects;
 use kube_node_api::{GoDuration, NodeClass};
 use serde_json::Value;
 
@@ -96,11 +96,10 @@ impl Check {
         if path.is_file() {
             let text =
                 std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let is_class = |document: &Value| document["kind"] == "NodeClass";
             for document in serde_norway::Deserializer::from_str(&text) {
                 let value: Value = serde::Deserialize::deserialize(document)
                     .with_context(|| format!("{} is no YAML", path.display()))?;
-                if is_class(&value) {
+                if value["kind"] == "NodeClass" {
                     return serde_json::from_value(value).with_context(|| {
                         format!("the NodeClass in {} does not fit its definition", path.display())
                     });
@@ -109,9 +108,7 @@ impl Check {
             bail!("there is no NodeClass in {}", path.display());
         }
         let classes: Api<NodeClass> = Api::all(client.clone());
-        match call(format_args!("read NodeClass {}", self.class), classes.get_opt(&self.class)).await? {
-            Some(class) => Ok(class),
-            None => bail!("{} is neither a file nor a NodeClass of this cluster", self.class),
-        }
+        let class = objects::read(&classes, &self.class).await?;
+        class.with_context(|| format!("{} is neither a file nor a NodeClass of this cluster", self.class))
     }
 }

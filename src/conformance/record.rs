@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt::Debug,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,
@@ -52,7 +53,14 @@ impl<K: Clone> History<K> {
 /// Histories by UID.
 pub(super) type Histories<K> = BTreeMap<String, History<K>>;
 
-/// The histories and a notification of changes.
+/// Newest states of the objects that exist.
+pub(super) fn existing<K: Clone>(histories: &Histories<K>) -> Vec<K> {
+    let existing = histories.values().filter(|history| history.gone.is_none());
+    existing.filter_map(|history| history.last().cloned()).collect()
+}
+
+/// The histories and a notification of changes, shared by tasks.
+#[derive(Clone)]
 pub(super) struct Shared<K> {
     histories: Arc<Mutex<Histories<K>>>,
     changes: watch::Receiver<()>,
@@ -60,13 +68,22 @@ pub(super) struct Shared<K> {
 
 /// Records objects until dropped.
 pub(super) struct Recorder<K> {
-    shared: Shared<K>,
-    task: AbortHandle,
+    pub(super) shared: Shared<K>,
+    _task: AbortOnDrop,
 }
 
-impl<K> Drop for Recorder<K> {
+/// A task that ends with its owner.
+pub(super) struct AbortOnDrop(AbortHandle);
+
+impl AbortOnDrop {
+    pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task).abort_handle())
+    }
+}
+
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
@@ -79,28 +96,28 @@ where
         let histories = Arc::new(Mutex::new(Histories::new()));
         let (news, changes) = watch::channel(());
         let own = Arc::clone(&histories);
-        let task = tokio::spawn(async move {
+        let task = AbortOnDrop::spawn(async move {
             let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
             // UIDs of the list in progress.
             let mut listed = HashSet::new();
             // A broken watch reconnects by itself.
             while let Some(event) = events.next().await {
                 let Ok(event) = event else { continue };
-                take(&mut own.lock().unwrap_or_else(PoisonError::into_inner), &mut listed, event, &ours);
+                take(&mut own.lock(), &mut listed, event, &ours);
                 news.send_replace(());
             }
         });
-        Self { shared: Shared { histories, changes }, task: task.abort_handle() }
+        Self { shared: Shared { histories, changes }, _task: task }
     }
 
-    /// A shared view of the histories for other tasks.
-    pub(super) fn shared(&self) -> Shared<K> {
-        Shared { histories: Arc::clone(&self.shared.histories), changes: self.shared.changes.clone() }
+    /// Newest states of the objects that exist.
+    pub(super) fn existing(&self) -> Vec<K> {
+        existing(&self.shared.histories.lock())
     }
 
     /// All histories.
     pub(super) fn all(&self) -> Histories<K> {
-        self.shared.histories.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.histories.lock().clone()
     }
 
     /// History of the existing object of this name, or of the last one that existed.
@@ -109,22 +126,13 @@ where
         self.all().into_values().filter(named).max_by_key(|history| history.gone.is_none())
     }
 
-    /// Waits until `ask` returns a value; `None` after the time limit.
-    pub(super) async fn until<T>(
-        &self,
-        limit: Duration,
-        ask: impl FnMut(&Histories<K>) -> Option<T>,
-    ) -> Option<T> {
-        self.shared.until(limit, ask).await
-    }
-
     /// Waits until an object is gone and returns the time of that observation; `None` after the time limit.
     pub(super) async fn gone(&self, name: &str, limit: Duration) -> Option<Instant> {
-        self.until(limit, |all| {
+        let gone = self.shared.until(limit, |all| {
             let named = |history: &&History<K>| history.last().is_some_and(|state| state.name_any() == name);
             all.values().filter(named).find_map(|history| history.gone)
-        })
-        .await
+        });
+        gone.await
     }
 }
 
@@ -139,7 +147,7 @@ impl<K> Shared<K> {
         let deadline = Instant::now() + limit;
         loop {
             changes.mark_unchanged();
-            let answer = ask(&self.histories.lock().unwrap_or_else(PoisonError::into_inner));
+            let answer = ask(&self.histories.lock());
             if answer.is_some() {
                 return answer;
             }

@@ -1,12 +1,12 @@
 //! Report of a test run: one line per checked clause.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::collections::BTreeSet;
 
 use super::contract::{self, Clause};
 
 /// Result of the check of one clause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Outcome {
     /// The clause is kept; with the observation.
     Kept(String),
     /// The clause is broken; with the observation.
@@ -24,31 +24,26 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Adds a verdict and returns its line.
-    pub(super) fn line(&mut self, clause: &Clause, verdict: &Verdict) -> String {
+    /// Adds a outcome and returns its line.
+    pub(super) fn line(&mut self, clause: Clause, outcome: &Outcome) -> String {
         self.said.insert(clause.number);
-        let (word, seen) = match verdict {
-            Verdict::Kept(seen) => ("ok", seen),
-            Verdict::Broken(seen) => {
+        match outcome {
+            Outcome::Kept(seen) => format!("ok      {:<5}{seen}", clause.number),
+            Outcome::Broken(seen) => {
                 self.broken.insert(clause.number);
-                ("FAILED", seen)
+                format!("FAILED  {:<5}{seen}\n             the contract: {}", clause.number, clause.text)
             }
-            Verdict::Unseen(why) => {
+            Outcome::Unseen(why) => {
                 self.unseen.insert(clause.number);
-                ("unseen", why)
+                format!("unseen  {:<5}{why}", clause.number)
             }
-        };
-        let mut line = format!("{word:<8}{:<5}{seen}", clause.number);
-        if matches!(verdict, Verdict::Broken(_)) {
-            let _ = write!(line, "\n             the contract: {}", clause.text);
         }
-        line
     }
 
-    /// Clauses without a verdict.
-    pub(super) fn missing(&self) -> impl Iterator<Item = &'static Clause> + use<> {
+    /// Clauses without a outcome.
+    pub(super) fn missing(&self) -> impl Iterator<Item = Clause> + use<> {
         let said = self.said.clone();
-        contract::ALL.iter().filter(move |clause| !said.contains(clause.number))
+        contract::ALL.iter().copied().filter(move |clause| !said.contains(clause.number))
     }
 
     /// Returns true if no checked clause is broken.
@@ -56,7 +51,7 @@ impl Report {
         self.broken.is_empty()
     }
 
-    /// The summary line. A clause that was checked twice counts once, with its worse verdict.
+    /// The summary line. A clause that was checked twice counts once, with its worse outcome.
     pub(super) fn sum(&self) -> String {
         let unseen = self.unseen.difference(&self.broken).count();
         let kept = self.said.len() - self.broken.len() - unseen;
@@ -72,15 +67,15 @@ mod tests {
     fn a_broken_clause_is_quoted_and_counted_once() {
         let mut report = Report::default();
         assert_eq!(
-            report.line(&contract::ONE, &Verdict::Kept("3 machines".into())),
+            report.line(contract::ONE, &Outcome::Kept("3 machines".into())),
             "ok      3.4  3 machines"
         );
-        let broken = report.line(&contract::ONE, &Verdict::Broken("4 machines".into()));
+        let broken = report.line(contract::ONE, &Outcome::Broken("4 machines".into()));
         assert!(
             broken.starts_with("FAILED  3.4  4 machines\n") && broken.ends_with(contract::ONE.text),
             "{broken}"
         );
-        let _ = report.line(&contract::ORPHANS, &Verdict::Unseen("needs --machines".into()));
+        let _ = report.line(contract::ORPHANS, &Outcome::Unseen("needs --machines".into()));
         assert_eq!(report.sum(), "0 clauses kept, 1 broken, 1 not seen");
         assert!(!report.is_kept());
         assert_eq!(report.missing().count(), contract::ALL.len() - 2);

@@ -2,11 +2,10 @@
 
 use std::{
     fmt::Debug,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use anyhow::bail;
+use anyhow::Context;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Namespace, Node, Pod},
@@ -14,35 +13,36 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, PostParams},
 };
 use kube_ext::{
     call::{ApiError, call},
+    objects::{self, list},
     process::say,
 };
 use kube_node_api::{NodeClass, NodeClassSpec, NodeSet, NodeSetStatus, names};
+use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{
-    Check,
+use crate::{
+    Check, FIELD_MANAGER,
+    checks::{Checked, has_taint, is_initialized, is_leaving},
     contract::Clause,
-    housekeeping::Housekeeping,
-    objects,
-    record::Recorder,
-    report::{Report, Verdict},
+    housekeeping, manifests,
+    record::{AbortOnDrop, Recorder},
+    report::{Outcome, Report},
     user_commands,
 };
-use crate::FIELD_MANAGER;
 
 /// Poll interval for objects whose state remains until the next change.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(500);
 
 pub(super) struct TestRun {
     pub(super) args: Check,
     /// Name of the class, the NodeSet and the namespace.
-    pub(super) run: String,
+    pub(super) name: String,
     pub(super) given: NodeClassSpec,
     pub(super) sets: Api<NodeSet>,
     pub(super) classes: Api<NodeClass>,
@@ -56,7 +56,7 @@ pub(super) struct TestRun {
     pub(super) seen: Recorder<Node>,
     /// Recorded history of the pods.
     pub(super) seen_pods: Recorder<Pod>,
-    _housekeeping: Housekeeping,
+    _housekeeping: AbortOnDrop,
     report: Mutex<Report>,
     /// Generation of the NodeSet after the last write of the test run.
     generation: Mutex<Option<i64>>,
@@ -64,10 +64,10 @@ pub(super) struct TestRun {
 
 impl TestRun {
     pub(super) async fn new(client: Client, given: NodeClassSpec, args: Check) -> anyhow::Result<Self> {
-        let run = objects::run_name();
-        let label = format!("{}={run}", objects::KEY);
-        let namespace = run.clone();
-        let (set, nobody) = (run.clone(), objects::of_nobody(&run));
+        let name = manifests::run_name();
+        let label = format!("{}={name}", manifests::KEY);
+        let namespace = name.clone();
+        let (set, nobody) = (name.clone(), manifests::of_nobody(&name));
         let is_ours = move |node: &Node| {
             let class = node.labels().get(names::LABEL_NODECLASS);
             class.is_some_and(|class| *class == set || *class == nobody)
@@ -76,8 +76,7 @@ impl TestRun {
         let seen = Recorder::new(nodes.clone(), is_ours);
         // A missing right to list Nodes is reported now; with the watch alone it would look like a Node that
         // never starts.
-        let first = kube::api::ListParams::default().labels(&label).limit(1);
-        call("list Nodes", nodes.list(&first)).await?;
+        list(&nodes, "Nodes", &ListParams::default().labels(&label).limit(1)).await?;
         Ok(Self {
             sets: Api::all(client.clone()),
             classes: Api::all(client.clone()),
@@ -86,13 +85,13 @@ impl TestRun {
             daemons: Api::namespaced(client.clone(), &namespace),
             config_maps: Api::namespaced(client.clone(), &namespace),
             seen_pods: Recorder::new(pods.clone(), |_| true),
-            _housekeeping: Housekeeping::new(client, seen.shared()),
+            _housekeeping: housekeeping::start(client, seen.shared.clone()),
             seen,
             nodes,
             pods,
             given,
             args,
-            run,
+            name,
             report: Mutex::default(),
             generation: Mutex::default(),
         })
@@ -109,46 +108,43 @@ impl TestRun {
 
     /// Name of a Node written by hand.
     pub(super) fn by_hand(&self, what: &str) -> String {
-        format!("{}-{what}", self.run)
+        format!("{}-{what}", self.name)
     }
 
     pub(super) fn introduce(&self) {
         say(format_args!(
             "NodeController {}, by NodeClass and NodeSet {} (a copy of {}) with {} nodes",
             self.controller(),
-            self.run,
+            self.name,
             self.args.class,
             self.args.nodes
         ));
     }
 
-    /// Adds the verdict of a clause and prints its line.
-    fn verdict(&self, clause: &Clause, verdict: &Verdict) {
-        say(self.report.lock().unwrap_or_else(PoisonError::into_inner).line(clause, verdict));
+    /// Adds the outcome of a clause and prints its line.
+    fn report(&self, clause: Clause, outcome: &Outcome) {
+        say(self.report.lock().line(clause, outcome));
     }
 
-    pub(super) fn kept(&self, clause: &Clause, seen: impl Into<String>) {
-        self.verdict(clause, &Verdict::Kept(seen.into()));
+    pub(super) fn kept(&self, clause: Clause, seen: impl Into<String>) {
+        self.report(clause, &Outcome::Kept(seen.into()));
     }
 
-    pub(super) fn broken(&self, clause: &Clause, seen: impl Into<String>) {
-        self.verdict(clause, &Verdict::Broken(seen.into()));
+    pub(super) fn broken(&self, clause: Clause, seen: impl Into<String>) {
+        self.report(clause, &Outcome::Broken(seen.into()));
     }
 
-    pub(super) fn unseen(&self, clause: &Clause, why: impl Into<String>) {
-        self.verdict(clause, &Verdict::Unseen(why.into()));
+    pub(super) fn unseen(&self, clause: Clause, why: impl Into<String>) {
+        self.report(clause, &Outcome::Unseen(why.into()));
     }
 
-    pub(super) fn judged(&self, clause: &Clause, judgement: Result<String, String>) {
-        match judgement {
-            Ok(seen) => self.kept(clause, seen),
-            Err(seen) => self.broken(clause, seen),
-        }
+    pub(super) fn checked(&self, clause: Clause, checked: Checked) {
+        self.report(clause, &checked.map_or_else(Outcome::Broken, Outcome::Kept));
     }
 
     /// Reports the clauses that the test run did not reach.
     pub(super) fn say_what_is_missing(&self) {
-        let missing: Vec<_> = self.report.lock().unwrap_or_else(PoisonError::into_inner).missing().collect();
+        let missing: Vec<_> = self.report.lock().missing().collect();
         for clause in missing {
             self.unseen(clause, "the run did not get so far");
         }
@@ -156,7 +152,7 @@ impl TestRun {
 
     /// Prints the summary line. Returns true if no clause is broken.
     pub(super) fn sum(&self) -> bool {
-        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = self.report.lock();
         say(report.sum());
         report.is_kept()
     }
@@ -165,7 +161,7 @@ impl TestRun {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
     {
-        let object: K = objects::object(object)?;
+        let object: K = manifests::object(object)?;
         let action = format!("create {} {}", K::kind(&()), object.name_any());
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         Ok(call(action, api.create(&params, &object)).await?)
@@ -175,9 +171,7 @@ impl TestRun {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let action = format!("change {} {name}", K::kind(&()));
-        call(action, api.patch(name, &params, &Patch::Merge(change))).await
+        objects::patch(api, name, FIELD_MANAGER, change).await
     }
 
     /// Removes all finalizers from a Node, which may be gone.
@@ -190,18 +184,37 @@ impl TestRun {
 
     /// Patches the spec of the NodeSet.
     pub(super) async fn set_spec(&self, change: Value) -> anyhow::Result<()> {
-        let set = self.patch(&self.sets, &self.run, json!({ "spec": change })).await?;
+        let set = self.patch(&self.sets, &self.name, json!({ "spec": change })).await?;
         self.wrote(&set);
         Ok(())
     }
 
     /// Records the generation of the NodeSet after a write of the test run.
     pub(super) fn wrote(&self, set: &NodeSet) {
-        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = set.metadata.generation;
+        *self.generation.lock() = set.metadata.generation;
     }
 
     pub(super) fn generation(&self) -> Option<i64> {
-        *self.generation.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.generation.lock()
+    }
+
+    /// Reads again until `is` holds. `Err`: what was read last within the time limit.
+    pub(super) async fn until<T>(
+        &self,
+        read: impl AsyncFn() -> anyhow::Result<T>,
+        is: impl Fn(&T) -> bool,
+    ) -> anyhow::Result<Result<T, T>> {
+        let begun = Instant::now();
+        loop {
+            let value = read().await?;
+            if is(&value) {
+                return Ok(Ok(value));
+            }
+            if begun.elapsed() > self.limit() {
+                return Ok(Err(value));
+            }
+            sleep(POLL).await;
+        }
     }
 
     /// Waits until the NodeSet's status belongs to the present spec and `is` holds. `Err`: the last status.
@@ -209,18 +222,13 @@ impl TestRun {
         &self,
         is: impl Fn(&NodeSetStatus) -> bool,
     ) -> anyhow::Result<Result<NodeSetStatus, NodeSetStatus>> {
-        let begun = Instant::now();
-        loop {
-            let set = call(format_args!("read NodeSet {}", self.run), self.sets.get(&self.run)).await?;
+        let read = async || {
+            let set = call(format_args!("read NodeSet {}", self.name), self.sets.get(&self.name)).await?;
             let status = set.status.unwrap_or_default();
-            if status.observed_generation >= set.metadata.generation && is(&status) {
-                return Ok(Ok(status));
-            }
-            if begun.elapsed() > self.limit() {
-                return Ok(Err(status));
-            }
-            sleep(LOOK).await;
-        }
+            Ok((status.observed_generation >= set.metadata.generation, status))
+        };
+        let found = self.until(read, |(is_observed, status)| *is_observed && is(status)).await?;
+        Ok(found.map(|(_, status)| status).map_err(|(_, status)| status))
     }
 
     /// Waits until `is` holds for the class. `Err`: the class after the time limit.
@@ -228,42 +236,28 @@ impl TestRun {
         &self,
         is: impl Fn(&NodeClass) -> bool,
     ) -> anyhow::Result<Result<NodeClass, NodeClass>> {
-        let begun = Instant::now();
-        loop {
-            let class =
-                call(format_args!("read NodeClass {}", self.run), self.classes.get(&self.run)).await?;
-            if is(&class) {
-                return Ok(Ok(class));
-            }
-            if begun.elapsed() > self.limit() {
-                return Ok(Err(class));
-            }
-            sleep(LOOK).await;
-        }
+        let action = format!("read NodeClass {}", self.name);
+        self.until(async || Ok(call(&action, self.classes.get(&self.name)).await?), is).await
     }
 
     /// Waits until the operator reports a revision of the class other than `before`.
     pub(super) async fn revision(&self, before: Option<&str>) -> anyhow::Result<String> {
         let of = |class: &NodeClass| class.status.as_ref().and_then(|status| status.revision.clone());
         let is_new = |class: &NodeClass| of(class).is_some_and(|revision| Some(revision.as_str()) != before);
-        match self.class_is(is_new).await?.ok().as_ref().and_then(of) {
-            Some(revision) => Ok(revision),
-            None => bail!(
-                "kube-node itself says no revision of NodeClass {}: does its operator run? kube-node doctor finds out",
-                self.run
-            ),
-        }
+        self.class_is(is_new).await?.ok().as_ref().and_then(of).with_context(|| {
+            let name = &self.name;
+            format!("kube-node itself says no revision of NodeClass {name}: does its operator run? kube-node doctor finds out")
+        })
     }
 
     /// Existing Nodes of the NodeSet that pods may be scheduled to and that are not being deleted.
     pub(super) fn at_work(&self) -> Vec<Node> {
-        let all = self.seen.all().into_values().filter(|history| history.gone.is_none());
-        let nodes = all.filter_map(|history| history.last().cloned());
+        let nodes = self.seen.existing().into_iter();
         nodes.filter(|node| self.is_of_set(node) && is_at_work(node)).collect()
     }
 
     pub(super) fn is_of_set(&self, node: &Node) -> bool {
-        node.labels().get(names::LABEL_NODESET) == Some(&self.run)
+        node.labels().get(names::LABEL_NODESET) == Some(&self.name)
     }
 
     /// Lines of the user's command that lists machines; `None` if no command was given.
@@ -277,7 +271,5 @@ impl TestRun {
 
 /// Returns true if pods may be scheduled to the Node and it is not being deleted.
 pub(super) fn is_at_work(node: &Node) -> bool {
-    super::checks::is_initialized(node)
-        && !super::checks::has_taint(node, objects::STARTUP_TAINT, None)
-        && node.metadata.deletion_timestamp.is_none()
+    is_initialized(node) && !has_taint(node, manifests::STARTUP_TAINT, None) && !is_leaving(node)
 }

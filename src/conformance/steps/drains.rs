@@ -4,19 +4,22 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::core::v1::{ConfigMap, Node, Pod},
+    api::{
+        core::v1::{ConfigMap, Node, Pod},
+        policy::v1::PodDisruptionBudget,
+    },
     jiff::Timestamp,
 };
-use kube::{ResourceExt, api::DeleteParams};
-use kube_ext::call::call;
+use kube::ResourceExt;
+use kube_ext::{call::call, objects::delete};
 use kube_node_api::{GoDuration, names};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    checks::{self, is_leaving},
+    checks::{self, Checked, is_leaving},
     contract,
-    objects::{self, DRAIN_TIMEOUT, LINGERS, OWNER},
+    manifests::{self, DRAIN_TIMEOUT, LINGERS, OWNER},
     record::History,
     test_run::TestRun,
     user_commands::machines_of,
@@ -29,241 +32,197 @@ const KEPT: [&str; 3] = ["opted-out", "with-data", "unmanaged"];
 /// Name of the pod that may be evicted.
 const PLAIN: &str = "plain";
 /// Observation time of a blocked drain, counted from the earliest time at which the machine may go.
-const LOOKED_AT: Duration = Duration::from_secs(3);
+const OBSERVED: Duration = Duration::from_secs(3);
 /// Inaccuracy of the API server's times, which are whole seconds.
 const SLACK: Duration = Duration::from_secs(1);
 
-pub(super) async fn drain(test_run: &TestRun) -> anyhow::Result<()> {
-    let nodes = test_run.at_work().into_iter().filter(|node| test_run.is_of_set(node)).collect::<Vec<_>>();
+pub(super) async fn drain(run: &TestRun) -> anyhow::Result<()> {
+    let nodes = run.at_work().into_iter().filter(|node| run.is_of_set(node)).collect::<Vec<_>>();
     let [first, second, ..] = &nodes[..] else {
-        test_run.unseen(&contract::EVICTIONS, "there are no two Nodes to drain");
+        run.unseen(contract::EVICTIONS, "there are no two Nodes to drain");
         return Ok(());
     };
-    if !pods(test_run, first, second).await? {
+    if !pods(run, first, second).await? {
         return Ok(());
     }
     let timeout = GoDuration(DRAIN_TIMEOUT).to_string();
     let protects =
         json!({"drain": {"timeout": timeout, "deleteEmptyDirData": false, "unmanagedPods": "Keep"}});
-    test_run.set_spec(protects).await?;
+    run.set_spec(protects).await?;
     // By now a controller that watches the NodeSet has seen the change, too.
-    let _ = test_run.set_is(|_| true).await?;
+    let _ = run.set_is(|_| true).await?;
     sleep(SLACK).await;
     for node in [first, second] {
-        let name = node.name_any();
-        call(format_args!("delete Node {name}"), test_run.nodes.delete(&name, &DeleteParams::default()))
-            .await?;
+        delete(&run.nodes, &node.name_any()).await?;
     }
-    let (budget, settings) = tokio::join!(budget(test_run, first), settings(test_run, second));
+    let (budget, settings) = tokio::join!(budget(run, first), settings(run, second));
     budget.and(settings)?;
-    test_run.set_spec(json!({"drain": null})).await
+    run.set_spec(json!({"drain": null})).await
 }
 
 /// Creates the pods. Returns true if all of them run.
-async fn pods(test_run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool> {
-    let owner: ConfigMap =
-        test_run.create(&test_run.config_maps, json!({"metadata": {"name": OWNER}})).await?;
-    let (owner, image) = (owner.uid(), test_run.args.image.as_str());
+async fn pods(run: &TestRun, first: &Node, second: &Node) -> anyhow::Result<bool> {
+    let owner: ConfigMap = run.create(&run.config_maps, json!({"metadata": {"name": OWNER}})).await?;
+    let (owner, image) = (owner.uid(), run.args.image.as_str());
     let (first, second) = (first.name_any(), second.name_any());
     let with = |name: &str, change: fn(&mut Value)| {
-        let mut pod = objects::pod(name, &second, image, owner.as_deref());
+        let mut pod = manifests::pod(name, &second, image, owner.as_deref());
         change(&mut pod);
         pod
     };
     let all = [
-        objects::pod(GUARDED, &first, image, owner.as_deref()),
+        manifests::pod(GUARDED, &first, image, owner.as_deref()),
         with(KEPT[0], |pod| pod["metadata"]["annotations"] = json!({names::ANNOTATION_DO_NOT_EVICT: "true"})),
         with(KEPT[1], |pod| pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}])),
-        objects::pod(KEPT[2], &second, image, None),
+        manifests::pod(KEPT[2], &second, image, None),
         with(PLAIN, |_| {}),
     ];
     let count = all.len();
     for pod in all {
-        test_run.create(&test_run.pods, pod).await?;
+        run.create(&run.pods, pod).await?;
     }
     let guard = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": GUARDED}}});
-    test_run.create(&test_run.budgets, json!({"metadata": {"name": GUARDED}, "spec": guard})).await?;
-    let run = test_run.seen_pods.until(test_run.limit(), |all| {
-        let bare = all
-            .values()
-            .filter_map(|history| history.last())
-            .filter(|pod| pod.labels().get("app") != Some(&"daemons".into()));
+    run.create(&run.budgets, json!({"metadata": {"name": GUARDED}, "spec": guard})).await?;
+    let running = run.seen_pods.shared.until(run.limit(), |all| {
+        let pods = all.values().filter_map(|history| history.last());
+        let bare = pods.filter(|pod| pod.labels().get("app") != Some(&"daemons".into()));
         (bare.filter(|pod| is_ready(pod)).count() == count).then_some(())
     });
-    if run.await.is_none() {
-        let all = test_run.seen_pods.all();
+    if running.await.is_none() {
+        let all = run.seen_pods.all();
         let late = all.values().filter_map(|history| history.last()).find(|pod| !is_ready(pod));
-        let name = late.map(ResourceExt::name_any).unwrap_or_default();
+        let (pod, namespace) = (late.map(ResourceExt::name_any).unwrap_or_default(), &run.name);
         let why = format!(
-            "pod {name} of image {image} does not run on its Node: see kubectl -n {} describe pod; or give --image",
-            test_run.run
+            "pod {pod} of image {image} does not run on its Node: see kubectl -n {namespace} describe pod; or give --image"
         );
-        for clause in [
-            &contract::CORDON,
-            &contract::EVICTIONS,
-            &contract::SETTINGS,
-            &contract::BLOCKED,
-            &contract::LINGERS,
-        ] {
-            test_run.unseen(clause, why.clone());
+        use contract::{BLOCKED, CORDON, EVICTIONS, LINGERS, SETTINGS};
+        for clause in [CORDON, EVICTIONS, SETTINGS, BLOCKED, LINGERS] {
+            run.unseen(clause, why.clone());
         }
         return Ok(false);
     }
-    let begun = Instant::now();
-    loop {
-        let guard = call("read the disruption budget", test_run.budgets.get(GUARDED)).await?;
-        // Until the budget has counted its pods, no eviction is allowed: the pod would be protected for
-        // another reason.
-        if guard.status.is_some_and(|status| status.current_healthy == Some(1)) {
-            return Ok(true);
-        }
-        anyhow::ensure!(
-            begun.elapsed() < test_run.limit(),
-            "no controller counts disruption budgets in this cluster"
-        );
-        sleep(SLACK).await;
-    }
+    // Until the budget has counted its pods, no eviction is allowed: the pod would be protected for another reason.
+    let counted = |budget: &PodDisruptionBudget| {
+        budget.status.as_ref().is_some_and(|status| status.current_healthy == Some(1))
+    };
+    let budget = async || Ok(call("read the disruption budget", run.budgets.get(GUARDED)).await?);
+    let counted = run.until(budget, counted).await?;
+    anyhow::ensure!(counted.is_ok(), "no controller counts disruption budgets in this cluster");
+    Ok(true)
 }
 
 /// Clauses 5.1, 5.2, 5.4, 5.5 and 5.6: the drain of a Node with a pod that a disruption budget protects.
-async fn budget(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
+async fn budget(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
     let says = |node: &Node| {
         let (status, reason, message) = checks::condition(node, names::CONDITION_DRAINED)?;
         (status == "False" && !reason.is_empty() && message.contains(GUARDED))
             .then(|| format!("{reason}: {message}"))
     };
-    let blocked = test_run.seen.until(test_run.limit(), |all| {
-        let history =
-            all.values().find(|history| history.last().is_some_and(|last| last.name_any() == name))?;
+    let blocked = run.seen.shared.until(run.limit(), |all| {
+        let named = |history: &&History<Node>| history.last().is_some_and(|last| last.name_any() == name);
+        let history = all.values().find(named)?;
         if history.gone.is_some() { Some(None) } else { history.last().and_then(says).map(Some) }
     });
     let blocked = blocked.await;
-    let asked = test_run.seen.of(&name).and_then(|history| history.since(is_leaving));
-    let over = asked.unwrap_or_else(Instant::now) + LINGERS + LOOKED_AT;
+    let deleted = run.seen.of(&name).and_then(|history| history.since(is_leaving));
     if !matches!(blocked, Some(None)) {
-        tokio::time::sleep_until(over).await;
+        sleep_until(deleted.unwrap_or_else(Instant::now) + LINGERS + OBSERVED).await;
     }
-    let is_gone = test_run.seen.of(&name).is_none_or(|history| history.gone.is_some());
-    let pod = test_run.seen_pods.of(GUARDED);
-    let evicted = pod
-        .as_ref()
-        .is_none_or(|pod| pod.gone.is_some() || pod.last().is_some_and(|pod| requested(pod).is_some()));
+    let is_gone = run.seen.of(&name).is_none_or(|history| history.gone.is_some());
+    let evicted = run.seen_pods.of(GUARDED).is_none_or(|pod| {
+        pod.gone.is_some() || pod.last().is_some_and(|pod| deletion_requested(pod).is_some())
+    });
     match blocked {
-        Some(Some(said)) => test_run.kept(&contract::BLOCKED, said),
-        _ if is_gone || evicted => test_run.unseen(&contract::BLOCKED, "nothing held the drain up"),
-        _ => {
-            test_run
-                .broken(&contract::BLOCKED, format!("{name} waits for pod {GUARDED} and does not say so"));
-        }
+        Some(Some(said)) => run.kept(contract::BLOCKED, said),
+        _ if is_gone || evicted => run.unseen(contract::BLOCKED, "nothing held the drain up"),
+        _ => run.broken(contract::BLOCKED, format!("{name} waits for pod {GUARDED} and does not say so")),
     }
     if is_gone || evicted {
         let what = if evicted { "its pod was deleted" } else { "it went with its pod on it" };
-        test_run.broken(&contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
+        run.broken(contract::EVICTIONS, format!("{name}: {what}, past the pod's disruption budget"));
     }
     if is_gone {
-        test_run.broken(&contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
+        run.broken(contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
         return Ok(());
     }
-    if let Some(lines) = test_run.machines().await?
-        && machines_of(&lines, node).is_empty()
-    {
-        test_run
-            .broken(&contract::LINGERS, format!("the machine of {name} was gone with pod {GUARDED} on it"));
+    if run.machines().await?.is_some_and(|lines| machines_of(&lines, node).is_empty()) {
+        run.broken(contract::LINGERS, format!("the machine of {name} was gone with pod {GUARDED} on it"));
     }
-    call("delete the disruption budget", test_run.budgets.delete(GUARDED, &DeleteParams::default())).await?;
-    let Some(gone) = test_run.seen.gone(&name, test_run.limit()).await else {
-        test_run.broken(&contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
+    delete(&run.budgets, GUARDED).await?;
+    let Some(gone) = run.seen.gone(&name, run.limit()).await else {
+        run.broken(contract::LEAVES, format!("{name} is still there, and nothing holds its drain up"));
         return Ok(());
     };
     // List at once: as long as the Node existed, its machine may have existed, too.
-    match test_run.machines().await? {
-        Some(lines) => {
-            let is_gone = machines_of(&lines, node).is_empty();
-            let went =
-                if is_gone { Ok(()) } else { Err(format!("{name} is gone, and its machine is there")) };
-            test_run
-                .judged(&contract::FINALIZER_LAST, went.map(|()| format!("{name} went after its machine")));
+    match run.machines().await? {
+        Some(lines) if machines_of(&lines, node).is_empty() => {
+            run.kept(contract::FINALIZER_LAST, format!("{name} went after its machine"));
         }
-        None => test_run.unseen(&contract::FINALIZER_LAST, "needs --machines"),
+        Some(_) => run.broken(contract::FINALIZER_LAST, format!("{name} is gone, and its machine is there")),
+        None => run.unseen(contract::FINALIZER_LAST, "needs --machines"),
     }
     if !evicted {
-        test_run.kept(
-            &contract::EVICTIONS,
-            format!("{name} waited for the budget of pod {GUARDED}, and for no DaemonSet"),
-        );
+        let seen = format!("{name} waited for the budget of pod {GUARDED}, and for no DaemonSet");
+        run.kept(contract::EVICTIONS, seen);
     }
-    let states = test_run.seen.of(&name).map(|history| history.states()).unwrap_or_default();
-    test_run.judged(&contract::CORDON, checks::cordoned_first(&states));
-    let with_pod =
-        test_run.seen_pods.of(GUARDED).and_then(|pod| pod.gone).is_none_or(|pod| pod > gone + SLACK);
-    let went = if with_pod {
-        Err(format!("{name} was gone with pod {GUARDED} on it"))
+    let states = run.seen.of(&name).map(|history| history.states()).unwrap_or_default();
+    run.checked(contract::CORDON, checks::cordoned_first(&states));
+    let pod_gone = run.seen_pods.of(GUARDED).and_then(|pod| pod.gone);
+    if pod_gone.is_none_or(|pod_gone| pod_gone > gone + SLACK) {
+        run.broken(contract::LINGERS, format!("{name} was gone with pod {GUARDED} on it"));
     } else {
-        Ok(format!("{name} went after its pod"))
-    };
-    test_run.judged(&contract::LINGERS, went);
+        run.kept(contract::LINGERS, format!("{name} went after its pod"));
+    }
     Ok(())
 }
 
 /// Clause 5.3: the drain of a Node with pods that may not be evicted before the NodeSet's drain timeout.
-async fn settings(test_run: &TestRun, node: &Node) -> anyhow::Result<()> {
+async fn settings(run: &TestRun, node: &Node) -> anyhow::Result<()> {
     let name = node.name_any();
-    let is_gone = test_run.seen.gone(&name, test_run.limit() + DRAIN_TIMEOUT).await.is_some();
-    let history = test_run.seen.of(&name);
-    let deleted =
-        history.as_ref().and_then(History::last).and_then(|node| node.metadata.deletion_timestamp.clone());
-    let Some(deleted) = deleted.map(|time| time.0) else {
-        test_run.broken(&contract::SETTINGS, format!("{name} went with its pods on it"));
-        return Ok(());
-    };
-    let mut last = None;
-    for pod in KEPT {
-        let Some(asked) = test_run.seen_pods.of(pod).as_ref().and_then(first_requested) else {
-            let why = if is_gone { "went with it" } else { "was not deleted, and drain.timeout is over" };
-            test_run.broken(&contract::SETTINGS, format!("{name}: pod {pod} {why}"));
-            return Ok(());
-        };
-        let after = asked.duration_since(deleted).unsigned_abs();
-        if asked < deleted || after + SLACK < DRAIN_TIMEOUT {
-            test_run.broken(
-                &contract::SETTINGS,
-                format!(
-                    "{name}: pod {pod} was deleted after {after:.0?}, and drain.timeout is {DRAIN_TIMEOUT:?}"
-                ),
-            );
-            return Ok(());
-        }
-        last = last.max(Some(asked));
-    }
-    let plain = test_run.seen_pods.of(PLAIN).as_ref().and_then(first_requested);
-    if plain.is_none_or(|plain| Some(plain) >= last) {
-        test_run.broken(
-            &contract::SETTINGS,
-            format!(
-                "{name}: pod {PLAIN}, which nothing protects, was not evicted before drain.timeout was over"
-            ),
-        );
-    } else if is_gone {
-        test_run.kept(
-            &contract::SETTINGS,
-            format!("pods {} of {name} stayed until drain.timeout was over", KEPT.join(", ")),
-        );
+    let is_gone = run.seen.gone(&name, run.limit() + DRAIN_TIMEOUT).await.is_some();
+    let kept = evicted_in_time(run, &name, is_gone);
+    if kept.is_ok() && !is_gone {
+        run.broken(contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
     } else {
-        test_run.broken(&contract::LEAVES, format!("{name} is still there, and its drain.timeout is over"));
+        run.checked(contract::SETTINGS, kept);
     }
     Ok(())
 }
 
+/// Checks the times at which the deletion of each pod was requested.
+fn evicted_in_time(run: &TestRun, name: &str, is_gone: bool) -> Checked {
+    let history = run.seen.of(name);
+    let deleted = history.as_ref().and_then(|node| node.last()?.metadata.deletion_timestamp.as_ref());
+    let deleted = deleted.ok_or_else(|| format!("{name} went with its pods on it"))?.0;
+    let requested = |pod: &str| run.seen_pods.of(pod)?.states().iter().find_map(deletion_requested);
+    let mut last = None;
+    for pod in KEPT {
+        let Some(at) = requested(pod) else {
+            let why = if is_gone { "went with it" } else { "was not deleted, and drain.timeout is over" };
+            return Err(format!("{name}: pod {pod} {why}"));
+        };
+        let after = at.duration_since(deleted).unsigned_abs();
+        if at < deleted || after + SLACK < DRAIN_TIMEOUT {
+            return Err(format!(
+                "{name}: pod {pod} was deleted after {after:.0?}, and drain.timeout is {DRAIN_TIMEOUT:?}"
+            ));
+        }
+        last = last.max(Some(at));
+    }
+    if requested(PLAIN).is_none_or(|plain| Some(plain) >= last) {
+        return Err(format!(
+            "{name}: pod {PLAIN}, which nothing protects, was not evicted before drain.timeout was over"
+        ));
+    }
+    Ok(format!("pods {} of {name} stayed until drain.timeout was over", KEPT.join(", ")))
+}
+
 /// Time of the deletion request of a pod, by the API server's clock.
-fn requested(pod: &Pod) -> Option<Timestamp> {
+fn deletion_requested(pod: &Pod) -> Option<Timestamp> {
     let by = pod.metadata.deletion_timestamp.as_ref()?.0;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
     by.checked_sub(k8s_openapi::jiff::SignedDuration::from_secs(grace)).ok()
-}
-
-fn first_requested(pod: &History<Pod>) -> Option<Timestamp> {
-    pod.states().iter().find_map(requested)
 }
 
 fn is_ready(pod: &Pod) -> bool {

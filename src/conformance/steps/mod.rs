@@ -9,12 +9,12 @@ mod rollout;
 use super::test_run::TestRun;
 
 /// Runs all steps, as far as they make sense.
-pub(super) async fn all(test_run: &TestRun) -> anyhow::Result<()> {
-    let Some(revision) = classes::accept(test_run).await? else { return Ok(()) };
-    if arrival::arrive(test_run, &revision).await? {
-        drains::drain(test_run).await?;
-        rollout::roll(test_run, &revision).await?;
+pub(super) async fn all(run: &TestRun) -> anyhow::Result<()> {
+    let Some(revision) = classes::accept(run).await? else { return Ok(()) };
+    if arrival::arrive(run, &revision).await? {
+        drains::drain(run).await?;
+        rollout::roll(run, &revision).await?;
     }
-    end::shrink(test_run).await?;
-    end::look_back(test_run).await
+    end::shrink(run).await?;
+    end::check_history(run).await
 }
