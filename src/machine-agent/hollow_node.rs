@@ -114,8 +114,11 @@ impl HollowNode {
             }
             bail!(PART_ENDED)
         };
-        if let Some(ended) = shutdown.run_until_cancelled(work).await {
-            return ended;
+        tokio::select! {
+            // The tasks end by the same token, so the shutdown is checked before their end.
+            biased;
+            () = shutdown.cancelled() => {}
+            ended = work => return ended,
         }
         while tasks.join_next().await.is_some() {}
         Ok(())
