@@ -5,29 +5,13 @@
 
 use std::collections::BTreeMap;
 
-/// State of a creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Creation {
-    /// Sent; the outcome is unknown.
-    Sent,
-    /// Confirmed by the API server in this epoch of the watch.
-    Confirmed { epoch: u32 },
-}
-
-/// State of a deletion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Deletion {
-    /// Sent for this resource version of a Node; the outcome is unknown.
-    Sent { version: String },
-    /// Accepted by the API server.
-    Accepted,
-}
-
 /// Pending creations and deletions of one set by Node name. Names are never reused, so a name is enough.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
-    creations: BTreeMap<String, Creation>,
-    deletions: BTreeMap<String, Deletion>,
+    /// Epoch of the watch in which the API server confirmed the creation; None while the outcome is unknown.
+    creations: BTreeMap<String, Option<u32>>,
+    /// Resource version of the Node for which the deletion was sent; None once the API server accepted it.
+    deletions: BTreeMap<String, Option<String>>,
     /// Number of lists that the watch has started.
     epoch: u32,
 }
@@ -35,13 +19,13 @@ pub struct Expectations {
 impl Expectations {
     /// Expects a creation. Call it before the request: the watch event may arrive first.
     pub fn creating(&mut self, name: &str) {
-        self.creations.insert(name.to_owned(), Creation::Sent);
+        self.creations.insert(name.to_owned(), None);
     }
 
     /// The API server confirmed the creation.
     pub fn created(&mut self, name: &str) {
         if let Some(creation) = self.creations.get_mut(name) {
-            *creation = Creation::Confirmed { epoch: self.epoch };
+            *creation = Some(self.epoch);
         }
     }
 
@@ -53,13 +37,13 @@ impl Expectations {
     /// Expects the deletion of a Node in this version. Call it before the request: even if the response is
     /// lost, the Node counts as leaving, and no other Node goes in its place.
     pub fn deleting(&mut self, name: &str, version: &str) {
-        self.deletions.insert(name.to_owned(), Deletion::Sent { version: version.to_owned() });
+        self.deletions.insert(name.to_owned(), Some(version.to_owned()));
     }
 
     /// The API server accepted the deletion.
     pub fn deleted(&mut self, name: &str) {
         if let Some(deletion) = self.deletions.get_mut(name) {
-            *deletion = Deletion::Accepted;
+            *deletion = None;
         }
     }
 
@@ -72,11 +56,10 @@ impl Expectations {
     pub fn seen(&mut self, name: &str, version: &str, leaving: bool) {
         self.creations.remove(name);
         // A deletion has its version as precondition: another version that is not leaving means that it failed.
-        let over = match self.deletions.get(name) {
-            Some(Deletion::Sent { version: sent }) => leaving || sent != version,
-            Some(Deletion::Accepted) => leaving,
-            None => false,
-        };
+        let over = self
+            .deletions
+            .get(name)
+            .is_some_and(|deletion| leaving || deletion.as_ref().is_some_and(|sent| sent != version));
         if over {
             self.deletions.remove(name);
         }
@@ -98,9 +81,8 @@ impl Expectations {
     /// over too. A deletion of a listed Node stays pending: the list may have been read before the deletion
     /// took effect; if it had no effect, it is sent again.
     pub fn on_resync(&mut self, listed: impl Fn(&str) -> bool) {
-        let before =
-            |creation: &Creation| matches!(creation, Creation::Confirmed { epoch } if *epoch != self.epoch);
-        self.creations.retain(|name, creation| !before(creation) && !listed(name));
+        let before = |creation: Option<u32>| creation.is_some_and(|epoch| epoch != self.epoch);
+        self.creations.retain(|name, creation| !before(*creation) && !listed(name));
         self.deletions.retain(|name, _| listed(name));
     }
 
@@ -117,10 +99,7 @@ impl Expectations {
 
     /// Creations with an unknown outcome, to be sent again under the same name; harmless if the first one succeeded.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &str> {
-        self.creations
-            .iter()
-            .filter(|(_, creation)| **creation == Creation::Sent)
-            .map(|(name, _)| name.as_str())
+        self.creations.iter().filter(|(_, creation)| creation.is_none()).map(|(name, _)| name.as_str())
     }
 
     /// Returns true if the Node's deletion is pending, even if the watch does not show it.
@@ -131,10 +110,7 @@ impl Expectations {
 
     /// Deletions with an unknown outcome, to be sent again for the same version; harmless if the first one succeeded.
     pub fn unanswered(&self) -> impl Iterator<Item = &str> {
-        self.deletions
-            .iter()
-            .filter(|(_, deletion)| **deletion != Deletion::Accepted)
-            .map(|(name, _)| name.as_str())
+        self.deletions.iter().filter(|(_, deletion)| deletion.is_some()).map(|(name, _)| name.as_str())
     }
 }
 

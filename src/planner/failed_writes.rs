@@ -74,11 +74,11 @@ impl FailedWrites {
 
     /// Records a failed write.
     pub fn failed(&mut self, write: Write, node: &str, intent: u64, message: String, now: Timestamp) {
-        let entry = self.0.entry((write, node.to_owned()));
-        let before =
-            entry.or_insert(FailedWrite { intent, failures: 0, retry_at: now, message: String::new() });
-        let failures = if before.intent == intent { before.failures.saturating_add(1) } else { 1 };
-        *before = FailedWrite { intent, failures, retry_at: now + BACKOFF.after(failures), message };
+        let key = (write, node.to_owned());
+        let before = self.0.get(&key).filter(|failure| failure.intent == intent);
+        let failures = before.map_or(0, |failure| failure.failures).saturating_add(1);
+        let failure = FailedWrite { intent, failures, retry_at: now + BACKOFF.after(failures), message };
+        self.0.insert(key, failure);
     }
 
     /// Records a successful write. If the write had failed before, its obstacle may be gone for all writes of

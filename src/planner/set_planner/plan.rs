@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use kube_node_api::{ReplacementOrder, RolloutStatus, StartFailures};
+use kube_node_api::{RolloutStatus, StartFailures};
 
-use super::{DeletionStage, DesiredState, NodeState};
+use super::DesiredState;
 use crate::{disruption::DisruptionReason, set_wait::SetWait};
 
 /// A Node to delete.
@@ -86,69 +85,5 @@ impl SetPlan<'_> {
         let held = self.waits.iter().any(|wait| matches!(wait.reason, "Paused" | "ProgressDeadlineExceeded"));
         let stopped = wanted.rules.revision.is_none() && self.rollout.is_some();
         if held || stopped { wanted.budget.surge.min(self.counts.updated) } else { 0 }
-    }
-
-    /// Checks the invariants of this module; called by tests and debug builds.
-    pub fn check(
-        &self,
-        wanted: &DesiredState<'_>,
-        members: &[NodeState<'_>],
-        expected: usize,
-        now: Timestamp,
-    ) -> Result<(), String> {
-        let most = wanted.replicas + wanted.budget.surge;
-        if self.create > 0 && members.len() + expected + self.create > most {
-            return Err(format!(
-                "{} more machines than {most} with {}",
-                self.create,
-                members.len() + expected
-            ));
-        }
-        if let Some(class) = wanted.class_room.filter(|class| self.create > class.left) {
-            return Err(format!("{} more Nodes of a class that may have {} more", self.create, class.left));
-        }
-        let available = |member: &NodeState<'_>| {
-            member.available_in(wanted.min_ready, now).is_some_and(|left| left.is_zero())
-        };
-        let before = members.iter().filter(|member| available(member)).count();
-        let mut names: Vec<&str> = self.delete.iter().map(|deletion| deletion.name).collect();
-        names.extend(&self.drain_permits);
-        names.sort_unstable();
-        let distinct = names.len();
-        names.dedup();
-        if names.len() < distinct {
-            return Err("a Node goes twice".to_owned());
-        }
-        let must_go =
-            |m: &&NodeState<'_>| m.victim && m.stage == DeletionStage::Staying && !m.deletion_refused;
-        for member in members.iter().filter(must_go) {
-            if names.binary_search(&member.name).is_err() {
-                return Err(format!("{} was named to go, and stays", member.name));
-            }
-        }
-        let mut lost = 0;
-        for member in members.iter().filter(|member| names.binary_search(&member.name).is_ok()) {
-            let deleted = self.delete.iter().any(|d| d.name == member.name);
-            if deleted && member.stage != DeletionStage::Staying {
-                return Err(format!("{} leaves already", member.name));
-            }
-            if deleted && member.deletion_refused {
-                return Err(format!("the deletion of {} was refused a moment ago", member.name));
-            }
-            lost += usize::from(available(member) && !member.marked && !member.victim);
-        }
-        let drained = members
-            .iter()
-            .filter(|member| member.autoscaler_drains && member.stage == DeletionStage::Staying)
-            .count();
-        let replicas = wanted.replicas.saturating_sub(drained);
-        let least = match wanted.replacement {
-            ReplacementOrder::SurgeFirst => wanted.budget.floor(replicas),
-            ReplacementOrder::DeleteFirst => replicas.saturating_sub(wanted.budget.unavailable.max(1)),
-        };
-        if lost > 0 && before - lost < least {
-            return Err(format!("{lost} of {before} available Nodes go, and {least} have to be"));
-        }
-        Ok(())
     }
 }
