@@ -1,5 +1,8 @@
 //! Parts for any operator that kube-rs does not have: protobuf transport and watch, work queue, leader
 //! election with fencing, reloadable TLS, and process services (health, metrics, traces, signals).
+//!
+//! Three jobs have one way each in all crates: [`backoff`] between retries, [`log_once`] for failures that
+//! repeat, and [`call`] for API calls with a time limit.
 
 pub mod admin;
 pub mod backoff;

@@ -56,6 +56,12 @@ pub struct ElectionOptions {
     pub timing: Timing,
 }
 
+impl ElectionOptions {
+    fn lease(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
 /// This process has lost its Lease.
 #[derive(Debug, thiserror::Error)]
 #[error("{identity} has lost the Lease {lease}, so it ends: another process works, or will")]
@@ -121,9 +127,8 @@ impl Election {
             ElectorStep::Wait(time) => sleep(time).await,
             ElectorStep::Lost(source) => {
                 self.leadership.fence().close();
-                let ElectionOptions { identity, namespace, name, .. } = &self.options;
-                let lease = format!("{namespace}/{name}");
-                return Err(LostError { identity: identity.clone(), lease, source });
+                let (identity, lease) = (self.options.identity.clone(), self.options.lease());
+                return Err(LostError { identity, lease, source });
             }
             ElectorStep::Request(request) => {
                 let sent = Moment::now();
@@ -136,8 +141,11 @@ impl Election {
                 if let Some(until) = self.elector.held() {
                     self.leadership.fence().open_until(until);
                     if !led {
-                        let ElectionOptions { namespace, name, identity, .. } = &self.options;
-                        info!(identity, lease = format!("{namespace}/{name}"), "has the Lease");
+                        info!(
+                            identity = self.options.identity,
+                            lease = self.options.lease(),
+                            "has the Lease"
+                        );
                     }
                 }
                 let holder = self.lease.as_ref().and_then(holder);
@@ -152,11 +160,10 @@ impl Election {
         match request {
             LeaseRequest::Read => self.api.get_opt(&self.options.name).await,
             LeaseRequest::Create => self.api.create(&params, &self.written(None)).await.map(Some),
-            LeaseRequest::Replace => self
-                .api
-                .replace(&self.options.name, &params, &self.written(self.lease.as_ref()))
-                .await
-                .map(Some),
+            LeaseRequest::Replace => {
+                let lease = self.written(self.lease.as_ref());
+                self.api.replace(&self.options.name, &params, &lease).await.map(Some)
+            }
         }
     }
 
@@ -169,15 +176,8 @@ impl Election {
         let (response, result) = match answer {
             Some(Ok(lease)) => {
                 self.lease = lease;
-                let record = self.lease.as_ref().map(record);
-                (
-                    if request == LeaseRequest::Read {
-                        LeaseResponse::Read(record)
-                    } else {
-                        LeaseResponse::Written
-                    },
-                    "success",
-                )
+                let read = LeaseResponse::Read(self.lease.as_ref().map(record));
+                (if request == LeaseRequest::Read { read } else { LeaseResponse::Written }, "success")
             }
             // 404 to a replace: the Lease is gone. 404 to a create is a failure: the namespace does not
             // exist.
@@ -194,8 +194,7 @@ impl Election {
                     _ => format!("no answer within {:?}", self.options.timing.request_timeout()),
                 };
                 if self.failure.is_new(&text) {
-                    let ElectionOptions { namespace, name, .. } = &self.options;
-                    warn!(lease = format!("{namespace}/{name}"), error = text, "cannot ask for the Lease");
+                    warn!(lease = self.options.lease(), error = text, "cannot ask for the Lease");
                 }
                 (LeaseResponse::Nothing, "failure")
             }
