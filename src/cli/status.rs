@@ -4,11 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use local_cluster::{
-    Component, Layout, Probe, client_of, count_nodes,
+    Component, Layout, Probe, State, client_of, count_nodes,
     layout::supervisor,
     procs::ProcessId,
     real_node::{self, DaemonName},
-    state::State,
 };
 use serde::Serialize;
 

@@ -23,19 +23,16 @@ pub struct Network {
 
 impl Network {
     /// URL of the kubelet's server, HTTPS.
-    #[must_use]
     pub fn kubelet(&self) -> String {
         format!("https://{}:10250", self.node)
     }
 
     /// Health endpoint of the kubelet: a base URL and a path.
-    #[must_use]
     pub fn kubelet_health(&self) -> (String, &'static str) {
         (format!("http://{}:10248", self.node), "/healthz")
     }
 
     /// Health endpoint of kube-proxy: a base URL and a path.
-    #[must_use]
     pub fn proxy_health(&self) -> (String, &'static str) {
         (format!("http://{}:10256", self.node), "/healthz")
     }
@@ -58,13 +55,11 @@ pub struct Addresses {
 
 impl Addresses {
     /// URL of kube-apiserver on 127.0.0.1.
-    #[must_use]
     pub fn apiserver(&self) -> String {
         self.apiserver_at(Ipv4Addr::LOCALHOST.into())
     }
 
     /// URLs of kube-apiserver at its further addresses.
-    #[must_use]
     pub fn further_urls(&self) -> Vec<String> {
         self.further.iter().map(|&address| self.apiserver_at(address)).collect()
     }

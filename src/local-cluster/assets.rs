@@ -19,17 +19,10 @@ use super::{
     modules::{CONTROL_PLANE, ETCD_VERSION, KUBEMARK, KUBERNETES_VERSION, REAL_NODE},
 };
 
-/// Programs of the control plane found in a folder.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Sorted {
-    /// Programs of the release that kube-node would build.
-    pub(super) fit: Vec<&'static str>,
-    /// Programs of other releases, each with its release.
-    pub(super) unfit: Vec<String>,
-}
-
-pub(super) fn sort(dir: &Path) -> Sorted {
-    let mut sorted = Sorted::default();
+/// Programs of the control plane in a folder: those of the release that kube-node would build, and those of other releases,
+/// each with its release.
+pub(super) fn sort(dir: &Path) -> (Vec<&'static str>, Vec<String>) {
+    let (mut fit, mut unfit) = (Vec::new(), Vec::new());
     for name in CONTROL_PLANE {
         let program = dir.join(name);
         if !is_executable(&program) {
@@ -37,12 +30,12 @@ pub(super) fn sort(dir: &Path) -> Sorted {
         }
         let wanted = if name == "etcd" { ETCD_VERSION } else { KUBERNETES_VERSION };
         match release_of(&program) {
-            release if release.is_some() && release == release_in(wanted) => sorted.fit.push(name),
-            Some((major, minor)) => sorted.unfit.push(format!("{name} {major}.{minor}")),
-            None => sorted.unfit.push(format!("{name} of no known release")),
+            release if release.is_some() && release == release_in(wanted) => fit.push(name),
+            Some((major, minor)) => unfit.push(format!("{name} {major}.{minor}")),
+            None => unfit.push(format!("{name} of no known release")),
         }
     }
-    sorted
+    (fit, unfit)
 }
 
 fn release_of(program: &Path) -> Option<(u32, u32)> {
@@ -90,7 +83,7 @@ mod tests {
             fs::write(dir.join(name), format!("#!/bin/sh\necho '{says}'\n")).unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let Sorted { fit, unfit } = sort(&dir);
+        let (fit, unfit) = sort(&dir);
         assert_eq!(fit, ["etcd", "kubectl"]);
         assert_eq!(unfit, ["kube-apiserver 1.35", "kube-scheduler of no known release"]);
         fs::remove_dir_all(&dir).unwrap();

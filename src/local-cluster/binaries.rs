@@ -47,7 +47,7 @@ impl Binaries {
         if complete.is_ok() || missing(dir, &CONTROL_PLANE).len() == CONTROL_PLANE.len() {
             return complete;
         }
-        let assets::Sorted { fit, unfit } = assets::sort(dir);
+        let (fit, unfit) = assets::sort(dir);
         if !unfit.is_empty() {
             progress.line(&format!(
                 "{ASSETS_VARIABLE}: {} not used, since a cluster mixes no releases: the rest would be built of Kubernetes {KUBERNETES_VERSION} and etcd {ETCD_VERSION}",
@@ -105,8 +105,7 @@ impl Binaries {
     }
 
     /// Returns true if the folder holds this program, requested or not.
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         is_executable(&self.path(name))
     }
 }

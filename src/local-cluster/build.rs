@@ -33,7 +33,7 @@ use super::{
     executable::missing,
     files::{create_private_dir, write_public},
     go::{self, Failure},
-    modules::{Module, Replaced},
+    modules::Module,
     progress::Progress,
 };
 
@@ -204,8 +204,8 @@ impl Batch {
         let Self { module, programs, dir, built } = self;
         let mut command = go_command(dir, module.cgo);
         command.args(["build", "-v", "-trimpath", "-tags", module.tags, "-ldflags", &module.ldflags()]);
-        if let Some(replaced) = &module.replaced {
-            self.replace(replaced, cache).await?;
+        if let Some((file, text)) = module.replaced {
+            self.replace(file, text, cache).await?;
         }
         let mut child = command
             .arg("-o")
@@ -256,13 +256,13 @@ impl Batch {
     }
 
     /// Vendors the module's dependencies beside its go.mod, from where Go then builds, and replaces one vendored file.
-    async fn replace(&self, replaced: &Replaced, cache: &Path) -> anyhow::Result<()> {
+    async fn replace(&self, file: &str, text: &str, cache: &Path) -> anyhow::Result<()> {
         let vendor = go_command(&self.dir, false).args(["mod", "vendor"]).output().await;
         let output = vendor.with_context(no_go)?;
         if !output.status.success() {
             return Err(self.failed(&String::from_utf8_lossy(&output.stderr), cache));
         }
-        Ok(write_public(&self.dir.join("vendor").join(replaced.file), replaced.by)?)
+        Ok(write_public(&self.dir.join("vendor").join(file), text)?)
     }
 }
 

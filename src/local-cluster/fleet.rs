@@ -9,15 +9,17 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
-use kube_node_api::{NodeClass, NodeSet};
-use serde_json::{Value, json};
+use kube_node_api::NodeSet;
+use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{manifests::apply, progress::Progress};
+use super::{
+    manifests::{Manifest, apply_manifest, parse},
+    progress::Progress,
+};
 
 /// Name of the NodeSet that `up` creates.
 pub const NODE_SET: &str = "hollow-nodes";
-const NODE_CLASS: &str = "hollow";
 /// Taint that keeps pods with real containers off hollow nodes; pods meant for hollow nodes tolerate it.
 const TAINT: &str = "kube-node.io/hollow";
 /// Number of nodes of a new cluster when none is given.
@@ -56,41 +58,22 @@ pub(super) async fn bring_up(
             there.map_or(DEFAULT_NODES, |set| set.spec.replicas)
         }
     };
-    apply(&Api::<NodeClass>::all(client.clone()), "NodeClass", NODE_CLASS, &node_class(beside_real_node))
-        .await?;
-    apply(&sets, "NodeSet", NODE_SET, &node_set(wanted)).await?;
+    for manifest in objects(wanted, beside_real_node)? {
+        apply_manifest(client, &manifest).await?;
+    }
     progress.step(&format!("Waiting for {wanted} nodes"));
     wait_ready(sets, progress).await?;
     Ok(wanted)
 }
 
-/// JSON instead of the Rust type: a server-side apply owns every field that it sends, and the type would send
-/// defaults.
-fn node_class(beside_real_node: bool) -> Value {
-    let mut class = json!({
-        "apiVersion": "kube-node.io/v1alpha1",
-        "kind": "NodeClass",
-        "metadata": {"name": NODE_CLASS},
-        "spec": {
-            "nodeController": "hollow",
-            "machineType": "hollow.medium",
-            "capacity": {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"},
-            "reserved": {"cpu": "100m", "memory": "512Mi"},
-        },
-    });
+/// The NodeClass and the NodeSet.
+fn objects(replicas: i32, beside_real_node: bool) -> anyhow::Result<Vec<Manifest>> {
+    let text = include_str!("fleet.yaml").replace("{replicas}", &replicas.to_string());
+    let mut objects = parse("fleet.yaml", &text)?;
     if beside_real_node {
-        class["spec"]["template"] = json!({"taints": [{"key": TAINT, "effect": "NoSchedule"}]});
+        objects[0].0.data["spec"]["template"] = json!({"taints": [{"key": TAINT, "effect": "NoSchedule"}]});
     }
-    class
-}
-
-fn node_set(replicas: i32) -> Value {
-    json!({
-        "apiVersion": "kube-node.io/v1alpha1",
-        "kind": "NodeSet",
-        "metadata": {"name": NODE_SET},
-        "spec": {"nodeClassName": NODE_CLASS, "replicas": replicas},
-    })
+    Ok(objects)
 }
 
 async fn wait_ready(sets: Api<NodeSet>, progress: &Progress) -> anyhow::Result<()> {
@@ -158,22 +141,30 @@ pub async fn count_nodes(client: &Client) -> Result<(i32, i32), kube::Error> {
 
 #[cfg(test)]
 mod tests {
+    use kube_node_api::NodeClass;
+    use serde_json::Value;
+
     use super::*;
 
+    fn both(replicas: i32) -> (NodeClass, NodeSet) {
+        let values = objects(replicas, true).unwrap().into_iter().map(|(object, _)| json!(object));
+        let [class, set] = <[Value; 2]>::try_from(values.collect::<Vec<_>>()).unwrap();
+        (serde_json::from_value(class).unwrap(), serde_json::from_value(set).unwrap())
+    }
+
     fn set(generation: i64, status: &Value) -> NodeSet {
-        let mut set = node_set(3);
-        set["metadata"]["generation"] = generation.into();
-        set["status"] = status.clone();
-        serde_json::from_value(set).unwrap()
+        let mut set = both(3).1;
+        set.metadata.generation = Some(generation);
+        set.status = Some(serde_json::from_value(status.clone()).unwrap());
+        set
     }
 
     #[test]
     fn both_objects_are_of_our_kinds() {
-        let class: NodeClass = serde_json::from_value(node_class(true)).unwrap();
+        let (class, set) = both(7);
         assert_eq!(class.spec.node_controller, "hollow");
         assert_eq!(class.spec.template.unwrap().taints[0].key, TAINT);
-        let set: NodeSet = serde_json::from_value(node_set(7)).unwrap();
-        assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, NODE_CLASS));
+        assert_eq!((set.spec.replicas, set.spec.node_class_name.as_str()), (7, "hollow"));
     }
 
     #[test]

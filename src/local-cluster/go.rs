@@ -4,7 +4,6 @@
 pub const MINIMUM: (u32, u32) = (1, 26);
 
 /// Major and minor release parsed from `go version go1.26.8 linux/amd64`; accepts `go1.27rc1` too.
-#[must_use]
 pub fn parse_version(output: &str) -> Option<(u32, u32)> {
     let version = output.split_ascii_whitespace().find_map(|word| word.strip_prefix("go1."))?;
     let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
@@ -29,7 +28,6 @@ pub enum Failure {
 }
 
 /// Recognizes the failures that the user can fix.
-#[must_use]
 pub fn classify(output: &str) -> Failure {
     let text = output.to_lowercase();
     let has = |patterns: &[&str]| patterns.iter().any(|pattern| text.contains(pattern));
@@ -68,7 +66,6 @@ pub fn classify(output: &str) -> Failure {
 }
 
 /// The last lines of an output that are error messages rather than package names.
-#[must_use]
 pub fn last_errors(output: &str, lines: usize) -> String {
     let telling: Vec<&str> =
         output.lines().map(str::trim).filter(|line| line.contains(' ') && !line.starts_with('#')).collect();

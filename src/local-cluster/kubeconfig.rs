@@ -1,36 +1,23 @@
 //! Kubeconfigs with embedded certificates and keys (no paths): a copy works anywhere on this machine.
 
 use k8s_openapi::ByteString;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::pki::Identity;
+use super::{pki::Identity, template::fill};
 
 /// The kubeconfig of one user as YAML. `server` is a URL, `ca` a certificate in PEM.
-#[must_use]
 pub fn render(server: &str, ca: &str, user: &str, identity: &Identity) -> String {
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{
-            "name": "kube-node",
-            "cluster": {"server": server, "certificate-authority-data": base64(ca)},
-        }],
-        "users": [{
-            "name": user,
-            "user": {
-                "client-certificate-data": base64(&identity.certificate),
-                "client-key-data": base64(&identity.key),
-            },
-        }],
-        "contexts": [{"name": "kube-node", "context": {"cluster": "kube-node", "user": user}}],
-        "current-context": "kube-node",
-    });
-    // JSON is valid YAML, so it serves as the fallback if the YAML serialiser fails.
-    serde_norway::to_string(&config).unwrap_or_else(|_| config.to_string())
-}
-
-fn base64(text: &str) -> Value {
-    serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap_or_default()
+    let base64 = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
+    let values = [
+        ("server", json!(server)),
+        ("ca", base64(ca)),
+        ("user", json!(user)),
+        ("certificate", base64(&identity.certificate)),
+        ("key", base64(&identity.key)),
+    ];
+    // JSON strings are YAML strings.
+    let values = values.map(|(name, value)| (name, value.to_string()));
+    fill(include_str!("kubeconfig.yaml"), &values)
 }
 
 #[cfg(test)]

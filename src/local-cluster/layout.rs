@@ -64,8 +64,7 @@ impl Layout {
     }
 
     /// Path of a file or folder inside the data folder.
-    #[must_use]
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -76,14 +75,12 @@ impl Layout {
     }
 
     /// Folder of certificates and keys.
-    #[must_use]
-    pub fn pki(&self) -> PathBuf {
+    pub(super) fn pki(&self) -> PathBuf {
         self.path("pki")
     }
 
     /// Folder of the certificates of the server for cluster-autoscaler and of its client.
-    #[must_use]
-    pub fn autoscaler_pki(&self) -> PathBuf {
+    pub(super) fn autoscaler_pki(&self) -> PathBuf {
         self.path("autoscaler-pki")
     }
 
@@ -94,8 +91,7 @@ impl Layout {
     }
 
     /// Folder of the real node: its configuration and its disk.
-    #[must_use]
-    pub fn real_node(&self) -> PathBuf {
+    pub(super) fn real_node(&self) -> PathBuf {
         self.path("real-node")
     }
 
@@ -106,8 +102,7 @@ impl Layout {
     }
 
     /// Path of `cluster.json`.
-    #[must_use]
-    pub fn state(&self) -> PathBuf {
+    pub(super) fn state(&self) -> PathBuf {
         self.path("cluster.json")
     }
 

@@ -7,28 +7,28 @@
 //! next `up` find the processes of a killed supervisor. A real node ([`real_node`]) is one more child process
 //! with others inside.
 
-pub mod addresses;
+mod addresses;
 mod assets;
 pub mod binaries;
 mod build;
-pub mod component;
+mod component;
 mod executable;
 mod flags;
 mod fleet;
 mod go;
 mod health;
 pub mod images;
-pub mod kubeconfig;
+mod kubeconfig;
 pub mod layout;
 mod manifests;
 mod modules;
 pub mod pki;
-pub mod ports;
+mod ports;
 mod process_supervisor;
 pub mod procs;
 pub mod progress;
 pub mod real_node;
-pub mod state;
+mod state;
 mod supervisor;
 mod tcp_proxy;
 mod template;
@@ -41,6 +41,7 @@ pub use kube_ext::files;
 pub use layout::Layout;
 pub use manifests::{absent, install, release_secrets, uninstall};
 pub use progress::Progress;
+pub use state::State;
 pub use supervisor::{Cluster, Options};
 
 pub use kube_node_api::names::OPERATOR_NAMESPACE as NAMESPACE;

@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Field manager of server-side apply.
-pub(super) const FIELD_MANAGER: &str = "kube-node-up";
+const FIELD_MANAGER: &str = "kube-node-up";
 /// Files in the order in which they are applied: a namespace comes before the objects in it.
 const FILES: [(&str, &str); 6] = [
     ("namespace.yaml", include_str!("../../charts/kube-node/files/namespace.yaml")),
@@ -41,7 +41,7 @@ const GONE_POLL: Duration = Duration::from_millis(250);
 const KEPT: &str = "kube-node-lease";
 
 /// An object of a file, with its kind.
-type Manifest = (DynamicObject, ApiResource);
+pub(super) type Manifest = (DynamicObject, ApiResource);
 
 /// Applies the CRDs and the files, and waits until the CRDs are served.
 pub async fn install(client: &Client) -> anyhow::Result<()> {
@@ -132,7 +132,7 @@ async fn wait_gone(api: &Api<DynamicObject>, name: &str, title: &str) -> anyhow:
 }
 
 /// An answer of kube-apiserver; `None` if the object does not exist.
-fn unless_gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+pub(super) fn unless_gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match answer {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         other => other.map(Some),
@@ -169,9 +169,7 @@ async fn apply_crds(client: &Client) -> anyhow::Result<()> {
 async fn apply_files(client: &Client) -> anyhow::Result<()> {
     for (file, text) in FILES {
         let objects = parse(file, text)?;
-        let applied = objects.iter().map(|(object, resource)| async move {
-            apply(&api(client, object, resource), &resource.kind, &object.name_any(), object).await
-        });
+        let applied = objects.iter().map(|manifest| apply_manifest(client, manifest));
         // Namespaces one by one, before the objects in them.
         if file == "namespace.yaml" {
             for namespace in applied {
@@ -184,8 +182,12 @@ async fn apply_files(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+pub(super) async fn apply_manifest(client: &Client, (object, resource): &Manifest) -> anyhow::Result<()> {
+    apply(&api(client, object, resource), &resource.kind, &object.name_any(), object).await
+}
+
 /// Server-side apply with force: fields of ours that another manager has changed become ours again.
-pub(super) async fn apply<K>(
+async fn apply<K>(
     api: &Api<K>,
     kind: &str,
     name: &str,
@@ -205,7 +207,7 @@ fn all() -> anyhow::Result<Vec<Manifest>> {
     Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
+pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Manifest>> {
     serde_norway::Deserializer::from_str(text)
         .map(|document| {
             let object =

@@ -37,15 +37,8 @@ pub(super) struct Module {
     pub(super) tags: &'static str,
     /// Folder of its packages. A program's package lies below it, unless the folder is the program's package itself.
     packages: &'static str,
-    /// The one source file that replaces the module's own, if any.
-    pub(super) replaced: Option<Replaced>,
-}
-
-/// A dependency's file, named by its import path, and the text that is compiled instead.
-#[derive(Debug)]
-pub(super) struct Replaced {
-    pub(super) file: &'static str,
-    pub(super) by: &'static str,
+    /// The one file of a dependency that is replaced, if any: its import path, and the text that is compiled instead.
+    pub(super) replaced: Option<(&'static str, &'static str)>,
 }
 
 pub(super) static KUBERNETES: Module = Module {
@@ -87,10 +80,10 @@ pub(super) static RUNC: Module = Module {
     cgo: true,
     tags: "urfave_cli_no_docs,netgo,osusergo",
     packages: "github.com/opencontainers/runc",
-    replaced: Some(Replaced {
-        file: "github.com/opencontainers/runc/libcontainer/seccomp/seccomp_unsupported.go",
-        by: include_str!("modules/runc/seccomp.go"),
-    }),
+    replaced: Some((
+        "github.com/opencontainers/runc/libcontainer/seccomp/seccomp_unsupported.go",
+        include_str!("modules/runc/seccomp.go"),
+    )),
 };
 
 pub(super) static CNI: Module = Module {

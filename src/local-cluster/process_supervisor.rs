@@ -136,7 +136,7 @@ impl SupervisedProcess {
                     None => return,
                 },
                 status = exit(&mut self.process) => self.died(status),
-                () = due(self.restart) => if let Err(error) = self.spawn() {
+                () = sleep_until(self.restart.unwrap_or_else(Instant::now)), if self.restart.is_some() => if let Err(error) = self.spawn() {
                     self.log(&format!("{error:#}; next attempt in {:?}", self.pause));
                     self.restart_later();
                 },
@@ -226,14 +226,6 @@ fn open_log(path: &std::path::Path) -> io::Result<File> {
 async fn exit(process: &mut Option<(Child, Instant)>) -> Option<ExitStatus> {
     match process {
         Some((child, _)) => child.wait().await.ok(),
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for the time of the restart; forever if none is scheduled.
-async fn due(restart: Option<Instant>) {
-    match restart {
-        Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
 }

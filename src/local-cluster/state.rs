@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, ensure};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     addresses::{Addresses, Network},
@@ -55,8 +56,7 @@ pub struct State {
 
 impl State {
     /// State of a cluster that never ran.
-    #[must_use]
-    pub fn new(kubernetes_version: &str) -> Self {
+    pub(super) fn new(kubernetes_version: &str) -> Self {
         Self {
             format_version: FORMAT_VERSION,
             kubernetes_version: kubernetes_version.to_owned(),
@@ -70,19 +70,15 @@ impl State {
     }
 
     fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Format {
-            format_version: u32,
-        }
         let damaged =
             || format!("{} is damaged: stop what still runs, then delete the folder", path.display());
-        let found = serde_json::from_str::<Format>(text).with_context(damaged)?.format_version;
+        let state: Value = serde_json::from_str(text).with_context(damaged)?;
+        let found = state["formatVersion"].as_u64().with_context(damaged)?;
         ensure!(
-            found == FORMAT_VERSION,
+            found == u64::from(FORMAT_VERSION),
             "the data folder has format {found}, this version of kube-node reads format {FORMAT_VERSION}: use another --data-dir, or delete it with the version that made it"
         );
-        serde_json::from_str(text).with_context(damaged)
+        serde_json::from_value(state).with_context(damaged)
     }
 
     /// Listen addresses of the running cluster or of its last start.
@@ -115,15 +111,14 @@ impl State {
 
 /// The state and its file, shared by several tasks.
 #[derive(Debug)]
-pub struct StateFile {
+pub(super) struct StateFile {
     path: PathBuf,
     state: Mutex<State>,
 }
 
 impl StateFile {
     /// A state for the file at `path`. The file is first written by [`Self::change`].
-    #[must_use]
-    pub fn new(path: PathBuf, state: State) -> Self {
+    pub(super) fn new(path: PathBuf, state: State) -> Self {
         Self { path, state: Mutex::new(state) }
     }
 

@@ -4,9 +4,9 @@
 //! stops it. Dropping a cluster kills its processes.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     fs::File,
-    io::{BufRead, BufReader, Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom},
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
+    NAMESPACE,
     addresses::Addresses,
     binaries::{self, Binaries, KUBERNETES_VERSION},
     component::{Component, ComponentArg},
@@ -51,25 +52,13 @@ const LOG_LINE_CHARS: usize = 400;
 const LOG_TAIL_BYTES: u64 = 64 << 10;
 
 /// Users with a kubeconfig: file, name, groups.
-const USERS: [(&str, &str, &[&str]); 6] = [
+const USERS: [(&str, &str, &[&str]); 3] = [
     ("kubeconfig", "kubernetes-admin", &["system:masters"]),
     ("controller-manager.kubeconfig", "system:kube-controller-manager", &[]),
     ("scheduler.kubeconfig", "system:kube-scheduler", &[]),
-    (
-        "operator.kubeconfig",
-        "system:serviceaccount:kube-node-system:kube-node-operator",
-        SERVICE_ACCOUNT_GROUPS,
-    ),
-    ("hollow.kubeconfig", "system:serviceaccount:kube-node-system:kube-node-hollow", SERVICE_ACCOUNT_GROUPS),
-    (
-        "hollow-host.kubeconfig",
-        "system:serviceaccount:kube-node-system:kube-node-hollow-host",
-        SERVICE_ACCOUNT_GROUPS,
-    ),
 ];
-/// Groups in the certificate of a ServiceAccount, as a token of the ServiceAccount would carry them.
-const SERVICE_ACCOUNT_GROUPS: &[&str] =
-    &["system:serviceaccounts", "system:serviceaccounts:kube-node-system"];
+/// ServiceAccounts of our namespace with a kubeconfig: `<name>.kubeconfig` for `kube-node-<name>`.
+const SERVICE_ACCOUNTS: [&str; 3] = ["operator", "hollow", "hollow-host"];
 
 /// Options of a cluster.
 #[derive(Clone, Debug, Default)]
@@ -339,9 +328,18 @@ fn programs_of(real_node: Option<&real_node::Options>) -> Vec<&'static str> {
 /// Writes the kubeconfig of every user and returns the admin's.
 fn write_kubeconfigs(layout: &Layout, addresses: &Addresses, pki: &Pki) -> anyhow::Result<String> {
     let (server, ca) = (addresses.apiserver(), pki.ca()?);
-    for (file, user, groups) in USERS {
+    let write = |file: &str, user: &str, groups: &[&str]| -> anyhow::Result<()> {
         let identity = pki.client(user, groups)?;
-        write_private(&layout.path(file), &kubeconfig::render(&server, &ca, user, &identity))?;
+        Ok(write_private(&layout.path(file), &kubeconfig::render(&server, &ca, user, &identity))?)
+    };
+    for (file, user, groups) in USERS {
+        write(file, user, groups)?;
+    }
+    // The groups that a token of the ServiceAccount would carry.
+    let group = format!("system:serviceaccounts:{NAMESPACE}");
+    for name in SERVICE_ACCOUNTS {
+        let user = format!("system:serviceaccount:{NAMESPACE}:kube-node-{name}");
+        write(&format!("{name}.kubeconfig"), &user, &["system:serviceaccounts", &group])?;
     }
     Ok(read(&layout.kubeconfig())?)
 }
@@ -361,19 +359,18 @@ fn write_cloud_config(layout: &Layout, port: u16) -> anyhow::Result<()> {
 
 /// Last lines of a log, indented. Read errors are ignored: the text is part of another error.
 fn tail(log: &Path) -> String {
-    let mut lines = VecDeque::new();
+    let mut text = Vec::new();
     if let Ok(mut file) = File::open(log) {
         let length = file.metadata().map_or(0, |meta| meta.len());
         let _ = file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)));
-        for line in BufReader::new(file).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            lines.push_back(format!("  {}", line.chars().take(LOG_LINE_CHARS).collect::<String>()));
-            if lines.len() > LOG_LINES {
-                lines.pop_front();
-            }
-        }
+        let _ = file.read_to_end(&mut text);
     }
-    if lines.is_empty() { "  (empty)".to_owned() } else { Vec::from(lines).join("\n") }
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+    let shown =
+        last.iter().map(|line| format!("  {}", line.chars().take(LOG_LINE_CHARS).collect::<String>()));
+    if last.is_empty() { "  (empty)".to_owned() } else { shown.collect::<Vec<_>>().join("\n") }
 }
 
 #[cfg(test)]

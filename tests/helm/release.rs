@@ -174,7 +174,7 @@ async fn upgraded_and_rolled_back(fleet: &Fleet) {
 async fn certificates_of_ones_own(fleet: &Fleet) {
     let client = &fleet.hollow.client;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let all = AutoscalerCertificates::make(&[SERVER], &[]).unwrap();
+    let all = AutoscalerCertificates::make(&[SERVER]).unwrap();
     let data = json!({"tls.crt": all.server.certificate, "tls.key": all.server.key, "ca.crt": all.ca});
     create(&secrets, json!({"metadata": {"name": "own"}, "stringData": data})).await.unwrap();
     upgrade(

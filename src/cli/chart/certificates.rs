@@ -55,7 +55,7 @@ impl Certificates {
         match flaw(&present.0, &present.1, &names, OffsetDateTime::now_utc()) {
             None => say("The certificates are kept."),
             Some(why) => {
-                let all = AutoscalerCertificates::make(&names, &[])?;
+                let all = AutoscalerCertificates::make(&names)?;
                 server.write(&present.0, &all.ca, &all.server).await?;
                 caller.write(&present.1, &all.ca, &all.client).await?;
                 say(format_args!("Certificates are made: {why}."));
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_serves_is_kept_and_all_else_made_anew() {
         let make = || {
-            let all = AutoscalerCertificates::make(&["a.svc", "b.svc"], &[]).unwrap();
+            let all = AutoscalerCertificates::make(&["a.svc", "b.svc"]).unwrap();
             (secret(&all.ca, &all.server), secret(&all.ca, &all.client))
         };
         let now = OffsetDateTime::now_utc();

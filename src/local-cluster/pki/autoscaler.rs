@@ -6,18 +6,16 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
 use kube_node_api::names;
-use rcgen::KeyPair;
 use time::OffsetDateTime;
 
 use super::{
     super::files::{create_private_dir, write_public},
-    Identity, LIFETIME, Pki, Use, ca_params, failed, leaf, still_good,
+    Identity, LIFETIME, Pki, Use, failed, leaf, new_ca, still_good,
 };
 
 /// Certificates of one server and its one client.
@@ -32,15 +30,13 @@ pub struct AutoscalerCertificates {
 }
 
 impl AutoscalerCertificates {
-    /// Makes the authority and both certificates, for a server with these names and addresses.
-    pub fn make(server_names: &[&str], addresses: &[IpAddr]) -> anyhow::Result<Self> {
-        let key = KeyPair::generate().with_context(|| failed("ca"))?;
-        let params = ca_params("kube-node-autoscaler");
-        let ca = params.self_signed(&key).with_context(|| failed("ca"))?.pem();
+    /// Makes the CA and both certificates, for a server with these DNS names and IP addresses.
+    pub fn make(server_names: &[&str]) -> anyhow::Result<Self> {
+        let ca = new_ca("kube-node-autoscaler").with_context(|| failed("ca"))?;
         Ok(Self {
-            ca,
-            server: leaf("kube-node", &Use::Server { names: server_names, addresses }, &params, &key)?,
-            client: leaf(names::AUTOSCALER_CLIENT, &Use::Client { groups: &[] }, &params, &key)?,
+            ca: ca.pem(),
+            server: leaf("kube-node", &Use::Server(server_names), &ca)?,
+            client: leaf(names::AUTOSCALER_CLIENT, &Use::Client(&[]), &ca)?,
         })
     }
 }
@@ -58,7 +54,7 @@ impl AutoscalerPki {
         let made = fs::read_to_string(pki.path("made.json")).ok();
         if made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())).is_none() {
             create_private_dir(dir)?;
-            let all = AutoscalerCertificates::make(&["localhost"], &[IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
+            let all = AutoscalerCertificates::make(&["localhost", "127.0.0.1"])?;
             write_public(&pki.path("ca.crt"), &all.ca)?;
             pki.write("server", &all.server)?;
             pki.write("client", &all.client)?;

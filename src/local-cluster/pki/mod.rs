@@ -9,20 +9,20 @@ mod autoscaler;
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, ensure};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
 pub use self::autoscaler::{AutoscalerCertificates, AutoscalerPki};
-use super::files::{write_private, write_public};
+use super::files::{create_private_dir, read, write_private, write_public};
 
 /// Lifetime of every certificate, longer than that of a test cluster.
 const LIFETIME: Duration = Duration::days(3650);
@@ -30,17 +30,17 @@ const LIFETIME: Duration = Duration::days(3650);
 pub const RENEW_BEFORE: Duration = Duration::days(30);
 /// Allowance for clock differences between containers and their hosts.
 const BACKDATE: Duration = Duration::hours(1);
-/// First address of the service range: the `kubernetes` Service.
-const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
-/// Host names in the serving certificates of kube-apiserver and the other components.
-const SERVER_NAMES: [&str; 5] = [
+/// Names and addresses in the serving certificates of kube-apiserver and the other components. The last one is the first
+/// address of the service range: that of the Service `kubernetes`.
+const SERVER_NAMES: [&str; 7] = [
     "localhost",
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
+    "127.0.0.1",
+    "10.96.0.1",
 ];
-const SERVER_ADDRESSES: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_IP];
 
 /// A certificate and its key, PEM.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ pub struct Identity {
 
 /// Certificates of one cluster in one folder.
 #[derive(Debug)]
-pub struct Pki {
+pub(crate) struct Pki {
     dir: PathBuf,
 }
 
@@ -68,19 +68,13 @@ struct Made {
 
 /// Usage of a leaf certificate.
 enum Use<'a> {
-    Server {
-        names: &'a [&'a str],
-        addresses: &'a [IpAddr],
-    },
-    Client {
-        groups: &'a [&'a str],
-    },
+    /// A server with these DNS names and IP addresses.
+    Server(&'a [&'a str]),
+    /// A user with these groups.
+    Client(&'a [&'a str]),
     /// Server and client: etcd connects to itself.
     Both,
 }
-
-/// Usage of the serving certificates on 127.0.0.1.
-const SERVER: Use<'static> = Use::Server { names: &SERVER_NAMES, addresses: &SERVER_ADDRESSES };
 
 impl Pki {
     /// Uses the folder's certificates, or makes them if they are missing or about to expire. If `addresses`,
@@ -91,8 +85,7 @@ impl Pki {
         match made.and_then(|made| still_good(&made, OffsetDateTime::now_utc())) {
             None => pki.make(addresses)?,
             Some(made) if made.addresses != addresses => {
-                let (params, key) = pki.cluster_ca()?;
-                pki.make_apiserver(addresses, &params, &key)?;
+                pki.make_apiserver(addresses, &pki.cluster_ca()?)?;
                 pki.write_made(made.not_after, addresses)?;
             }
             Some(_) => {}
@@ -101,67 +94,60 @@ impl Pki {
     }
 
     /// Path of a file in the folder, such as `ca.crt`.
-    #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
 
     /// Certificate of the cluster's certificate authority, PEM.
     pub fn ca(&self) -> anyhow::Result<String> {
-        Ok(super::files::read(&self.path("ca.crt"))?)
+        Ok(read(&self.path("ca.crt"))?)
     }
 
     /// Signs a client certificate of the cluster for any user and at most two groups.
     pub fn client(&self, user: &str, groups: &[&str]) -> anyhow::Result<Identity> {
-        let (params, key) = self.cluster_ca()?;
-        leaf(user, &Use::Client { groups }, &params, &key)
+        leaf(user, &Use::Client(groups), &self.cluster_ca()?)
     }
 
     /// Signs a serving certificate of the cluster.
-    pub fn server(&self, name: &str, addresses: &[IpAddr]) -> anyhow::Result<Identity> {
-        let (params, key) = self.cluster_ca()?;
-        leaf(name, &Use::Server { names: &[name], addresses }, &params, &key)
+    pub fn server(&self, name: &str, address: IpAddr) -> anyhow::Result<Identity> {
+        let address = address.to_string();
+        leaf(name, &Use::Server(&[name, &address]), &self.cluster_ca()?)
     }
 
-    fn cluster_ca(&self) -> anyhow::Result<(CertificateParams, KeyPair)> {
-        let key =
-            KeyPair::from_pem(&super::files::read(&self.path("ca.key"))?).with_context(|| failed("ca"))?;
-        Ok((ca_params("kubernetes"), key))
+    fn cluster_ca(&self) -> anyhow::Result<Issuer<'static, KeyPair>> {
+        let key = KeyPair::from_pem(&read(&self.path("ca.key"))?).with_context(|| failed("ca"))?;
+        Ok(Issuer::new(ca_params("kubernetes"), key))
     }
 
     fn make(&self, addresses: &[IpAddr]) -> anyhow::Result<()> {
-        super::files::create_private_dir(&self.dir)?;
+        create_private_dir(&self.dir)?;
         let cluster = self.make_ca("ca", "kubernetes")?;
         let etcd = self.make_ca("etcd-ca", "kube-node-etcd")?;
         let proxy = self.make_ca("front-proxy-ca", "kube-node-front-proxy")?;
-        let masters = Use::Client { groups: &["system:masters"] };
-        let plain = Use::Client { groups: &[] };
-        for (file, name, usage, (params, key)) in [
-            ("controller-manager", "kube-controller-manager", &SERVER, &cluster),
-            ("scheduler", "kube-scheduler", &SERVER, &cluster),
+        let masters = Use::Client(&["system:masters"]);
+        let plain = Use::Client(&[]);
+        let server = Use::Server(&SERVER_NAMES);
+        for (file, name, usage, ca) in [
+            ("controller-manager", "kube-controller-manager", &server, &cluster),
+            ("scheduler", "kube-scheduler", &server, &cluster),
             ("kubelet-client", "kube-apiserver-kubelet-client", &masters, &cluster),
             ("etcd", "etcd", &Use::Both, &etcd),
             ("etcd-client", "kube-apiserver-etcd-client", &plain, &etcd),
             ("front-proxy-client", "front-proxy-client", &plain, &proxy),
         ] {
-            self.write(file, &leaf(name, usage, params, key)?)?;
+            self.write(file, &leaf(name, usage, ca)?)?;
         }
-        self.make_apiserver(addresses, &cluster.0, &cluster.1)?;
+        self.make_apiserver(addresses, &cluster)?;
         let tokens = KeyPair::generate().with_context(|| failed("sa"))?;
         write_private(&self.path("sa.key"), &tokens.serialize_pem())?;
         write_public(&self.path("sa.pub"), &tokens.public_key_pem())?;
         self.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), addresses)
     }
 
-    fn make_apiserver(
-        &self,
-        addresses: &[IpAddr],
-        params: &CertificateParams,
-        key: &KeyPair,
-    ) -> anyhow::Result<()> {
-        let addresses = &[&SERVER_ADDRESSES, addresses].concat();
-        let usage = Use::Server { names: &SERVER_NAMES, addresses };
-        self.write("apiserver", &leaf("kube-apiserver", &usage, params, key)?)
+    fn make_apiserver(&self, addresses: &[IpAddr], ca: &Issuer<'_, KeyPair>) -> anyhow::Result<()> {
+        let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        let names: Vec<&str> = SERVER_NAMES.into_iter().chain(addresses.iter().map(String::as_str)).collect();
+        self.write("apiserver", &leaf("kube-apiserver", &Use::Server(&names), ca)?)
     }
 
     fn write(&self, file: &str, identity: &Identity) -> anyhow::Result<()> {
@@ -174,12 +160,10 @@ impl Pki {
         Ok(write_public(&self.path("made.json"), &format!("{made}\n"))?)
     }
 
-    fn make_ca(&self, file: &str, name: &str) -> anyhow::Result<(CertificateParams, KeyPair)> {
-        let (key, params) = (KeyPair::generate().with_context(|| failed(file))?, ca_params(name));
-        let certificate = params.self_signed(&key).with_context(|| failed(file))?;
-        write_public(&self.path(&format!("{file}.crt")), &certificate.pem())?;
-        write_private(&self.path(&format!("{file}.key")), &key.serialize_pem())?;
-        Ok((params, key))
+    fn make_ca(&self, file: &str, name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
+        let ca = new_ca(name).with_context(|| failed(file))?;
+        self.write(file, &Identity { certificate: ca.pem(), key: ca.key().serialize_pem() })?;
+        Ok(ca)
     }
 }
 
@@ -193,53 +177,48 @@ fn still_good(made: &str, now: OffsetDateTime) -> Option<Made> {
     (made.not_after > (now + RENEW_BEFORE).unix_timestamp()).then_some(made)
 }
 
-fn params(name: &str) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    let now = OffsetDateTime::now_utc();
-    params.not_before = now - BACKDATE;
-    params.not_after = now + LIFETIME;
+/// A CA adds only its name and usages to the certificates it signs, so its own file need not be read back.
+fn ca_params(name: &str) -> CertificateParams {
+    let mut params = valid_from_now(CertificateParams::default());
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
-    params
-}
-
-/// An authority adds only its name and usages to the certificates it signs, so its own file need not be read back.
-fn ca_params(name: &str) -> CertificateParams {
-    let mut params = params(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     params
 }
 
-fn leaf(name: &str, usage: &Use<'_>, ca: &CertificateParams, ca_key: &KeyPair) -> anyhow::Result<Identity> {
-    let mut params = params(name);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.use_authority_key_identifier_extension = true;
-    let (names, addresses): (&[&str], &[IpAddr]) = match usage {
-        Use::Server { names, addresses } => {
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-            (names, addresses)
-        }
-        Use::Client { groups } => {
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-            params.distinguished_name = subject(name, groups)?;
-            (&[], &[])
-        }
-        Use::Both => {
-            params.extended_key_usages =
-                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-            (&SERVER_NAMES, &SERVER_ADDRESSES)
-        }
+fn new_ca(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
+    CertifiedIssuer::self_signed(ca_params(name), KeyPair::generate()?)
+}
+
+fn valid_from_now(mut params: CertificateParams) -> CertificateParams {
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - BACKDATE;
+    params.not_after = now + LIFETIME;
+    params
+}
+
+fn leaf(name: &str, usage: &Use<'_>, ca: &Issuer<'_, KeyPair>) -> anyhow::Result<Identity> {
+    let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+    let (usages, names, groups): (_, &[&str], &[&str]) = match usage {
+        Use::Server(names) => (vec![server], names, &[]),
+        Use::Client(groups) => (vec![client], &[], groups),
+        Use::Both => (vec![server, client], &SERVER_NAMES, &[]),
     };
-    for &dns_name in names {
-        params.subject_alt_names.push(SanType::DnsName(dns_name.try_into().with_context(|| failed(name))?));
-    }
-    params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
-    let key = KeyPair::generate().with_context(|| failed(name))?;
-    let issuer = Issuer::from_params(ca, ca_key);
-    let certificate = params.signed_by(&key, &issuer).with_context(|| failed(name))?;
-    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    let subject = subject(name, groups)?;
+    let sign = || {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = valid_from_now(CertificateParams::new(names)?);
+        params.distinguished_name = subject;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = usages;
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, ca)?.pem();
+        Ok::<_, rcgen::Error>(Identity { certificate, key: key.serialize_pem() })
+    };
+    sign().with_context(|| failed(name))
 }
 
 /// OID of the attribute organizationName (O).
@@ -262,7 +241,7 @@ fn subject(user: &str, groups: &[&str]) -> anyhow::Result<DistinguishedName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::{net::Ipv4Addr, os::unix::fs::PermissionsExt};
 
     fn count(haystack: &[u8], needle: &[u8]) -> usize {
         haystack.windows(needle.len()).filter(|window| *window == needle).count()
@@ -313,7 +292,7 @@ mod tests {
     #[test]
     fn both_groups_are_in_the_subject() {
         let key = KeyPair::generate().unwrap();
-        let mut params = params("x");
+        let mut params = CertificateParams::default();
         params.distinguished_name = subject("someone", &["first-group", "second-group"]).unwrap();
         let der = params.self_signed(&key).unwrap().der().to_vec();
         // Subject and issuer of a self-signed certificate are equal: every value occurs twice.

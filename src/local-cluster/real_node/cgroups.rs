@@ -98,7 +98,7 @@ impl Cgroups {
     pub async fn remove(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let pids = self.processes();
+            let pids: BTreeSet<i32> = self.folders().iter().flat_map(|folder| processes_in(folder)).collect();
             if pids.is_empty() {
                 break;
             }
@@ -114,24 +114,25 @@ impl Cgroups {
             }
             sleep(POLL).await;
         }
-        for hierarchy in &self.hierarchies {
-            for folder in folders_below(&hierarchy.mount.join(&self.name)).iter().rev() {
-                // The kernel releases a cgroup some moments after its last process.
-                while let Err(error) = fs::remove_dir(folder) {
-                    match error.kind() {
-                        io::ErrorKind::NotFound => break,
-                        _ if Instant::now() < deadline => sleep(POLL).await,
-                        _ => return Err(error).with_context(|| failed("remove", folder)),
-                    }
+        for folder in self.folders().iter().rev() {
+            // The kernel releases a cgroup some moments after its last process.
+            while let Err(error) = fs::remove_dir(folder) {
+                match error.kind() {
+                    io::ErrorKind::NotFound => break,
+                    _ if Instant::now() < deadline => sleep(POLL).await,
+                    _ => return Err(error).with_context(|| failed("remove", folder)),
                 }
             }
         }
         Ok(())
     }
 
-    fn processes(&self) -> BTreeSet<i32> {
-        let folders = self.hierarchies.iter().flat_map(|h| folders_below(&h.mount.join(&self.name)));
-        folders.flat_map(|folder| processes_in(&folder)).collect()
+    /// The parent and all folders below it, of every hierarchy.
+    fn folders(&self) -> Vec<PathBuf> {
+        self.hierarchies
+            .iter()
+            .flat_map(|hierarchy| folders_below(&hierarchy.mount.join(&self.name)))
+            .collect()
     }
 }
 
@@ -149,21 +150,10 @@ fn delegate(folder: &Path) {
 
 /// A folder and all folders below it, parents first.
 fn folders_below(folder: &Path) -> Vec<PathBuf> {
-    if !folder.is_dir() {
-        return Vec::new();
-    }
-    let mut folders = vec![folder.to_owned()];
-    let mut at = 0;
-    while let Some(folder) = folders.get(at) {
-        let below = fs::read_dir(folder).into_iter().flatten().flatten();
-        let below: Vec<PathBuf> = below
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .map(|entry| entry.path())
-            .collect();
-        folders.extend(below);
-        at += 1;
-    }
-    folders
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let below = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let below = below.flat_map(|entry| folders_below(&entry.path()));
+    std::iter::once(folder.to_owned()).chain(below).collect()
 }
 
 /// Pids in a cgroup that are visible in this PID namespace (others read as 0).

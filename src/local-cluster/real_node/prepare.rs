@@ -69,7 +69,7 @@ pub(crate) fn prepare(inputs: NodeInputs<'_>, progress: &Progress) -> anyhow::Re
         let identity = pki.client(&user, groups)?;
         write_private(&dir.join(file), &kubeconfig::render(&server, &ca, &user, &identity))?;
     }
-    let serving = pki.server(NAME, &[network.node.into()])?;
+    let serving = pki.server(NAME, network.node.into())?;
     write_public(&dir.join("ca.crt"), &ca)?;
     write_public(&dir.join("kubelet.crt"), &serving.certificate)?;
     write_private(&dir.join("kubelet.key"), &serving.key)?;

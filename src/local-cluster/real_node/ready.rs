@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::description::NAME;
+use crate::manifests::unless_gone;
 
 /// Time limit for the Node to become Ready after its kubelet is healthy.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -31,7 +32,8 @@ pub async fn unknown(client: &Client) -> anyhow::Result<()> {
     });
     let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
     let nodes = Api::<Node>::all(client.clone());
-    gone_is_fine(nodes.patch_status(NAME, &PatchParams::default(), &patch).await)
+    unless_gone(nodes.patch_status(NAME, &PatchParams::default(), &patch).await)
+        .map(drop)
         .with_context(|| format!("cannot write the status of the Node {NAME}"))
 }
 
@@ -51,15 +53,9 @@ pub async fn wait_ready(client: &Client) -> anyhow::Result<()> {
 /// Deletes the Node of an earlier start. Its pods are garbage-collected later.
 pub async fn forget(client: &Client) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
-    gone_is_fine(nodes.delete(NAME, &DeleteParams::default()).await)
+    unless_gone(nodes.delete(NAME, &DeleteParams::default()).await)
+        .map(drop)
         .with_context(|| format!("cannot delete the Node {NAME} of an earlier start"))
-}
-
-fn gone_is_fine<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
-    match answer {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
 }
 
 fn is_ready(node: &Node) -> bool {

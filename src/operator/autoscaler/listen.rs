@@ -281,7 +281,7 @@ mod tests {
 
         /// A listener that accepts clients with these names. The connector has the certificate of cluster-autoscaler.
         async fn serve(names: &[&str]) -> Served {
-            let all = AutoscalerCertificates::make(&["localhost"], &[]).unwrap();
+            let all = AutoscalerCertificates::make(&["localhost"]).unwrap();
             let pem = |text: &str| Pem { path: "test".into(), text: text.as_bytes().to_vec() };
             let material = TlsMaterial {
                 cert: pem(&all.server.certificate),
