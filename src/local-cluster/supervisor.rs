@@ -249,7 +249,7 @@ impl Cluster {
     /// Stops everything, last started first, and releases the data folder.
     pub async fn shutdown(self, progress: &Progress) -> anyhow::Result<()> {
         for component in Component::ALL.into_iter().rev() {
-            let process = self.process(component);
+            let process = &self.processes[component as usize];
             if process.run().id.is_some() {
                 progress.step(&format!("Stopping {component}"));
             }
@@ -267,7 +267,7 @@ impl Cluster {
 
     /// Starts a component and waits until it is ready.
     async fn start(&self, component: Component) -> anyhow::Result<()> {
-        let process = self.process(component);
+        let process = &self.processes[component as usize];
         process.start().await.with_context(|| format!("cannot start {component}"))?;
         let Some((url, path)) = component.health(&self.addresses) else { return Ok(()) };
         let probe = Probe::new(&url, path, &self.admin).await?;
@@ -290,23 +290,17 @@ impl Cluster {
             sleep(POLL).await;
         }
     }
-
-    fn process(&self, component: Component) -> &ProcessSupervisor {
-        &self.processes[component as usize]
-    }
 }
 
 /// Address of this machine at which the kubelets of hollow machines are served.
 fn kubelet_address(progress: &Progress) -> IpAddr {
-    own_address().map_or_else(
-        || {
-            progress.line(
-                "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
-            );
-            Ipv4Addr::LOCALHOST.into()
-        },
-        IpAddr::V4,
-    )
+    let address = own_address();
+    if address.is_none() {
+        progress.line(
+            "No way leads out of this machine: kubelets are served on 127.0.0.1, where /api/v1/nodes/NAME/proxy is refused",
+        );
+    }
+    address.unwrap_or(Ipv4Addr::LOCALHOST).into()
 }
 
 /// Removes repeated addresses and keeps the order of first mention.

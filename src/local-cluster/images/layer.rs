@@ -69,7 +69,10 @@ impl Layer {
         match (image.machine_path(), machine) {
             (None, _) => {}
             (Some(machine_path), Some(machine)) => executable(&mut tar, machine_path, machine)?,
-            (Some(machine_path), None) => link(&mut tar, machine_path, path)?,
+            // A hard link takes no space.
+            (Some(machine_path), None) => {
+                tar.append_link(&mut header(EntryType::Link, 0o755, 0), machine_path, path)?;
+            }
         }
         folder(&mut tar, "tmp/", 0o1777)?;
         let hashed = tar.into_inner()?;
@@ -102,9 +105,4 @@ fn executable(tar: &mut Builder<impl Write>, path: &str, program: &Program) -> a
         tar.append_data(&mut header(EntryType::Regular, 0o755, size), path, file)
     };
     append().with_context(|| format!("cannot read {}", program.path().display()))
-}
-
-/// Adds a hard link, which takes no space.
-fn link(tar: &mut Builder<impl Write>, path: &str, of: &str) -> io::Result<()> {
-    tar.append_link(&mut header(EntryType::Link, 0o755, 0), path, of)
 }

@@ -73,18 +73,12 @@ impl Image {
 
     /// Path of the main program inside the image.
     fn program_path(self) -> &'static str {
-        match self {
-            Self::KubeNode | Self::Pause => "kube-node",
-            Self::Kubemark => "kubemark",
-        }
+        self.entrypoint()[0].trim_start_matches('/')
     }
 
     /// Path of the machine program inside the image.
     fn machine_path(self) -> Option<&'static str> {
-        match self {
-            Self::KubeNode | Self::Pause => Some(MACHINE_PROGRAM),
-            Self::Kubemark => None,
-        }
+        (self != Self::Kubemark).then_some(MACHINE_PROGRAM)
     }
 
     fn entrypoint(self) -> &'static [&'static str] {

@@ -1,8 +1,7 @@
 //! Certificates of the operator's server for cluster-autoscaler and of its only client.
 //!
-//! Both come from a certificate authority of their own: with the cluster's authority, every user of the
-//! cluster could resize it. The authority's key is discarded after both are signed, so that no third
-//! certificate can be made.
+//! Both come from a CA of their own: with the cluster's CA, every user of the cluster could resize it. The CA's key is
+//! discarded after both are signed, so that no third certificate can be made.
 
 use std::{
     fs,
@@ -21,7 +20,7 @@ use super::{
 /// Certificates of one server and its one client.
 #[derive(Clone)]
 pub struct AutoscalerCertificates {
-    /// Certificate authority of both, PEM.
+    /// CA of both, PEM.
     pub ca: String,
     /// The operator's certificate.
     pub server: Identity,
@@ -43,9 +42,7 @@ impl AutoscalerCertificates {
 
 /// [`AutoscalerCertificates`] in one folder of this machine.
 #[derive(Clone, Debug)]
-pub struct AutoscalerPki {
-    dir: PathBuf,
-}
+pub struct AutoscalerPki(PathBuf);
 
 impl AutoscalerPki {
     /// Uses the folder's certificates, or makes them if they are missing or about to expire.
@@ -60,13 +57,13 @@ impl AutoscalerPki {
             pki.write("client", &all.client)?;
             pki.write_made((OffsetDateTime::now_utc() + LIFETIME).unix_timestamp(), &[])?;
         }
-        Ok(Self { dir: dir.to_owned() })
+        Ok(Self(dir.to_owned()))
     }
 
     /// Path of a file in the folder: `ca.crt`, `server.crt`, `client.key` and the like.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
-        self.dir.join(file)
+        self.0.join(file)
     }
 }
 
@@ -77,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn made_once_and_kept_without_the_key_of_the_authority() {
+    fn made_once_and_kept_without_the_key_of_the_ca() {
         let dir = std::env::temp_dir().join(format!("kube-node-pki-autoscaler-{}", std::process::id()));
         let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
         AutoscalerPki::ensure(&dir).unwrap();

@@ -8,7 +8,7 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use anyhow::Context;
@@ -50,7 +50,7 @@ pub(super) fn enter(dir: &Path, needed: &[&Path]) -> anyhow::Result<()> {
     for folder in needed {
         let top = folder.strip_prefix("/").ok().and_then(|path| path.iter().next());
         if top.is_some_and(|top| PRIVATE.iter().any(|private| top == *private)) {
-            bind(folder, &under(&root, folder))?;
+            bind(folder, &root.join(folder.strip_prefix("/").unwrap_or(folder)))?;
         }
     }
     show_kernel_settings(&root)?;
@@ -119,10 +119,6 @@ fn bind(source: &Path, target: &Path) -> anyhow::Result<()> {
     create(target)?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(source), target, None::<&str>, flags, None::<&str>).with_context(|| not_mounted(source))
-}
-
-fn under(root: &Path, path: &Path) -> PathBuf {
-    path.strip_prefix("/").map_or_else(|_| root.join(path), |path| root.join(path))
 }
 
 fn create(path: &Path) -> anyhow::Result<()> {

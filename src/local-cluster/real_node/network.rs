@@ -38,13 +38,9 @@ impl Network {
         }
     }
 
-    fn link(&self) -> Ipv4Net {
-        Ipv4Net::new_assert(self.host, 30)
-    }
-
     fn is_free(&self, taken: &[Ipv4Net]) -> bool {
         let overlap = |one: &Ipv4Net, other: &Ipv4Net| one.contains(other) || other.contains(one);
-        let (link, pods) = (self.link().trunc(), self.pods);
+        let (link, pods) = (Ipv4Net::new_assert(self.host, 30).trunc(), self.pods);
         !taken.iter().chain([&NODE_CIDRS]).any(|taken| overlap(taken, &link) || overlap(taken, &pods))
     }
 
