@@ -63,20 +63,20 @@ impl Applied {
 }
 
 impl NodeSetController {
-    pub(super) async fn apply(&self, set: &NodeSet, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
+    pub(super) async fn apply(&self, observed: &Observed, plan: &SetPlan<'_>) -> Applied {
         let mut applied = Applied::default();
         let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
-        let finalizer = api::set_finalizer::<NodeSet>(client, &set.metadata, finalizer, true).await;
+        let finalizer = api::set_finalizer::<NodeSet>(client, &observed.set.metadata, finalizer, true).await;
         if let Err(error) = &finalizer {
             applied.failed("FinalizerNotSet", error);
         }
-        self.change_owners(set, observed).await;
-        if let Err(error) = self.forget_victims(set, observed).await {
+        self.change_owners(observed).await;
+        if let Err(error) = self.forget_victims(observed).await {
             applied.failed("RecordNotWritten", &error);
         }
         match &observed.blueprint {
             Ok(blueprint) => {
-                let kept = autoscaling::keeps_off(set, plan);
+                let kept = autoscaling::keeps_off(&observed.set, plan);
                 self.propagate(blueprint, observed, kept, &mut applied).await;
             }
             Err(NoBlueprint { problem, retry }) => {
@@ -87,15 +87,15 @@ impl NodeSetController {
         self.grant_drain_permits(observed, plan);
         // A set without its finalizer could be deleted before its Nodes.
         if finalizer.is_ok() {
-            self.make(set, observed, plan, &mut applied).await;
+            self.create_missing(observed, plan, &mut applied).await;
         }
         self.delete(observed, plan, &mut applied).await;
         applied
     }
 
     /// Removes the set's owner reference from the Nodes to release, and adds it to those to adopt.
-    async fn change_owners(&self, set: &NodeSet, observed: &Observed) {
-        let own = set.controller_owner_ref(&());
+    async fn change_owners(&self, observed: &Observed) {
+        let own = observed.set.controller_owner_ref(&());
         let owned_by = |node: &NodeView, owner: Option<OwnerReference>| {
             let others = node.owners.iter().filter(|other| other.uid != observed.uid).cloned();
             json!({ "metadata": { "ownerReferences": others.chain(owner).collect::<Vec<_>>() } })

@@ -18,7 +18,7 @@ use crate::controllers::api;
 
 impl NodeSetController {
     /// Removes Nodes that leave or are gone from the record of victims. The other entries are left to their writers.
-    pub(super) async fn forget_victims(&self, set: &NodeSet, observed: &Observed) -> Result<(), ApiError> {
+    pub(super) async fn forget_victims(&self, observed: &Observed) -> Result<(), ApiError> {
         let staying: HashSet<&str> =
             observed.nodes().filter(|node| node.deleted_at.is_none()).map(|node| &*node.uid).collect();
         let stays = |uid: &&String| staying.contains(uid.as_str());
@@ -28,7 +28,9 @@ impl NodeSetController {
         }
         let annotations = json!({ names::ANNOTATION_VICTIMS: record(&left) });
         let change = json!({ "metadata": { "annotations": annotations } });
-        match api::patch::<NodeSet>(&self.context.client, &set.metadata, change, "change the record").await {
+        match api::patch::<NodeSet>(&self.context.client, &observed.set.metadata, change, "change the record")
+            .await
+        {
             // The set changed meanwhile: its event enqueues the next reconciliation.
             Err(error) if error.is_conflict() => Ok(()),
             other => other,

@@ -24,9 +24,8 @@ use super::{
 };
 impl NodeSetController {
     /// Creates missing Nodes, and repeats creations that may never have arrived.
-    pub(super) async fn make(
+    pub(super) async fn create_missing(
         &self,
-        set: &NodeSet,
         observed: &Observed,
         plan: &SetPlan<'_>,
         applied: &mut Applied,
@@ -42,14 +41,14 @@ impl NodeSetController {
             .filter(|name| !observed.nodes().any(|node| *node.name == **name))
             .map(str::to_owned)
             .collect();
-        let working = self.working_blueprint(set, observed, newest, plan, applied).await;
+        let working = self.working_blueprint(observed, newest, plan, applied).await;
         let of_working = if working.is_some() { plan.create_current } else { 0 };
         let new_names = |count: usize| (0..count).map(|_| self.new_name(&observed.name)).collect();
-        self.create(set, observed, newest, unconfirmed, applied).await;
+        self.create(observed, newest, unconfirmed, applied).await;
         for (blueprint, count) in [(Some(newest), plan.create - of_working), (working.as_ref(), of_working)] {
             if let Some(blueprint) = blueprint {
                 let names = self.reserve(observed, new_names(count), applied);
-                self.create(set, observed, blueprint, names, applied).await;
+                self.create(observed, blueprint, names, applied).await;
             }
         }
         if plan.missing == 0 {
@@ -61,15 +60,14 @@ impl NodeSetController {
     /// Blueprint for Nodes that are to have the working revision; None if that is the newest one, or gone.
     async fn working_blueprint(
         &self,
-        set: &NodeSet,
         observed: &Observed,
         newest: &Blueprint,
         plan: &SetPlan<'_>,
         applied: &mut Applied,
     ) -> Option<Blueprint> {
-        let current = self.last_status_of(set).current_revision;
+        let current = self.last_status_of(&observed.set).current_revision;
         let current = current.filter(|current| plan.create_current > 0 && *current != newest.revision)?;
-        match self.stored(&newest.class, &current, newest.template.clone()).await {
+        match self.stored(&observed.set.spec.node_class_name, &current, newest.template.clone()).await {
             Ok(Some(stored)) => Some(stored),
             Ok(None) => {
                 info!(set = observed.name, revision = current, "is not stored any more: making the newest");
@@ -99,9 +97,10 @@ impl NodeSetController {
             return names;
         }
         let limit = observed.blueprint.as_ref().ok().and_then(|blueprint| blueprint.limit);
+        let class = &observed.set.spec.node_class_name;
         self.context.expectations.reserve(&observed.name, |all| {
             if let Some(limit) = limit {
-                let left = limit.saturating_sub(self.context.nodes_of_class(&observed.class, None, all));
+                let left = limit.saturating_sub(self.context.nodes_of_class(class, None, all));
                 // Another set was faster; the next plan reports the limit.
                 applied.failed |= names.len() > left;
                 names.truncate(left);
@@ -112,7 +111,6 @@ impl NodeSetController {
 
     async fn create(
         &self,
-        set: &NodeSet,
         observed: &Observed,
         blueprint: &Blueprint,
         names: Vec<String>,
@@ -127,7 +125,7 @@ impl NodeSetController {
         let size = self.context.nodes.len() + observed.expectations.pending_creations();
         let mut results = stream::iter((size + 1..).zip(names))
             .map(|(size, (name, pod_cidr))| async move {
-                let result = self.create_one(set, blueprint, (&name, pod_cidr), size).await;
+                let result = self.create_one(observed, blueprint, (&name, pod_cidr), size).await;
                 (name, result)
             })
             .buffer_unordered(WRITES_AT_ONCE);
@@ -179,27 +177,23 @@ impl NodeSetController {
 
     async fn create_one(
         &self,
-        set: &NodeSet,
+        observed: &Observed,
         blueprint: &Blueprint,
         (name, pod_cidr): (&str, Option<String>),
         cluster_size: usize,
     ) -> Result<(), ApiError> {
         let provider = blueprint.machine.node_controller.as_str();
-        let set_name = set.metadata.name.as_deref().unwrap_or_default();
         let origin = node_builder::NodeOrigin {
             name,
-            set: set_name,
-            class: &blueprint.class,
+            set: &observed.name,
+            class: &observed.set.spec.node_class_name,
             revision: &blueprint.revision,
             provider,
             provider_id: self.context.provider_id(provider, name),
             machine_type: blueprint.machine.machine_type.as_deref(),
             hosts: blueprint.machine.hosts(),
             load: blueprint.machine.load(),
-            owner: node_builder::Owner {
-                api_version: &NodeSet::api_version(&()),
-                uid: set.metadata.uid.as_deref().unwrap_or_default(),
-            },
+            owner: node_builder::Owner { api_version: &NodeSet::api_version(&()), uid: &observed.uid },
             pod_cidr,
             cluster_size,
         };
@@ -212,7 +206,7 @@ impl NodeSetController {
             Err(error) if !error.is_conflict() => Err(error),
             // The watch delivers the object.
             _ => {
-                self.expectations(set_name, |expectations| expectations.created(name));
+                self.expectations(&observed.name, |expectations| expectations.created(name));
                 Ok(())
             }
         }

@@ -1,9 +1,6 @@
 //! Deletes the victims of a plan, each only in the state that was seen.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -34,30 +31,22 @@ impl NodeSetController {
             .chain(planned)
             .filter_map(|(name, cause)| Some((self.context.nodes.get(name)?, cause)))
             .collect();
-        let (given_up, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        stream::iter(nodes)
-            .for_each_concurrent(WRITES_AT_ONCE, |(node, cause)| {
-                let (given_up, refused) = (&given_up, &refused);
-                async move {
-                    let sent = self.delete_one(&observed.name, &node).await;
-                    // A deletion without a response may have taken effect; it is repeated without a cause.
-                    let lost = sent.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
-                    if cause == Some(DisruptionReason::FailedToStart) && (sent.is_ok() || lost) {
-                        given_up.fetch_add(1, Ordering::Relaxed);
-                    }
-                    if sent.as_ref().is_err_and(ApiError::is_final) {
-                        refused.fetch_add(1, Ordering::Relaxed);
-                    }
-                    if let Some(cause) = cause.filter(|_| sent.is_ok()) {
-                        info!(node = &*node.name, cause = cause.reason(), "replaced");
-                        self.context.metrics.node_replaced(cause);
-                    }
-                }
-            })
-            .await;
-        applied.given_up = given_up.into_inner();
-        // The next plan passes over a Node whose deletion was refused, and may choose another one.
-        applied.more |= refused.into_inner() > 0;
+        let mut results = stream::iter(nodes)
+            .map(|(node, cause)| async move { (self.delete_one(&observed.name, &node).await, node, cause) })
+            .buffer_unordered(WRITES_AT_ONCE);
+        while let Some((result, node, cause)) = results.next().await {
+            // A deletion without a response may have taken effect; it is repeated without a cause.
+            let is_lost = result.as_ref().is_err_and(|error| !error.is_final() && !error.is_conflict());
+            if cause == Some(DisruptionReason::FailedToStart) && (result.is_ok() || is_lost) {
+                applied.given_up += 1;
+            }
+            // The next plan passes over a Node whose deletion was refused, and may choose another one.
+            applied.more |= result.as_ref().is_err_and(ApiError::is_final);
+            if let Some(cause) = cause.filter(|_| result.is_ok()) {
+                info!(node = &*node.name, cause = cause.reason(), "replaced");
+                self.context.metrics.node_replaced(cause);
+            }
+        }
         self.refusals(&observed.name, |refusals| {
             refusals.keep(Write::Delete, |name| {
                 self.context.nodes.get(name).is_some_and(|node| node.deleted_at.is_none())

@@ -58,12 +58,11 @@ pub(super) fn unhealthy_conditions(set: &NodeSet) -> &[UnhealthyCondition] {
 
 /// Builds the desired state.
 pub(super) fn state<'a>(
-    set: &'a NodeSet,
     settings: &'a Settings,
     observed: &'a Observed,
     old: &'a NodeSetStatus,
 ) -> DesiredState<'a> {
-    let spec = &set.spec;
+    let spec = &observed.set.spec;
     let replicas = usize::try_from(spec.replicas).unwrap_or(0);
     let strategy = spec.strategy.as_ref();
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());

@@ -89,18 +89,13 @@ impl NodeSetController {
         let observed = self.observe(object).await;
         let old = self.last_status(&set);
         let settings = desired::Settings::of(object);
-        let desired = desired::state(object, &settings, &observed, &old);
+        let desired = desired::state(&settings, &observed, &old);
         let members: Vec<NodeState<'_>> = self.members(&observed, desired::unhealthy_conditions(object));
         let plan = set_planner::decide(&desired, &members, observed.unseen().count(), Timestamp::now());
-        let mut applied = self.apply(object, &observed, &plan).await;
+        let mut applied = self.apply(&observed, &plan).await;
         applied.problems.extend(settings.problems.clone());
-        let reconciled = status::Reconciled {
-            set: object,
-            observed: &observed,
-            members: &members,
-            plan: &plan,
-            old: &old,
-        };
+        let reconciled =
+            status::Reconciled { observed: &observed, members: &members, plan: &plan, old: &old };
         self.write_status(&set, reconciled, applied).await
     }
 

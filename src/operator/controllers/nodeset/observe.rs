@@ -32,6 +32,7 @@ use crate::controllers::RevisionsError;
 
 /// Observed state of one set.
 pub(super) struct Observed {
+    pub(super) set: Arc<NodeSet>,
     pub(super) name: String,
     pub(super) uid: String,
     /// Expectations, read before the node cache; in the other order a Node just created could be counted zero times.
@@ -44,10 +45,6 @@ pub(super) struct Observed {
     pub(super) to_release: Vec<Arc<NodeView>>,
     /// UIDs of the victims named when the replicas were lowered.
     pub(super) victims: BTreeSet<String>,
-    /// True if cluster-autoscaler scales the set.
-    pub(super) autoscaled: bool,
-    /// Name of the class.
-    pub(super) class: String,
     /// Blueprint of new Nodes, or the reason why there is none.
     pub(super) blueprint: Result<Blueprint, NoBlueprint>,
     /// Nodes left within the limit of the class.
@@ -78,7 +75,6 @@ impl Observed {
 
 /// Definition of the new Nodes of a set.
 pub(super) struct Blueprint {
-    pub(super) class: String,
     pub(super) machine: ResolvedMachine,
     pub(super) revision: String,
     pub(super) template: DesiredTemplate,
@@ -101,25 +97,26 @@ pub(super) struct NoBlueprint {
 }
 
 impl NodeSetController {
-    pub(super) async fn observe(&self, set: &NodeSet) -> Observed {
+    pub(super) async fn observe(&self, set: &Arc<NodeSet>) -> Observed {
         let name = set.metadata.name.clone().unwrap_or_default();
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let blueprint = self.blueprint(set).await;
-        let class = set.spec.node_class_name.clone();
         let mut observed = Observed {
             members: Vec::new(),
             to_adopt: Vec::new(),
             to_release: Vec::new(),
             victims: autoscaling::victims(set.metadata.annotations.as_ref()),
-            autoscaled: set.spec.autoscaling.is_some(),
             creation: blueprint.as_ref().map_or(Creation::Allowed, |made| self.creation(&name, made)),
-            class_room: blueprint.as_ref().ok().and_then(|made| self.class_room(&class, made.limit)),
-            class,
+            class_room: blueprint
+                .as_ref()
+                .ok()
+                .and_then(|made| self.class_room(&set.spec.node_class_name, made.limit)),
             blueprint,
             class_back_off: self.class_back_off(set),
             expectations: self.context.expectations.now(&name),
             name,
             uid,
+            set: Arc::clone(set),
         };
         for node in self.context.nodes.by_index(&observed.name) {
             let labelled = node.set() == Some(observed.name.as_str());
@@ -185,7 +182,7 @@ impl NodeSetController {
                 }
                 member.victim = observed.victims.contains(&*node.uid);
                 // If cluster-autoscaler does not scale the set, its taint is a mark and no more.
-                member.autoscaler_drains = observed.autoscaled && node.is_to_be_deleted();
+                member.autoscaler_drains = observed.set.spec.autoscaling.is_some() && node.is_to_be_deleted();
                 member.pods =
                     self.context.pods.by_index(&node.name).iter().filter(|pod| pod.holds_up_drain()).count();
                 member
@@ -268,7 +265,7 @@ impl NodeSetController {
         }
         let revision = self.context.revisions.ensure(class, &machine).await;
         let revision = revision.map_err(|error| none(true, "RevisionNotStored", chain(&error)))?;
-        Ok(Blueprint { class: class_name.clone(), revision, template, machine, limit })
+        Ok(Blueprint { revision, template, machine, limit })
     }
 
     /// Blueprint of Nodes of a stored revision; None if it is not stored.
@@ -280,7 +277,6 @@ impl NodeSetController {
     ) -> Result<Option<Blueprint>, RevisionsError> {
         let machine = self.context.revisions.get(class, revision).await?;
         Ok(machine.map(|machine| Blueprint {
-            class: class.to_owned(),
             machine: (*machine).clone(),
             revision: revision.to_owned(),
             template,

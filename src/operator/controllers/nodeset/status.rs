@@ -42,7 +42,6 @@ pub(super) struct LastWrite {
 
 /// Input and plan of a reconciliation.
 pub(super) struct Reconciled<'a> {
-    pub(super) set: &'a NodeSet,
     pub(super) observed: &'a Observed,
     pub(super) members: &'a [NodeState<'a>],
     pub(super) plan: &'a SetPlan<'a>,
@@ -54,12 +53,13 @@ impl NodeSetController {
     pub(super) async fn write_status(
         &self,
         own: &CachedNodeSet,
-        Reconciled { set, observed, members, plan, old }: Reconciled<'_>,
+        Reconciled { observed, members, plan, old }: Reconciled<'_>,
         mut applied: Applied,
     ) -> Result<Action, ReconcileError> {
         let (refused, retry_in) = self
             .refusals(own.name(), |refusals| (refusals.problems(), refusals.next_retry_in(Timestamp::now())));
         applied.problems.extend(refused);
+        let set = &observed.set;
         let mut update_revision = observed.revision();
         if let (Some(before), Some(now)) = (old.update_revision.as_deref(), update_revision)
             && before != now
