@@ -41,32 +41,19 @@ impl Caches {
         })
     }
 
-    /// Fills all caches, for the operator.
-    pub(super) fn fill(&self, client: &Client, namespace: &str, tasks: &mut TaskGroup) {
-        self.fill_with(client, namespace, (&watcher::Config::default(), names::LABEL_HOLLOW_HOSTS), tasks);
-    }
-
-    /// Fills all caches, for a worker: Nodes and Leases only of its group.
-    pub(super) fn fill_for(&self, group: &str, client: &Client, namespace: &str, tasks: &mut TaskGroup) {
-        let of_group = format!("{}={group}", names::LABEL_HOLLOW_HOSTS);
-        self.fill_with(client, namespace, (&watcher::Config::default().labels(&of_group), &of_group), tasks);
-    }
-
-    /// Starts the watches of classes and sets first: a Node is reconciled as soon as the watch shows it, and
-    /// its class should be in the cache by then.
-    fn fill_with(
-        &self,
-        client: &Client,
-        namespace: &str,
-        (nodes, hosts): (&watcher::Config, &str),
-        tasks: &mut TaskGroup,
-    ) {
+    /// Fills all caches; those of a worker only with Nodes and Leases of its `group`. Starts the watches of
+    /// classes and sets first: a Node is reconciled as soon as the watch shows it, and its class should be in
+    /// the cache by then.
+    pub(super) fn fill(&self, group: Option<&str>, client: &Client, namespace: &str, tasks: &mut TaskGroup) {
         let all = watcher::Config::default();
+        let label = names::LABEL_HOLLOW_HOSTS;
+        let hosts = group.map_or_else(|| label.to_owned(), |group| format!("{label}={group}"));
+        let nodes = if group.is_some() { all.clone().labels(&hosts) } else { all.clone() };
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        tasks.spawn(run(leases, all.clone().labels(hosts), Arc::clone(&self.hosts)));
+        tasks.spawn(run(leases, all.clone().labels(&hosts), Arc::clone(&self.hosts)));
         tasks.spawn(run(Api::<CachedNodeClass>::all(client.clone()), all.clone(), Arc::clone(&self.classes)));
         tasks.spawn(run(Api::<CachedNodeSet>::all(client.clone()), all.clone(), Arc::clone(&self.sets)));
-        tasks.spawn(run_protobuf(client.clone(), nodes.clone(), Arc::clone(&self.nodes)));
+        tasks.spawn(run_protobuf(client.clone(), nodes, Arc::clone(&self.nodes)));
         // Pods without a Node are of no interest.
         tasks.spawn(run_protobuf(client.clone(), all.fields("spec.nodeName!="), Arc::clone(&self.pods)));
     }

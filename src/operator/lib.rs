@@ -102,7 +102,7 @@ pub async fn run(mut options: Options, shutdown: CancellationToken) -> anyhow::R
     let fenced = access.fenced(leadership.fence())?;
     let namespace = options.namespace.clone();
     tasks.spawn(async move { access.preflight(&client, &namespace).definitions().await });
-    caches.fill(&fenced, &options.namespace, &mut tasks);
+    caches.fill(None, &fenced, &options.namespace, &mut tasks);
 
     if !leads && let Some(candidate) = &mut election {
         info!("waits: another operator leads");

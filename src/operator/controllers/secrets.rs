@@ -40,27 +40,18 @@ pub enum SecretState {
 impl SecretState {
     /// Condition update for a class that names this Secret.
     pub fn condition(self, secret: &str, namespace: &str) -> ConditionUpdate {
-        let (status, reason, message) = match self {
-            Self::Kept => {
-                (true, "Kept", format!("Secret {secret} is kept for as long as this class needs it"))
-            }
-            Self::Missing => (
-                false,
-                "SecretNotFound",
-                format!("there is no Secret {secret} in namespace {namespace}: create it"),
+        let (status, reason) = match self {
+            Self::Kept => (true, "Kept"),
+            Self::Missing => (false, "SecretNotFound"),
+            Self::Deleting | Self::Lost => (false, "SecretDeleted"),
+        };
+        let message = match self {
+            Self::Kept => format!("Secret {secret} is kept for as long as this class needs it"),
+            Self::Missing => format!("there is no Secret {secret} in namespace {namespace}: create it"),
+            Self::Deleting => format!(
+                "Secret {secret} was deleted; it serves until this class is gone. Change its content in place to replace credentials"
             ),
-            Self::Deleting => (
-                false,
-                "SecretDeleted",
-                format!(
-                    "Secret {secret} was deleted; it serves until this class is gone. Change its content in place to replace credentials"
-                ),
-            ),
-            Self::Lost => (
-                false,
-                "SecretDeleted",
-                format!("Secret {secret} was deleted and is about to go: create it again then"),
-            ),
+            Self::Lost => format!("Secret {secret} was deleted and is about to go: create it again then"),
         };
         ConditionUpdate { r#type: CONDITION, status, reason, message }
     }

@@ -95,7 +95,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
     let vacancy = presence.timing.lease();
     let mut election = Election::new(client, presence, Arc::clone(&standing));
     let fenced = access.fenced(standing.fence())?;
-    caches.fill_for(&group, &fenced, &namespace, &mut parts);
+    caches.fill(Some(&group), &fenced, &namespace, &mut parts);
     tokio::select! {
         // A previous process of this name may not have ended yet.
         won = election.win() => won?,

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{Api, api::Patch, runtime::watcher};
 use kube_ext::{
-    call::{ApiError, call, read},
+    call::{call, read},
     work_queue::{Action, Config, Consumer, WorkQueue, work_queue},
 };
 use kube_node_api::names;
@@ -66,19 +66,34 @@ impl Approver {
             Some(node) => self.observe(node).await?,
             None => None,
         };
-        let verdict = approval::decide(request, node.as_ref().map(|(_, facts)| facts));
-        match &verdict {
+        let (r#type, reason, message) = match approval::decide(request, node.as_ref().map(|(_, facts)| facts))
+        {
             CsrDecision::Ignore => return Ok(()),
-            CsrDecision::Approve => info!(user = request.username, "approved"),
+            CsrDecision::Approve => {
+                info!(user = request.username, "approved");
+                ("Approved", APPROVED, "it is asked for by the machine of this Node".to_owned())
+            }
             CsrDecision::Deny(Denial { reason, message }) => {
                 warn!(user = request.username, reason, message, "denied");
                 if let Some((view, _)) = &node {
                     let on = reference_to_node(view);
                     self.context.events.warn(&on, "CertificateDenied", "Approve", message.clone());
                 }
+                ("Denied", reason, message)
             }
-        }
-        Ok(self.write_decision(&csr, &verdict).await?)
+        };
+        // Unless the request has changed since it was read.
+        let change = Patch::Merge(json!({
+            "metadata": { "uid": csr.uid, "resourceVersion": csr.resource_version },
+            "status": { "conditions": [
+                { "type": r#type, "status": "True", "reason": reason, "message": message },
+            ] },
+        }));
+        let api: Api<CertificateSigningRequest> = Api::all(self.context.client.clone());
+        let params = patch_params();
+        let decided = api.patch_approval(&csr.name, &params, &change);
+        call(format!("decide on request {}", csr.name), decided).await?;
+        Ok(())
     }
 
     /// The Node of this name, and its facts for the decision. Read from the API server: with a lagging watch
@@ -104,25 +119,6 @@ impl Approver {
         };
         let facts = approval::Node { uid: view.uid.to_string(), server, has_machine };
         Ok(Some((view, facts)))
-    }
-
-    /// Writes the decision, unless the request has changed since it was read.
-    async fn write_decision(&self, csr: &CsrView, verdict: &CsrDecision) -> Result<(), ApiError> {
-        let (kind, reason, message) = match verdict {
-            CsrDecision::Ignore => return Ok(()),
-            CsrDecision::Approve => ("Approved", APPROVED, "it is asked for by the machine of this Node"),
-            CsrDecision::Deny(Denial { reason, message }) => ("Denied", *reason, message.as_str()),
-        };
-        let change = json!({
-            "metadata": { "uid": csr.uid, "resourceVersion": csr.resource_version },
-            "status": { "conditions": [
-                { "type": kind, "status": "True", "reason": reason, "message": message },
-            ] },
-        });
-        let api: Api<CertificateSigningRequest> = Api::all(self.context.client.clone());
-        let (params, change) = (patch_params(), Patch::Merge(change));
-        let decided = api.patch_approval(&csr.name, &params, &change);
-        call(format!("decide on request {}", csr.name), decided).await.map(drop)
     }
 }
 

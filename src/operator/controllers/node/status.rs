@@ -1,6 +1,10 @@
 //! Status of a Node: its wait reason in a metric, obstacles in conditions, and one event when somebody has to act.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -34,7 +38,7 @@ struct ReportedWait {
     /// Last written condition `kube-node.io/Drained`: the watch may lag behind.
     drained: Option<ConditionUpdate>,
     /// Reasons that have had their event.
-    events: Vec<&'static str>,
+    events: HashSet<&'static str>,
 }
 
 impl ReportedWaits {
@@ -44,7 +48,7 @@ impl ReportedWaits {
         let same_node = self.with(node, |wait| std::mem::replace(&mut wait.reason, reason));
         let before = same_node.or_else(|| {
             let uid = Arc::clone(&node.uid);
-            let new = ReportedWait { uid, reason, drained: None, events: Vec::new() };
+            let new = ReportedWait { uid, reason, drained: None, events: HashSet::new() };
             self.0.lock().insert(Arc::clone(&node.name), new).map(|old| old.reason)
         });
         metrics.waits(before, Some(reason));
@@ -76,23 +80,14 @@ impl NodeController {
         }
         // If the Node already shows this reason, the previous process recorded the event.
         let is_shown = shown.is_some_and(|shown| &*shown.reason == update.reason);
-        if wait.needs_somebody() && self.is_first(node, update.reason) && !is_shown {
+        let is_first = || self.waits.with(node, |wait| wait.events.insert(update.reason)) == Some(true);
+        if wait.needs_somebody() && is_first() && !is_shown {
             self.warn(node, "DrainBlocked", update.message.clone());
         }
         let ConditionUpdate { r#type, status, reason, message } = &update;
         set_condition(&self.context.client, node, r#type, *status, reason, message).await?;
         self.waits.with(node, |wait| wait.drained = Some(update));
         Ok(())
-    }
-
-    /// Returns true the first time that a Node waits for this reason.
-    fn is_first(&self, node: &NodeView, reason: &'static str) -> bool {
-        let is_first = self.waits.with(node, |wait| {
-            let is_first = !wait.events.contains(&reason);
-            wait.events.extend(is_first.then_some(reason));
-            is_first
-        });
-        is_first == Some(true)
     }
 
     /// Reports an obstacle of the machine, and its end.

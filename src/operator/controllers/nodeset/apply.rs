@@ -177,13 +177,7 @@ impl NodeSetController {
 
 /// Merge patch for a template change.
 fn patch(change: NodeChange) -> Value {
-    let mut patch = json!({ "metadata": {} });
-    if !change.labels.is_empty() {
-        patch["metadata"]["labels"] = json!(change.labels);
-    }
-    if !change.annotations.is_empty() {
-        patch["metadata"]["annotations"] = json!(change.annotations);
-    }
+    let mut patch = json!({ "metadata": { "labels": change.labels, "annotations": change.annotations } });
     if let Some(taints) = change.taints {
         patch["spec"] = json!({ "taints": taints });
     }
