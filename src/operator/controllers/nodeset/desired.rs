@@ -83,7 +83,7 @@ pub(super) fn state<'a>(
             startup_timeout: remediation
                 .and_then(|remediation| remediation.node_startup_timeout)
                 .map(|t| t.0),
-            unhealthy_conditions: unhealthy_conditions(set),
+            unhealthy_conditions: unhealthy_conditions(&observed.set),
         },
         pace: if spec.paused == Some(true) {
             RolloutMode::Held

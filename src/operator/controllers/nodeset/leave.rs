@@ -45,7 +45,8 @@ impl NodeSetController {
             if pending > 0 {
                 return Ok(Action::RequeueAfter(RETRY));
             }
-            self.remove_finalizer(set).await?;
+            let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
+            api::set_finalizer::<NodeSet>(client, &set.metadata, finalizer, false).await?;
             return Ok(Action::AwaitChange);
         }
         let now = Timestamp::now();
@@ -81,11 +82,5 @@ impl NodeSetController {
             Some(left) => Action::RequeueAfter(left.max(RETRY)),
             None => Action::AwaitChange,
         })
-    }
-
-    async fn remove_finalizer(&self, set: &CachedNodeSet) -> Result<(), ReconcileError> {
-        let (client, finalizer) = (&self.context.client, names::FINALIZER_NODES);
-        api::set_finalizer::<NodeSet>(client, &set.metadata, finalizer, false).await?;
-        Ok(())
     }
 }

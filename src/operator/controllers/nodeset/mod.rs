@@ -63,7 +63,7 @@ impl NodeSetController {
             let result = this.reconcile(&name).await;
             this.settle_pod_cidrs();
             if let Err(error) = &result
-                && !error.call().is_some_and(ApiError::is_conflict)
+                && !error.call().is_some_and(|error| error.is_conflict() || error.is_not_found())
                 && let Some(set) = this.context.sets.get(&name)
             {
                 let (on, events) = (set.object_ref(&()), &this.context.events);
