@@ -1,8 +1,9 @@
 //! Coordinator: all kubelets of the process and the parts that they share. One lock, no I/O.
 //!
 //! Inputs: changes of Nodes, pods and machines, and answers of the API server. Output: due jobs with their
-//! requests. Each part ([`NodeLease`], [`NodeStatus`], [`Pods`], [`EventRecorder`], [`Endpoints`]) decides for
-//! itself and queues its jobs in the one [`Schedule`]; the coordinator hands changes from one part to another.
+//! requests. Each part (Leases and status of the [`Kubelet`]s, [`Pods`], [`EventRecorder`], [`Endpoints`])
+//! decides for itself and queues its jobs in the one [`Schedule`]; the coordinator hands changes from one part
+//! to another.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -19,26 +20,20 @@ use super::{
     cpu_counter::CpuCounter,
     endpoint::{Endpoint, Endpoints},
     event_recorder::EventRecorder,
+    kubelet::Kubelet,
     machine::Machine,
     node_lease::NodeLease,
-    node_status::{NodeStatus, Report},
+    node_status::Report,
     pod::allocatable::Allocatable,
     pods::{Context, Host, Pods, held_ip},
     request::Request,
     schedule::{Job, Pressure, Priority, Schedule},
     served_machine::{ServedMachine, ServedMachines},
-    shape::Shape,
+    shape::{Shape, shared},
 };
 
 /// Longest wait before a machine without a free address is synced again.
 const NO_ADDRESS: Duration = Duration::from_mins(1);
-
-/// Kubelet of one machine.
-struct Kubelet {
-    machine: Machine,
-    lease: NodeLease,
-    status: NodeStatus,
-}
 
 /// All kubelets of a process.
 pub struct Coordinator {
@@ -82,13 +77,13 @@ impl Coordinator {
     /// State of a machine.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<MachineState> {
-        self.kubelets.get_key_value(uid).map(|(uid, kubelet)| state(uid, kubelet))
+        self.kubelets.get_key_value(uid).map(|(uid, kubelet)| kubelet.state(uid))
     }
 
     /// State of all machines, unordered.
     #[must_use]
     pub fn list(&self) -> Vec<MachineState> {
-        self.kubelets.iter().map(|(uid, kubelet)| state(uid, kubelet)).collect()
+        self.kubelets.iter().map(|(uid, kubelet)| kubelet.state(uid)).collect()
     }
 
     /// Number of machines.
@@ -130,9 +125,8 @@ impl Coordinator {
             cpu: CpuCounter::new(now.wall),
             dedicated: None,
         };
-        let kubelet = Kubelet { machine, lease: NodeLease::default(), status: NodeStatus::default() };
         self.by_node.insert(Arc::clone(&node), Arc::clone(&uid));
-        self.kubelets.insert(uid, kubelet);
+        self.kubelets.insert(uid, Kubelet::new(machine));
         if let Some(view) = self.nodes.get(&node) {
             self.update_node(&view, now);
         }
@@ -166,7 +160,7 @@ impl Coordinator {
     /// Deletes a machine. Its pods are left to the API server.
     pub fn delete(&mut self, uid: &str) {
         let Some((uid, kubelet)) = self.kubelets.remove_entry(uid) else { return };
-        self.notify(&state(&uid, &kubelet));
+        self.notify(&kubelet.state(&uid));
         self.cancel(&uid);
         let Kubelet { mut machine, .. } = kubelet;
         // A Node recreated under this name has a machine of its own, which owns the name and the pods by now.
@@ -338,7 +332,7 @@ impl Coordinator {
             Priority::Prompt | Priority::Lease | Priority::Renewal => {
                 let Some(kubelet) = self.kubelets.get_mut(uid) else { return };
                 if kubelet.lease.conclude(uid, &kubelet.machine, schedule, (answer, sent), now) {
-                    let state = state(uid, kubelet);
+                    let state = kubelet.state(uid);
                     self.notify(&state);
                 }
             }
@@ -357,32 +351,17 @@ impl Coordinator {
     fn update_node(&mut self, view: &Arc<NodeView>, now: Clock) {
         self.endpoints.claim(view);
         let Some(uid) = self.by_node.get(&view.name).filter(|uid| **uid == view.uid) else { return };
-        let Some(Kubelet { machine, lease, status }) = self.kubelets.get_mut(uid) else { return };
-        if machine.view.is_none() {
-            let renewed = self.renewed_before.remove(&*view.name);
-            self.endpoints.restore(uid, &mut machine.endpoint, view);
-            machine.boot = machine.boot.or_else(|| boot::recorded(view.boot_id.as_deref()));
-            // A machine that is silent from the start has recorded no boot ID. Its boot time is the Node's
-            // creation, so that the next process to carry it computes the same.
-            if machine.boot.is_none() && machine.is_silent(now) {
-                let booted = view.created.map_or(now.wall, |created| created.min(now.wall));
-                machine.boot = Some(boot::first(uid, booted));
-            }
-            // An earlier process carried this machine.
-            let was_carried = view.kubelet_version.is_some();
-            if was_carried {
-                status.take_over(now);
-            }
-            if was_carried || renewed.is_some() {
-                *lease = NodeLease::taken_over(renewed);
-            }
+        let Some(kubelet) = self.kubelets.get_mut(uid) else { return };
+        if kubelet.machine.view.is_none() {
+            self.endpoints.restore(uid, &mut kubelet.machine.endpoint, view);
+            kubelet.take_over(uid, view, self.renewed_before.remove(&*view.name), now);
             // After a takeover of many machines, Leases due for longest go first. No Lease waits for its due
             // time, which was set by another process's clock. A new Lease is created beside the first status,
             // and before it where there is room: the NodeController removes the startup taint only with both,
             // and the sooner it acts, the fewer other writes come first.
-            lease.enqueue(uid, machine, &mut self.schedule, now);
+            kubelet.lease.enqueue(uid, &kubelet.machine, &mut self.schedule, now);
         }
-        machine.view = Some(Arc::clone(view));
+        kubelet.machine.view = Some(Arc::clone(view));
         self.schedule.enqueue(Priority::Status, uid, now.at);
     }
 
@@ -441,16 +420,8 @@ impl Coordinator {
 impl ServedMachines for Mutex<Coordinator> {
     fn get(&self, uid: &str) -> Option<ServedMachine> {
         let coordinator = self.lock();
-        let (uid, Kubelet { machine, .. }) = coordinator.kubelets.get_key_value(uid)?;
-        let view = machine.view.as_ref().filter(|_| !machine.is_silent(Clock::now()))?;
-        Some(ServedMachine {
-            uid: Arc::clone(uid),
-            node: Arc::clone(&machine.node),
-            shape: Arc::clone(&machine.shape),
-            settings: Arc::clone(&machine.settings),
-            booted: machine.boot.and_then(boot::time).or(view.created).unwrap_or(Timestamp::UNIX_EPOCH),
-            pods: Arc::clone(coordinator.pods.cache()),
-        })
+        let (uid, kubelet) = coordinator.kubelets.get_key_value(uid)?;
+        kubelet.served(uid, coordinator.pods.cache())
     }
 
     fn cpu_time(&self, machine: &ServedMachine, nano_cores: u64, now: Timestamp) -> u64 {
@@ -458,21 +429,6 @@ impl ServedMachines for Mutex<Coordinator> {
         let kubelet = coordinator.kubelets.get_mut(&machine.uid);
         kubelet.map_or(1, |kubelet| kubelet.machine.cpu.read(nano_cores, machine.booted, now))
     }
-}
-
-fn state(uid: &Arc<str>, Kubelet { machine, lease, .. }: &Kubelet) -> MachineState {
-    MachineState { node: Arc::clone(&machine.node), uid: Arc::clone(uid), lease_renewed: lease.renewed() }
-}
-
-/// `value` as an `Arc` shared by all owners of an equal one. Few differ: one per revision and per class.
-fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
-    if let Some(known) = pool.iter().find(|known| ***known == value) {
-        return Arc::clone(known);
-    }
-    pool.retain(|known| Arc::strong_count(known) > 1);
-    let new = Arc::new(value);
-    pool.push(Arc::clone(&new));
-    new
 }
 
 #[cfg(test)]

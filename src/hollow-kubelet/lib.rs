@@ -17,6 +17,7 @@ mod cpu_counter;
 mod dispatch;
 mod endpoint;
 mod event_recorder;
+mod kubelet;
 pub mod kubelet_watches;
 mod machine;
 mod metrics;

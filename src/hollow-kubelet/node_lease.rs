@@ -150,49 +150,43 @@ impl NodeLease {
     fn request(&self, node: &Arc<str>, uid: &Arc<str>, labelled: bool, now: Timestamp) -> Request {
         let labels: BTreeMap<String, String> =
             labelled.then(|| (LABEL.0.to_owned(), LABEL.1.to_owned())).into_iter().collect();
-        let object = |version: Option<&str>, empty_fields: bool| {
-            let lease = PbLease {
-                metadata: Some(ObjectMeta {
-                    name: Some(node.to_string()),
-                    namespace: Some(NAMESPACE.to_owned()),
-                    labels: labels.clone(),
-                    resource_version: version.map(str::to_owned),
-                    owner_references: vec![OwnerReference {
-                        api_version: Some("v1".to_owned()),
-                        kind: Some("Node".to_owned()),
-                        name: Some(node.to_string()),
-                        uid: Some(uid.to_string()),
-                        ..OwnerReference::default()
-                    }],
-                    managed_fields: if empty_fields { vec![ManagedFieldsEntry::default()] } else { vec![] },
-                    ..ObjectMeta::default()
-                }),
-                spec: Some(LeaseSpec {
-                    holder_identity: Some(node.to_string()),
-                    lease_duration_seconds: Some(DURATION_SECONDS),
-                    renew_time: Some(MicroTime {
-                        seconds: Some(now.as_second()),
-                        nanos: Some(now.subsec_nanosecond()),
-                    }),
-                    ..LeaseSpec::default()
-                }),
-            };
-            Body::Object(envelope("coordination.k8s.io/v1", "Lease", &lease))
-        };
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-        match &self.known {
-            Known::Absent => Request { method: Method::POST, path: all, body: object(None, false) },
-            Known::Present => Request {
-                method: Method::PATCH,
-                path: format!("{all}/{node}"),
-                body: Body::MergePatch(take_over(node, uid, &labels, now)),
-            },
-            Known::Version { version, bare } => Request {
-                method: Method::PUT,
-                path: format!("{all}/{node}"),
-                body: object(Some(version), !bare),
-            },
-        }
+        let own = format!("{all}/{node}");
+        let (method, path, version, empty_fields) = match &self.known {
+            Known::Absent => (Method::POST, all, None, false),
+            Known::Present => {
+                let body = Body::MergePatch(take_over(node, uid, &labels, now));
+                return Request { method: Method::PATCH, path: own, body };
+            }
+            Known::Version { version, bare } => (Method::PUT, own, Some(version.to_string()), !bare),
+        };
+        let lease = PbLease {
+            metadata: Some(ObjectMeta {
+                name: Some(node.to_string()),
+                namespace: Some(NAMESPACE.to_owned()),
+                labels,
+                resource_version: version,
+                owner_references: vec![OwnerReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Node".to_owned()),
+                    name: Some(node.to_string()),
+                    uid: Some(uid.to_string()),
+                    ..OwnerReference::default()
+                }],
+                managed_fields: if empty_fields { vec![ManagedFieldsEntry::default()] } else { vec![] },
+                ..ObjectMeta::default()
+            }),
+            spec: Some(LeaseSpec {
+                holder_identity: Some(node.to_string()),
+                lease_duration_seconds: Some(DURATION_SECONDS),
+                renew_time: Some(MicroTime {
+                    seconds: Some(now.as_second()),
+                    nanos: Some(now.subsec_nanosecond()),
+                }),
+                ..LeaseSpec::default()
+            }),
+        };
+        Request { method, path, body: Body::Object(envelope("coordination.k8s.io/v1", "Lease", &lease)) }
     }
 
     /// Records the answer to a request made at `sent`. Returns true if a better request should follow now.

@@ -1,4 +1,6 @@
-//! Properties that all machines of one revision share.
+//! Properties that all machines of one revision share, and the sharing of equal values.
+
+use std::sync::Arc;
 
 use kube_node_api::Resources;
 
@@ -17,4 +19,16 @@ pub struct Shape {
     pub kubelet_version: String,
     /// Name and version of the container runtime.
     pub container_runtime: String,
+}
+
+/// `value` as an `Arc` shared by all owners of an equal one. Few differ: one per revision and per class.
+#[must_use]
+pub fn shared<T: PartialEq>(pool: &mut Vec<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(known) = pool.iter().find(|known| ***known == value) {
+        return Arc::clone(known);
+    }
+    pool.retain(|known| Arc::strong_count(known) > 1);
+    let new = Arc::new(value);
+    pool.push(Arc::clone(&new));
+    new
 }
