@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 use clap::Args;
 use hollow_kubelet::{
     capacity,
-    server::{Options, Ports},
+    server::{Ports, ServerOptions},
 };
 use kube_ext::telemetry::LogFormat;
 use kube_node_api::names;
@@ -39,10 +39,10 @@ impl ProcessArgs {
     }
 
     /// Options of the kubelets' endpoints; `None` without an address.
-    pub(super) fn endpoints(&self) -> Option<Options> {
+    pub(super) fn endpoints(&self) -> Option<ServerOptions> {
         let EndpointArgs { kubelet_address, kubelet_ports, kubelet_tls_dir } = &self.endpoints;
         let (ports, tls_dir) = (*kubelet_ports, kubelet_tls_dir.clone());
-        kubelet_address.map(|address| Options { address, ports, tls_dir })
+        kubelet_address.map(|address| ServerOptions { address, ports, tls_dir })
     }
 
     /// The given maximum of hollow machines, else the maximum that the memory limit allows.

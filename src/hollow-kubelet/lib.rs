@@ -172,7 +172,7 @@ impl Hollow {
 
     /// Creates the server of the kubelets' endpoints, which serves while it runs. Call before creating
     /// machines.
-    pub fn serve(&self, options: server::Options, registry: &Registry) -> Result<Server, ServeError> {
+    pub fn serve(&self, options: server::ServerOptions, registry: &Registry) -> Result<Server, ServeError> {
         let machines = Arc::clone(&self.shared.coordinator) as Arc<dyn ServedMachines>;
         let server = Server::new(self.shared.client.clone(), machines, options, registry)?;
         self.shared.coordinator.lock().endpoints.serve(server.listeners());

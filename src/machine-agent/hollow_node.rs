@@ -71,7 +71,7 @@ impl HollowNode {
         }
         let obtained = shutdown.run_until_cancelled(async {
             commands(&machine.commands).await?;
-            let options = identity::Options::new(args.node.as_str(), dir.bootstrap(), args.state_dir);
+            let options = identity::IdentityOptions::new(args.node.as_str(), dir.bootstrap(), args.state_dir);
             anyhow::Ok(Identity::obtain(options).await?)
         });
         let Some(identity) = obtained.await.transpose()? else { return Ok(()) };

@@ -44,7 +44,7 @@ pub struct Options {
     /// Identity of the hollow kubelets; None: the operator's.
     pub hollow: Option<Access>,
     /// Listener of the kubelet endpoints; None: endpoints are not served.
-    pub endpoints: Option<server::Options>,
+    pub endpoints: Option<server::ServerOptions>,
     /// Maximum number of hollow machines in this process.
     pub max_machines: usize,
     /// The operator's namespace: revisions, credentials Secrets and worker Leases.

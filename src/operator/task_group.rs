@@ -57,7 +57,7 @@ impl TaskGroup {
     pub(super) fn serve_kubelets(
         &mut self,
         hollow: &Hollow,
-        options: Option<server::Options>,
+        options: Option<server::ServerOptions>,
         registry: &Registry,
     ) -> anyhow::Result<()> {
         let Some(options) = options else { return Ok(()) };

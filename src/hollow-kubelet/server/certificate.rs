@@ -29,8 +29,8 @@ pub enum CertificateError {
     Make(#[from] rcgen::Error),
 }
 
-/// Source of the certificate.
-pub enum Source {
+/// CertificateSource of the certificate.
+pub enum CertificateSource {
     /// `tls.crt` and `tls.key` of a folder.
     Folder(PathBuf),
     /// Self-signed certificate for this address.
@@ -42,7 +42,7 @@ pub enum Source {
     },
 }
 
-impl Source {
+impl CertificateSource {
     /// Creates the source: a folder, or self-signed certificates.
     #[must_use]
     pub fn new(folder: Option<&Path>, address: IpAddr) -> Self {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn one_of_its_own_serves_and_is_made_anew_in_time() {
-        let mut source = Source::new(None, "10.0.0.7".parse().unwrap());
+        let mut source = CertificateSource::new(None, "10.0.0.7".parse().unwrap());
         let now = Timestamp::now();
         let (cert, key) = source.take(now).unwrap();
         assert_eq!(source.take(now).unwrap().0.text, cert.text);
@@ -99,7 +99,8 @@ mod tests {
         Certificates::load(&material, now).unwrap();
         let later = now + SignedDuration::from_hours(301 * 24);
         assert_ne!(source.take(later).unwrap().0.text, cert.text);
-        let missing = Source::new(Some(Path::new("/nowhere")), "10.0.0.7".parse().unwrap()).take(now);
+        let missing =
+            CertificateSource::new(Some(Path::new("/nowhere")), "10.0.0.7".parse().unwrap()).take(now);
         assert!(missing.unwrap_err().to_string().contains("/nowhere/tls.crt"));
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, body::Body, response::IntoResponse};
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
-    header::{AUTHORIZATION, CONNECTION},
+    header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH},
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -133,11 +133,15 @@ impl Connection {
         let mut response = self.answer(machine, &endpoint, request.map(Body::new)).await;
         let status = response.status();
         self.server.metrics.answered(endpoint.name, status.as_u16());
-        let is_last = status == StatusCode::UNAUTHORIZED
-            || (status != StatusCode::SWITCHING_PROTOCOLS
-                && (self.server.slots.are_scarce() || self.since.elapsed() >= OLDEST));
-        if is_last {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        let headers = response.headers_mut();
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            // The router sets one for any body that is empty.
+            headers.remove(CONTENT_LENGTH);
+        } else if status == StatusCode::UNAUTHORIZED
+            || self.server.slots.are_scarce()
+            || self.since.elapsed() >= OLDEST
+        {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
     }

@@ -36,9 +36,9 @@ const STREAMS_LIMIT: Duration = Duration::from_secs(30);
 /// Timeout of a command of `run`.
 const RUN_LIMIT: Duration = Duration::from_mins(1);
 
-/// Kind of a session.
+/// SessionKind of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SessionKind {
     /// Command in a container.
     Exec,
     /// The container's own streams.
@@ -86,7 +86,7 @@ pub fn answer(
     machine: &ServedMachine,
     pod: &PodView,
     name: &str,
-    kind: Kind,
+    kind: SessionKind,
     request: Request,
 ) -> Result<Response, Refusal> {
     let query = Query::of(request.uri());
@@ -94,11 +94,11 @@ pub fn answer(
         (StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr".to_owned())
     })?;
     let session = match kind {
-        Kind::Exec => Session::Exec {
+        SessionKind::Exec => Session::Exec {
             environment: environment(machine, pod, name),
             command: query.all("command").map(ToOwned::to_owned).collect(),
         },
-        Kind::Attach => Session::Attach { log: log(machine, pod, name) },
+        SessionKind::Attach => Session::Attach { log: log(machine, pod, name) },
     };
     Ok(upgrade::spdy(shutdown, request, PROTOCOL, move |streams| session.serve(requested, streams)))
 }

@@ -49,7 +49,7 @@ use tracing::{info, warn};
 pub use self::listeners::{ListenerPool, Ports};
 use self::{
     access::Access,
-    certificate::{CertificateError, Source},
+    certificate::{CertificateError, CertificateSource},
     connection_slots::ConnectionSlots,
     metrics::Metrics,
 };
@@ -62,9 +62,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// ConfigMap in kube-system with the CA by which kube-apiserver authenticates its clients.
 const AUTHORITY: &str = "extension-apiserver-authentication";
 
-/// Options of the endpoints.
+/// ServerOptions of the endpoints.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// Address of this process, as the API server reaches it.
     pub address: IpAddr,
     /// Ports of machines.
@@ -107,7 +107,7 @@ pub struct Server {
     listeners: Arc<ListenerPool>,
     access: Access,
     metrics: Metrics,
-    options: Options,
+    options: ServerOptions,
     /// Certificates, once they could be read.
     certificates: OnceLock<Certificates>,
     slots: ConnectionSlots,
@@ -118,7 +118,7 @@ impl Server {
     pub(super) fn new(
         client: Client,
         machines: Arc<dyn ServedMachines>,
-        options: Options,
+        options: ServerOptions,
         registry: &Registry,
     ) -> Result<Self, ServeError> {
         let IpAddr::V4(address) = options.address else { return Err(ServeError::Family(options.address)) };
@@ -160,7 +160,7 @@ impl Server {
 
     /// Keeps certificates and the client CA up to date.
     async fn refresh(&self) {
-        let mut source = Source::new(self.options.tls_dir.as_deref(), self.options.address);
+        let mut source = CertificateSource::new(self.options.tls_dir.as_deref(), self.options.address);
         let (mut authority, mut failure) = (None, LogOnce::default());
         loop {
             // A known client CA stays in use while the API server cannot be asked.
@@ -186,7 +186,7 @@ impl Server {
     }
 
     /// Reads the certificates; returns true if they have changed.
-    fn renew(&self, source: &mut Source, authority: Option<Pem>) -> Result<bool, RefreshError> {
+    fn renew(&self, source: &mut CertificateSource, authority: Option<Pem>) -> Result<bool, RefreshError> {
         let now = Timestamp::now();
         let (cert, key) = source.take(now)?;
         let material = TlsMaterial { cert, key, clients: ClientAuth::Any(authority), protocol: b"http/1.1" };

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::{
     Server,
     access::Refusal,
-    exec::{self, Kind},
+    exec::{self, SessionKind},
     log_follower::LogFollower,
     logs::{LogOptions, QueryError},
     port_forward,
@@ -86,25 +86,41 @@ impl Endpoint {
 
 /// Router of all machines' requests.
 pub fn router(server: &Arc<Server>) -> Router {
-    let upgrading = MethodFilter::GET.or(MethodFilter::POST);
+    let stream = |kind| {
+        let handler = move |State(server): State<Arc<Server>>,
+                            machine: Machine,
+                            target: Path<Target>,
+                            request| async move {
+            let pod = target.running(&machine)?;
+            exec::answer(&server.shutdown, &machine, &pod, &target.container, kind, request)
+        };
+        on(MethodFilter::GET.or(MethodFilter::POST), handler)
+    };
+    let stats = |r#type: &'static str, read: fn(&Stats<'_>) -> String| {
+        get(async move |State(server): State<Arc<Server>>, Extension(machine): Machine| {
+            ([(CONTENT_TYPE, r#type)], read_stats(&server, &machine, read))
+        })
+    };
+    let (exec, attach) = (stream(SessionKind::Exec), stream(SessionKind::Attach));
+    let port_forward = on(MethodFilter::GET.or(MethodFilter::POST), port_forward);
     let routes: [(&str, MethodRouter<Arc<Server>>); 17] = [
         ("/healthz", get("ok")),
         ("/healthz/ping", get("ok")),
         ("/healthz/log", get("ok")),
         ("/healthz/syncloop", get("ok")),
         ("/pods", get(pods)),
-        ("/metrics", get(metrics)),
-        ("/metrics/resource", get(resource_metrics)),
-        ("/stats/summary", get(summary)),
+        ("/metrics", stats(prometheus::TEXT_FORMAT, |stats| stats.kubelet())),
+        ("/metrics/resource", stats(prometheus::TEXT_FORMAT, |stats| stats.resources())),
+        ("/stats/summary", stats(JSON, |stats| stats.summary().to_string())),
         ("/containerLogs/{namespace}/{pod}/{container}", get(logs)),
         ("/run/{namespace}/{pod}/{container}", post(run)),
         ("/run/{namespace}/{pod}/{uid}/{container}", post(run)),
-        ("/exec/{namespace}/{pod}/{container}", on(upgrading, exec)),
-        ("/exec/{namespace}/{pod}/{uid}/{container}", on(upgrading, exec)),
-        ("/attach/{namespace}/{pod}/{container}", on(upgrading, attach)),
-        ("/attach/{namespace}/{pod}/{uid}/{container}", on(upgrading, attach)),
-        ("/portForward/{namespace}/{pod}", on(upgrading, port_forward)),
-        ("/portForward/{namespace}/{pod}/{uid}", on(upgrading, port_forward)),
+        ("/exec/{namespace}/{pod}/{container}", exec.clone()),
+        ("/exec/{namespace}/{pod}/{uid}/{container}", exec),
+        ("/attach/{namespace}/{pod}/{container}", attach.clone()),
+        ("/attach/{namespace}/{pod}/{uid}/{container}", attach),
+        ("/portForward/{namespace}/{pod}", port_forward.clone()),
+        ("/portForward/{namespace}/{pod}/{uid}", port_forward),
     ];
     // A slash at the end has no meaning; an extra one elsewhere makes another path.
     let add = |router: Router<_>, (path, handler): (&str, MethodRouter<_>)| {
@@ -171,35 +187,6 @@ impl Target {
     }
 }
 
-async fn exec(
-    state: State<Arc<Server>>,
-    machine: Machine,
-    target: Path<Target>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    stream(Kind::Exec, &state, &machine, &target, request)
-}
-
-async fn attach(
-    state: State<Arc<Server>>,
-    machine: Machine,
-    target: Path<Target>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    stream(Kind::Attach, &state, &machine, &target, request)
-}
-
-fn stream(
-    kind: Kind,
-    server: &Server,
-    machine: &ServedMachine,
-    target: &Target,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let pod = target.running(machine)?;
-    exec::answer(&server.shutdown, machine, &pod, &target.container, kind, request)
-}
-
 async fn port_forward(
     State(server): State<Arc<Server>>,
     Extension(machine): Machine,
@@ -250,23 +237,8 @@ async fn logs(
     Ok(([(CONTENT_TYPE, TEXT)], Body::from_stream(follower.stream())))
 }
 
-async fn metrics(State(server): State<Arc<Server>>, Extension(machine): Machine) -> impl IntoResponse {
-    ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], with_stats(&server, &machine, |stats| stats.kubelet()))
-}
-
-async fn resource_metrics(
-    State(server): State<Arc<Server>>,
-    Extension(machine): Machine,
-) -> impl IntoResponse {
-    ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], with_stats(&server, &machine, |stats| stats.resources()))
-}
-
-async fn summary(State(server): State<Arc<Server>>, Extension(machine): Machine) -> impl IntoResponse {
-    ([(CONTENT_TYPE, JSON)], with_stats(&server, &machine, |stats| stats.summary()).to_string())
-}
-
 /// Resource usage of the machine and its pods, passed to `read`.
-fn with_stats<T>(server: &Server, machine: &ServedMachine, read: impl FnOnce(&Stats<'_>) -> T) -> T {
+fn read_stats(server: &Server, machine: &ServedMachine, read: fn(&Stats<'_>) -> String) -> String {
     let now = Timestamp::now();
     let pods = machine.pods.by_index(&machine.node);
     let defaults = &machine.settings.containers;
@@ -308,4 +280,132 @@ async fn pods(Extension(machine): Machine) -> impl IntoResponse {
     let items: Vec<Value> = items.collect();
     let list = json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items });
     ([(CONTENT_TYPE, JSON)], list.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, net::Ipv4Addr};
+
+    use axum::body::to_bytes;
+    use kube::Client;
+    use kube_node_api::Resources;
+    use prometheus::Registry;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::{
+        pod::allocatable::Allocatable, served_machine::ServedMachines, server::ServerOptions, shape::Shape,
+    };
+
+    struct NoMachines;
+
+    impl ServedMachines for NoMachines {
+        fn get(&self, _: &str) -> Option<ServedMachine> {
+            None
+        }
+
+        fn cpu_time(&self, _: &ServedMachine, _: u64, _: Timestamp) -> u64 {
+            1
+        }
+    }
+
+    fn no_client() -> Client {
+        let service = service_fn(async |_: http::Request<kube::client::Body>| {
+            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        Client::new(service, "default")
+    }
+
+    fn machine() -> ServedMachine {
+        let shape = Shape {
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            parsed: Allocatable::default(),
+            kubelet_version: String::new(),
+            container_runtime: String::new(),
+        };
+        ServedMachine {
+            uid: "u".into(),
+            node: "n".into(),
+            shape: Arc::new(shape),
+            settings: Arc::default(),
+            booted: Timestamp::UNIX_EPOCH,
+            pods: Arc::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn paths_are_a_kubelets() {
+        let options = ServerOptions {
+            address: Ipv4Addr::LOCALHOST.into(),
+            ports: "10200-10201".parse().unwrap(),
+            tls_dir: None,
+        };
+        let server = Server::new(no_client(), Arc::new(NoMachines), options, &Registry::new()).unwrap();
+        let (router, machine) = (router(&Arc::new(server)), Arc::new(machine()));
+        let (no_pod, no_page) = ("pod does not exist", "404 page not found\n");
+        let (no_method, unserved) = (METHOD_NOT_ALLOWED.1, "a hollow kubelet does not serve this\n");
+        for (method, path, code, expected) in [
+            ("GET", "/healthz", 200, "ok"),
+            ("GET", "/healthz/syncloop", 200, "ok"),
+            ("GET", "/pods", 200, "PodList"),
+            ("GET", "/pods/", 200, "PodList"),
+            ("POST", "/pods", 405, no_method),
+            ("GET", "/metrics", 200, "kubelet_node_name"),
+            ("GET", "/metrics/resource", 200, "node_cpu_usage_seconds_total"),
+            ("GET", "/stats/summary", 200, "nodeName"),
+            ("GET", "/containerLogs/default/web/main", 404, "pod \"web\" does not exist"),
+            ("GET", "/exec/default/web/main", 404, no_pod),
+            ("POST", "/exec/default/web/u-1/main", 404, no_pod),
+            ("PUT", "/exec/default/web/main", 405, no_method),
+            ("GET", "/attach/default/web/main", 404, no_pod),
+            ("POST", "/run/default/web/main", 404, no_pod),
+            ("GET", "/run/default/web/main", 405, no_method),
+            ("POST", "/portForward/default/web", 404, no_pod),
+            ("GET", "/portForward/default/web/u-1", 404, no_pod),
+            ("GET", "/logs/", 501, unserved),
+            ("GET", "/configz", 501, unserved),
+            ("GET", "/metrics/cadvisor", 501, unserved),
+            ("GET", "/metrics/../exec/default/web/main", 404, no_page),
+            ("GET", "/exec/default/web", 404, no_page),
+            ("GET", "//metrics", 404, no_page),
+            ("GET", "//exec/default/web/main", 404, no_page),
+            ("GET", "/metrics//", 404, no_page),
+            ("GET", "//", 404, no_page),
+            ("GET", "/", 404, no_page),
+        ] {
+            let request = Request::builder().method(method).uri(path).extension(Arc::clone(&machine));
+            let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(response.status(), code, "{method} {path}");
+            let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+            let body = String::from_utf8(body.to_vec()).unwrap();
+            assert!(body.contains(expected), "{method} {path}: {body}");
+        }
+    }
+
+    #[test]
+    fn what_must_be_granted_is_what_a_kubelet_asks() {
+        for (path, name, asked) in [
+            ("/pods", "pods", &["pods", "proxy"][..]),
+            ("/pods/", "pods", &["pods", "proxy"]),
+            ("/podsandmore", "other", &["proxy"]),
+            ("/runningpods/", "other", &["pods", "proxy"]),
+            ("/healthz", "healthz", &["healthz", "proxy"]),
+            ("/healthz/syncloop", "healthz", &["healthz", "proxy"]),
+            ("/configz", "other", &["configz", "proxy"]),
+            ("/flagz", "other", &["configz"]),
+            ("/metrics", "metrics", &["metrics"]),
+            ("/metrics/resource", "metrics-resource", &["metrics"]),
+            ("/metrics/none", "metrics", &["metrics"]),
+            ("//metrics", "other", &["proxy"]),
+            ("/stats/summary", "stats-summary", &["stats"]),
+            ("/logs/", "other", &["log"]),
+            ("/containerLogs/default/a/b", "containerLogs", &["proxy"]),
+            ("/exec/default/a/b", "exec", &["proxy"]),
+            ("/", "other", &["proxy"]),
+            ("", "other", &["proxy"]),
+        ] {
+            assert_eq!(Endpoint::of(path), Endpoint { name, subresources: asked }, "{path}");
+        }
+    }
 }

@@ -75,9 +75,42 @@ fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use std::future;
+
+    use axum::{Router, body::Body, routing::get};
+    use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tower::ServiceExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_carries_streams_after_its_upgrade() {
+        let upgrading = async |request: Request| {
+            spdy(&CancellationToken::new(), request, "v4.channel.k8s.io", |_| future::pending())
+        };
+        let router = Router::new().route("/", get(upgrading));
+        let (mut client, server) = tokio::io::duplex(1 << 12);
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            router.clone().oneshot(request.map(Body::new))
+        });
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
+        tokio::spawn(connection.with_upgrades());
+        let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\
+            X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(client.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        assert!(head.starts_with("http/1.1 101 ") && head.contains("upgrade: spdy/3.1"), "{head}");
+        let ping = [0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 7];
+        client.write_all(&ping).await.unwrap();
+        let mut pong = [0; 12];
+        client.read_exact(&mut pong).await.unwrap();
+        assert_eq!(pong, ping);
+    }
 
     #[tokio::test]
     async fn streams_are_served_in_their_own_protocol_only() {

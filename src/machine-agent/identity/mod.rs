@@ -48,7 +48,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from
 
 /// Settings of an identity.
 #[derive(Clone, Debug)]
-pub struct Options<P = Folders> {
+pub struct IdentityOptions<P = Folders> {
     /// Name of the machine's Node.
     pub node: String,
     /// Credential store.
@@ -61,16 +61,16 @@ pub struct Options<P = Folders> {
     pub patience: Duration,
 }
 
-impl Options {
-    /// Options with the folders of a pod and the default times.
+impl IdentityOptions {
+    /// IdentityOptions with the folders of a pod and the default times.
     #[must_use]
     pub fn new(node: impl Into<String>, bootstrap: PathBuf, state_dir: PathBuf) -> Self {
         Self::at(node, Folders { bootstrap, state_dir })
     }
 }
 
-impl<P> Options<P> {
-    /// Options with a credential store and the default times.
+impl<P> IdentityOptions<P> {
+    /// IdentityOptions with a credential store and the default times.
     #[must_use]
     pub fn at(node: impl Into<String>, store: P) -> Self {
         Self { node: node.into(), store, lifetime: LIFETIME, renew_at: RENEW_AT, patience: PATIENCE }
@@ -79,7 +79,7 @@ impl<P> Options<P> {
 
 /// Identity of a machine.
 pub struct Identity<P = Folders> {
-    options: Options<P>,
+    options: IdentityOptions<P>,
     rotating: Arc<Rotating>,
     certificate: Certificate,
 }
@@ -87,13 +87,13 @@ pub struct Identity<P = Folders> {
 impl<P: CredentialStore> Identity<P> {
     /// The stored identity, else a new one. Retries temporary failures for `patience`; a permanent one is
     /// returned at once.
-    pub async fn obtain(options: Options<P>) -> Result<Self, IdentityError> {
+    pub async fn obtain(options: IdentityOptions<P>) -> Result<Self, IdentityError> {
         Self::obtain_with(options, &mut PendingCsr::default()).await
     }
 
     /// Like [`Self::obtain`], continuing a pending CSR.
     pub async fn obtain_with(
-        options: Options<P>,
+        options: IdentityOptions<P>,
         pending_csr: &mut PendingCsr,
     ) -> Result<Self, IdentityError> {
         let certificate = if let Some(kept) = options.store.load(&options.node, Timestamp::now())? {

@@ -17,7 +17,7 @@ use kube_node_planner::approval::{GROUP, SIGNER, USAGES, USER_PREFIX};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{CredentialStore, IdentityError, Options, store::Certificate};
+use super::{CredentialStore, IdentityError, IdentityOptions, store::Certificate};
 
 /// Time that a CSR may stay unanswered before that is reported.
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
@@ -36,7 +36,7 @@ impl PendingCsr {
     /// Obtains a certificate by the token.
     pub(super) async fn with_token<P: CredentialStore>(
         &mut self,
-        options: &Options<P>,
+        options: &IdentityOptions<P>,
     ) -> Result<Certificate, IdentityError> {
         let by_token = options.store.token_client(&options.node).await?;
         self.with_client(&by_token.client, options).await.map_err(|error| {
@@ -48,7 +48,7 @@ impl PendingCsr {
     pub(super) async fn with_client<P>(
         &mut self,
         client: &Client,
-        options: &Options<P>,
+        options: &IdentityOptions<P>,
     ) -> Result<Certificate, IdentityError> {
         let api: Api<CertificateSigningRequest> = Api::all(client.clone());
         if let Some((_, made)) = &mut self.0 {
@@ -78,7 +78,10 @@ impl PendingCsr {
     }
 }
 
-fn request<P>(options: &Options<P>, key: &KeyPair) -> Result<CertificateSigningRequest, IdentityError> {
+fn request<P>(
+    options: &IdentityOptions<P>,
+    key: &KeyPair,
+) -> Result<CertificateSigningRequest, IdentityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, GROUP);

@@ -77,7 +77,7 @@ impl KubemarkProxy {
             tokio::spawn(admin.serve(Registry::new(), proxy.readiness(), shutdown.clone()));
         }
         let work = Box::pin(async {
-            let options = identity::Options::new(args.node, dir.bootstrap(), args.state_dir);
+            let options = identity::IdentityOptions::new(args.node, dir.bootstrap(), args.state_dir);
             let identity = Identity::obtain(options).await?;
             let client = identity.client();
             tokio::select! {

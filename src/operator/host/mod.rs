@@ -38,7 +38,7 @@ pub struct Options {
     /// Identity of the worker.
     pub client: Access,
     /// Listener of the kubelet endpoints; None: endpoints are not served.
-    pub endpoints: Option<server::Options>,
+    pub endpoints: Option<server::ServerOptions>,
     /// Maximum number of machines in this process.
     pub max_machines: usize,
     /// Namespace of the operator: revisions and worker Leases.

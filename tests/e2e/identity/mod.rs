@@ -34,7 +34,7 @@ use kube_node_operator::{
 };
 use kube_node_planner::approval::Account;
 use machine_agent::{
-    identity::{Identity, Options, token},
+    identity::{Identity, IdentityOptions, token},
     machine_dir,
 };
 use serde_json::{Value, json};
@@ -191,12 +191,12 @@ impl Stage {
     }
 
     /// The folders of a machine, and what it needs to come by its identity.
-    pub async fn options(&self, node: &str, uid: &str) -> Options {
+    pub async fn options(&self, node: &str, uid: &str) -> IdentityOptions {
         let dir = self.dir.join(node);
         std::fs::create_dir_all(dir.join("state")).unwrap();
         let bootstrap = dir.join(machine_dir::BOOTSTRAP);
         std::fs::write(&bootstrap, self.bootstrap(node, uid).await).unwrap();
-        let mut options = Options::new(node, bootstrap, dir.join("state"));
+        let mut options = IdentityOptions::new(node, bootstrap, dir.join("state"));
         options.patience = Duration::from_secs(20);
         options
     }
@@ -241,7 +241,7 @@ fn server_and_ca() -> (String, String) {
 }
 
 /// Comes by an identity.
-async fn obtain(options: &Options) -> Identity {
+async fn obtain(options: &IdentityOptions) -> Identity {
     Identity::obtain(options.clone()).await.unwrap()
 }
 

@@ -18,7 +18,9 @@ use hollow_kubelet::{
 };
 use kube::{Client, Config};
 use kube_ext::{error::chain, leader::Fence};
-use machine_agent::identity::{BootstrapClient, Identity, IdentityError, MemoryStore, Options, PendingCsr};
+use machine_agent::identity::{
+    BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr,
+};
 use tokio::{
     sync::{mpsc::UnboundedSender, watch},
     task::AbortHandle,
@@ -197,7 +199,7 @@ impl DedicatedIdentities {
     async fn lifetime(&self, id: &MachineId, pending_csr: &mut PendingCsr) -> IdentityError {
         let place = MemoryStore::new(Arc::clone(&id.uid), Arc::clone(&self.road));
         let rate = place.rate();
-        let mut options = Options::at(&*id.node, place);
+        let mut options = IdentityOptions::at(&*id.node, place);
         options.patience = PATIENCE;
         let obtained = {
             // A machine without an earlier Lease renewal has nothing to lose and comes last.
