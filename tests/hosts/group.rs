@@ -40,7 +40,7 @@ impl Group {
         let mut wanted: BTreeMap<&str, usize> = names.iter().map(|name| (*name, 0)).collect();
         for node in &nodes {
             let uid = node.metadata.uid.as_deref().unwrap();
-            *wanted.get_mut(share::carrier(names.iter().copied(), uid).unwrap()).unwrap() += 1;
+            *wanted.get_mut(share::host_of(names.iter().copied(), uid).unwrap()).unwrap() += 1;
         }
         assert!(wanted.values().all(|share| *share > 0), "{wanted:?}");
         let carried = || -> BTreeMap<&str, usize> {

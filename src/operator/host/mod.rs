@@ -10,12 +10,13 @@ mod reconciler;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use hollow_kubelet::{Hollow, kubelet_watches::Meter, server};
+use hollow_kubelet::{Hollow, server};
 use kube_ext::{
-    admin::Admin,
+    admin::{Admin, Readiness},
     leader::{self, Election, Leadership},
     metrics::{self, gauge},
 };
+use machine_agent::identity::BootstrapClient;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -26,12 +27,7 @@ use super::{
     leader_tasks::in_sync,
     task_group::{TaskGroup, hold, leave},
 };
-use crate::{
-    controllers::Revisions,
-    hosts::MembershipWatch,
-    preflight,
-    providers::{Dependencies, InProcess, Room},
-};
+use crate::{controllers::Revisions, hosts::MembershipWatch, preflight, providers::InProcess};
 
 /// Options of [`run`].
 pub struct Options {
@@ -68,17 +64,11 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
         ),
     )?;
     let caches = Caches::default();
-    let members = MembershipWatch::seen_by(&group, &name);
-    caches.hosts.add_event_handler(Arc::clone(&members) as _);
+    let membership = MembershipWatch::of_worker(&presence.identity);
+    caches.hosts.add_event_handler(membership.clone());
     let mut parts = TaskGroup::new(&shutdown);
     let admin = Admin::bind(admin_address, "--admin-address").await?;
-    let (ready, roll) = (caches.readiness(), Arc::clone(&members));
-    let unready = move || {
-        let mut missing = ready();
-        missing.extend(roll.echoed().is_none().then(|| "not present yet".to_owned()));
-        missing
-    };
-    parts.serve(admin, registry.clone(), Arc::new(unready));
+    parts.serve(admin, registry.clone(), readiness(caches.readiness(), membership.clone()));
 
     let client = access.client()?;
     let checked = async {
@@ -109,29 +99,76 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> anyhow::Resul
         parts.serve_kubelets(&hollow, endpoints, &registry)?;
         let stop = parts.shutdown().clone();
         parts.spawn_until_done(kubelets.run(stop.clone()));
-        let ground = Dependencies {
+        let bootstrap = BootstrapClient {
             requester: fenced.clone(),
             server: access.anonymous(),
             fence: standing.fence().clone(),
-            meter: Meter::new(&registry)?,
         };
-        let room = Room::register(max_machines, &caches.nodes, &registry)?;
-        let machines = InProcess::new(hollow.clone(), ground, room);
+        let machines =
+            InProcess::register(hollow.clone(), bootstrap, max_machines, &caches.nodes, &registry)?;
         let revisions = Revisions::new(fenced.clone(), &namespace);
         let ready = caches.readiness();
-        let (carrier, queue) =
-            HostReconciler::new((&group, &name), fenced, caches, revisions, members, machines);
+        let (reconciler, queue) =
+            HostReconciler::new((&group, &name), fenced, caches, revisions, membership, machines);
         parts.spawn_until_done(async move {
             let begun = async {
                 in_sync(&hollow, &ready).await;
-                carrier.settle().await;
+                reconciler.settle().await;
             };
             if stop.run_until_cancelled(begun).await.is_some() {
                 info!("carries machines");
-                carrier.run(queue, present, stop).await;
+                reconciler.run(queue, present, stop).await;
             }
         });
         parts.supervise().await
     });
     hold(Some(election), work).await
+}
+
+/// Names what the worker waits for: lists of its caches, and its own heartbeat, which the other workers see as
+/// late as it does itself.
+fn readiness(caches: Readiness, membership: Arc<MembershipWatch>) -> Readiness {
+    Arc::new(move || {
+        let mut missing = caches();
+        if membership.own_heartbeat().is_none() {
+            missing.push("not present yet".to_owned());
+        }
+        missing
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::coordination::v1::Lease;
+    use kube_node_cache::EventHandler;
+    use serde_json::json;
+
+    use super::*;
+    use crate::hosts::{HostView, lease_name};
+
+    #[test]
+    fn a_worker_is_ready_with_its_first_own_heartbeat() {
+        let membership = MembershipWatch::of_worker("a_2");
+        let missing = readiness(Arc::new(Vec::new), Arc::clone(&membership));
+        let renew = |host: &str, holder: &str, version: &str| {
+            let lease: Lease = serde_json::from_value(json!({
+                "metadata": {
+                    "name": lease_name("big", host),
+                    "resourceVersion": version,
+                    "labels": {"kube-node.io/hollow-hosts": "big"},
+                },
+                "spec": {"holderIdentity": holder, "leaseDurationSeconds": 10},
+            }))
+            .unwrap();
+            membership.on_change(None, Some(&Arc::new(HostView::from(lease))));
+        };
+        assert_eq!(missing(), ["not present yet"]);
+        renew("b", "b_1", "1");
+        assert_eq!(missing(), ["not present yet"], "another worker's heartbeat");
+        renew("a", "a_1", "2");
+        assert_eq!(missing(), ["not present yet"], "an earlier process of this name");
+        renew("a", "a_2", "3");
+        assert_eq!(missing(), [""; 0]);
+        assert_eq!(membership.count("big"), 2);
+    }
 }

@@ -1,10 +1,6 @@
 //! Host reconciler: creates and removes the machines of this worker as Nodes, classes, sets and workers change.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::Client;
@@ -15,6 +11,7 @@ use kube_ext::{
 };
 use kube_node_api::{NodeClass, NodeSet, names};
 use kube_node_cache::{CustomObject, EventHandler, NodeView};
+use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +21,7 @@ use super::Caches;
 use crate::{
     controllers::{Revisions, RevisionsError, machine_spec, node::set_condition},
     hosts::{MembershipWatch, Present, share},
-    providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, Provider, ProviderError},
+    providers::{InProcess, MachineId, MachineRequest, OUT_OF_RESOURCES, ProviderError},
 };
 
 /// Concurrent reconciliations. None waits for more than the read of a revision that is not cached.
@@ -59,7 +56,7 @@ pub(super) struct HostReconciler {
     client: Client,
     caches: Caches,
     revisions: Revisions,
-    members: Arc<MembershipWatch>,
+    membership: Arc<MembershipWatch>,
     /// Present workers at the last computation of the shares.
     present: Mutex<Present>,
     machines: InProcess,
@@ -73,38 +70,33 @@ impl HostReconciler {
         client: Client,
         caches: Caches,
         revisions: Revisions,
-        members: Arc<MembershipWatch>,
+        membership: Arc<MembershipWatch>,
         machines: InProcess,
     ) -> (Arc<Self>, Consumer<Arc<str>>) {
         let (requests, queue) = work_queue();
-        let carrier = Arc::new(Self {
+        let reconciler = Arc::new(Self {
             group: group.into(),
             host: host.into(),
             client,
             caches,
             revisions,
-            members,
+            membership,
             present: Mutex::default(),
             machines,
             requests,
         });
-        carrier.caches.nodes.add_event_handler(Arc::clone(&carrier) as Arc<dyn EventHandler<NodeView>>);
-        carrier
-            .caches
-            .classes
-            .add_event_handler(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeClass>>>);
-        carrier
-            .caches
-            .sets
-            .add_event_handler(Arc::clone(&carrier) as Arc<dyn EventHandler<CustomObject<NodeSet>>>);
-        (carrier, queue)
+        let Caches { nodes, classes, sets, .. } = &reconciler.caches;
+        nodes.add_event_handler(reconciler.clone());
+        classes.add_event_handler(reconciler.clone());
+        sets.add_event_handler(reconciler.clone());
+        (reconciler, queue)
     }
 
     /// Waits until every other worker knows of this one.
     pub(super) async fn settle(&self) {
         let mut known = Present::new();
         while !self.is_present(&known) {
-            known = self.members.changed(&known).await;
+            known = self.membership.wait_for_change(&known).await;
         }
         sleep(SETTLE).await;
     }
@@ -122,10 +114,10 @@ impl HostReconciler {
     ) {
         let config = Config { concurrency: CONCURRENCY, min_interval: Duration::ZERO };
         let work = run(queue, config, &stop, |name| {
-            let carrier = Arc::clone(&self);
-            async move { carrier.reconcile(&name).await }
+            let reconciler = Arc::clone(&self);
+            async move { reconciler.reconcile(&name).await }
         });
-        let following = async { tokio::join!(self.follow_hosts(peers), self.follow_machines()) };
+        let following = async { tokio::join!(self.follow_membership(peers), self.follow_machines()) };
         tokio::join!(work, stop.run_until_cancelled(following));
     }
 
@@ -138,34 +130,35 @@ impl HostReconciler {
     }
 
     /// Enqueues all Nodes whenever a worker joins or leaves.
-    async fn follow_hosts(&self, peers: IntGauge) {
+    async fn follow_membership(&self, peers: IntGauge) {
         // Before the first reconciliation no worker is known, so every present one counts as new.
         let mut known = Present::new();
         loop {
-            if let Ok(mut present) = timeout(LISTEN, self.members.changed(&known)).await {
+            if let Ok(mut present) = timeout(LISTEN, self.membership.wait_for_change(&known)).await {
                 if is_lost(&known, &present) {
                     sleep(DOUBT).await;
-                    present = self.members.present();
+                    present = self.membership.present();
                 }
                 let hosts = present.get(&self.group).map_or(0, BTreeSet::len);
                 info!(hosts, "who is present has changed");
                 peers.set(i64::try_from(hosts).unwrap_or(i64::MAX));
-                self.present.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&present);
+                self.present.lock().clone_from(&present);
                 known = present;
-                self.look_at(|_| true);
+                self.enqueue(|_| true);
             } else if self.is_deaf() {
-                warn!("the watch of the Leases of hosts shows nothing: it is made anew");
+                warn!("the watch of the Leases of hosts shows nothing: it is restarted");
                 self.caches.hosts.relist();
             }
         }
     }
 
     fn is_deaf(&self) -> bool {
-        self.members.echoed().is_some_and(|echoed| echoed.until(Moment::now()) > DEAF_AFTER)
+        self.membership.own_heartbeat().is_some_and(|last| last.until(Moment::now()) > DEAF_AFTER)
     }
 
-    fn look_at(&self, is_meant: impl Fn(&NodeView) -> bool) {
-        for node in self.caches.nodes.all().iter().filter(|node| is_meant(node)) {
+    /// Enqueues the Nodes for which `is_affected` returns true.
+    fn enqueue(&self, is_affected: impl Fn(&NodeView) -> bool) {
+        for node in self.caches.nodes.all().iter().filter(|node| is_affected(node)) {
             self.requests.add(Arc::clone(&node.name));
         }
     }
@@ -179,13 +172,13 @@ impl HostReconciler {
             && node.as_ref().is_none_or(|node| node.uid != uid)
         {
             debug!(node = &**name, "drops its machine");
-            self.machines.remove(&uid);
+            self.machines.delete(&uid);
         }
         let Some(node) = node else { return Action::AwaitChange };
-        match self.carry(&node).await {
-            Ok(()) => self.say(&node, (true, "Running", "a host carries it")).await,
+        match self.ensure_machine(&node).await {
+            Ok(()) => self.report(&node, (true, "Running", "a host carries it")).await,
             Err(MachineError::Provider(error)) if error.is_want_of_room() => {
-                match self.say(&node, (false, error.reason(), &chain(&error))).await {
+                match self.report(&node, (false, error.reason(), &chain(&error))).await {
                     Action::AwaitChange => error.retry_after().map_or(Action::Failed, Action::RequeueAfter),
                     other => other,
                 }
@@ -199,13 +192,13 @@ impl HostReconciler {
 
     /// Writes on the Node that there is no room for its machine, and later that there is: the operator cannot
     /// know. Nothing else about the machine is written here.
-    async fn say(&self, node: &NodeView, says: (bool, &str, &str)) -> Action {
+    async fn report(&self, node: &NodeView, update: (bool, &str, &str)) -> Action {
         let was_full =
-            node.condition(names::CONDITION_MACHINE).is_some_and(|said| &*said.reason == OUT_OF_RESOURCES);
-        if says.0 && !was_full {
+            node.condition(names::CONDITION_MACHINE).is_some_and(|shown| &*shown.reason == OUT_OF_RESOURCES);
+        if update.0 && !was_full {
             return Action::AwaitChange;
         }
-        let (status, reason, message) = says;
+        let (status, reason, message) = update;
         match set_condition(&self.client, node, names::CONDITION_MACHINE, status, reason, message).await {
             Ok(()) => Action::AwaitChange,
             Err(error) => {
@@ -216,26 +209,27 @@ impl HostReconciler {
     }
 
     fn is_ours(&self, node: &NodeView) -> bool {
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = self.present.lock();
         let hosts = present.get(&self.group).into_iter().flatten();
-        share::carrier(hosts.map(|host| &**host), &node.uid) == Some(&self.host)
+        share::host_of(hosts.map(|host| &**host), &node.uid) == Some(&self.host)
     }
 
     /// Creates the machine of a Node, or updates its settings.
-    async fn carry(&self, node: &NodeView) -> Result<(), MachineError> {
+    async fn ensure_machine(&self, node: &NodeView) -> Result<(), MachineError> {
         // The operator reports a missing revision on the Node, and the set may store it again.
         let Some(machine) = machine_spec::stored(&self.revisions, node).await? else {
             return Err(MachineError::NoRevision);
         };
         let class = node.class().and_then(|class| self.caches.classes.get(class));
-        let class = class.as_ref().and_then(|own| own.object.as_ref().ok()).map(|class| &class.spec);
+        let class = readable(class.as_ref()).map(|class| &class.spec);
         let settings = machine_spec::settings(node, &machine, class, &self.caches.sets);
         let id = MachineId::of(node);
         if self.machines.get(&id.uid).is_some() {
-            return Ok(self.machines.update(&id, &settings).await?);
+            self.machines.update(&id.uid, &settings);
+            return Ok(());
         }
         let request = MachineRequest { id, machine: (*machine).clone(), settings, credentials: None };
-        Ok(self.machines.create(&request).await?)
+        Ok(self.machines.create(&request)?)
     }
 }
 
@@ -244,12 +238,15 @@ fn is_lost(before: &Present, after: &Present) -> bool {
     before.iter().any(|(group, hosts)| after.get(group).is_none_or(|left| !hosts.is_subset(left)))
 }
 
+/// The object of a cache entry; None if it cannot be parsed.
+fn readable<K>(entry: Option<&Arc<CustomObject<K>>>) -> Option<&K> {
+    entry?.object.as_deref().ok()
+}
+
 impl EventHandler<NodeView> for HostReconciler {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         // A machine is made from the labels of its Node; the status is the machine's own output.
-        let made_from =
-            |node: Option<&Arc<NodeView>>| node.map(|node| (Arc::clone(&node.uid), node.labels.clone()));
-        if made_from(old) != made_from(new)
+        if old.map(|node| (&node.uid, &node.labels)) != new.map(|node| (&node.uid, &node.labels))
             && let Some(node) = new.or(old)
         {
             self.requests.add(Arc::clone(&node.name));
@@ -257,32 +254,27 @@ impl EventHandler<NodeView> for HostReconciler {
     }
 }
 
-impl EventHandler<CustomObject<NodeClass>> for HostReconciler {
-    fn on_change(
-        &self,
-        old: Option<&Arc<CustomObject<NodeClass>>>,
-        new: Option<&Arc<CustomObject<NodeClass>>>,
-    ) {
-        let failures = |own: Option<&Arc<CustomObject<NodeClass>>>| {
-            Some(own?.object.as_ref().ok()?.spec.failures.clone())
-        };
-        if failures(old) != failures(new)
+type Class = CustomObject<NodeClass>;
+
+impl EventHandler<Class> for HostReconciler {
+    fn on_change(&self, old: Option<&Arc<Class>>, new: Option<&Arc<Class>>) {
+        if readable(old).map(|class| &class.spec.failures) != readable(new).map(|class| &class.spec.failures)
             && let Some(class) = new.or(old)
         {
-            self.look_at(|node| node.class() == Some(class.name()));
+            self.enqueue(|node| node.class() == Some(class.name()));
         }
     }
 }
 
-impl EventHandler<CustomObject<NodeSet>> for HostReconciler {
-    fn on_change(&self, old: Option<&Arc<CustomObject<NodeSet>>>, new: Option<&Arc<CustomObject<NodeSet>>>) {
-        let overrides = |own: Option<&Arc<CustomObject<NodeSet>>>| {
-            Some(own?.object.as_ref().ok()?.spec.class_overrides.clone())
-        };
-        if overrides(old) != overrides(new)
+type Set = CustomObject<NodeSet>;
+
+impl EventHandler<Set> for HostReconciler {
+    fn on_change(&self, old: Option<&Arc<Set>>, new: Option<&Arc<Set>>) {
+        if readable(old).map(|set| &set.spec.class_overrides)
+            != readable(new).map(|set| &set.spec.class_overrides)
             && let Some(set) = new.or(old)
         {
-            self.look_at(|node| node.set() == Some(set.name()));
+            self.enqueue(|node| node.set() == Some(set.name()));
         }
     }
 }

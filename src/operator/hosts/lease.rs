@@ -24,10 +24,12 @@ pub struct HostView {
     pub group: Arc<str>,
     /// Name of the worker in its group.
     pub host: Arc<str>,
+    /// Identity of the process that holds the Lease; empty once it has released it.
+    pub holder: String,
     /// Resource version: each renewal changes it.
     pub version: String,
     /// Validity after a renewal; None once the worker has released the Lease.
-    pub lasts: Option<Duration>,
+    pub valid_for: Option<Duration>,
 }
 
 impl From<Lease> for HostView {
@@ -37,14 +39,15 @@ impl From<Lease> for HostView {
         let name = lease.name_any();
         let host = name.strip_prefix(&lease_name(&group, "")).unwrap_or_default().into();
         let spec = lease.spec.unwrap_or_default();
-        let is_held = spec.holder_identity.is_some_and(|holder| !holder.is_empty());
+        let holder = spec.holder_identity.unwrap_or_default();
         let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         Self {
             key: format!("{}/{name}", lease.metadata.namespace.unwrap_or_default()),
             group,
             host,
             version: lease.metadata.resource_version.unwrap_or_default(),
-            lasts: seconds.filter(|_| is_held).map(Duration::from_secs),
+            valid_for: seconds.filter(|_| !holder.is_empty()).map(Duration::from_secs),
+            holder,
         }
     }
 }
@@ -77,9 +80,12 @@ mod tests {
     #[test]
     fn a_lease_tells_who_is_present() {
         let held = view(&lease_name("big", "h-0"), "h-0_1");
-        assert_eq!((&*held.group, &*held.host, held.lasts), ("big", "h-0", Some(Duration::from_secs(10))));
+        assert_eq!(
+            (&*held.group, &*held.host, held.valid_for),
+            ("big", "h-0", Some(Duration::from_secs(10)))
+        );
         assert_eq!((held.key(), held.version.as_str()), ("ns/hollow-host.big.h-0".to_owned(), "7"));
-        assert_eq!(view(&lease_name("big", "h-0"), "").lasts, None);
+        assert_eq!(view(&lease_name("big", "h-0"), "").valid_for, None);
         assert_eq!(&*view("hollow-host.small.h-0", "x").host, "", "a label that lies names nobody");
     }
 }

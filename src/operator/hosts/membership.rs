@@ -18,28 +18,37 @@ pub type Present = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
 /// Workers and the expiry of their Leases.
 #[derive(Clone, Debug, Default)]
 pub struct Membership {
-    hosts: BTreeMap<(Arc<str>, Arc<str>), Heard>,
+    hosts: BTreeMap<(Arc<str>, Arc<str>), Renewal>,
 }
 
 #[derive(Clone, Debug)]
-struct Heard {
+struct Renewal {
     /// Resource version of the Lease.
     version: String,
-    until: Moment,
+    expiry: Moment,
 }
 
 impl Membership {
-    /// Records a version of a worker's Lease, which is valid for `lasts`.
-    pub fn saw(&mut self, group: &Arc<str>, host: &Arc<str>, version: &str, lasts: Duration, now: Moment) {
+    /// Records a version of a worker's Lease, which is valid for `valid_for`. Returns true if it is a renewal.
+    pub fn renewed(
+        &mut self,
+        group: &Arc<str>,
+        host: &Arc<str>,
+        version: &str,
+        valid_for: Duration,
+        now: Moment,
+    ) -> bool {
         let key = (Arc::clone(group), Arc::clone(host));
         // A new list shows known versions again: they are no renewals.
-        if self.hosts.get(&key).is_none_or(|heard| heard.version != version) {
-            self.hosts.insert(key, Heard { version: version.to_owned(), until: now.after(lasts) });
+        let is_renewal = self.hosts.get(&key).is_none_or(|renewal| renewal.version != version);
+        if is_renewal {
+            self.hosts.insert(key, Renewal { version: version.to_owned(), expiry: now.after(valid_for) });
         }
+        is_renewal
     }
 
     /// Removes a worker whose Lease was released or deleted.
-    pub fn left(&mut self, group: &Arc<str>, host: &Arc<str>) {
+    pub fn remove(&mut self, group: &Arc<str>, host: &Arc<str>) {
         self.hosts.remove(&(Arc::clone(group), Arc::clone(host)));
     }
 
@@ -47,7 +56,7 @@ impl Membership {
     #[must_use]
     pub fn present(&self, now: Moment) -> Present {
         let mut present = Present::new();
-        for ((group, host), _) in self.hosts.iter().filter(|(_, heard)| now < heard.until) {
+        for ((group, host), _) in self.hosts.iter().filter(|(_, renewal)| now < renewal.expiry) {
             present.entry(Arc::clone(group)).or_default().insert(Arc::clone(host));
         }
         present
@@ -55,8 +64,8 @@ impl Membership {
 
     /// Time at which the next worker expires if no renewal is seen until then.
     #[must_use]
-    pub fn next_end(&self, now: Moment) -> Option<Moment> {
-        self.hosts.values().map(|heard| heard.until).filter(|until| now < *until).min()
+    pub fn next_expiry(&self, now: Moment) -> Option<Moment> {
+        self.hosts.values().map(|renewal| renewal.expiry).filter(|expiry| now < *expiry).min()
     }
 }
 
@@ -64,14 +73,14 @@ impl Membership {
 mod tests {
     use super::*;
 
-    const LASTS: Duration = Duration::from_secs(10);
+    const VALID_FOR: Duration = Duration::from_secs(10);
 
     fn at(seconds: u64) -> Moment {
         Moment::BEGINNING.after(Duration::from_secs(seconds))
     }
 
-    fn names(roll: &Membership, now: u64) -> Vec<String> {
-        let all = roll.present(at(now));
+    fn names(membership: &Membership, now: u64) -> Vec<String> {
+        let all = membership.present(at(now));
         all.iter()
             .flat_map(|(group, hosts)| hosts.iter().map(move |host| format!("{group}/{host}")))
             .collect()
@@ -79,28 +88,31 @@ mod tests {
 
     #[test]
     fn present_as_long_as_it_is_heard_of() {
-        let mut roll = Membership::default();
+        let mut membership = Membership::default();
         let (big, a, b) = ("big".into(), "a".into(), "b".into());
-        roll.saw(&big, &a, "1", LASTS, at(0));
-        roll.saw(&big, &b, "2", LASTS, at(4));
-        assert_eq!(names(&roll, 9), ["big/a", "big/b"]);
-        assert_eq!(roll.next_end(at(9)), Some(at(10)));
-        roll.saw(&big, &a, "1", LASTS, at(9));
-        assert_eq!(names(&roll, 10), ["big/b"], "the same version again is no sign of life");
-        roll.saw(&big, &a, "3", LASTS, at(11));
-        assert_eq!(names(&roll, 13), ["big/a", "big/b"]);
-        roll.left(&big, &b);
-        assert_eq!((names(&roll, 13), roll.next_end(at(13))), (vec!["big/a".to_owned()], Some(at(21))));
-        assert_eq!(roll.next_end(at(21)), None);
+        membership.renewed(&big, &a, "1", VALID_FOR, at(0));
+        membership.renewed(&big, &b, "2", VALID_FOR, at(4));
+        assert_eq!(names(&membership, 9), ["big/a", "big/b"]);
+        assert_eq!(membership.next_expiry(at(9)), Some(at(10)));
+        membership.renewed(&big, &a, "1", VALID_FOR, at(9));
+        assert_eq!(names(&membership, 10), ["big/b"], "the same version again is no sign of life");
+        membership.renewed(&big, &a, "3", VALID_FOR, at(11));
+        assert_eq!(names(&membership, 13), ["big/a", "big/b"]);
+        membership.remove(&big, &b);
+        assert_eq!(
+            (names(&membership, 13), membership.next_expiry(at(13))),
+            (vec!["big/a".to_owned()], Some(at(21)))
+        );
+        assert_eq!(membership.next_expiry(at(21)), None);
     }
 
     #[test]
     fn groups_do_not_mix() {
-        let mut roll = Membership::default();
+        let mut membership = Membership::default();
         let host = "a".into();
-        roll.saw(&"big".into(), &host, "1", LASTS, at(0));
-        roll.saw(&"small".into(), &host, "2", LASTS, at(0));
-        roll.left(&"small".into(), &host);
-        assert_eq!(names(&roll, 1), ["big/a"]);
+        membership.renewed(&"big".into(), &host, "1", VALID_FOR, at(0));
+        membership.renewed(&"small".into(), &host, "2", VALID_FOR, at(0));
+        membership.remove(&"small".into(), &host);
+        assert_eq!(names(&membership, 1), ["big/a"]);
     }
 }

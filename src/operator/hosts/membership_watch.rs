@@ -1,46 +1,41 @@
 //! Membership watch: the membership of all groups, kept by the watch of the workers' Leases.
 
-use std::{
-    collections::BTreeSet,
-    future::pending,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use kube_ext::leader::clock::Moment;
 use kube_node_cache::EventHandler;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{sync::watch, time::timeout};
 
 use super::{HostView, Membership, Present};
 
 /// The workers that are present, as far as the watch has shown them.
 #[derive(Debug, Default)]
 pub struct MembershipWatch {
-    heard: Mutex<Heard>,
-    news: Notify,
+    state: watch::Sender<State>,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
-    roll: Membership,
-    /// Own heartbeat, which proves that the watch works; None: the watch is trusted.
-    echo: Option<OwnHeartbeat>,
+struct State {
+    membership: Membership,
+    /// Own Lease, whose renewals prove that the watch works; None: the watch is trusted.
+    own: Option<OwnLease>,
 }
 
 /// The Lease of this process, which renews it continuously.
 #[derive(Debug)]
-struct OwnHeartbeat {
-    group: Arc<str>,
-    host: Arc<str>,
-    seen: Moment,
+struct OwnLease {
+    /// Identity of this process: an earlier one may have had the same Lease.
+    holder: String,
+    /// Time at which the watch showed the last renewal.
+    heartbeat: Option<Moment>,
 }
 
-impl Heard {
+impl State {
     /// Time up to which the membership is known. A worker that has stopped receiving its own heartbeats does
     /// not declare other workers lost: without them this time stands still.
     fn now(&self) -> Moment {
         let now = Moment::now();
-        self.echo.as_ref().map_or(now, |echo| echo.seen.min(now))
+        self.own.as_ref().map_or(now, |own| own.heartbeat.unwrap_or(Moment::BEGINNING).min(now))
     }
 }
 
@@ -51,21 +46,19 @@ impl MembershipWatch {
         Arc::default()
     }
 
-    /// Membership for a worker, which takes over the machines of lost workers.
+    /// Membership for the worker with this identity, which takes over the machines of lost workers.
     #[must_use]
-    pub fn seen_by(group: &str, host: &str) -> Arc<Self> {
-        let echo = OwnHeartbeat { group: group.into(), host: host.into(), seen: Moment::BEGINNING };
-        Arc::new(Self {
-            heard: Mutex::new(Heard { roll: Membership::default(), echo: Some(echo) }),
-            news: Notify::new(),
-        })
+    pub fn of_worker(identity: &str) -> Arc<Self> {
+        let own = OwnLease { holder: identity.to_owned(), heartbeat: None };
+        let state = State { membership: Membership::default(), own: Some(own) };
+        Arc::new(Self { state: watch::Sender::new(state) })
     }
 
     /// The workers that are present.
     #[must_use]
     pub fn present(&self) -> Present {
-        let heard = self.heard();
-        heard.roll.present(heard.now())
+        let state = self.state.borrow();
+        state.membership.present(state.now())
     }
 
     /// Number of present workers of a group.
@@ -74,67 +67,51 @@ impl MembershipWatch {
         self.present().get(group).map_or(0, BTreeSet::len)
     }
 
-    /// Time at which the watch last showed this worker's own heartbeat.
+    /// Time at which the watch last showed this worker's own heartbeat; None before the first.
     #[must_use]
-    pub fn echoed(&self) -> Option<Moment> {
-        self.heard().echo.as_ref().map(|echo| echo.seen)
+    pub fn own_heartbeat(&self) -> Option<Moment> {
+        self.state.borrow().own.as_ref()?.heartbeat
     }
 
     /// Waits until the present workers differ from `known`.
-    pub async fn changed(&self, known: &Present) -> Present {
+    pub async fn wait_for_change(&self, known: &Present) -> Present {
+        let mut changes = self.state.subscribe();
         loop {
-            let mut news = pin!(self.news.notified());
-            // From here on no notification is missed.
-            news.as_mut().enable();
-            let (present, end) = {
-                let heard = self.heard();
-                let now = heard.now();
-                (heard.roll.present(now), heard.roll.next_end(now).filter(|_| heard.echo.is_none()))
-            };
-            if present != *known {
-                return present;
-            }
-            let end = async {
-                match end {
-                    Some(end) => sleep(Moment::now().until(end)).await,
-                    // Each own heartbeat notifies.
-                    None => pending().await,
+            let expiry = {
+                let state = changes.borrow_and_update();
+                let now = state.now();
+                let present = state.membership.present(now);
+                if present != *known {
+                    return present;
                 }
+                // A worker's time advances with its own heartbeats alone, and each of them is a change.
+                state.membership.next_expiry(now).filter(|_| state.own.is_none())
             };
-            tokio::select! {
-                () = news => {}
-                () = end => {}
+            match expiry {
+                Some(expiry) => drop(timeout(Moment::now().until(expiry), changes.on_change()).await),
+                None => drop(changes.on_change().await),
             }
         }
-    }
-
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl EventHandler<HostView> for MembershipWatch {
     fn on_change(&self, old: Option<&Arc<HostView>>, new: Option<&Arc<HostView>>) {
         let now = Moment::now();
-        let mut heard = self.heard();
-        match new.and_then(|new| Some((&**new, new.lasts?))) {
-            Some((HostView { group, host, version, .. }, lasts)) => {
-                heard.roll.saw(group, host, version, lasts, now);
-                let is_news = old.is_none_or(|old| old.version != *version);
-                if let Some(echo) = &mut heard.echo
-                    && is_news
-                    && (&echo.group, &echo.host) == (group, host)
-                {
-                    echo.seen = now;
+        self.state.send_modify(|State { membership, own }| {
+            match new.and_then(|new| Some((&**new, new.valid_for?))) {
+                Some((HostView { group, host, holder, version, .. }, valid_for)) => {
+                    let is_renewal = membership.renewed(group, host, version, valid_for, now);
+                    if let Some(own) = own.as_mut().filter(|own| is_renewal && own.holder == *holder) {
+                        own.heartbeat = Some(now);
+                    }
+                }
+                None => {
+                    if let Some(gone) = new.or(old) {
+                        membership.remove(&gone.group, &gone.host);
+                    }
                 }
             }
-            None => {
-                if let Some(gone) = new.or(old) {
-                    heard.roll.left(&gone.group, &gone.host);
-                }
-            }
-        }
-        drop(heard);
-        self.news.notify_waiters();
+        });
     }
 }

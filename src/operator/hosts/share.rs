@@ -6,7 +6,7 @@
 use sha2::{Digest, Sha256};
 
 /// The worker that runs the machine of this UID; None if there are no workers.
-pub fn carrier<'a>(hosts: impl IntoIterator<Item = &'a str>, uid: &str) -> Option<&'a str> {
+pub fn host_of<'a>(hosts: impl IntoIterator<Item = &'a str>, uid: &str) -> Option<&'a str> {
     hosts.into_iter().max_by_key(|host| (weight(host, uid), *host))
 }
 
@@ -35,15 +35,15 @@ mod tests {
     }
 
     fn carried(hosts: &[String]) -> Vec<&str> {
-        (0..MACHINES).map(|number| carrier(hosts.iter().map(String::as_str), &uid(number)).unwrap()).collect()
+        (0..MACHINES).map(|number| host_of(hosts.iter().map(String::as_str), &uid(number)).unwrap()).collect()
     }
 
     #[test]
     fn all_versions_agree() {
         // Processes of two versions meet while a StatefulSet rolls: these results may never change.
-        let of = |uid| carrier(["a", "b", "c"], uid).unwrap();
+        let of = |uid| host_of(["a", "b", "c"], uid).unwrap();
         assert_eq!([of("1"), of("2"), of("3"), of("4"), of("5")], ["b", "a", "a", "c", "b"]);
-        assert_eq!(carrier([], "1"), None);
+        assert_eq!(host_of([], "1"), None);
     }
 
     #[test]
