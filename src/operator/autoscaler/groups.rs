@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -22,6 +22,7 @@ use kube_node_planner::{
     revision,
     template::DesiredTemplate,
 };
+use parking_lot::Mutex;
 
 use super::{index::Index, writer::Writer};
 use crate::controllers::Context;
@@ -95,7 +96,6 @@ impl Group {
 }
 
 impl Groups {
-    /// Must be created before the watches start.
     pub(super) fn new(context: Arc<Context>) -> Self {
         let index = Index::of(&context.nodes);
         let writer = Writer::new(context.client.clone());
@@ -124,14 +124,9 @@ impl Groups {
     }
 
     /// The group of this name if it still is the set of a scale request; another set may have the name by now.
-    pub(super) fn same(&self, id: &str, standing: &SetSnapshot) -> Result<Group, ScaleRefusal> {
-        self.get(id).and_then(|group| {
-            if group.shown.uid == standing.uid {
-                Ok(group)
-            } else {
-                Err(ScaleRefusal::NoGroup(id.to_owned()))
-            }
-        })
+    pub(super) fn same(&self, id: &str, snapshot: &SetSnapshot) -> Result<Group, ScaleRefusal> {
+        let group = self.get(id).ok().filter(|group| group.shown.uid == snapshot.uid);
+        group.ok_or_else(|| ScaleRefusal::NoGroup(id.to_owned()))
     }
 
     /// The group of a Node or of a placeholder; None if it belongs to none.
@@ -170,14 +165,14 @@ impl Groups {
     /// Decides a scale request that deletes Nodes; `wanted` are providerID and name of each.
     pub(super) fn delete(
         &self,
-        standing: &SetSnapshot,
+        snapshot: &SetSnapshot,
         id: &str,
         wanted: &[(String, String)],
     ) -> Result<Option<ReplicaChange>, ScaleRefusal> {
         if wanted.len() > autoscaling::MOST_VICTIMS {
             return Err(ScaleRefusal::TooMany { asked: wanted.len(), most: autoscaling::MOST_VICTIMS });
         }
-        let group = self.same(id, standing)?;
+        let group = self.same(id, snapshot)?;
         let mut nodes = Vec::with_capacity(wanted.len());
         for (provider_id, name) in wanted {
             nodes.push(self.find(Wanted { provider_id, name })?);
@@ -193,8 +188,8 @@ impl Groups {
             })
             .collect();
         let staying =
-            self.machines(&group, |machines, coming| autoscaling::staying(standing, machines, coming));
-        autoscaling::delete(id, standing, staying, &targets)
+            self.machines(&group, |machines, coming| autoscaling::staying(snapshot, machines, coming));
+        autoscaling::delete(id, snapshot, staying, &targets)
     }
 
     /// The machines of a group, and the number of expected creations that the watch has not shown.
@@ -243,9 +238,9 @@ impl Groups {
 
     /// Target size of the group; None while the result of a write is unknown.
     pub(super) fn target_size(&self, group: &Group) -> Option<i32> {
-        let standing = self.writer.standing(group.name(), &group.shown)?;
+        let snapshot = self.writer.snapshot(group.name(), &group.shown)?;
         Some(self.machines(group, |machines, coming| {
-            autoscaling::target_size(&standing, machines, coming, group.rolling())
+            autoscaling::target_size(&snapshot, machines, coming, group.rolling())
         }))
     }
 
@@ -271,7 +266,7 @@ impl Groups {
     /// has a Node or a pending scale request, would keep cluster-autoscaler from growing other groups.
     pub(super) async fn template_node(&self, group: &Group) -> Result<Node, ScaleRefusal> {
         let known = self.resolve_template(group).await;
-        let mut last = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.templates.lock();
         match known {
             Ok(node) => {
                 if !last.contains_key(&group.shown.uid) {

@@ -1,30 +1,25 @@
 //! Index of Nodes by providerID: cluster-autoscaler has no other name for a machine whose Node it has not seen.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use kube_node_cache::{Cache, EventHandler, NodeView};
+use parking_lot::RwLock;
 
 /// Names of Nodes by providerID, byte for byte.
 #[derive(Debug, Default)]
 pub(super) struct Index(RwLock<HashMap<String, Arc<str>>>);
 
 impl Index {
-    /// An index that follows `nodes`. Must be created before their watch starts.
+    /// An index that follows `nodes`, beginning with those that are there.
     pub(super) fn of(nodes: &Cache<NodeView>) -> Arc<Self> {
         let index = Arc::new(Self::default());
         nodes.add_event_handler(index.clone());
-        for node in nodes.all() {
-            index.on_change(None, Some(&node));
-        }
         index
     }
 
     /// The name of the Node with this providerID.
     pub(super) fn name(&self, provider_id: &str) -> Option<Arc<str>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(provider_id).cloned()
+        self.0.read().get(provider_id).cloned()
     }
 }
 
@@ -35,7 +30,7 @@ impl EventHandler<NodeView> for Index {
         if before == now && old.is_some() {
             return;
         }
-        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.0.write();
         // If two Nodes share a providerID, which should never happen, the later one is indexed.
         if let (Some(before), Some(old)) = (before, old)
             && names.get(&before).is_some_and(|name| *name == old.name)
@@ -54,6 +49,14 @@ mod tests {
 
     fn node(name: &str, id: Option<&str>) -> Arc<NodeView> {
         Arc::new(NodeView { name: name.into(), provider_id: id.map(str::to_owned), ..NodeView::default() })
+    }
+
+    #[test]
+    fn holds_the_nodes_that_were_there_before_it() {
+        let node =
+            NodeView { name: "a".into(), provider_id: Some("hollow://a".into()), ..NodeView::default() };
+        let index = Index::of(&Cache::full([node]));
+        assert_eq!(index.name("hollow://a").as_deref(), Some("a"));
     }
 
     #[test]

@@ -1,15 +1,11 @@
 //! Metrics of calls: count and time by method and code. Only existing methods become labels.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Instant,
-};
+use std::{convert::Infallible, time::Instant};
 
 use kube_ext::metrics::{counters, gauge, histograms};
 use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
-use tower::{Layer, Service};
+use tonic::{body::Body, service::Routes};
+use tower::ServiceExt;
 
 use super::ServeError;
 
@@ -41,10 +37,7 @@ const OTHER: &str = "other";
 
 /// The server's metrics.
 #[derive(Clone, Debug)]
-pub(super) struct Metrics(Arc<Collectors>);
-
-#[derive(Debug)]
-struct Collectors {
+pub(super) struct Metrics {
     calls: IntCounterVec,
     seconds: HistogramVec,
     up: IntGauge,
@@ -54,7 +47,7 @@ struct Collectors {
 impl Metrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let methods = || METHODS.into_iter().chain([OTHER]);
-        Ok(Self(Arc::new(Collectors {
+        Ok(Self {
             calls: counters(
                 registry,
                 ("kube_node_autoscaler_calls_total", "Calls by cluster-autoscaler, by method and code"),
@@ -75,20 +68,28 @@ impl Metrics {
                 ["reason"],
                 ServeError::REASONS.map(|reason| [reason]),
             )?,
-        })))
+        })
     }
 
     pub(super) fn up(&self, up: bool) {
-        self.0.up.set(i64::from(up));
+        self.up.set(i64::from(up));
     }
 
     pub(super) fn failed(&self, reason: &str) {
-        self.0.failures.with_label_values(&[reason]).inc();
+        self.failures.with_label_values(&[reason]).inc();
     }
 
-    fn called(&self, method: &str, code: &str, since: Instant) {
-        self.0.calls.with_label_values(&[method, code]).inc();
-        self.0.seconds.with_label_values(&[method]).add_event_handler(since.elapsed().as_secs_f64());
+    /// Answers a call by `routes`, and counts it.
+    pub(super) async fn count(
+        self,
+        routes: Routes,
+        request: http::Request<Body>,
+    ) -> Result<http::Response<Body>, Infallible> {
+        let (method, since) = (method(request.uri().path()), Instant::now());
+        let answer = routes.oneshot(request).await?;
+        self.calls.with_label_values(&[method, code(answer.headers())]).inc();
+        self.seconds.with_label_values(&[method]).observe(since.elapsed().as_secs_f64());
+        Ok(answer)
     }
 }
 
@@ -126,46 +127,6 @@ fn code(headers: &http::HeaderMap) -> &'static str {
     match number {
         None => CODES[0],
         Some(number) => CODES.get(number.unwrap_or(2_usize)).copied().unwrap_or("UNKNOWN"),
-    }
-}
-
-impl<S> Layer<S> for Metrics {
-    type Service = Counted<S>;
-
-    fn layer(&self, inner: S) -> Counted<S> {
-        Counted { inner, metrics: self.clone() }
-    }
-}
-
-/// A service whose calls are counted.
-#[derive(Clone, Debug)]
-pub(super) struct Counted<S> {
-    inner: S,
-    metrics: Metrics,
-}
-
-impl<S, B, R> Service<http::Request<B>> for Counted<S>
-where
-    S: Service<http::Request<B>, Response = http::Response<R>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (method, since, metrics) = (method(request.uri().path()), Instant::now(), self.metrics.clone());
-        let answer = self.inner.call(request);
-        Box::pin(async move {
-            let answer = answer.await;
-            let code = answer.as_ref().map_or("INTERNAL", |answer| code(answer.headers()));
-            metrics.called(method, code, since);
-            answer
-        })
     }
 }
 

@@ -24,8 +24,13 @@ use prometheus::Registry;
 use tokio::{sync::mpsc, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, service::interceptor::InterceptedService, transport::Server};
+use tonic::{
+    Status,
+    service::{Routes, interceptor::InterceptedService},
+    transport::Server,
+};
 use tonic_health::{ServingStatus, server::HealthReporter};
+use tower::{layer::layer_fn, service_fn};
 use tracing::{info, warn};
 
 pub use listen::Address;
@@ -121,7 +126,7 @@ pub struct Autoscaler {
 }
 
 impl Autoscaler {
-    /// A server over the caches of `context`. Must be created before their watches start.
+    /// A server over the caches of `context`.
     pub fn new(
         options: Options,
         context: Arc<Context>,
@@ -182,6 +187,11 @@ impl Autoscaler {
             certificates.clone().map(|certificates| Clients { certificates, names: client_names.clone() });
         let door = tokio::spawn(listener.run(clients, sender));
         let (interval, patience) = KEEPALIVE;
+        let metrics = self.metrics.clone();
+        let counted = layer_fn(move |routes: Routes| {
+            let metrics = metrics.clone();
+            service_fn(move |request| metrics.clone().count(routes.clone(), request))
+        });
         let serving = Server::builder()
             .timeout(CALL_LIMIT)
             .concurrency_limit_per_connection(CALLS_AT_ONCE)
@@ -190,7 +200,7 @@ impl Autoscaler {
             .http2_keepalive_interval(Some(interval))
             .http2_keepalive_timeout(Some(patience))
             .max_connection_age(CONNECTION_AGE)
-            .layer(self.metrics.clone())
+            .layer(counted)
             .add_service(health_service)
             .add_service(reflection)
             .add_service(service)

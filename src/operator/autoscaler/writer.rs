@@ -3,15 +3,11 @@
 //! A scale request runs in a task of its own: its client may hang up, and a write that was sent has to be
 //! followed to its end. [`ScaleRequest`] and [`WriteCache`] decide on API calls and interpret the responses.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::{
-    Api, Client,
+    Api,
     api::{Patch, PatchParams},
 };
 use kube_ext::error::chain;
@@ -20,12 +16,16 @@ use kube_node_planner::autoscaling::{
     ApiCall, ApiResponse, Code, ReplicaChange, ScaleFailure, ScaleRefusal, ScaleRequest, ScaleStep,
     SetSnapshot, WriteCache, record,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, timeout, timeout_at},
+};
 use tracing::{info, warn};
 
 /// Time limit of a scale request: less than the 5 s that cluster-autoscaler waits.
-pub(super) const ORDER_LIMIT: Duration = Duration::from_millis(4_500);
+pub(super) const SCALE_LIMIT: Duration = Duration::from_millis(4_500);
 /// Time limit of one API call: a later response is of no use to the scale request.
 const CALL_LIMIT: Duration = Duration::from_millis(1_500);
 
@@ -45,7 +45,7 @@ pub(super) enum ScaleError {
         source: Option<Box<kube::Error>>,
     },
     /// Too late, and without effect.
-    #[error("NodeSet {set} could not be changed within {} ms", ORDER_LIMIT.as_millis())]
+    #[error("NodeSet {set} could not be changed within {} ms", SCALE_LIMIT.as_millis())]
     Late { set: String },
 }
 
@@ -72,49 +72,34 @@ pub(super) struct Writer {
 
 #[derive(Default)]
 struct Entry {
-    turn: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    memory: WriteCache,
-    /// Number of the last scale request.
-    orders: u64,
-    /// Scale requests in flight.
-    under_way: BTreeSet<u64>,
-    /// Scale requests in flight whose client has hung up: their result is unknown.
-    abandoned: BTreeSet<u64>,
-}
-
-impl Entry {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Held by the scale request that is executed.
+    serial: tokio::sync::Mutex<()>,
+    cache: Mutex<WriteCache>,
+    /// Tasks of scale requests whose client has hung up: their result is unknown until they end.
+    abandoned: Mutex<Vec<AbortHandle>>,
 }
 
 impl Writer {
-    pub(super) fn new(client: Client) -> Arc<Self> {
+    pub(super) fn new(client: kube::Client) -> Arc<Self> {
         Arc::new(Self { api: Api::all(client), sets: Mutex::default() })
     }
 
     /// Snapshot of a set that the watch shows as `shown`; None while the result of a write is unknown.
-    pub(super) fn standing(&self, set: &str, shown: &SetSnapshot) -> Option<SetSnapshot> {
-        let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = sets.get(set).cloned() else { return Some(shown.clone()) };
-        drop(sets);
-        let state = entry.state();
-        if !state.abandoned.is_empty() {
+    pub(super) fn snapshot(&self, set: &str, shown: &SetSnapshot) -> Option<SetSnapshot> {
+        let Some(entry) = self.sets.lock().get(set).cloned() else { return Some(shown.clone()) };
+        let mut abandoned = entry.abandoned.lock();
+        abandoned.retain(|task| !task.is_finished());
+        if !abandoned.is_empty() {
             return None;
         }
-        state.memory.current(shown).cloned()
+        entry.cache.lock().current(shown).cloned()
     }
 
     /// Executes a scale request. `decide` may be called several times, each time with the present snapshot of
     /// the set; `shown` returns the snapshot that the watch shows.
-    pub(super) async fn order(
+    pub(super) async fn execute(
         self: &Arc<Self>,
-        order: ScaleRequest,
+        request: ScaleRequest,
         set: &str,
         shown: impl Fn() -> Result<SetSnapshot, ScaleRefusal> + Send + Sync + 'static,
         decide: impl Fn(&SetSnapshot) -> Result<Option<ReplicaChange>, ScaleRefusal> + Send + Sync + 'static,
@@ -122,14 +107,11 @@ impl Writer {
         // A request for an unknown group leaves no entry behind.
         shown()?;
         let (writer, name, entry) = (Arc::clone(self), set.to_owned(), self.entry(set));
-        let deadline = Instant::now() + ORDER_LIMIT;
-        let under_way = UnderWay::begin(&entry);
-        let _sender = Sender { entry: Arc::clone(&entry), order: under_way.number };
-        let task = tokio::spawn(async move {
-            // Dropped with the task, however it ends.
-            let _under_way = under_way;
-            writer.carry_out(order, &name, &entry, (shown, decide), deadline).await
-        });
+        let deadline = Instant::now() + SCALE_LIMIT;
+        let work = Arc::clone(&entry);
+        let task =
+            tokio::spawn(async move { writer.run(request, &name, &work, (shown, decide), deadline).await });
+        let _client = Client { entry, task: task.abort_handle() };
         let open = |_| ScaleError::Failed { set: set.to_owned(), failure: ScaleFailure::Open, source: None };
         task.await.unwrap_or_else(|error| Err(open(error)))
     }
@@ -139,9 +121,8 @@ impl Writer {
         for (set, entry) in self.unsettled() {
             let nothing = |_: &SetSnapshot| Ok(None);
             let unknown = || Err(ScaleRefusal::NoGroup(String::new()));
-            let deadline = Instant::now() + ORDER_LIMIT;
-            match self.carry_out(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await
-            {
+            let deadline = Instant::now() + SCALE_LIMIT;
+            match self.run(ScaleRequest::of_number(), &set, &entry, (unknown, nothing), deadline).await {
                 // The set is no group any more: nothing is left to settle.
                 Ok(()) | Err(ScaleError::Refused(_)) => {}
                 Err(error) => return Err(error),
@@ -151,19 +132,18 @@ impl Writer {
     }
 
     fn unsettled(&self) -> Vec<(String, Arc<Entry>)> {
-        let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = sets.iter().filter(|(_, entry)| entry.state().memory.unsettled().is_some());
+        let sets = self.sets.lock();
+        let open = sets.iter().filter(|(_, entry)| entry.cache.lock().unsettled().is_some());
         open.map(|(set, entry)| (set.clone(), Arc::clone(entry))).collect()
     }
 
     fn entry(&self, set: &str) -> Arc<Entry> {
-        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(sets.entry(set.to_owned()).or_default())
+        Arc::clone(self.sets.lock().entry(set.to_owned()).or_default())
     }
 
-    async fn carry_out(
+    async fn run(
         &self,
-        mut order: ScaleRequest,
+        mut request: ScaleRequest,
         set: &str,
         entry: &Entry,
         (shown, decide): (
@@ -173,10 +153,10 @@ impl Writer {
         deadline: Instant,
     ) -> Result<(), ScaleError> {
         let late = || ScaleError::Late { set: set.to_owned() };
-        let _turn = timeout_at(deadline, entry.turn.lock()).await.map_err(|_| late())?;
-        let (mut heard, mut source) = (ApiResponse::Begun, None);
+        let _serial = timeout_at(deadline, entry.serial.lock()).await.map_err(|_| late())?;
+        let (mut response, mut source) = (ApiResponse::Begun, None);
         loop {
-            let step = order.next(heard, &mut entry.state().memory, &shown, &decide, set);
+            let step = request.next(response, &mut entry.cache.lock(), &shown, &decide, set);
             let answer = match step {
                 ScaleStep::Done => return Ok(()),
                 ScaleStep::Refused(refusal) => return Err(refusal.into()),
@@ -198,23 +178,20 @@ impl Writer {
                     self.write(set, &on, json!({ "metadata": { "annotations": now } })).await
                 }
             };
-            (heard, source) = match answer {
+            (response, source) = match answer {
                 Ok(Some(live)) => (ApiResponse::Stands(live), None),
                 Ok(None) => (ApiResponse::NoGroup, None),
-                Err(error) => (error.heard(), error.source()),
+                Err(error) => (failed(&error), error),
             };
-            if heard == ApiResponse::Nothing {
-                warn!(
-                    set,
-                    error = source.as_deref().map(|error| chain(error)),
-                    "the API server does not answer"
-                );
+            if response == ApiResponse::Nothing {
+                let error = source.as_deref().map(|error| chain(error));
+                warn!(set, error, "the API server does not answer");
             }
         }
     }
 
     /// Reads the set from the API server; None if it is no group any more.
-    async fn get(&self, set: &str) -> Result<Option<SetSnapshot>, ApiError> {
+    async fn get(&self, set: &str) -> Result<Option<SetSnapshot>, CallError> {
         Ok(SetSnapshot::of(&limited(self.api.get(set)).await?))
     }
 
@@ -224,7 +201,7 @@ impl Writer {
         set: &str,
         on: &SetSnapshot,
         mut change: Value,
-    ) -> Result<Option<SetSnapshot>, ApiError> {
+    ) -> Result<Option<SetSnapshot>, CallError> {
         change["metadata"]["uid"] = json!(on.uid);
         change["metadata"]["resourceVersion"] = json!(on.version);
         let params =
@@ -235,76 +212,43 @@ impl Writer {
 }
 
 /// Merge patch for a change.
-fn wanted(standing: &SetSnapshot, change: &ReplicaChange) -> Value {
+fn wanted(on: &SetSnapshot, change: &ReplicaChange) -> Value {
     let mut patch = json!({ "metadata": {}, "spec": { "replicas": change.replicas } });
-    if change.victims != standing.victims {
+    if change.victims != on.victims {
         patch["metadata"]["annotations"] = json!({ names::ANNOTATION_VICTIMS: record(&change.victims) });
     }
     patch
 }
 
 /// A failed API call; without an error there was no response in time.
-struct ApiError(Option<Box<kube::Error>>);
+type CallError = Option<Box<kube::Error>>;
 
-impl ApiError {
-    fn heard(&self) -> ApiResponse {
-        match self.0.as_deref() {
-            Some(kube::Error::Api(status)) => match status.code {
-                404 => ApiResponse::NoGroup,
-                409 => ApiResponse::Conflict,
-                400..500 => ApiResponse::Refused,
-                _ => ApiResponse::Nothing,
-            },
+fn failed(error: &CallError) -> ApiResponse {
+    match error.as_deref() {
+        Some(kube::Error::Api(status)) => match status.code {
+            404 => ApiResponse::NoGroup,
+            409 => ApiResponse::Conflict,
+            400..500 => ApiResponse::Refused,
             _ => ApiResponse::Nothing,
-        }
-    }
-
-    fn source(self) -> Option<Box<kube::Error>> {
-        self.0
+        },
+        _ => ApiResponse::Nothing,
     }
 }
 
-async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
-    let answer = timeout(CALL_LIMIT, call).await.map_err(|_| ApiError(None))?;
-    answer.map_err(|error| ApiError(Some(Box::new(error))))
-}
-
-/// A scale request in flight.
-struct UnderWay {
-    entry: Arc<Entry>,
-    number: u64,
-}
-
-impl UnderWay {
-    fn begin(entry: &Arc<Entry>) -> Self {
-        let mut state = entry.state();
-        state.orders += 1;
-        let number = state.orders;
-        state.under_way.insert(number);
-        drop(state);
-        Self { entry: Arc::clone(entry), number }
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        let mut state = self.entry.state();
-        state.under_way.remove(&self.number);
-        state.abandoned.remove(&self.number);
-    }
+async fn limited<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    timeout(CALL_LIMIT, call).await.map_err(|_| None)?.map_err(|error| Some(Box::new(error)))
 }
 
 /// The client of a scale request. If it hangs up early, it takes the missing response for a failure.
-struct Sender {
+struct Client {
     entry: Arc<Entry>,
-    order: u64,
+    task: AbortHandle,
 }
 
-impl Drop for Sender {
+impl Drop for Client {
     fn drop(&mut self) {
-        let mut state = self.entry.state();
-        if state.under_way.contains(&self.order) {
-            state.abandoned.insert(self.order);
+        if !self.task.is_finished() {
+            self.entry.abandoned.lock().push(self.task.clone());
         }
     }
 }
