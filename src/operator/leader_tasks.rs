@@ -4,9 +4,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use hollow_kubelet::{Hollow, RESTART, kubelet_watches::Meter};
+use hollow_kubelet::{Hollow, RESTART};
 use kube::Client;
 use kube_ext::{admin::Readiness, error::chain, leader::Leadership};
+use machine_agent::identity::BootstrapClient;
 use prometheus::Registry;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -20,7 +21,7 @@ use crate::{
         nodeset::NodeSetController,
     },
     hosts::MembershipWatch,
-    providers::{Dependencies, HollowProvider, InProcess, KubemarkProvider, Provider, Room, kubemark},
+    providers::{HollowProvider, InProcess, KubemarkProvider, Provider, kubemark},
 };
 
 /// Poll interval until all watches are in sync.
@@ -55,17 +56,15 @@ pub(super) fn start(
     )?;
     tasks.serve_kubelets(&hollow, options.endpoints, registry)?;
     let machines = hollow.clone();
-    let members = MembershipWatch::new();
-    caches.hosts.add_event_handler(Arc::clone(&members) as _);
-    let dependencies = Dependencies {
+    let membership = MembershipWatch::new();
+    caches.hosts.add_event_handler(membership.clone());
+    let bootstrap = BootstrapClient {
         requester: hollow_client,
         server: options.client.anonymous(),
         fence: leadership.fence().clone(),
-        meter: Meter::new(registry)?,
     };
-    let room = Room::register(options.max_machines, &caches.nodes, registry)?;
-    let in_process = InProcess::new(hollow, dependencies, room);
-    let hollow = HollowProvider::new(in_process, client.clone(), Arc::clone(&caches.nodes), members);
+    let in_process = InProcess::register(hollow, bootstrap, options.max_machines, &caches.nodes, registry)?;
+    let hollow = HollowProvider::new(in_process, client.clone(), Arc::clone(&caches.nodes), membership);
     let hollow: Arc<dyn Provider> = Arc::new(hollow);
     let kubemark = kubemark::Options {
         cluster,

@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
+use async_trait::async_trait;
+use futures::{StreamExt, stream, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams, PropagationPolicy},
@@ -77,15 +78,16 @@ impl Shelves {
     }
 }
 
+#[async_trait]
 impl Provider for Shelves {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn create<'a>(&'a self, order: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
+    async fn create(&self, order: &MachineRequest) -> Result<(), ProviderError> {
         let mut locked = self.shelf.lock().unwrap();
         let made = if locked.full {
-            Err(ProviderError::OutOfResources { message: "no shelf has room for it".to_owned() })
+            Err(ProviderError::OutOfResources("no shelf has room for it".to_owned()))
         } else {
             locked.machines.insert(order.id.clone());
             locked.created.push(order.id.clone());
@@ -95,36 +97,32 @@ impl Provider for Shelves {
         if made.is_ok() {
             self.notify(&order.id);
         }
-        async move { made }.boxed()
+        made
     }
 
-    fn update<'a>(&'a self, _: &'a MachineId, _: &'a Settings) -> BoxFuture<'a, Result<(), ProviderError>> {
+    async fn update(&self, _: &MachineId, _: &Settings) -> Result<(), ProviderError> {
         let deaf = self.shelf.lock().unwrap().deaf;
-        let message = "nobody hears".to_owned();
-        async move { if deaf { Err(ProviderError::Unreachable { message }) } else { Ok(()) } }.boxed()
+        if deaf { Err(ProviderError::Unreachable("nobody hears".to_owned())) } else { Ok(()) }
     }
 
-    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
+    async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
         let mut locked = self.shelf.lock().unwrap();
         *locked.reads.entry(Arc::clone(&id.node)).or_default() += 1;
         let (known, leaving, dies) = (locked.machines.contains(id), locked.leaving.contains(id), locked.dies);
         drop(locked);
-        async move {
-            Ok(known.then_some(Existing {
-                stage: match (leaving, dies) {
-                    (true, _) => Stage::Leaving,
-                    (false, true) => Stage::Dead,
-                    (false, false) => Stage::Up,
-                },
-                lease: Renewed::Unknown,
-                trouble: None,
-                last_end: None,
-            }))
-        }
-        .boxed()
+        Ok(known.then_some(Existing {
+            stage: match (leaving, dies) {
+                (true, _) => Stage::Leaving,
+                (false, true) => Stage::Dead,
+                (false, false) => Stage::Up,
+            },
+            lease: Renewed::Unknown,
+            trouble: None,
+            last_end: None,
+        }))
     }
 
-    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
+    async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
         let mut locked = self.shelf.lock().unwrap();
         if locked.lingers {
             locked.leaving.insert(id.clone());
@@ -133,16 +131,15 @@ impl Provider for Shelves {
         }
         drop(locked);
         self.notify(id);
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 
     fn count(&self) -> usize {
         self.shelf.lock().unwrap().machines.len()
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        let all = self.shelf.lock().unwrap().machines.iter().cloned().collect();
-        async move { Ok(all) }.boxed()
+    async fn list(&self) -> Vec<MachineId> {
+        self.shelf.lock().unwrap().machines.iter().cloned().collect()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {

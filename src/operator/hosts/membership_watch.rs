@@ -88,8 +88,8 @@ impl MembershipWatch {
                 state.membership.next_expiry(now).filter(|_| state.own.is_none())
             };
             match expiry {
-                Some(expiry) => drop(timeout(Moment::now().until(expiry), changes.on_change()).await),
-                None => drop(changes.on_change().await),
+                Some(expiry) => drop(timeout(Moment::now().until(expiry), changes.changed()).await),
+                None => drop(changes.changed().await),
             }
         }
     }

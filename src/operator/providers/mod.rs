@@ -6,14 +6,18 @@ pub mod kubemark;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{future::BoxFuture, stream::BoxStream};
+use async_trait::async_trait;
+use futures::{StreamExt, stream::BoxStream};
 use jiff::Timestamp;
-use kube_node_api::{ContainerDefaults, Failures};
 use kube_node_cache::NodeView;
-use kube_node_planner::{approval::Account, quantity, revision};
+use kube_node_planner::{approval::Account, revision};
 use machine_agent::machine_dir;
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_stream::wrappers::UnboundedReceiverStream;
 
-pub use hollow::{Dependencies, HollowProvider, InProcess, Room};
+pub use hollow::{HollowProvider, InProcess};
+pub use hollow_kubelet::Settings;
 pub use kubemark::KubemarkProvider;
 
 /// Request for a machine.
@@ -38,9 +42,8 @@ const CONTAINER_RUNTIME: (&str, &str) = ("containerd", "2.1.0");
 impl MachineRequest {
     /// Description of the machine for its hollow kubelet.
     fn shape(&self) -> Result<machine_dir::Machine, ProviderError> {
-        let invalid =
-            |error: quantity::ParseQuantityError| ProviderError::Invalid { message: error.to_string() };
-        let (capacity, allocatable) = self.machine.amounts().map_err(invalid)?;
+        let amounts = self.machine.amounts();
+        let (capacity, allocatable) = amounts.map_err(|error| ProviderError::Invalid(error.to_string()))?;
         let provisioning = self.machine.provisioning.clone().unwrap_or_default();
         let (runtime, version) = provisioning
             .container_runtime
@@ -58,15 +61,6 @@ impl MachineRequest {
             commands: provisioning.commands.unwrap_or_default(),
         })
     }
-}
-
-/// Settings of a class that change an existing machine in place.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Fault injection.
-    pub failures: Option<Failures>,
-    /// Default behaviour of its containers.
-    pub containers: ContainerDefaults,
 }
 
 /// Identity of a machine.
@@ -132,45 +126,27 @@ pub struct Trouble {
     pub message: String,
 }
 
-/// Failure of a provider call.
+/// Failure of a provider call, with the message for people.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// Invalid until the class changes.
-    #[error("{message}")]
-    Invalid {
-        /// Error and remedy.
-        message: String,
-    },
+    #[error("{0}")]
+    Invalid(String),
     /// There is no room now.
-    #[error("{message}")]
-    OutOfResources {
-        /// Missing resource.
-        message: String,
-    },
+    #[error("{0}")]
+    OutOfResources(String),
     /// This process has no room; [`Provider::watch`] reports when it has.
-    #[error("{message}")]
-    Full {
-        /// Limit and remedy.
-        message: String,
-    },
+    #[error("{0}")]
+    Full(String),
     /// An object that the class names does not exist.
-    #[error("{message}")]
-    NotFound {
-        /// The object, and where it was looked for.
-        message: String,
-    },
+    #[error("{0}")]
+    NotFound(String),
     /// The cluster that should host the machine is unreachable or refuses.
-    #[error("{message}")]
-    Unreachable {
-        /// The cluster and the cause.
-        message: String,
-    },
+    #[error("{0}")]
+    Unreachable(String),
     /// Not possible or not known yet: the previous machine is not gone, or not all machines are listed.
-    #[error("{message}")]
-    Busy {
-        /// Cause.
-        message: String,
-    },
+    #[error("{0}")]
+    Busy(String),
     /// Another failure; the next try may succeed.
     #[error("the provider failed")]
     Retryable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -184,11 +160,11 @@ impl ProviderError {
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Invalid { .. } => "InvalidMachine",
-            Self::OutOfResources { .. } | Self::Full { .. } => OUT_OF_RESOURCES,
-            Self::NotFound { .. } => "ReferenceNotFound",
-            Self::Unreachable { .. } => "ProviderUnreachable",
-            Self::Busy { .. } => "ProviderBusy",
+            Self::Invalid(_) => "InvalidMachine",
+            Self::OutOfResources(_) | Self::Full(_) => OUT_OF_RESOURCES,
+            Self::NotFound(_) => "ReferenceNotFound",
+            Self::Unreachable(_) => "ProviderUnreachable",
+            Self::Busy(_) => "ProviderBusy",
             Self::Retryable(_) => "ProviderFailed",
         }
     }
@@ -196,7 +172,7 @@ impl ProviderError {
     /// Returns true if nothing but room is missing.
     #[must_use]
     pub const fn is_want_of_room(&self) -> bool {
-        matches!(self, Self::OutOfResources { .. } | Self::Full { .. })
+        matches!(self, Self::OutOfResources(_) | Self::Full(_))
     }
 
     /// Requeue delay. An invalid machine waits for a change of its class, and is retried only now and then.
@@ -205,16 +181,17 @@ impl ProviderError {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Invalid { .. } | Self::Full { .. } => Some(Duration::from_mins(10)),
-            Self::OutOfResources { .. } | Self::NotFound { .. } => Some(Duration::from_secs(30)),
-            Self::Unreachable { .. } => Some(Duration::from_secs(5)),
-            Self::Busy { .. } => Some(Duration::from_secs(1)),
+            Self::Invalid(_) | Self::Full(_) => Some(Duration::from_mins(10)),
+            Self::OutOfResources(_) | Self::NotFound(_) => Some(Duration::from_secs(30)),
+            Self::Unreachable(_) => Some(Duration::from_secs(5)),
+            Self::Busy(_) => Some(Duration::from_secs(1)),
             Self::Retryable(_) => None,
         }
     }
 }
 
 /// Creates, changes and deletes machines. Every call is idempotent.
+#[async_trait]
 pub trait Provider: Send + Sync {
     /// Name in `NodeClass.spec.nodeController`, and prefix of the providerIDs.
     fn name(&self) -> &'static str;
@@ -231,27 +208,39 @@ pub trait Provider: Send + Sync {
     }
 
     /// Creates a machine. An existing one is left as it is.
-    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>>;
+    async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError>;
 
     /// Updates the settings of a machine; costs nothing if they are up to date.
-    fn update<'a>(
-        &'a self,
-        id: &'a MachineId,
-        settings: &'a Settings,
-    ) -> BoxFuture<'a, Result<(), ProviderError>>;
+    async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError>;
 
     /// State of a machine; None if it does not exist.
-    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>>;
+    async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError>;
 
     /// Starts the deletion of a machine. A missing one is no error.
-    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>>;
+    async fn delete(&self, id: &MachineId) -> Result<(), ProviderError>;
 
-    /// All existing machines.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>>;
+    /// All existing machines, as far as known.
+    async fn list(&self) -> Vec<MachineId>;
 
     /// Number of machines, as far as known. Called at every scrape, so it must not wait.
     fn count(&self) -> usize;
 
     /// Machines to reconcile again: they came, went, or changed by themselves.
     fn watch(&self) -> BoxStream<'static, MachineId>;
+}
+
+/// Receivers of the machines to reconcile again.
+#[derive(Default)]
+struct Watchers(Mutex<Vec<UnboundedSender<MachineId>>>);
+
+impl Watchers {
+    fn notify(&self, id: &MachineId) {
+        self.0.lock().retain(|watcher| watcher.send(id.clone()).is_ok());
+    }
+
+    fn watch(&self) -> BoxStream<'static, MachineId> {
+        let (sender, receiver) = unbounded_channel();
+        self.0.lock().push(sender);
+        UnboundedReceiverStream::new(receiver).boxed()
+    }
 }

@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use futures::{
-    FutureExt, StreamExt,
-    future::BoxFuture,
+    StreamExt,
     stream::{self, BoxStream},
 };
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
@@ -49,6 +49,7 @@ struct Somewhere {
     machines: Mutex<HashSet<MachineId>>,
 }
 
+#[async_trait]
 impl Provider for Somewhere {
     fn name(&self) -> &'static str {
         self.name
@@ -58,38 +59,34 @@ impl Provider for Somewhere {
         Some(Account::Pods)
     }
 
-    fn create<'a>(&'a self, _: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
-        async { Ok(()) }.boxed()
+    async fn create(&self, _: &MachineRequest) -> Result<(), ProviderError> {
+        Ok(())
     }
 
-    fn update<'a>(&'a self, _: &'a MachineId, _: &'a Settings) -> BoxFuture<'a, Result<(), ProviderError>> {
-        async { Ok(()) }.boxed()
+    async fn update(&self, _: &MachineId, _: &Settings) -> Result<(), ProviderError> {
+        Ok(())
     }
 
-    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
+    async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
         let known = self.machines.lock().unwrap().contains(id);
-        async move {
-            Ok(known.then_some(Existing {
-                stage: providers::Stage::Up,
-                lease: Renewed::Unknown,
-                trouble: None,
-                last_end: None,
-            }))
-        }
-        .boxed()
+        Ok(known.then_some(Existing {
+            stage: providers::Stage::Up,
+            lease: Renewed::Unknown,
+            trouble: None,
+            last_end: None,
+        }))
     }
 
-    fn delete<'a>(&'a self, _: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
-        async { Ok(()) }.boxed()
+    async fn delete(&self, _: &MachineId) -> Result<(), ProviderError> {
+        Ok(())
     }
 
     fn count(&self) -> usize {
         self.machines.lock().unwrap().len()
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        let all = self.machines.lock().unwrap().iter().cloned().collect();
-        async move { Ok(all) }.boxed()
+    async fn list(&self) -> Vec<MachineId> {
+        self.machines.lock().unwrap().iter().cloned().collect()
     }
 
     fn watch(&self) -> BoxStream<'static, MachineId> {

@@ -108,7 +108,7 @@ impl NodeController {
             return Ok(Action::AwaitChange);
         }
         let observed = match Box::pin(self.observe(Arc::clone(&node))).await {
-            Err(ReconcileError::Provider(error @ ProviderError::Unreachable { .. })) => {
+            Err(ReconcileError::Provider(error @ ProviderError::Unreachable(_))) => {
                 self.report_obstacle(&node, error.reason(), &chain(&error)).await?;
                 return Err(error.into());
             }

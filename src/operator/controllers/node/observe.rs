@@ -271,7 +271,7 @@ impl NodeController {
         }
         self.report_obstacle(&observed.node, "RevisionNotFound", &text).await?;
         // The set may store the revision again; no event reports that, so the error requeues the Node.
-        Err(ProviderError::NotFound { message: text }.into())
+        Err(ProviderError::NotFound(text).into())
     }
 
     /// Time of the last renewal of the Node's Lease.

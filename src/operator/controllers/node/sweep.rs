@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube_ext::{call::call, error::chain, work_queue::Action};
-use tracing::{info, warn};
+use kube_ext::{call::call, work_queue::Action};
+use tracing::info;
 
 use super::{Key, NodeController, ReconcileError};
 use crate::providers::{MachineId, Provider};
@@ -12,15 +12,8 @@ impl NodeController {
     /// Enqueues every machine whose Node is not in the cache.
     pub(super) async fn sweep(&self) {
         for provider in self.context.providers.values() {
-            match provider.list().await {
-                Ok(machines) => {
-                    for id in machines.into_iter().filter(|id| !self.has_node(id)) {
-                        self.requests.add(Key::Machine(id));
-                    }
-                }
-                Err(error) => {
-                    warn!(provider = provider.name(), error = chain(&error), "cannot list machines");
-                }
+            for id in provider.list().await.into_iter().filter(|id| !self.has_node(id)) {
+                self.requests.add(Key::Machine(id));
             }
         }
     }

@@ -1,38 +1,34 @@
 //! Machines with a dedicated identity. They share only the caches of their process: to the API server each of
 //! them is what a kubelet is ([`hollow_kubelet::kubelet_watches`]).
 //!
-//! Keys live in memory only, so a restarted process requests all certificates again: `AT_ONCE` at a time, and
+//! Keys live in memory only, so a restarted process requests all certificates again: `CONCURRENCY` at a time,
 //! first those of the machines whose Lease ends first. A machine without an identity reports its obstacle and
 //! tries again; the others go on.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use hollow_kubelet::{
     DedicatedClient, Hollow, MachineSpec, Settings,
     kubelet_watches::{self, Meter},
 };
-use kube::{Client, Config};
-use kube_ext::{error::chain, leader::Fence};
+use kube_ext::error::chain;
 use machine_agent::identity::{
     BootstrapClient, Identity, IdentityError, IdentityOptions, MemoryStore, PendingCsr,
 };
+use parking_lot::Mutex;
+use prometheus::IntGauge;
 use tokio::{
-    sync::{mpsc::UnboundedSender, watch},
-    task::AbortHandle,
+    sync::watch,
     time::{Instant, sleep, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::priority_semaphore::PrioritySemaphore;
-use crate::providers::{Existing, MachineId, Renewed, Stage, Trouble};
+use crate::providers::{Existing, MachineId, Renewed, Stage, Trouble, Watchers};
 
 /// Machines that request a certificate at once. Approver and signer handle as many at once themselves.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 /// Time that a machine gives a problem to resolve itself, before it reports an obstacle.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Delay of the next try after that, drawn between half of this and the whole.
@@ -41,46 +37,35 @@ const AGAIN: Duration = Duration::from_secs(20);
 const AGAIN_LONGEST: Duration = Duration::from_mins(5);
 /// Time for which a machine holds its permit. Then others request, while it waits for a response that may
 /// never come.
-const TURN: Duration = Duration::from_secs(5);
+const PERMIT: Duration = Duration::from_secs(5);
 /// Reason of the obstacle.
 const NO_IDENTITY: &str = "NoIdentity";
-
-/// Dependencies of machines with a dedicated identity.
-pub struct Dependencies {
-    /// Client that requests their tokens.
-    pub requester: Client,
-    /// Address and CA of the API server.
-    pub server: Config,
-    /// Fence of their writes.
-    pub fence: Fence,
-    /// Their metrics.
-    pub meter: Meter,
-}
 
 /// Machines with a dedicated identity.
 pub(super) struct DedicatedIdentities {
     hollow: Hollow,
-    road: Arc<BootstrapClient>,
+    bootstrap: Arc<BootstrapClient>,
     meter: Meter,
-    gate: Arc<PrioritySemaphore>,
+    semaphore: PrioritySemaphore,
     machines: Mutex<Machines>,
-    watchers: Mutex<Vec<UnboundedSender<MachineId>>>,
+    /// Receivers of machines that meet an obstacle or are deleted.
+    pub(super) watchers: Watchers,
 }
 
 #[derive(Default)]
 struct Machines {
-    by_uid: HashMap<Arc<str>, Machine>,
+    by_uid: HashMap<Arc<str>, DedicatedMachine>,
     by_node: HashMap<Arc<str>, Arc<str>>,
 }
 
-struct Machine {
+struct DedicatedMachine {
     spec: MachineSpec,
     trouble: Option<Trouble>,
-    life: AbortHandle,
+    _task: AbortOnDropHandle<Infallible>,
 }
 
 impl Machines {
-    fn remove(&mut self, uid: &str) -> Option<Machine> {
+    fn remove(&mut self, uid: &str) -> Option<DedicatedMachine> {
         let (uid, machine) = self.by_uid.remove_entry(uid)?;
         if self.by_node.get(&machine.spec.node) == Some(&uid) {
             self.by_node.remove(&machine.spec.node);
@@ -89,87 +74,62 @@ impl Machines {
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        self.life.abort();
-    }
-}
-
 impl DedicatedIdentities {
-    pub(super) fn new(
-        hollow: Hollow,
-        Dependencies { requester, server, fence, meter }: Dependencies,
-    ) -> Arc<Self> {
+    pub(super) fn new(hollow: Hollow, bootstrap: BootstrapClient, meter: Meter) -> Arc<Self> {
         Arc::new(Self {
             hollow,
-            road: Arc::new(BootstrapClient { requester, server, fence }),
+            bootstrap: Arc::new(bootstrap),
             meter,
-            gate: PrioritySemaphore::new(AT_ONCE),
+            semaphore: PrioritySemaphore::new(CONCURRENCY),
             machines: Mutex::default(),
-            watchers: Mutex::default(),
+            watchers: Watchers::default(),
         })
     }
 
     /// Creates a machine. An existing one is left as it is.
     pub(super) fn create(self: &Arc<Self>, spec: MachineSpec) {
-        let mut machines = self.machines();
+        let mut machines = self.machines.lock();
         if machines.by_uid.contains_key(&spec.uid) {
             return;
         }
-        let id = MachineId { uid: Arc::clone(&spec.uid), node: Arc::clone(&spec.node) };
-        let alone = Arc::clone(self);
-        let life = tokio::spawn(async move { alone.live(id).await }).abort_handle();
+        let (identities, id) = (Arc::clone(self), machine_id(&spec));
+        let task = AbortOnDropHandle::new(tokio::spawn(async move { identities.run(id).await }));
         machines.by_node.insert(Arc::clone(&spec.node), Arc::clone(&spec.uid));
-        machines.by_uid.insert(Arc::clone(&spec.uid), Machine { spec, trouble: None, life });
+        machines.by_uid.insert(Arc::clone(&spec.uid), DedicatedMachine { spec, trouble: None, _task: task });
     }
 
     pub(super) fn update(&self, uid: &str, settings: &Settings) {
-        if let Some(machine) = self.machines().by_uid.get_mut(uid) {
+        if let Some(machine) = self.machines.lock().by_uid.get_mut(uid) {
             machine.spec.settings.clone_from(settings);
         }
     }
 
     /// Deletes a machine: its connection ends, and its key is forgotten.
     pub(super) fn delete(&self, uid: &str) {
-        let gone = self.machines().remove(uid);
+        let gone = self.machines.lock().remove(uid);
         if let Some(machine) = gone {
-            self.tell(&MachineId { uid: uid.into(), node: Arc::clone(&machine.spec.node) });
+            self.watchers.notify(&machine_id(&machine.spec));
         }
     }
 
     /// State of a machine without an identity, or without the next one. The hollow kubelet reports a healthy machine.
-    pub(super) fn exists(&self, uid: &str) -> Option<Existing> {
-        let trouble = self.machines().by_uid.get(uid)?.trouble.clone();
+    pub(super) fn get(&self, uid: &str) -> Option<Existing> {
+        let trouble = self.machines.lock().by_uid.get(uid)?.trouble.clone();
         Some(Existing { stage: Stage::Starting, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
     /// UID of the machine of a Node, by the Node's name.
     pub(super) fn machine_of(&self, node: &str) -> Option<Arc<str>> {
-        self.machines().by_node.get(node).cloned()
+        self.machines.lock().by_node.get(node).cloned()
     }
 
     pub(super) fn list(&self) -> Vec<MachineId> {
-        let machines = self.machines();
-        let ids = machines.by_uid.values().map(|Machine { spec, .. }| spec);
-        ids.map(|spec| MachineId { uid: Arc::clone(&spec.uid), node: Arc::clone(&spec.node) }).collect()
-    }
-
-    /// Registers a receiver of machines that meet an obstacle or are deleted.
-    pub(super) fn watch(&self, sender: UnboundedSender<MachineId>) {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-    }
-
-    fn machines(&self) -> MutexGuard<'_, Machines> {
-        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tell(&self, id: &MachineId) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| watcher.send(id.clone()).is_ok());
+        let machines = self.machines.lock();
+        machines.by_uid.values().map(|machine| machine_id(&machine.spec)).collect()
     }
 
     /// Runs a machine until it is deleted.
-    async fn live(&self, id: MachineId) -> Infallible {
+    async fn run(&self, id: MachineId) -> Infallible {
         let mut pending_csr = PendingCsr::default();
         let mut wait = AGAIN;
         loop {
@@ -182,33 +142,29 @@ impl DedicatedIdentities {
             self.hollow.delete(&id.uid);
             warn!(node = &*id.node, error = chain(&error), "a machine has no identity, trying again");
             let message = chain(&error);
-            self.is_troubled(&id, Some(Trouble { reason: NO_IDENTITY.to_owned(), message }));
+            if let Some(machine) = self.machines.lock().by_uid.get_mut(&id.uid) {
+                machine.trouble = Some(Trouble { reason: NO_IDENTITY.to_owned(), message });
+            }
+            self.watchers.notify(&id);
             sleep(wait.mul_f64(rand::random_range(0.5..=1.0))).await;
             wait = next_wait(wait, &error);
         }
     }
 
-    fn is_troubled(&self, id: &MachineId, trouble: Option<Trouble>) {
-        if let Some(machine) = self.machines().by_uid.get_mut(&id.uid) {
-            machine.trouble = trouble;
-        }
-        self.tell(id);
-    }
-
     /// One lifetime: from the certificate request to the loss of the last certificate.
     async fn lifetime(&self, id: &MachineId, pending_csr: &mut PendingCsr) -> IdentityError {
-        let place = MemoryStore::new(Arc::clone(&id.uid), Arc::clone(&self.road));
-        let rate = place.rate();
-        let mut options = IdentityOptions::at(&*id.node, place);
+        let store = MemoryStore::new(Arc::clone(&id.uid), Arc::clone(&self.bootstrap));
+        let rate = store.rate();
+        let mut options = IdentityOptions::at(&*id.node, store);
         options.patience = PATIENCE;
         let obtained = {
             // A machine without an earlier Lease renewal has nothing to lose and comes last.
-            let turn = self.gate.turn(self.hollow.renewed_before(&id.node)).await;
+            let permit = self.semaphore.acquire(self.hollow.renewed_before(&id.node)).await;
             let mut obtained = Box::pin(Identity::obtain_with(options, pending_csr));
-            if let Ok(obtained) = timeout(TURN, &mut obtained).await {
+            if let Ok(obtained) = timeout(PERMIT, &mut obtained).await {
                 obtained
             } else {
-                drop(turn);
+                drop(permit);
                 obtained.await
             }
         };
@@ -220,7 +176,7 @@ impl DedicatedIdentities {
         let (silent, mut is_silent) = watch::channel(false);
         {
             // A deletion removes the machine from this map first.
-            let mut machines = self.machines();
+            let mut machines = self.machines.lock();
             let Some(machine) = machines.by_uid.get_mut(&id.uid) else {
                 return IdentityError::NodeGone { node: id.node.to_string() };
             };
@@ -228,7 +184,7 @@ impl DedicatedIdentities {
             let own = DedicatedClient { client: client.clone(), rate: Arc::clone(&rate), silent };
             self.hollow.create(machine.spec.clone(), Some(own));
         }
-        let _counted = Counted::new(&self.meter);
+        let _counted = Counted::new(&self.meter.machines);
         loop {
             tokio::select! {
                 // As in a kubelet, the watches start again on the new connection.
@@ -248,6 +204,10 @@ impl DedicatedIdentities {
     }
 }
 
+fn machine_id(spec: &MachineSpec) -> MachineId {
+    MachineId { uid: Arc::clone(&spec.uid), node: Arc::clone(&spec.node) }
+}
+
 /// Delay after another failure. A denied request stays in etcd for an hour.
 fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
     match error {
@@ -257,18 +217,18 @@ fn next_wait(wait: Duration, error: &IdentityError) -> Duration {
 }
 
 /// Counts a machine that has its identity, until it is dropped.
-struct Counted<'a>(&'a Meter);
+struct Counted<'a>(&'a IntGauge);
 
 impl<'a> Counted<'a> {
-    fn new(meter: &'a Meter) -> Self {
-        meter.machines.inc();
-        Self(meter)
+    fn new(machines: &'a IntGauge) -> Self {
+        machines.inc();
+        Self(machines)
     }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.machines.dec();
+        self.0.dec();
     }
 }
 

@@ -3,10 +3,7 @@
 //!
 //! Deleting a machine only records that its Node may go: the worker stops the machine when the Node is gone.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use futures::{
     StreamExt,
@@ -14,6 +11,7 @@ use futures::{
 };
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler, NodeView};
+use parking_lot::Mutex;
 
 use crate::{
     hosts::{MembershipWatch, Present},
@@ -23,85 +21,80 @@ use crate::{
 /// Machines on workers.
 pub(super) struct Hosted {
     nodes: Arc<Cache<NodeView>>,
-    members: Arc<MembershipWatch>,
+    membership: Arc<MembershipWatch>,
     /// UIDs of existing Nodes whose machine was deleted.
     deleted: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Hosted {
-    pub(super) fn new(nodes: Arc<Cache<NodeView>>, members: Arc<MembershipWatch>) -> Arc<Self> {
-        let hosted = Arc::new(Self { nodes, members, deleted: Mutex::default() });
-        hosted.nodes.add_event_handler(Arc::clone(&hosted) as Arc<dyn EventHandler<NodeView>>);
+    pub(super) fn new(nodes: Arc<Cache<NodeView>>, membership: Arc<MembershipWatch>) -> Arc<Self> {
+        let hosted = Arc::new(Self { nodes, membership, deleted: Mutex::default() });
+        hosted.nodes.add_event_handler(hosted.clone());
         hosted
     }
 
     /// Sends nothing: the workers of the group that the Node names see the Node themselves.
     pub(super) fn create(&self, request: &MachineRequest) {
-        self.deleted().remove(&request.id.uid);
+        self.deleted.lock().remove(&request.id.uid);
     }
 
     /// State of a machine; None if it is not on a worker, or was deleted.
-    pub(super) fn exists(&self, id: &MachineId) -> Option<Existing> {
+    pub(super) fn get(&self, id: &MachineId) -> Option<Existing> {
         let group = self.group_of(id)?;
-        if self.deleted().contains(&id.uid) {
+        if self.deleted.lock().contains(&id.uid) {
             return None;
         }
-        let no_host = || Trouble {
-            reason: "NoHost".to_owned(),
-            message: format!(
+        let trouble = if self.membership.count(&group) == 0 {
+            let message = format!(
                 "no host of the group {group} is present: start one with kube-node hollow-host --hosts {group}, or give \
                  its StatefulSet replicas"
-            ),
+            );
+            Some(Trouble { reason: "NoHost".to_owned(), message })
+        } else {
+            self.reported_by_worker(id)
         };
-        let trouble = if self.members.count(&group) == 0 { Some(no_host()) } else { self.said_by_host(id) };
         let stage = if trouble.is_some() { Stage::Starting } else { Stage::Up };
         Some(Existing { stage, lease: Renewed::Unknown, trouble, last_end: None })
     }
 
     /// Obstacle that the worker wrote on the Node: only the worker knows that it has no room.
-    fn said_by_host(&self, id: &MachineId) -> Option<Trouble> {
+    fn reported_by_worker(&self, id: &MachineId) -> Option<Trouble> {
         let node = self.nodes.get(&id.node)?;
-        let said = node.condition(names::CONDITION_MACHINE)?;
-        let is_full = &*said.status == "False" && &*said.reason == OUT_OF_RESOURCES;
-        is_full.then(|| Trouble {
-            reason: OUT_OF_RESOURCES.to_owned(),
-            message: said.message.as_deref().unwrap_or_default().to_owned(),
-        })
+        let condition = node.condition(names::CONDITION_MACHINE)?;
+        let is_full = &*condition.status == "False" && &*condition.reason == OUT_OF_RESOURCES;
+        let message = condition.message.as_deref().unwrap_or_default().to_owned();
+        is_full.then(|| Trouble { reason: OUT_OF_RESOURCES.to_owned(), message })
     }
 
     pub(super) fn delete(&self, id: &MachineId) {
         if self.group_of(id).is_some() {
-            self.deleted().insert(Arc::clone(&id.uid));
+            self.deleted.lock().insert(Arc::clone(&id.uid));
         }
     }
 
     /// The machines of each group that gets its first worker, or loses its last.
     pub(super) fn watch(self: &Arc<Self>) -> BoxStream<'static, MachineId> {
-        let start = (Arc::clone(self), self.members.present());
+        let start = (Arc::clone(self), self.membership.present());
         stream::unfold(start, async |(hosted, before)| {
-            let after = hosted.members.changed(&before).await;
-            let turned = hosted.machines_of_turned(&before, &after);
-            Some((stream::iter(turned), (hosted, after)))
+            let after = hosted.membership.wait_for_change(&before).await;
+            let affected = hosted.machines_affected(&before, &after);
+            Some((stream::iter(affected), (hosted, after)))
         })
         .flatten()
         .boxed()
     }
 
-    fn machines_of_turned(&self, before: &Present, after: &Present) -> Vec<MachineId> {
-        let has_turned = |node: &Arc<NodeView>| {
+    fn machines_affected(&self, before: &Present, after: &Present) -> Vec<MachineId> {
+        let is_affected = |node: &Arc<NodeView>| {
             group(node).is_some_and(|group| before.contains_key(group) != after.contains_key(group))
         };
-        self.nodes.all().iter().filter(|node| has_turned(node)).map(|node| MachineId::of(node)).collect()
+        self.nodes.all().iter().filter(|node| is_affected(node)).map(|node| MachineId::of(node)).collect()
     }
 
     /// The worker group that a Node names, as long as the Node exists.
     fn group_of(&self, id: &MachineId) -> Option<String> {
         let node = self.nodes.get(&id.node).filter(|node| node.uid == id.uid)?;
         group(&node).map(str::to_owned)
-    }
-
-    fn deleted(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
-        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -112,7 +105,7 @@ fn group(node: &NodeView) -> Option<&str> {
 impl EventHandler<NodeView> for Hosted {
     fn on_change(&self, old: Option<&Arc<NodeView>>, new: Option<&Arc<NodeView>>) {
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
-            self.deleted().remove(&old.uid);
+            self.deleted.lock().remove(&old.uid);
         }
     }
 }

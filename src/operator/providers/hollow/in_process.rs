@@ -7,60 +7,92 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{
-    FutureExt, StreamExt,
-    future::{BoxFuture, ready},
+    StreamExt,
     stream::{self, BoxStream},
 };
-use hollow_kubelet::{Hollow, MachineSpec, capacity};
-use machine_agent::machine_dir::Machine;
-use tokio::sync::mpsc::unbounded_channel;
+use hollow_kubelet::{Hollow, MachineSpec, Settings, capacity, kubelet_watches::Meter};
+use kube_node_cache::{Cache, NodeView};
+use machine_agent::{identity::BootstrapClient, machine_dir::Machine};
+use prometheus::Registry;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::{
-    Room,
-    dedicated_identity::{DedicatedIdentities, Dependencies},
-};
-use crate::providers::{
-    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage,
-};
+use super::{dedicated_identity::DedicatedIdentities, room::Room};
+use crate::providers::{Existing, MachineId, MachineRequest, ProviderError, Renewed, Stage};
 
 /// Machines in this process.
 #[derive(Clone)]
 pub struct InProcess {
     hollow: Hollow,
-    alone: Arc<DedicatedIdentities>,
+    dedicated: Arc<DedicatedIdentities>,
     room: Arc<Room>,
 }
 
 impl InProcess {
-    /// Machines run by `hollow`, as many as fit into `room`. `ground` serves those with a dedicated identity.
-    #[must_use]
-    pub fn new(hollow: Hollow, ground: Dependencies, room: Arc<Room>) -> Self {
-        Self { alone: DedicatedIdentities::new(hollow.clone(), ground), hollow, room }
+    /// At most `max_machines` machines, run by `hollow`. Those with a dedicated identity obtain it by
+    /// `bootstrap`. `nodes` must be filled by a watch.
+    pub fn register(
+        hollow: Hollow,
+        bootstrap: BootstrapClient,
+        max_machines: usize,
+        nodes: &Cache<NodeView>,
+        registry: &Registry,
+    ) -> Result<Self, prometheus::Error> {
+        let dedicated = DedicatedIdentities::new(hollow.clone(), bootstrap, Meter::new(registry)?);
+        Ok(Self { hollow, dedicated, room: Room::register(max_machines, nodes, registry)? })
     }
 
     /// UID of the machine of a Node, by the Node's name.
     #[must_use]
     pub fn machine_of(&self, node: &str) -> Option<Arc<str>> {
-        self.hollow.machine_of(node).or_else(|| self.alone.machine_of(node))
+        self.hollow.machine_of(node).or_else(|| self.dedicated.machine_of(node))
     }
 
-    /// State of a machine.
+    /// State of a machine; None if it does not exist.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Existing> {
-        let alone = self.alone.exists(uid);
-        let carried = self.hollow.get(uid).map(|machine| Existing {
+        let dedicated = self.dedicated.get(uid);
+        let running = self.hollow.get(uid).map(|machine| Existing {
             stage: Stage::Up,
             lease: machine.lease_renewed.map_or(Renewed::Never, Renewed::At),
             trouble: None,
             last_end: None,
         });
-        carried.or(alone)
+        running.or(dedicated)
+    }
+
+    /// Creates a machine if there is room. An existing one is left as it is.
+    pub fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = request.shape()?;
+        let spec = MachineSpec {
+            node: Arc::clone(&request.id.node),
+            uid: Arc::clone(&request.id.uid),
+            capacity,
+            allocatable,
+            kubelet_version,
+            container_runtime,
+            ip: None,
+            settings: request.settings.clone(),
+        };
+        if request.machine.load().is_some() {
+            self.room.take(&request.id, capacity::DEDICATED)?;
+            self.dedicated.create(spec);
+        } else {
+            self.room.take(&request.id, 1)?;
+            self.hollow.create(spec, None);
+        }
+        Ok(())
+    }
+
+    /// Updates the settings of a machine.
+    pub fn update(&self, uid: &str, settings: &Settings) {
+        self.dedicated.update(uid, settings);
+        self.hollow.update(uid, settings.clone());
     }
 
     /// Deletes a machine at once.
-    pub fn remove(&self, uid: &str) {
+    pub fn delete(&self, uid: &str) {
         // First the part that would create it again.
-        self.alone.delete(uid);
+        self.dedicated.delete(uid);
         self.hollow.delete(uid);
         self.room.give_back(uid);
     }
@@ -70,93 +102,26 @@ impl InProcess {
         self.room.forget(uid);
     }
 
-    fn make(&self, request: &MachineRequest) -> Result<(), ProviderError> {
-        let spec = spec(request)?;
-        if request.machine.load().is_some() {
-            self.room.take(&request.id, capacity::DEDICATED)?;
-            self.alone.create(spec);
-        } else {
-            self.room.take(&request.id, 1)?;
-            self.hollow.create(spec, None);
-        }
-        Ok(())
-    }
-}
-
-/// Machine spec for the hollow kubelet.
-fn spec(request: &MachineRequest) -> Result<MachineSpec, ProviderError> {
-    let Machine { capacity, allocatable, kubelet_version, container_runtime, .. } = request.shape()?;
-    Ok(MachineSpec {
-        node: request.id.node.clone(),
-        uid: request.id.uid.clone(),
-        capacity,
-        allocatable,
-        kubelet_version,
-        container_runtime,
-        ip: None,
-        settings: settings(&request.settings),
-    })
-}
-
-fn settings(settings: &Settings) -> hollow_kubelet::Settings {
-    hollow_kubelet::Settings { failures: settings.failures.clone(), containers: settings.containers.clone() }
-}
-
-impl Provider for InProcess {
-    fn name(&self) -> &'static str {
-        super::NAME
+    /// All machines.
+    #[must_use]
+    pub fn list(&self) -> Vec<MachineId> {
+        let running = self.hollow.list().into_iter().map(machine_id);
+        running.chain(self.dedicated.list()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    fn is_volatile(&self) -> bool {
-        true
-    }
-
-    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
-        ready(self.make(request)).boxed()
-    }
-
-    fn update<'a>(
-        &'a self,
-        id: &'a MachineId,
-        new: &'a Settings,
-    ) -> BoxFuture<'a, Result<(), ProviderError>> {
-        let new = settings(new);
-        self.alone.update(&id.uid, &new);
-        self.hollow.update(&id.uid, new);
-        ready(Ok(())).boxed()
-    }
-
-    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        ready(Ok(self.get(&id.uid))).boxed()
-    }
-
-    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.remove(&id.uid);
-        ready(Ok(())).boxed()
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        let carried = self.hollow.list().into_iter();
-        let carried = carried.map(|machine| MachineId { uid: machine.uid, node: machine.node });
-        let mut machines: BTreeSet<MachineId> = carried.collect();
-        machines.extend(self.alone.list());
-        ready(Ok(machines.into_iter().collect())).boxed()
-    }
-
-    fn count(&self) -> usize {
+    /// Number of machines.
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.room.count()
     }
 
-    fn watch(&self) -> BoxStream<'static, MachineId> {
-        let carried = stream::unfold(self.hollow.watch(), async |mut changes| {
-            let machine = changes.recv().await?;
-            Some((MachineId { uid: machine.uid, node: machine.node }, changes))
-        });
-        let (sender, changes) = unbounded_channel();
-        self.alone.watch(sender.clone());
-        self.room.watch(sender);
-        let others =
-            stream::unfold(changes, async |mut changes| changes.recv().await.map(|id| (id, changes)));
-        stream::select(carried, others).boxed()
+    /// Machines that came, went, met an obstacle, or have room now.
+    pub fn watch(&self) -> BoxStream<'static, MachineId> {
+        let running = UnboundedReceiverStream::new(self.hollow.watch()).map(machine_id).boxed();
+        stream::select_all([running, self.dedicated.watchers.watch(), self.room.watchers.watch()]).boxed()
     }
+}
+
+fn machine_id(machine: hollow_kubelet::MachineState) -> MachineId {
+    MachineId { uid: machine.uid, node: machine.node }
 }

@@ -8,9 +8,9 @@ mod room;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use async_trait::async_trait;
 use futures::{
-    FutureExt, StreamExt,
-    future::{BoxFuture, ready},
+    StreamExt,
     stream::{self, BoxStream},
 };
 use http::Method;
@@ -22,7 +22,7 @@ use kube_node_planner::approval::Account;
 use serde_json::json;
 
 use self::hosted::Hosted;
-pub use self::{dedicated_identity::Dependencies, in_process::InProcess, room::Room};
+pub use self::in_process::InProcess;
 use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Settings};
 use crate::hosts::MembershipWatch;
 
@@ -38,15 +38,15 @@ pub struct HollowProvider {
 }
 
 impl HollowProvider {
-    /// Machines of `here`, and of the workers that `members` knows. `nodes` must be filled by a watch.
+    /// Machines of `here`, and of the workers in `membership`. `nodes` must be filled by a watch.
     #[must_use]
     pub fn new(
         here: InProcess,
         client: Client,
         nodes: Arc<Cache<NodeView>>,
-        members: Arc<MembershipWatch>,
+        membership: Arc<MembershipWatch>,
     ) -> Self {
-        Self { here, hosted: Hosted::new(Arc::clone(&nodes), members), client, nodes }
+        Self { here, hosted: Hosted::new(Arc::clone(&nodes), membership), client, nodes }
     }
 
     /// Labels the Node with the worker group that runs its machine and with the API load of the machine. A
@@ -72,6 +72,7 @@ impl HollowProvider {
     }
 }
 
+#[async_trait]
 impl Provider for HollowProvider {
     fn name(&self) -> &'static str {
         NAME
@@ -85,41 +86,33 @@ impl Provider for HollowProvider {
         node.label(names::LABEL_HOLLOW_LOAD).map(|_| Account::Hollow)
     }
 
-    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
-        async {
-            self.mark(request).await?;
-            match request.machine.hosts() {
-                Some(_) => self.hosted.create(request),
-                None => self.here.create(request).await?,
-            }
-            Ok(())
+    async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        self.mark(request).await?;
+        match request.machine.hosts() {
+            Some(_) => self.hosted.create(request),
+            None => self.here.create(request)?,
         }
-        .boxed()
+        Ok(())
     }
 
     /// Workers see changed settings themselves.
-    fn update<'a>(
-        &'a self,
-        id: &'a MachineId,
-        new: &'a Settings,
-    ) -> BoxFuture<'a, Result<(), ProviderError>> {
-        self.here.update(id, new)
+    async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError> {
+        self.here.update(&id.uid, settings);
+        Ok(())
     }
 
-    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        match self.hosted.exists(id) {
-            Some(existing) => ready(Ok(Some(existing))).boxed(),
-            None => self.here.exists(id),
-        }
+    async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
+        Ok(self.hosted.get(id).or_else(|| self.here.get(&id.uid)))
     }
 
-    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
+    async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
         self.hosted.delete(id);
-        self.here.delete(id)
+        self.here.delete(&id.uid);
+        Ok(())
     }
 
     /// Machines on workers do not exist without their Nodes.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
+    async fn list(&self) -> Vec<MachineId> {
         self.here.list()
     }
 

@@ -5,21 +5,23 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use kube_ext::metrics::gauge;
 use kube_node_cache::{Cache, EventHandler, NodeView};
+use parking_lot::Mutex;
 use prometheus::{Error, IntGauge, Registry};
-use tokio::sync::mpsc::UnboundedSender;
 
-use crate::providers::{MachineId, ProviderError};
+use crate::providers::{MachineId, ProviderError, Watchers};
 
 /// Places for machines.
 pub struct Room {
     places: usize,
     state: Mutex<State>,
     waiting: IntGauge,
+    /// Receivers of waiting machines that have room now.
+    pub(super) watchers: Watchers,
 }
 
 #[derive(Default)]
@@ -32,7 +34,6 @@ struct State {
     /// Keys of `waiting`, by UID.
     arrivals: HashMap<Arc<str>, u64>,
     arrived: u64,
-    watchers: Vec<UnboundedSender<MachineId>>,
 }
 
 impl Room {
@@ -47,21 +48,24 @@ impl Room {
             registry,
             ("kube_node_hollow_machines_refused", "Hollow machines that wait for a place in this process"),
         )?;
-        let room = Arc::new(Self { places, state: Mutex::default(), waiting });
-        nodes.add_event_handler(Arc::clone(&room) as Arc<dyn EventHandler<NodeView>>);
+        let (state, watchers) = (Mutex::default(), Watchers::default());
+        let room = Arc::new(Self { places, state, waiting, watchers });
+        nodes.add_event_handler(room.clone());
         Ok(room)
     }
 
     /// Takes places for a machine unless it has them. A refused machine is reported once there is room.
     pub fn take(&self, id: &MachineId, places: usize) -> Result<(), ProviderError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.taken.contains_key(&id.uid) {
             return Ok(());
         }
         if state.used + places > self.places {
-            state.wait(id, places);
+            if !state.arrivals.contains_key(&id.uid) {
+                state.enqueue(id.clone(), places);
+            }
             self.show(&state);
-            return Err(ProviderError::Full { message: full(self.places) });
+            return Err(ProviderError::Full(full(self.places)));
         }
         state.forget(&id.uid);
         state.used += places;
@@ -72,48 +76,38 @@ impl Room {
 
     /// Frees the places of a machine.
     pub fn give_back(&self, uid: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(places) = state.taken.remove(uid) {
             state.used -= places;
-            state.call(self.places);
+            state.offer(self.places, &self.watchers);
         }
     }
 
     /// Removes a machine from the queue. A place may have been offered to it.
     pub fn forget(&self, uid: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.forget(uid) {
-            state.call(self.places);
+            state.offer(self.places, &self.watchers);
             self.show(&state);
         }
     }
 
     /// Number of machines with places.
     pub fn count(&self) -> usize {
-        self.state().taken.len()
-    }
-
-    /// Registers a receiver of waiting machines that have room now.
-    pub fn watch(&self, watcher: UnboundedSender<MachineId>) {
-        self.state().watchers.push(watcher);
+        self.state.lock().taken.len()
     }
 
     fn show(&self, state: &State) {
         self.waiting.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl State {
-    fn wait(&mut self, id: &MachineId, places: usize) {
-        if !self.arrivals.contains_key(&id.uid) {
-            self.arrived += 1;
-            self.arrivals.insert(Arc::clone(&id.uid), self.arrived);
-            self.waiting.insert(self.arrived, (id.clone(), places));
-        }
+    /// Appends a machine to the queue.
+    fn enqueue(&mut self, id: MachineId, places: usize) {
+        self.arrived += 1;
+        self.arrivals.insert(Arc::clone(&id.uid), self.arrived);
+        self.waiting.insert(self.arrived, (id, places));
     }
 
     fn forget(&mut self, uid: &str) -> bool {
@@ -123,17 +117,15 @@ impl State {
 
     /// Reports the first machines of the queue that fit into the free places. Until they take them, they are
     /// its last.
-    fn call(&mut self, places: usize) {
-        let mut free = places.saturating_sub(self.used);
+    fn offer(&mut self, max: usize, watchers: &Watchers) {
+        let mut free = max.saturating_sub(self.used);
         for _ in 0..self.waiting.len() {
             let Some(first) = self.waiting.first_entry() else { return };
             let Some(left) = free.checked_sub(first.get().1) else { return };
             free = left;
-            let (id, wanted) = first.remove();
-            self.watchers.retain(|watcher| watcher.send(id.clone()).is_ok());
-            self.arrived += 1;
-            self.arrivals.insert(Arc::clone(&id.uid), self.arrived);
-            self.waiting.insert(self.arrived, (id, wanted));
+            let (id, places) = first.remove();
+            watchers.notify(&id);
+            self.enqueue(id, places);
         }
     }
 }
@@ -156,7 +148,7 @@ impl EventHandler<NodeView> for Room {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+    use futures::{FutureExt, StreamExt, stream::BoxStream};
 
     use super::*;
 
@@ -164,15 +156,14 @@ mod tests {
         MachineId { uid: format!("uid-{name}").into(), node: name.into() }
     }
 
-    fn room(places: usize) -> (Arc<Room>, UnboundedReceiver<MachineId>) {
+    fn room(places: usize) -> (Arc<Room>, BoxStream<'static, MachineId>) {
         let room = Room::register(places, &Cache::default(), &Registry::new()).unwrap();
-        let (sender, told) = unbounded_channel();
-        room.watch(sender);
+        let told = room.watchers.watch();
         (room, told)
     }
 
-    fn told(told: &mut UnboundedReceiver<MachineId>) -> Vec<String> {
-        std::iter::from_fn(|| told.try_recv().ok()).map(|id| id.node.to_string()).collect()
+    fn told(told: &mut BoxStream<'static, MachineId>) -> Vec<String> {
+        std::iter::from_fn(|| told.next().now_or_never().flatten()).map(|id| id.node.to_string()).collect()
     }
 
     #[test]

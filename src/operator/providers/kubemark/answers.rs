@@ -5,37 +5,37 @@ use kube_node_api::names;
 
 use crate::providers::ProviderError;
 
-/// Ignores the error if the object is gone, or another one has its name.
-pub fn gone_is_fine(error: kube::Error) -> Result<(), ProviderError> {
-    match error {
-        kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
-        error => Err(refused(error)),
+/// Ignores the failure of a write if the object is gone, or another one has its name.
+pub fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), ProviderError> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(refused(error)),
     }
 }
 
 /// The reason why the hosting cluster refused the machine.
 pub fn refused(error: kube::Error) -> ProviderError {
-    match &error {
-        kube::Error::Api(status) if status.code == 422 => {
-            ProviderError::Invalid { message: format!("its pod is refused: {}", status.message) }
+    if let kube::Error::Api(status) = &error {
+        let message = &status.message;
+        match status.code {
+            403 if message.contains("exceeded quota") => {
+                return ProviderError::OutOfResources(message.clone());
+            }
+            403 if !message.contains("PodSecurity") => {}
+            403 | 422 => return ProviderError::Invalid(format!("its pod is refused: {message}")),
+            404 if message.contains("namespaces") => {
+                return ProviderError::Unreachable(format!(
+                    "the hosting cluster has no namespace {}: apply docs/hosting-cluster.yaml there",
+                    names::MACHINE_NAMESPACE
+                ));
+            }
+            _ => {}
         }
-        kube::Error::Api(status) if status.code == 403 && status.message.contains("exceeded quota") => {
-            ProviderError::OutOfResources { message: status.message.clone() }
-        }
-        kube::Error::Api(status) if status.code == 403 && status.message.contains("PodSecurity") => {
-            ProviderError::Invalid { message: format!("its pod is refused: {}", status.message) }
-        }
-        kube::Error::Api(status) if status.code == 404 && status.message.contains("namespaces") => {
-            let message = format!(
-                "the hosting cluster has no namespace {}: apply docs/hosting-cluster.yaml there",
-                names::MACHINE_NAMESPACE
-            );
-            ProviderError::Unreachable { message }
-        }
-        _ => match away(&error) {
-            Some(message) => ProviderError::Unreachable { message },
-            None => ProviderError::Retryable(Box::new(error)),
-        },
+    }
+    match away(&error) {
+        Some(message) => ProviderError::Unreachable(message),
+        None => ProviderError::Retryable(Box::new(error)),
     }
 }
 
@@ -78,7 +78,8 @@ mod tests {
             let error = refused(answer(code, message));
             assert_eq!(error.reason(), reason, "{code} {message}");
         }
-        assert!(gone_is_fine(answer(404, "")).is_ok() && gone_is_fine(answer(409, "")).is_ok());
-        assert!(gone_is_fine(answer(403, "forbidden")).is_err());
+        for (code, is_fine) in [(404, true), (409, true), (403, false)] {
+            assert_eq!(gone_is_fine(Err::<(), _>(answer(code, "forbidden"))).is_ok(), is_fine, "{code}");
+        }
     }
 }

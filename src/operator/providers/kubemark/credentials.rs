@@ -31,58 +31,10 @@ pub enum CredentialsError {
         /// Cause.
         source: kube::Error,
     },
-    /// There is no such Secret.
-    #[error("there is no Secret {name} in namespace {namespace}: create it with the key kubeconfig")]
-    Missing {
-        /// Name of the Secret.
-        name: String,
-        /// Namespace of the Secret.
-        namespace: String,
-    },
-    /// The Secret has no kubeconfig.
-    #[error("Secret {name} in namespace {namespace} has no key kubeconfig")]
-    NoKey {
-        /// Name of the Secret.
-        name: String,
-        /// Namespace of the Secret.
-        namespace: String,
-    },
-    /// The content is no kubeconfig. The cause is left out: a parser quotes what it cannot read.
-    #[error("the kubeconfig in Secret {name} cannot be used: {what}")]
-    Kubeconfig {
-        /// Name of the Secret.
-        name: String,
-        /// Error, without content.
-        what: String,
-    },
-    /// The kubeconfig names programs or files.
-    #[error(
-        "the kubeconfig in Secret {name} uses {what}: the operator neither runs programs nor reads files for it; write certificates, keys or tokens into it (kubectl config view --raw --flatten)"
-    )]
-    NotSelfContained {
-        /// Name of the Secret.
-        name: String,
-        /// The field that names them.
-        what: &'static str,
-    },
-    /// The server cannot be trusted, or the way to it.
-    #[error("the kubeconfig in Secret {name} {what}: {instead}")]
-    Insecure {
-        /// Name of the Secret.
-        name: String,
-        /// The setting at fault.
-        what: &'static str,
-        /// Remedy.
-        instead: &'static str,
-    },
-    /// No client can be built. The cause is left out, since it may quote the kubeconfig.
-    #[error(
-        "cannot make a client from Secret {name}: check that the certificates and the key in its kubeconfig are PEM in base64 and belong together"
-    )]
-    Client {
-        /// Name of the Secret.
-        name: String,
-    },
+    /// The Secret is missing, or its content cannot be used: error and remedy. The cause is left out, since a
+    /// parser quotes what it cannot read.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 /// A Secret with credentials for a hosting cluster.
@@ -118,34 +70,42 @@ impl Credentials {
     /// Returns a client for the cluster, and the version of the Secret that it was built from.
     pub async fn connect(&self) -> Result<(Client, String), CredentialsError> {
         let secret = self.read().await?;
-        let name = || self.name.clone();
-        let text = secret.data.as_ref().and_then(|data| data.get(KEY));
-        let text = text.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
-        let text =
-            text.ok_or_else(|| CredentialsError::NoKey { name: name(), namespace: self.namespace.clone() })?;
-        let client = self.client(text).await?;
-        Ok((client, version(&secret)))
+        let text = secret.data.as_ref().and_then(|data| std::str::from_utf8(&data.get(KEY)?.0).ok());
+        let no_key = || format!("Secret {} in namespace {} has no key {KEY}", self.name, self.namespace);
+        let client = match text {
+            Some(text) => self.client(text).await,
+            None => Err(no_key()),
+        };
+        Ok((client.map_err(CredentialsError::Unusable)?, version(&secret)))
     }
 
     /// Builds a client from a kubeconfig.
-    async fn client(&self, text: &str) -> Result<Client, CredentialsError> {
-        let name = || self.name.clone();
-        let wrong = |error| CredentialsError::Kubeconfig { name: name(), what: without_content(&error) };
-        let kubeconfig = Kubeconfig::from_yaml(text).map_err(wrong)?;
+    async fn client(&self, text: &str) -> Result<Client, String> {
+        let name = &self.name;
+        let wrong = |what: &str| format!("the kubeconfig in Secret {name} cannot be used: {what}");
+        let kubeconfig = Kubeconfig::from_yaml(text).map_err(|error| wrong(&without_content(&error)))?;
         if let Some(what) = foreign(&kubeconfig) {
-            return Err(CredentialsError::NotSelfContained { name: name(), what });
+            return Err(format!(
+                "the kubeconfig in Secret {name} uses {what}: the operator neither runs programs nor reads files for \
+                 it; write certificates, keys or tokens into it (kubectl config view --raw --flatten)"
+            ));
         }
-        if let Some((what, instead)) = insecure(&kubeconfig, self.insecure) {
-            return Err(CredentialsError::Insecure { name: name(), what, instead });
+        if let Some(what) = insecure(&kubeconfig, self.insecure) {
+            return Err(format!("the kubeconfig in Secret {name} {what}"));
         }
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-        let config = config.map_err(wrong)?;
+        let config = config.map_err(|error| wrong(&without_content(&error)))?;
         // kube's client panics on such a token.
-        if config.auth_info.token.as_ref().is_some_and(|token| !is_header(token.expose_secret())) {
-            let what = "its token is no value of an HTTP header: write it on one line, in ASCII".to_owned();
-            return Err(CredentialsError::Kubeconfig { name: name(), what });
+        let token = config.auth_info.token.as_ref();
+        if token.is_some_and(|token| HeaderValue::from_str(token.expose_secret()).is_err()) {
+            return Err(wrong("its token is no value of an HTTP header: write it on one line, in ASCII"));
         }
-        fenced(config, &self.fence).map_err(|_| CredentialsError::Client { name: name() })
+        fenced(config, &self.fence).map_err(|_| {
+            format!(
+                "cannot make a client from Secret {name}: check that the certificates and the key in its kubeconfig \
+                 are PEM in base64 and belong together"
+            )
+        })
     }
 
     /// Returns true if the Secret has another version than `version_then`.
@@ -155,9 +115,10 @@ impl Credentials {
 
     async fn read(&self) -> Result<Secret, CredentialsError> {
         let (name, namespace) = (self.name.clone(), self.namespace.clone());
+        let missing =
+            || format!("there is no Secret {name} in namespace {namespace}: create it with the key {KEY}");
         match self.secrets.get_opt(&self.name).await {
-            Ok(Some(secret)) => Ok(secret),
-            Ok(None) => Err(CredentialsError::Missing { name, namespace }),
+            Ok(found) => found.ok_or_else(|| CredentialsError::Unusable(missing())),
             Err(source) => Err(CredentialsError::Read { name, namespace, source }),
         }
     }
@@ -188,38 +149,27 @@ fn foreign(kubeconfig: &Kubeconfig) -> Option<&'static str> {
 }
 
 /// The setting of a kubeconfig that leads to a server that cannot be trusted, and the remedy.
-fn insecure(kubeconfig: &Kubeconfig, is_allowed: bool) -> Option<(&'static str, &'static str)> {
-    let clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
-    clusters.into_iter().find_map(|cluster| {
+fn insecure(kubeconfig: &Kubeconfig, is_allowed: bool) -> Option<&'static str> {
+    let is_plain =
+        |server: &String| !server.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+    let mut clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
+    clusters.find_map(|cluster| {
         if cluster.proxy_url.is_some() {
-            return Some((
-                "has a proxy-url",
-                "the operator connects straight to the server: leave it out",
-            ));
+            return Some("has a proxy-url: the operator connects straight to the server: leave it out");
         }
-        let is_plain = cluster.server.as_ref().is_some_and(|server| !has_tls(server));
         if is_allowed {
             return None;
         }
         if cluster.insecure_skip_tls_verify == Some(true) {
-            return Some((
-                "has insecure-skip-tls-verify",
-                "write the server's authority into certificate-authority-data instead, or start the operator with --insecure-credentials",
-            ));
+            return Some(
+                "has insecure-skip-tls-verify: write the server's authority into certificate-authority-data instead, \
+                 or start the operator with --insecure-credentials",
+            );
         }
-        is_plain.then_some((
-            "has a server without TLS",
-            "begin server with https://, or start the operator with --insecure-credentials",
-        ))
+        cluster.server.as_ref().is_some_and(is_plain).then_some(
+            "has a server without TLS: begin server with https://, or start the operator with --insecure-credentials",
+        )
     })
-}
-
-fn is_header(token: &str) -> bool {
-    HeaderValue::from_str(token).is_ok()
-}
-
-fn has_tls(server: &str) -> bool {
-    server.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
 }
 
 /// Describes an error in a kubeconfig without any of its content.
@@ -248,7 +198,6 @@ fn without_content(error: &KubeconfigError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube_ext::error::chain;
 
     const SECRET: &str = "c2VjcmV0LW9mLXRoZS1rdWJlY29uZmln";
 
@@ -259,7 +208,7 @@ mod tests {
         });
         let client = Client::new(nobody, "default");
         let credentials = Credentials::new(&client, "ns", "creds", &Fence::open(), is_allowed);
-        credentials.client(text).await.err().map(|error| chain(&error))
+        credentials.client(text).await.err()
     }
 
     fn kubeconfig(cluster: &str, user: &str) -> String {

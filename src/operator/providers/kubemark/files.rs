@@ -40,45 +40,46 @@ impl Sources {
         let mut read = Vec::with_capacity(files.len());
         for (number, file) in files.iter().enumerate() {
             let content = self.content(&file.path, &file.source).await?;
-            let place = place(number, file).map_err(|message| ProviderError::Invalid { message })?;
-            read.push((place, content));
+            let file = installed(number, file).map_err(ProviderError::Invalid)?;
+            read.push((file, content));
         }
         Ok(read)
     }
 
     async fn content(&self, path: &str, source: &FileSource) -> Result<Vec<u8>, ProviderError> {
+        let retryable = |error: kube::Error| ProviderError::Retryable(Box::new(error));
         if let Some(content) = &source.content {
             return Ok(content.clone().into_bytes());
         }
         if let Some(SecretKeyRef { name, key }) = &source.secret_key_ref {
-            let secret =
-                self.secrets.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
-            let Some(secret) = secret else { return Err(self.missing(path, "Secret", name)) };
-            if let Some(message) = identity(path, name, secret.type_.as_deref()) {
-                return Err(ProviderError::Invalid { message });
+            let secret = self.secrets.get_opt(name).await.map_err(retryable)?;
+            if let Some(message) = secret.as_ref().and_then(|s| identity(path, name, s.type_.as_deref())) {
+                return Err(ProviderError::Invalid(message));
             }
-            let found = secret.data.unwrap_or_default().remove(key).map(|bytes| bytes.0);
-            return found.ok_or_else(|| self.lacks(path, "Secret", name, key));
+            let exists = secret.is_some();
+            let content = secret.and_then(|secret| secret.data?.remove(key)).map(|bytes| bytes.0);
+            return content.ok_or_else(|| self.missing(path, ("Secret", name, key), exists));
         }
         if let Some(SecretKeyRef { name, key }) = &source.config_map_key_ref {
-            let map =
-                self.config_maps.get_opt(name).await.map_err(|e| ProviderError::Retryable(Box::new(e)))?;
-            let Some(map) = map else { return Err(self.missing(path, "ConfigMap", name)) };
-            let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
-            let found = text.or_else(|| map.binary_data.unwrap_or_default().remove(key).map(|bytes| bytes.0));
-            return found.ok_or_else(|| self.lacks(path, "ConfigMap", name, key));
+            let map = self.config_maps.get_opt(name).await.map_err(retryable)?;
+            let exists = map.is_some();
+            let content = map.and_then(|map| {
+                let text = map.data.unwrap_or_default().remove(key).map(String::into_bytes);
+                text.or_else(|| map.binary_data?.remove(key).map(|bytes| bytes.0))
+            });
+            return content.ok_or_else(|| self.missing(path, ("ConfigMap", name, key), exists));
         }
         Ok(Vec::new())
     }
 
-    fn missing(&self, path: &str, kind: &str, name: &str) -> ProviderError {
-        let message = format!("file {path}: there is no {kind} {name} in namespace {}", self.namespace);
-        ProviderError::NotFound { message }
-    }
-
-    fn lacks(&self, path: &str, kind: &str, name: &str, key: &str) -> ProviderError {
-        let message = format!("file {path}: {kind} {name} in namespace {} has no key {key}", self.namespace);
-        ProviderError::NotFound { message }
+    /// The error of a missing key, or of a missing object.
+    fn missing(&self, path: &str, (kind, name, key): (&str, &str, &str), exists: bool) -> ProviderError {
+        let namespace = &self.namespace;
+        ProviderError::NotFound(if exists {
+            format!("file {path}: {kind} {name} in namespace {namespace} has no key {key}")
+        } else {
+            format!("file {path}: there is no {kind} {name} in namespace {namespace}")
+        })
     }
 }
 
@@ -90,7 +91,8 @@ fn identity(path: &str, name: &str, r#type: Option<&str>) -> Option<String> {
     ))
 }
 
-fn place(number: usize, file: &ProvisionedFile) -> Result<File, String> {
+/// The file as the machine gets it.
+fn installed(number: usize, file: &ProvisionedFile) -> Result<File, String> {
     let mode = file.permissions.as_deref().map(|mode| i32::from_str_radix(mode, 8)).transpose();
     Ok(File {
         key: format!("file-{number}"),
@@ -140,14 +142,14 @@ mod tests {
     #[test]
     fn a_file_without_owner_and_mode_is_readable_by_the_machine() {
         let file = |json: serde_json::Value| serde_json::from_value::<ProvisionedFile>(json).unwrap();
-        let plain = place(3, &file(serde_json::json!({"path": "/etc/a", "content": "x"}))).unwrap();
+        let plain = installed(3, &file(serde_json::json!({"path": "/etc/a", "content": "x"}))).unwrap();
         assert_eq!((plain.key.as_str(), plain.mode, plain.owner), ("file-3", 0o644, (USER, USER)));
         let asked = file(
             serde_json::json!({"path": "/etc/a", "owner": "root", "permissions": "0600", "content": ""}),
         );
-        let own = place(0, &asked).unwrap();
+        let own = installed(0, &asked).unwrap();
         assert_eq!((own.mode, own.owner), (0o600, (0, 0)));
         let wrong = file(serde_json::json!({"path": "/etc/a", "owner": "me", "content": ""}));
-        assert!(place(0, &wrong).unwrap_err().contains("owner me is unknown"));
+        assert!(installed(0, &wrong).unwrap_err().contains("owner me is unknown"));
     }
 }

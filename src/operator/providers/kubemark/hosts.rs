@@ -3,27 +3,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, api::ListParams, runtime::watcher};
-use kube_ext::{error::chain, leader::Fence};
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
+use kube::{Api, Client, Resource, api::ListParams, runtime::watcher};
+use kube_ext::error::chain;
 use kube_node_api::names;
 use kube_node_cache::{Cache, EventHandler};
+use parking_lot::{Mutex, RwLock};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::{
-    Options, Watchers,
+    Options,
     answers::away,
     credentials::{Credentials, CredentialsError},
     view::MachinePod,
 };
-use crate::providers::{ProviderError, Trouble};
+use crate::providers::{ProviderError, Trouble, Watchers};
 
 /// Interval at which an unreachable cluster is tried again, a reachable one is asked whether it still serves
 /// (a running watch outlives the rights to it), and credentials are read for changes.
@@ -62,30 +62,34 @@ pub struct Host {
     /// Name of its credentials Secret; None: this cluster.
     credentials: Option<String>,
     known: RwLock<Known>,
-    changes: Arc<Watchers>,
+    watchers: Arc<Watchers>,
     /// Pods of its machines.
     pub pods: Arc<Cache<MachinePod>>,
 }
 
 impl Host {
-    /// The client, if the cluster can be used.
-    pub fn client(&self) -> Result<Client, ProviderError> {
-        match self.known.read().unwrap_or_else(PoisonError::into_inner).clone() {
-            Known::Client(client) => Ok(client),
-            Known::Trouble(message) => Err(ProviderError::Unreachable { message }),
+    /// The API of the objects of machines, if the cluster can be used.
+    pub fn api<K>(&self) -> Result<Api<K>, ProviderError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        match &*self.known.read() {
+            Known::Client(client) => Ok(Api::namespaced(client.clone(), names::MACHINE_NAMESPACE)),
+            Known::Trouble(message) => Err(ProviderError::Unreachable(message.clone())),
             Known::Nothing => Err(self.busy()),
         }
     }
 
     /// Obstacle of the cluster: its machines are known only as they were before.
     pub fn trouble(&self) -> Option<Trouble> {
-        let Err(error @ ProviderError::Unreachable { .. }) = self.client() else { return None };
-        Some(Trouble { reason: error.reason().to_owned(), message: error.to_string() })
+        let Known::Trouble(message) = &*self.known.read() else { return None };
+        let error = ProviderError::Unreachable(message.clone());
+        Some(Trouble { reason: error.reason().to_owned(), message: message.clone() })
     }
 
     /// Its machines, once all of them are listed.
     pub fn known(&self) -> Result<&Cache<MachinePod>, ProviderError> {
-        self.client()?;
+        self.api::<Pod>()?;
         if self.pods.in_sync() {
             return Ok(&self.pods);
         }
@@ -93,19 +97,18 @@ impl Host {
     }
 
     fn busy(&self) -> ProviderError {
-        let whose = self
-            .credentials
-            .as_ref()
-            .map_or_else(|| "this cluster".to_owned(), |name| format!("the cluster of Secret {name}"));
-        ProviderError::Busy { message: format!("the pods of {whose} are not listed yet") }
+        ProviderError::Busy(match &self.credentials {
+            None => "the pods of this cluster are not listed yet".to_owned(),
+            Some(name) => format!("the pods of the cluster of Secret {name} are not listed yet"),
+        })
     }
 
     /// Sets the state. Reports all machines of the cluster if its obstacle comes, changes or ends.
     fn set(&self, known: Known) {
         let before = self.trouble();
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.write() = known;
         if self.trouble() != before {
-            self.pods.all().iter().for_each(|pod| self.changes.tell(&pod.id));
+            self.pods.all().iter().for_each(|pod| self.watchers.notify(&pod.id));
         }
     }
 }
@@ -117,60 +120,36 @@ type Followed = (Arc<Host>, AbortOnDropHandle<()>);
 pub struct Hosts {
     /// Client of the cluster that has the Nodes and the credentials.
     client: Client,
-    namespace: String,
-    fence: Fence,
-    insecure_credentials: bool,
-    selector: String,
-    changes: Arc<Watchers>,
+    options: Options,
+    watchers: Arc<Watchers>,
     home: Arc<Host>,
     /// Other clusters by name of their credentials.
     others: Mutex<BTreeMap<String, Followed>>,
     _home: AbortOnDropHandle<()>,
 }
 
-impl fmt::Debug for Hosts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hosts").field("selector", &self.selector).finish_non_exhaustive()
-    }
-}
-
 impl Hosts {
-    /// Hosting clusters of a cluster's machines; each change of a machine goes to `changes`.
-    pub fn new(client: Client, options: &Options, changes: Arc<Watchers>) -> Self {
-        let selector = format!("{}={}", names::LABEL_CLUSTER, options.cluster);
-        let home = host(None, Known::Client(client.clone()), Arc::clone(&changes));
-        let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), selector.clone()));
-        Self {
-            client,
-            namespace: options.namespace.clone(),
-            fence: options.fence.clone(),
-            insecure_credentials: options.insecure_credentials,
-            selector,
-            changes,
-            home,
-            others: Mutex::default(),
-            _home: AbortOnDropHandle::new(task),
-        }
+    /// Hosting clusters of a cluster's machines; each change of a machine goes to `watchers`.
+    pub fn new(client: Client, options: Options, watchers: Arc<Watchers>) -> Self {
+        let home = host(None, Known::Client(client.clone()), Arc::clone(&watchers));
+        let task = tokio::spawn(follow_home(Arc::clone(&home), client.clone(), options.selector()));
+        let _home = AbortOnDropHandle::new(task);
+        Self { client, options, watchers, home, others: Mutex::default(), _home }
     }
 
     /// The cluster of these credentials; it is followed from now on.
     pub fn of(&self, credentials: Option<&str>) -> Arc<Host> {
         let Some(name) = credentials else { return Arc::clone(&self.home) };
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = self.others.lock();
         if let Some((host, _)) = others.get(name) {
             return Arc::clone(host);
         }
-        let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.changes));
+        let new = host(Some(name.to_owned()), Known::Nothing, Arc::clone(&self.watchers));
+        let Options { namespace, fence, insecure_credentials, .. } = &self.options;
         let follow = Follow {
             host: Arc::clone(&new),
-            credentials: Credentials::new(
-                &self.client,
-                &self.namespace,
-                name,
-                &self.fence,
-                self.insecure_credentials,
-            ),
-            selector: self.selector.clone(),
+            credentials: Credentials::new(&self.client, namespace, name, fence, *insecure_credentials),
+            selector: self.options.selector(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(follow.run()));
         others.insert(name.to_owned(), (Arc::clone(&new), task));
@@ -182,21 +161,21 @@ impl Hosts {
         for name in credentials {
             self.of(Some(name));
         }
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = self.others.lock();
         others.retain(|name, (host, _)| credentials.contains(name) || !host.pods.is_empty());
     }
 
     /// All clusters that are followed.
     pub fn all(&self) -> Vec<Arc<Host>> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = self.others.lock();
         std::iter::once(&self.home).chain(others.values().map(|(host, _)| host)).map(Arc::clone).collect()
     }
 }
 
-fn host(credentials: Option<String>, known: Known, changes: Arc<Watchers>) -> Arc<Host> {
-    let pods = Arc::new(Cache::default());
-    pods.add_event_handler(Arc::new(Changes(Arc::clone(&changes))));
-    Arc::new(Host { credentials, known: RwLock::new(known), changes, pods })
+fn host(credentials: Option<String>, known: Known, watchers: Arc<Watchers>) -> Arc<Host> {
+    let host = Host { credentials, known: RwLock::new(known), watchers, pods: Arc::default() };
+    host.pods.add_event_handler(Arc::new(Changes(Arc::clone(&host.watchers))));
+    Arc::new(host)
 }
 
 /// Reports machines that came, changed or went.
@@ -211,7 +190,7 @@ impl EventHandler<MachinePod> for Changes {
             return;
         }
         if let Some(pod) = new.or(old) {
-            self.0.tell(&pod.id);
+            self.0.notify(&pod.id);
         }
     }
 }

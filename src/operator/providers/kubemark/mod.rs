@@ -13,36 +13,25 @@ mod hosts;
 pub mod pod;
 mod view;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures::{
-    FutureExt, StreamExt,
-    future::BoxFuture,
-    stream::{self, BoxStream},
-};
+use async_trait::async_trait;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
-    Api, Client, ResourceExt,
+    Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use kube_ext::{error::chain, leader::Fence};
 use kube_node_api::{NodeClass, names};
 use kube_node_cache::{Cache, CustomObject, NodeView};
 use kube_node_planner::approval::Account;
-use machine_agent::{
-    identity::token::{self, Token},
-    machine_dir,
-};
+use machine_agent::identity::token::{self, Token};
+use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::json;
-use tokio::{
-    sync::mpsc::{UnboundedSender, unbounded_channel},
-    time::timeout,
-};
+use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use self::{
@@ -53,7 +42,9 @@ use self::{
     pod::Blueprint,
     view::MachinePod,
 };
-use super::{Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage};
+use super::{
+    Existing, MachineId, MachineRequest, Provider, ProviderError, Renewed, Settings, Stage, Watchers,
+};
 
 /// Name in `NodeClass.spec.nodeController`.
 const NAME: &str = "kubemark";
@@ -82,6 +73,13 @@ pub struct Options {
     pub insecure_credentials: bool,
 }
 
+impl Options {
+    /// Label selector of this cluster's machines.
+    fn selector(&self) -> String {
+        format!("{}={}", names::LABEL_CLUSTER, self.cluster)
+    }
+}
+
 /// API server as machines reach it.
 #[derive(Clone, Debug)]
 pub struct ApiServer {
@@ -93,13 +91,6 @@ pub struct ApiServer {
 
 /// Machines in pods.
 pub struct KubemarkProvider {
-    shared: Arc<Shared>,
-}
-
-/// A pod and the cluster that has it.
-type Found = (Arc<Host>, Arc<MachinePod>);
-
-struct Shared {
     options: Options,
     /// Client of the cluster that has the Nodes.
     client: Client,
@@ -112,14 +103,59 @@ struct Shared {
     tokens: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
-/// Receivers of machines that changed.
-#[derive(Default)]
-pub(super) struct Watchers(Mutex<Vec<UnboundedSender<MachineId>>>);
+/// A pod and the cluster that has it.
+type Found = (Arc<Host>, Arc<MachinePod>);
 
-impl Watchers {
-    fn tell(&self, id: &MachineId) {
-        let mut watchers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| watcher.send(id.clone()).is_ok());
+#[async_trait]
+impl Provider for KubemarkProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn account(&self, _: &NodeView) -> Option<Account> {
+        Some(Account::Pods)
+    }
+
+    async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        in_time(self.create_pod(request)).await
+    }
+
+    async fn update(&self, id: &MachineId, settings: &Settings) -> Result<(), ProviderError> {
+        in_time(async {
+            let Some((host, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
+            self.update_settings(&host, &pod, settings).await?;
+            self.renew_token(&host, id).await
+        })
+        .await
+    }
+
+    async fn exists(&self, id: &MachineId) -> Result<Option<Existing>, ProviderError> {
+        Ok(self.find(id)?.map(|(host, pod)| existing(&host, &pod)))
+    }
+
+    async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
+        in_time(self.delete_pods(id)).await
+    }
+
+    async fn list(&self) -> Vec<MachineId> {
+        self.follow_classes();
+        // An unreachable cluster must not hide the others.
+        let known: Vec<_> = self.hosts.all().into_iter().filter(|host| host.known().is_ok()).collect();
+        let tidied = known.iter().map(|host| async {
+            if let Err(error) = in_time(self.tidy(host)).await {
+                warn!(error = chain(&error), "Secrets of machines cannot be looked through");
+            }
+        });
+        futures::future::join_all(tidied).await;
+        known.iter().flat_map(|host| host.pods.all()).map(|pod| pod.id.clone()).collect()
+    }
+
+    fn count(&self) -> usize {
+        self.hosts.all().iter().map(|host| host.pods.len()).sum()
+    }
+
+    fn watch(&self) -> BoxStream<'static, MachineId> {
+        self.watchers.watch()
     }
 }
 
@@ -133,92 +169,23 @@ impl KubemarkProvider {
         options: Options,
     ) -> Self {
         let watchers = Arc::new(Watchers::default());
-        let shared = Shared {
+        Self {
             sources: Sources::new(&client, &options.namespace),
-            hosts: Hosts::new(client.clone(), &options, Arc::clone(&watchers)),
+            hosts: Hosts::new(client.clone(), options.clone(), Arc::clone(&watchers)),
             client,
             nodes,
             classes,
             watchers,
             options,
             tokens: Mutex::default(),
-        };
-        Self { shared: Arc::new(shared) }
-    }
-}
-
-impl Provider for KubemarkProvider {
-    fn name(&self) -> &'static str {
-        NAME
+        }
     }
 
-    fn account(&self, _: &NodeView) -> Option<Account> {
-        Some(Account::Pods)
-    }
-
-    fn create<'a>(&'a self, request: &'a MachineRequest) -> BoxFuture<'a, Result<(), ProviderError>> {
-        in_time(self.shared.create(request)).boxed()
-    }
-
-    fn update<'a>(
-        &'a self,
-        id: &'a MachineId,
-        settings: &'a Settings,
-    ) -> BoxFuture<'a, Result<(), ProviderError>> {
-        in_time(self.shared.update(id, settings)).boxed()
-    }
-
-    fn exists<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<Option<Existing>, ProviderError>> {
-        let found = self.shared.find(id).map(|found| found.map(|(host, pod)| existing(&host, &pod)));
-        std::future::ready(found).boxed()
-    }
-
-    fn delete<'a>(&'a self, id: &'a MachineId) -> BoxFuture<'a, Result<(), ProviderError>> {
-        in_time(self.shared.delete(id)).boxed()
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<MachineId>, ProviderError>> {
-        self.shared.list().map(Ok).boxed()
-    }
-
-    fn count(&self) -> usize {
-        self.shared.hosts.all().iter().map(|host| host.pods.len()).sum()
-    }
-
-    fn watch(&self) -> BoxStream<'static, MachineId> {
-        let (sender, receiver) = unbounded_channel();
-        self.shared.watchers.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-        stream::unfold(receiver, async |mut changes| Some((changes.recv().await?, changes))).boxed()
-    }
-}
-
-/// Limits the time of a call: a cluster that does not answer must not block the caller.
-async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
-    let message = || format!("the hosting cluster gave no answer in {} s", TIME_LIMIT.as_secs());
-    timeout(TIME_LIMIT, call).await.unwrap_or_else(|_| Err(ProviderError::Unreachable { message: message() }))
-}
-
-fn existing(host: &Host, pod: &MachinePod) -> Existing {
-    let (stage, trouble) = match &pod.health {
-        _ if pod.leaving => (Stage::Leaving, None),
-        Health::Dead(trouble) => (Stage::Dead, Some(trouble.clone())),
-        Health::Troubled(trouble) => (Stage::Up, Some(trouble.clone())),
-        Health::Starting => (Stage::Starting, None),
-        Health::Running => (Stage::Up, None),
-    };
-    // With an unreachable cluster, the state of the pod is the last known one.
-    let trouble = host.trouble().or(trouble);
-    Existing { stage, lease: Renewed::Unknown, trouble, last_end: pod.last_end.clone() }
-}
-
-impl Shared {
     /// The pod of a machine and its hosting cluster.
     fn find(&self, id: &MachineId) -> Result<Option<Found>, ProviderError> {
         for host in self.hosts.all() {
             // While an old pod leaves, its successor may exist already.
-            let mut pods = host.pods.by_index(&id.uid);
-            pods.sort_by_key(|pod| pod.leaving);
-            if let Some(pod) = pods.into_iter().next() {
+            if let Some(pod) = host.pods.by_index(&id.uid).into_iter().min_by_key(|pod| pod.leaving) {
                 return Ok(Some((host, pod)));
             }
         }
@@ -235,49 +202,49 @@ impl Shared {
         self.hosts.of(credentials.map(|secret| secret.name.as_str()))
     }
 
-    async fn create(&self, request: &MachineRequest) -> Result<(), ProviderError> {
-        let host = self.hosts.of(request.credentials.as_deref());
-        if host.known()?.by_index(&request.id.uid).iter().any(|pod| !pod.leaving) {
+    async fn create_pod(&self, request: &MachineRequest) -> Result<(), ProviderError> {
+        let MachineRequest { id, machine, settings, credentials } = request;
+        let host = self.hosts.of(credentials.as_deref());
+        if host.known()?.by_index(&id.uid).iter().any(|pod| !pod.leaving) {
             return Ok(());
         }
-        let client = host.client()?;
-        let wanted =
-            request.machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
+        let (secrets, pods) = (host.api::<Secret>()?, host.api::<Pod>()?);
+        let wanted = machine.provisioning.as_ref().and_then(|p| p.files.as_deref()).unwrap_or_default();
         let (files, contents): (Vec<_>, Vec<_>) = self.sources.read(wanted).await?.into_iter().unzip();
         let contents = files.iter().map(|file| file.key.clone()).zip(contents);
-        let token = self.token(&request.id).await?;
-        let secret = pod::secret(&request.id, &self.options.cluster, self.bootstrap(&token), contents);
-        let (shape, settings) = (shape(request)?, settings(&request.settings)?);
+        let token = self.token(id).await?;
+        let secret = pod::secret(id, &self.options.cluster, self.bootstrap(&token), contents);
         let blueprint = Blueprint {
-            id: &request.id,
+            id,
             cluster: &self.options.cluster,
-            machine: &request.machine,
+            machine,
             own_image: &self.options.image,
-            shape: &shape,
-            settings: &settings,
+            shape: &to_json(&request.shape()?)?,
+            settings: &to_json(settings)?,
         };
-        let pod = pod::pod(&blueprint, &files);
-        write_secret(&client, &secret).await?;
-        self.has_token(&request.id, &token);
-        let pods: Api<Pod> = Api::namespaced(client, names::MACHINE_NAMESPACE);
+        let pod = pod::pod(&blueprint, &files).map_err(retryable)?;
+        // An earlier machine may have had other files, so the whole Secret is replaced.
+        let apply = PatchParams::apply(names::FIELD_MANAGER).force();
+        secrets.patch(&secret.name_any(), &apply, &Patch::Apply(secret)).await.map_err(refused)?;
+        self.has_token(id, &token);
         let params =
             PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match pods.create(&params, &pod).await {
-            Ok(_) => debug!(pod = pod.name_any(), "pod created"),
+            Ok(_) => {
+                debug!(pod = pod.name_any(), "pod created");
+                Ok(())
+            }
             // The watch lags behind, or the previous pod is not gone yet.
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-                return Err(ProviderError::Busy {
-                    message: format!("pod {} is still there", pod.name_any()),
-                });
+                Err(ProviderError::Busy(format!("pod {} is still there", pod.name_any())))
             }
-            Err(error) => return Err(refused(error)),
+            Err(error) => Err(refused(error)),
         }
-        Ok(())
     }
 
     async fn token(&self, id: &MachineId) -> Result<Token, ProviderError> {
         let token = token::request(&self.client, Account::Pods, &id.node, &id.uid, TOKEN_LIFE).await;
-        token.map_err(|error| ProviderError::Retryable(Box::new(error)))
+        token.map_err(retryable)
     }
 
     fn bootstrap(&self, token: &Token) -> String {
@@ -287,43 +254,44 @@ impl Shared {
 
     /// Records that the machine's Secret has this token.
     fn has_token(&self, id: &MachineId, token: &Token) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.insert(Arc::clone(&id.uid), token.expires);
+        self.tokens.lock().insert(Arc::clone(&id.uid), token.expires);
     }
 
-    async fn update(&self, id: &MachineId, new: &Settings) -> Result<(), ProviderError> {
-        let Some((host, pod)) = self.find(id)?.filter(|(_, pod)| !pod.leaving) else { return Ok(()) };
-        let new = settings(new)?;
-        if pod.settings.as_deref() != Some(new.as_str()) {
-            let pods: Api<Pod> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
-            let change =
-                json!({ "metadata": { "uid": pod.uid, "annotations": { names::ANNOTATION_SETTINGS: new } } });
-            let patched = pods.patch(&pod.name, &params(), &Patch::Merge(change)).await;
-            patched.map(drop).or_else(gone_is_fine)?;
+    async fn update_settings(
+        &self,
+        host: &Host,
+        pod: &MachinePod,
+        settings: &Settings,
+    ) -> Result<(), ProviderError> {
+        let settings = to_json(settings)?;
+        if pod.settings.as_ref() == Some(&settings) {
+            return Ok(());
         }
-        if self.needs_token(id) {
-            info!("another token: the machine has not made use of the one before");
-            let secrets: Api<Secret> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
-            let token = self.token(id).await?;
-            let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: self.bootstrap(&token) } });
-            let patched = secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await;
-            patched.map(drop).or_else(gone_is_fine)?;
-            self.has_token(id, &token);
+        let change = json!({ "metadata": { "uid": pod.uid, "annotations": { names::ANNOTATION_SETTINGS: settings } } });
+        gone_is_fine(host.api::<Pod>()?.patch(&pod.name, &params(), &Patch::Merge(change)).await)
+    }
+
+    /// Gives a machine that may have missed the lifetime of its token another one.
+    async fn renew_token(&self, host: &Host, id: &MachineId) -> Result<(), ProviderError> {
+        let expires = self.tokens.lock().get(&id.uid).copied();
+        let is_good = expires.is_some_and(|at| {
+            Duration::try_from(at.duration_since(Timestamp::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
+        });
+        let is_unready = |node: Arc<NodeView>| node.uid == id.uid && !node.is_ready();
+        if is_good || !self.nodes.get(&id.node).is_some_and(is_unready) {
+            return Ok(());
         }
+        info!("another token: the machine has not made use of the one before");
+        let secrets = host.api::<Secret>()?;
+        let token = self.token(id).await?;
+        let change = json!({ "stringData": { pod::KEY_BOOTSTRAP: self.bootstrap(&token) } });
+        gone_is_fine(secrets.patch(&pod::name(id), &params(), &Patch::Merge(change)).await)?;
+        self.has_token(id, &token);
         Ok(())
     }
 
-    /// Returns true if a machine may have missed the lifetime of its token.
-    fn needs_token(&self, id: &MachineId) -> bool {
-        let expires = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&id.uid).copied();
-        let good = expires.is_some_and(|at| {
-            Duration::try_from(at.duration_since(Timestamp::now())).is_ok_and(|left| left > TOKEN_LEFT_MIN)
-        });
-        !good && self.nodes.get(&id.node).is_some_and(|node| node.uid == id.uid && !node.is_ready())
-    }
-
-    async fn delete(&self, id: &MachineId) -> Result<(), ProviderError> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.uid);
+    async fn delete_pods(&self, id: &MachineId) -> Result<(), ProviderError> {
+        self.tokens.lock().remove(&id.uid);
         let mut failed = None;
         for host in self.hosts.all() {
             for pod in host.pods.by_index(&id.uid) {
@@ -334,19 +302,6 @@ impl Shared {
             }
         }
         failed.map_or(Ok(()), Err)
-    }
-
-    async fn list(&self) -> Vec<MachineId> {
-        self.follow_classes();
-        // An unreachable cluster must not hide the others.
-        let known: Vec<_> = self.hosts.all().into_iter().filter(|host| host.known().is_ok()).collect();
-        let tidied = known.iter().map(|host| async {
-            if let Err(error) = in_time(self.tidy(host)).await {
-                warn!(error = chain(&error), "Secrets of machines cannot be looked through");
-            }
-        });
-        futures::future::join_all(tidied).await;
-        known.iter().flat_map(|host| host.pods.all()).map(|pod| pod.id.clone()).collect()
     }
 
     /// Follows the clusters of all classes, including those with machines left whose Node no longer leads there.
@@ -364,56 +319,60 @@ impl Shared {
 
     /// Deletes the Secrets of machines that others removed together with their Nodes.
     async fn tidy(&self, host: &Host) -> Result<(), ProviderError> {
-        let secrets: Api<Secret> = Api::namespaced(host.client()?, names::MACHINE_NAMESPACE);
-        let selector = format!("{}={}", names::LABEL_CLUSTER, self.options.cluster);
-        let listed =
-            secrets.list_metadata(&ListParams::default().labels(&selector)).await.map_err(refused)?;
+        let secrets = host.api::<Secret>()?;
+        let ours = ListParams::default().labels(&self.options.selector());
+        let listed = secrets.list_metadata(&ours).await;
         let mut failed = None;
-        for secret in listed {
+        for secret in listed.map_err(refused)? {
             let uid = secret.labels().get(names::LABEL_NODE_UID).map(String::as_str).unwrap_or_default();
             let node = secret.annotations().get(names::ANNOTATION_NODE).and_then(|name| self.nodes.get(name));
             let needed = node.is_some_and(|node| &*node.uid == uid) || !host.pods.by_index(uid).is_empty();
             if !needed && self.nodes.in_sync() {
                 let deleted = secrets.delete(&secret.name_any(), &DeleteParams::default()).await;
-                if let Err(error) = deleted.map(drop).or_else(gone_is_fine) {
-                    failed = Some(error);
-                }
+                failed = gone_is_fine(deleted).err().or(failed);
             }
         }
         failed.map_or(Ok(()), Err)
     }
 }
 
+/// Limits the time of a call: a cluster that does not answer must not block the caller.
+async fn in_time<T>(call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
+    timeout(TIME_LIMIT, call).await.unwrap_or_else(|_| {
+        let message = format!("the hosting cluster gave no answer in {} s", TIME_LIMIT.as_secs());
+        Err(ProviderError::Unreachable(message))
+    })
+}
+
+fn existing(host: &Host, pod: &MachinePod) -> Existing {
+    let (stage, trouble) = match &pod.health {
+        _ if pod.leaving => (Stage::Leaving, None),
+        Health::Dead(trouble) => (Stage::Dead, Some(trouble.clone())),
+        Health::Troubled(trouble) => (Stage::Up, Some(trouble.clone())),
+        Health::Starting => (Stage::Starting, None),
+        Health::Running => (Stage::Up, None),
+    };
+    // With an unreachable cluster, the state of the pod is the last known one.
+    let trouble = host.trouble().or(trouble);
+    Existing { stage, lease: Renewed::Unknown, trouble, last_end: pod.last_end.clone() }
+}
+
 /// Deletes the pod of a machine and its Secret.
 async fn delete_pod(host: &Host, pod: &MachinePod) -> Result<(), ProviderError> {
-    let client = host.client()?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
     let this = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-    let deleted = pods.delete(&pod.name, &DeleteParams::default().preconditions(this)).await;
-    deleted.map(drop).or_else(gone_is_fine)?;
-    let secrets: Api<Secret> = Api::namespaced(client, names::MACHINE_NAMESPACE);
-    secrets.delete(&pod.name, &DeleteParams::default()).await.map(drop).or_else(gone_is_fine)
+    gone_is_fine(host.api::<Pod>()?.delete(&pod.name, &DeleteParams::default().preconditions(this)).await)?;
+    gone_is_fine(host.api::<Secret>()?.delete(&pod.name, &DeleteParams::default()).await)
 }
 
 fn params() -> PatchParams {
     PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// Content of `machine.json`.
-fn shape(request: &MachineRequest) -> Result<String, ProviderError> {
-    serde_json::to_string(&request.shape()?).map_err(|error| ProviderError::Retryable(Box::new(error)))
+/// Content of a file in the machine's folder.
+fn to_json(content: &impl Serialize) -> Result<String, ProviderError> {
+    serde_json::to_string(content).map_err(retryable)
 }
 
-/// Content of `settings.json`.
-fn settings(settings: &Settings) -> Result<String, ProviderError> {
-    let Settings { failures, containers } = settings.clone();
-    let settings = machine_dir::Settings { failures, containers };
-    serde_json::to_string(&settings).map_err(|error| ProviderError::Retryable(Box::new(error)))
-}
-
-/// Creates or replaces the Secret: the previous machine may have had other files.
-async fn write_secret(client: &Client, secret: &Secret) -> Result<(), ProviderError> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), names::MACHINE_NAMESPACE);
-    let params = PatchParams::apply(names::FIELD_MANAGER).force();
-    secrets.patch(&secret.name_any(), &params, &Patch::Apply(secret)).await.map(drop).map_err(refused)
+fn retryable(error: impl std::error::Error + Send + Sync + 'static) -> ProviderError {
+    ProviderError::Retryable(Box::new(error))
 }

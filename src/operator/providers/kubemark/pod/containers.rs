@@ -1,63 +1,45 @@
 //! The containers of a machine's pod.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::{
-    api::core::v1::{
-        Capabilities, Container, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
-        ResourceRequirements, SecurityContext,
-    },
-    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
-};
-use kube_node_api::KubemarkMachine;
-use kube_node_api::names::MACHINE_PROGRAM;
+use kube_node_api::{KubemarkMachine, names::MACHINE_PROGRAM};
 use kube_node_planner::revision;
+use serde_json::{Value, json};
 
-use super::{Blueprint, CONTAINER, File, PROXY_ADDRESS, USER, volumes};
+use super::{Blueprint, CONTAINER, File, KEY_PROXY_KUBECONFIG, PROXY_ADDRESS, USER};
 
 /// Port of /healthz and /readyz of our own programs.
 const PROBE_PORT: i32 = 10_248;
-/// Default requests and limits of a machine, from kubemark's own templates.
-const REQUESTS: [(&str, &str); 2] = [("cpu", "20m"), ("memory", "50Mi")];
-const LIMITS: [(&str, &str); 1] = [("cpu", "100m")];
-/// Requests of a kubemark proxy; the class's resources are for kubemark.
-const PROXY_REQUESTS: [(&str, &str); 2] = [("cpu", "5m"), ("memory", "10Mi")];
+/// Input of the machine, written by the provider.
+const MACHINE_DIR: &str = "/var/run/kube-node/machine";
+/// State of the machine.
+const STATE_DIR: &str = "/var/run/kube-node/state";
+/// Kubeconfig for the kubemark proxy, at the default path of an upstream kubemark.
+const PROXY_KUBECONFIG: &str = "/kubeconfig/kubeconfig";
+/// Files as the Secret has them, and as the machine gets them.
+const SECRET_FILES_DIR: &str = "/var/run/kube-node/secret-files";
+const FILES_DIR: &str = "/var/run/kube-node/files";
 
 /// Container of the hollow kubelet from our own image.
-pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: &[File]) -> Container {
-    let mut args = program("hollow-node", blueprint);
+pub(super) fn own(blueprint: &Blueprint<'_>, settings: &KubemarkMachine, files: &[File]) -> Value {
+    let mut args = program_args("hollow-node", blueprint);
     args.extend(settings.extra_args.clone());
-    Container {
-        name: CONTAINER.to_owned(),
-        image: Some(blueprint.own_image.to_owned()),
-        command: Some(machine_program()),
-        args: Some(args),
+    let mut mounts = own_mounts();
+    // The commands of the class need scratch space.
+    mounts.push(scratch());
+    mounts.extend(file_mounts(files));
+    container(json!({
+        "name": CONTAINER,
+        "image": blueprint.own_image,
+        "command": machine_program(),
+        "args": args,
         // Address that the Node shows.
-        env: Some(vec![EnvVar {
-            name: "POD_IP".to_owned(),
-            value_from: Some(EnvVarSource {
-                field_ref: Some(ObjectFieldSelector {
-                    field_path: "status.podIP".to_owned(),
-                    ..ObjectFieldSelector::default()
-                }),
-                ..EnvVarSource::default()
-            }),
-            ..EnvVar::default()
-        }]),
-        resources: Some(resources(settings)),
-        startup_probe: Some(Probe { failure_threshold: Some(60), ..probe("/healthz") }),
-        liveness_probe: Some(Probe {
-            failure_threshold: Some(6),
-            period_seconds: Some(10),
-            ..probe("/healthz")
-        }),
-        readiness_probe: Some(Probe { period_seconds: Some(5), ..probe("/readyz") }),
-        // The commands of the class need scratch space.
-        volume_mounts: Some(
-            [volumes::own_mounts(), vec![volumes::scratch()], volumes::file_mounts(files)].concat(),
-        ),
-        ..container()
-    }
+        "env": [{ "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }],
+        "resources": resources(settings),
+        "startupProbe": probe("/healthz", 1, 60),
+        "livenessProbe": probe("/healthz", 10, 6),
+        "readinessProbe": probe("/readyz", 5, 3),
+        "volumeMounts": mounts,
+        "securityContext": confined(),
+    }))
 }
 
 /// Container of an upstream kubemark. It reports to the kubemark proxy, which reports to the API server.
@@ -66,7 +48,7 @@ pub(super) fn upstream(
     settings: &KubemarkMachine,
     image: &str,
     files: &[File],
-) -> Container {
+) -> Value {
     let machine = blueprint.machine;
     let amount = |name: &str| machine.capacity.get(name).map(|amount| format!("{name}={}", amount.0));
     // kubemark has flags for these three; the proxy reports the other resources of the class.
@@ -75,7 +57,7 @@ pub(super) fn upstream(
     let mut args = vec![
         "--morph=kubelet".to_owned(),
         format!("--name={}", blueprint.id.node),
-        format!("--kubeconfig={}", volumes::PROXY_KUBECONFIG),
+        format!("--kubeconfig={PROXY_KUBECONFIG}"),
         "--kube-api-content-type=application/json".to_owned(),
         // kubemark would talk to the container runtime of the hosting node.
         "--use-host-image-service=false".to_owned(),
@@ -88,139 +70,142 @@ pub(super) fn upstream(
     }
     args.extend(settings.extra_args.clone());
     let commands = machine.provisioning.as_ref().and_then(|p| p.commands.as_deref()).unwrap_or_default();
-    let (command, args) = if commands.is_empty() {
-        (vec!["/kubemark".to_owned()], args)
+    let command = if commands.is_empty() {
+        json!(["/kubemark"])
     } else {
         // The commands run in the container itself, so that their changes are there when the kubelet starts.
         let script = format!("set -e\n{}\nexec /kubemark \"$@\"\n", commands.join("\n"));
-        (vec!["/bin/sh".to_owned(), "-c".to_owned(), script, "kubemark".to_owned()], args)
+        json!(["/bin/sh", "-c", script, "kubemark"])
     };
-    Container {
-        name: CONTAINER.to_owned(),
-        image: Some(with_tag(image, machine)),
-        command: Some(command),
-        args: Some(args),
-        resources: Some(resources(settings)),
-        volume_mounts: Some([volumes::upstream_mounts(), volumes::file_mounts(files)].concat()),
-        ..container()
-    }
+    // Neither token nor key.
+    let mut mounts =
+        vec![sub_path(mount("machine", PROXY_KUBECONFIG, true), KEY_PROXY_KUBECONFIG), scratch()];
+    mounts.extend(file_mounts(files));
+    container(json!({
+        "name": CONTAINER,
+        "image": with_tag(image, machine),
+        "command": command,
+        "args": args,
+        "resources": resources(settings),
+        "volumeMounts": mounts,
+        "securityContext": confined(),
+    }))
 }
 
 /// Sidecar with the kubemark proxy: up before kubemark starts, and until kubemark has ended.
-pub(super) fn proxy(blueprint: &Blueprint<'_>) -> Container {
-    let mut args = program("kubemark-proxy", blueprint);
+pub(super) fn proxy(blueprint: &Blueprint<'_>) -> Value {
+    let mut args = program_args("kubemark-proxy", blueprint);
     args.push(format!("--listen={PROXY_ADDRESS}"));
-    Container {
-        name: "kubemark-proxy".to_owned(),
-        image: Some(blueprint.own_image.to_owned()),
-        command: Some(machine_program()),
-        args: Some(args),
-        restart_policy: Some("Always".to_owned()),
-        resources: Some(ResourceRequirements {
-            requests: Some(amounts(&PROXY_REQUESTS)),
-            ..ResourceRequirements::default()
-        }),
+    container(json!({
+        "name": "kubemark-proxy",
+        "image": blueprint.own_image,
+        "command": machine_program(),
+        "args": args,
+        "restartPolicy": "Always",
+        // The class's resources are for kubemark.
+        "resources": { "requests": { "cpu": "5m", "memory": "10Mi" } },
         // kubemark starts once the proxy has the machine's identity.
-        startup_probe: Some(Probe { failure_threshold: Some(300), ..probe("/readyz") }),
-        liveness_probe: Some(Probe {
-            failure_threshold: Some(6),
-            period_seconds: Some(10),
-            ..probe("/healthz")
-        }),
-        volume_mounts: Some(volumes::own_mounts()),
-        ..container()
-    }
+        "startupProbe": probe("/readyz", 1, 300),
+        "livenessProbe": probe("/healthz", 10, 6),
+        "volumeMounts": own_mounts(),
+        "securityContext": confined(),
+    }))
 }
 
 /// Init container that installs the files with owner and mode, which a volume of a Secret cannot have. Only
 /// this container runs as root, and only if a file has a foreign owner.
-pub(super) fn carrier(blueprint: &Blueprint<'_>, files: &[File]) -> Container {
-    let mut args = vec![
-        "install-files".to_owned(),
-        format!("--from={}", volumes::SECRET_FILES_DIR),
-        format!("--to={}", volumes::FILES_DIR),
-    ];
+pub(super) fn install_files(blueprint: &Blueprint<'_>, files: &[File]) -> Value {
+    let mut args =
+        vec!["install-files".to_owned(), format!("--from={SECRET_FILES_DIR}"), format!("--to={FILES_DIR}")];
     for file in files {
         let (user, group) = file.owner;
         args.push(format!("--file={}:{user}:{group}:{:o}", file.key, file.mode));
     }
-    let foreign = files.iter().any(|file| file.owner != (USER, USER));
-    let security = SecurityContext {
-        run_as_user: foreign.then_some(0),
-        run_as_non_root: Some(!foreign),
-        capabilities: Some(Capabilities {
-            drop: Some(vec!["ALL".to_owned()]),
-            add: foreign.then(|| ["CHOWN", "FOWNER"].map(str::to_owned).to_vec()),
-        }),
-        ..confined()
-    };
-    Container {
-        name: "files".to_owned(),
-        image: Some(blueprint.own_image.to_owned()),
-        args: Some(args),
-        security_context: Some(security),
-        volume_mounts: Some(volumes::carrier_mounts()),
-        ..container()
+    let mut security = confined();
+    let has_foreign_owner = files.iter().any(|file| file.owner != (USER, USER));
+    security["runAsNonRoot"] = json!(!has_foreign_owner);
+    if has_foreign_owner {
+        security["runAsUser"] = json!(0);
+        security["capabilities"]["add"] = json!(["CHOWN", "FOWNER"]);
     }
+    container(json!({
+        "name": "files",
+        "image": blueprint.own_image,
+        "args": args,
+        "volumeMounts": [mount("secret-files", SECRET_FILES_DIR, true), mount("files", FILES_DIR, false)],
+        "securityContext": security,
+    }))
 }
 
-/// Common part of all containers.
-fn container() -> Container {
-    Container {
-        image_pull_policy: Some("IfNotPresent".to_owned()),
-        // The last log line of a failed program is its reason.
-        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        security_context: Some(confined()),
-        ..Container::default()
-    }
+/// Adds what all containers have in common.
+fn container(mut container: Value) -> Value {
+    container["imagePullPolicy"] = json!("IfNotPresent");
+    // The last log line of a failed program is its reason.
+    container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
+    container
 }
 
-fn confined() -> SecurityContext {
-    SecurityContext {
-        allow_privilege_escalation: Some(false),
-        read_only_root_filesystem: Some(true),
-        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-        ..SecurityContext::default()
-    }
+fn confined() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": { "drop": ["ALL"] },
+    })
+}
+
+fn mount(volume: &str, path: &str, read_only: bool) -> Value {
+    json!({ "name": volume, "mountPath": path, "readOnly": read_only })
+}
+
+fn sub_path(mut mount: Value, path: &str) -> Value {
+    mount["subPath"] = json!(path);
+    mount
+}
+
+/// Writable folder: a machine's root file system is read-only.
+fn scratch() -> Value {
+    mount("tmp", "/tmp", false)
+}
+
+/// Mounts of our own programs.
+fn own_mounts() -> Vec<Value> {
+    vec![mount("machine", MACHINE_DIR, true), mount("state", STATE_DIR, false)]
+}
+
+/// Mounts of the files of the class.
+fn file_mounts(files: &[File]) -> impl Iterator<Item = Value> {
+    files.iter().map(|file| sub_path(mount("files", &file.path, true), &file.key))
 }
 
 /// Command of the containers that run as long as the machine, thousands of times: the small program.
-fn machine_program() -> Vec<String> {
-    vec![format!("/{}", MACHINE_PROGRAM)]
+fn machine_program() -> Value {
+    json!([format!("/{MACHINE_PROGRAM}")])
 }
 
-fn program(command: &str, blueprint: &Blueprint<'_>) -> Vec<String> {
+fn program_args(command: &str, blueprint: &Blueprint<'_>) -> Vec<String> {
     vec![
         command.to_owned(),
         format!("--node={}", blueprint.id.node),
-        format!("--machine-dir={}", volumes::MACHINE_DIR),
-        format!("--state-dir={}", volumes::STATE_DIR),
+        format!("--machine-dir={MACHINE_DIR}"),
+        format!("--state-dir={STATE_DIR}"),
         format!("--probe-port={PROBE_PORT}"),
     ]
 }
 
-fn probe(path: &str) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: IntOrString::Int(PROBE_PORT),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(1),
-        ..Probe::default()
-    }
-}
-
-fn resources(settings: &KubemarkMachine) -> ResourceRequirements {
-    settings.resources.clone().unwrap_or_else(|| ResourceRequirements {
-        requests: Some(amounts(&REQUESTS)),
-        limits: Some(amounts(&LIMITS)),
-        ..ResourceRequirements::default()
+fn probe(path: &str, period_seconds: u32, failure_threshold: u32) -> Value {
+    json!({
+        "httpGet": { "path": path, "port": PROBE_PORT },
+        "periodSeconds": period_seconds,
+        "failureThreshold": failure_threshold,
     })
 }
 
-fn amounts(amounts: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
-    amounts.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
+/// Requests and limits of the class; by default those of kubemark's own templates.
+fn resources(settings: &KubemarkMachine) -> Value {
+    match &settings.resources {
+        Some(resources) => json!(resources),
+        None => json!({ "requests": { "cpu": "20m", "memory": "50Mi" }, "limits": { "cpu": "100m" } }),
+    }
 }
 
 /// Adds the kubelet's version as a tag to an image without one.

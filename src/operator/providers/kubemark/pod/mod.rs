@@ -2,23 +2,22 @@
 //!
 //! Our own image runs the hollow kubelet alone. Upstream kubemark runs beside a kubemark proxy from our
 //! image, which holds the machine's identity and does what an unpatched kubemark cannot: see [`machine_agent::kubemark_proxy`].
+//!
+//! A manifest is written as JSON, as Kubernetes documents it. Tests check that the types of the API know each field.
 
 mod containers;
-mod volumes;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
     ByteString,
-    api::core::v1::{
-        Affinity, LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement,
-        NodeSelectorTerm, Pod, PodSecurityContext, PodSpec, SeccompProfile, Secret,
-    },
+    api::core::v1::{Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod, Secret},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube_node_api::{KubemarkMachine, LocalRef, names};
+use kube_node_api::{KubemarkMachine, names};
 use kube_node_planner::revision;
 use machine_agent::machine_dir;
+use serde_json::{Value, json};
 
 use crate::providers::MachineId;
 
@@ -74,8 +73,7 @@ pub fn name(id: &MachineId) -> String {
 }
 
 /// Labels of pod and Secret.
-#[must_use]
-pub fn labels(id: &MachineId, cluster: &str) -> BTreeMap<String, String> {
+fn labels(id: &MachineId, cluster: &str) -> BTreeMap<String, String> {
     [("name", "hollow-node"), (names::LABEL_CLUSTER, cluster), (names::LABEL_NODE_UID, &*id.uid)]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()
@@ -89,21 +87,17 @@ pub fn secret(
     bootstrap: String,
     files: impl IntoIterator<Item = (String, Vec<u8>)>,
 ) -> Secret {
-    let mut data: BTreeMap<String, ByteString> =
-        files.into_iter().map(|(key, content)| (key, ByteString(content))).collect();
-    data.insert(KEY_BOOTSTRAP.to_owned(), ByteString(bootstrap.into_bytes()));
-    data.insert(KEY_PROXY_KUBECONFIG.to_owned(), ByteString(proxy_kubeconfig().into_bytes()));
-    Secret { metadata: metadata(id, cluster), data: Some(data), ..Secret::default() }
-}
-
-fn metadata(id: &MachineId, cluster: &str) -> ObjectMeta {
-    ObjectMeta {
+    let own = [(KEY_BOOTSTRAP, bootstrap), (KEY_PROXY_KUBECONFIG, proxy_kubeconfig())];
+    let own = own.map(|(key, text)| (key.to_owned(), text.into_bytes()));
+    let data = files.into_iter().chain(own).map(|(key, content)| (key, ByteString(content))).collect();
+    let metadata = ObjectMeta {
         name: Some(name(id)),
         namespace: Some(names::MACHINE_NAMESPACE.to_owned()),
         labels: Some(labels(id, cluster)),
         annotations: Some(BTreeMap::from([(names::ANNOTATION_NODE.to_owned(), id.node.to_string())])),
         ..ObjectMeta::default()
-    }
+    };
+    Secret { metadata, data: Some(data), ..Secret::default() }
 }
 
 /// Kubeconfig without a credential: the kubemark proxy has it.
@@ -116,58 +110,84 @@ fn proxy_kubeconfig() -> String {
 }
 
 /// The pod of a machine.
-#[must_use]
-pub fn pod(blueprint: &Blueprint<'_>, files: &[File]) -> Pod {
+pub fn pod(blueprint: &Blueprint<'_>, files: &[File]) -> serde_json::Result<Pod> {
+    serde_json::from_value(manifest(blueprint, files))
+}
+
+fn manifest(blueprint: &Blueprint<'_>, files: &[File]) -> Value {
     let Blueprint { id, cluster, machine, .. } = blueprint;
     let default = KubemarkMachine::default();
     let settings = machine.kubemark.as_ref().unwrap_or(&default);
-    let mut metadata = metadata(id, cluster);
-    metadata.annotations.get_or_insert_default().extend([
-        (names::ANNOTATION_MACHINE.to_owned(), blueprint.shape.to_owned()),
-        (names::ANNOTATION_SETTINGS.to_owned(), blueprint.settings.to_owned()),
-    ]);
-    let (main, proxy) = match &settings.image {
-        None => (containers::own(blueprint, settings, files), None),
+    // The files are installed before the proxy starts: a failure is reported before anything else runs.
+    let mut init_containers = Vec::new();
+    if !files.is_empty() {
+        init_containers.push(containers::install_files(blueprint, files));
+    }
+    let main = match &settings.image {
+        None => containers::own(blueprint, settings, files),
         Some(image) => {
-            (containers::upstream(blueprint, settings, image, files), Some(containers::proxy(blueprint)))
+            init_containers.push(containers::proxy(blueprint));
+            containers::upstream(blueprint, settings, image, files)
         }
     };
-    // Runs before the proxy: its failure is reported before anything else starts.
-    let carrier = (!files.is_empty()).then(|| containers::carrier(blueprint, files));
-    Pod {
-        metadata,
-        spec: Some(PodSpec {
-            init_containers: Some(carrier.into_iter().chain(proxy).collect()),
-            containers: vec![main],
-            volumes: Some(volumes::all(id, files)),
-            restart_policy: Some("Always".to_owned()),
-            termination_grace_period_seconds: Some(GRACE),
-            automount_service_account_token: Some(false),
-            enable_service_links: Some(false),
-            node_selector: (!settings.node_selector.is_empty()).then(|| settings.node_selector.clone()),
-            tolerations: (!settings.tolerations.is_empty()).then(|| settings.tolerations.clone()),
-            affinity: Some(away_from_hollow_nodes(settings.affinity.clone().unwrap_or_default())),
-            image_pull_secrets: pull_secrets(&settings.image_pull_secrets),
-            security_context: Some(PodSecurityContext {
-                run_as_non_root: Some(true),
-                run_as_user: Some(USER),
-                run_as_group: Some(USER),
-                fs_group: Some(USER),
-                seccomp_profile: Some(SeccompProfile {
-                    type_: "RuntimeDefault".to_owned(),
-                    ..SeccompProfile::default()
-                }),
-                ..PodSecurityContext::default()
-            }),
-            ..PodSpec::default()
-        }),
-        ..Pod::default()
-    }
+    json!({
+        "metadata": {
+            "name": name(id),
+            "namespace": names::MACHINE_NAMESPACE,
+            "labels": labels(id, cluster),
+            "annotations": {
+                names::ANNOTATION_NODE: &*id.node,
+                names::ANNOTATION_MACHINE: blueprint.shape,
+                names::ANNOTATION_SETTINGS: blueprint.settings,
+            },
+        },
+        "spec": {
+            "initContainers": init_containers,
+            "containers": [main],
+            "volumes": volumes(id, files),
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": GRACE,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "nodeSelector": settings.node_selector,
+            "tolerations": settings.tolerations,
+            "affinity": away_from_hollow_nodes(settings.affinity.clone().unwrap_or_default()),
+            "imagePullSecrets": settings.image_pull_secrets,
+            "securityContext": {
+                "runAsNonRoot": true,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+        },
+    })
 }
 
-fn pull_secrets(secrets: &[LocalRef]) -> Option<Vec<LocalObjectReference>> {
-    let named = |secret: &LocalRef| LocalObjectReference { name: secret.name.clone() };
-    (!secrets.is_empty()).then(|| secrets.iter().map(named).collect())
+fn volumes(id: &MachineId, files: &[File]) -> Value {
+    let item = |key: &str| json!({ "key": key, "path": key });
+    let annotation = |key: &str, path: &str| json!({ "path": path, "fieldRef": { "fieldPath": format!("metadata.annotations['{key}']") } });
+    // In memory: keys never touch a disk.
+    let memory = |limit: &str| json!({ "medium": "Memory", "sizeLimit": limit });
+    let input = json!([
+        { "secret": { "name": name(id), "items": [item(KEY_BOOTSTRAP), item(KEY_PROXY_KUBECONFIG)] } },
+        { "downwardAPI": { "items": [
+            annotation(names::ANNOTATION_MACHINE, machine_dir::MACHINE),
+            annotation(names::ANNOTATION_SETTINGS, machine_dir::SETTINGS),
+        ] } },
+    ]);
+    let mut volumes = vec![
+        json!({ "name": "machine", "projected": { "defaultMode": 0o440, "sources": input } }),
+        json!({ "name": "state", "emptyDir": memory("1Mi") }),
+        json!({ "name": "tmp", "emptyDir": {} }),
+    ];
+    if !files.is_empty() {
+        let items: Vec<_> = files.iter().map(|file| item(&file.key)).collect();
+        let secret = json!({ "secretName": name(id), "items": items, "defaultMode": 0o440 });
+        volumes.push(json!({ "name": "secret-files", "secret": secret }));
+        volumes.push(json!({ "name": "files", "emptyDir": memory("4Mi") }));
+    }
+    Value::Array(volumes)
 }
 
 /// Keeps the pod off hollow Nodes, which would report it as running and run nothing.
@@ -177,9 +197,8 @@ fn away_from_hollow_nodes(mut affinity: Affinity) -> Affinity {
         operator: "DoesNotExist".to_owned(),
         values: None,
     };
-    let node = affinity.node_affinity.get_or_insert_with(NodeAffinity::default);
-    let required =
-        node.required_during_scheduling_ignored_during_execution.get_or_insert_with(NodeSelector::default);
+    let node = affinity.node_affinity.get_or_insert_default();
+    let required = node.required_during_scheduling_ignored_during_execution.get_or_insert_default();
     if required.node_selector_terms.is_empty() {
         required.node_selector_terms.push(NodeSelectorTerm::default());
     }

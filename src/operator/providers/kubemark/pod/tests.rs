@@ -23,7 +23,14 @@ fn made(machine: &revision::ResolvedMachine, files: &[File]) -> Pod {
         shape: "{}",
         settings: "{}",
     };
-    pod(&blueprint, files)
+    let manifest = manifest(&blueprint, files);
+    let pod = pod(&blueprint, files).unwrap();
+    let mut understood = serde_json::to_value(&pod).unwrap();
+    for key in ["apiVersion", "kind"] {
+        understood.as_object_mut().unwrap().remove(key);
+    }
+    assert_eq!(understood, manifest, "the types of the API know each field");
+    pod
 }
 
 #[test]
